@@ -1,12 +1,17 @@
-# Odradek. `make start` runs a broker, `make demo` a pipeline on it, `make test` all tests; they set up what they need.
+# Odradek. `make start` runs a broker, `make demo` a pipeline on it, `make test` all tests, `make test-quick` those that
+# start no process; each installs what it needs.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_WORKERS ?= 4
+QUICK_WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: start demo test parity check bench simulate install install-test jars clean
+.PHONY: start demo test test-quick parity check bench simulate install install-test jars clean
+
+# Tests start some thousand Python processes; without compiled modules each would compile all of its imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 start: install
 	$(BIN)/odradek start
@@ -18,6 +23,9 @@ demo: $(VENV)/installed-demo
 test: install-test jars
 	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null & $(BIN)/python -m spark_it.tests.quick_java; wait
 	$(PYTEST) --durations 25
+
+test-quick: install-test
+	$(BIN)/python -m pytest --numprocesses $(QUICK_WORKERS) --dist loadgroup --no-loadscope-reorder --quick
 
 parity: install-test jars
 	ODRADEK_COMPAT_BACKEND=kafka $(PYTEST) -m side_by_side

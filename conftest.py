@@ -1,5 +1,7 @@
-"""In which order the tests run, and which of them in one process: what pytest-xdist calls a group; and what the tests
-of several folders share.
+"""The order of the tests, their pytest-xdist groups (one process each), their tiers, and fixtures of several folders.
+
+`--quick` (`make test-quick`) leaves out the tests that need a process of their own and those marked `slow`:
+`tiers`.
 
 `--backend=odradek,kafka` (or ODRADEK_COMPAT_BACKEND) says against which brokers tests of clients and of Spark run;
 without it they run against Odradek. Those marked `side_by_side` have to hold for Apache Kafka too, which proves that
@@ -13,6 +15,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from compat_tests import tiers
 from compat_tests.backends import BROKERS
 
 SPARKS = 2
@@ -23,6 +26,7 @@ USUAL_S = 60
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", help="brokers that tests run against: odradek, kafka or both with a comma")
+    parser.addoption("--quick", action="store_true", help="only tests that start no process and are not slow")
 
 
 MOST_ITERATION_MS = 1000
@@ -33,6 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("ODRADEK_MOST_ITERATION_MS", str(MOST_ITERATION_MS))
     _backends(config)  # a wrong name is said once, and not of each file
     config.addinivalue_line("markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself")
+    config.addinivalue_line("markers", "process: starts a process, though compat_tests.tiers does not detect it")
+    config.addinivalue_line("markers", "slow: starts no process, but takes too long for --quick")
+    if config.getoption("--quick"):
+        config.pluginmanager.register(tiers.ProcessGuard())
 
 
 @pytest.hookimpl(tryfirst=True)  # so that the broker is named first
@@ -49,12 +57,14 @@ def _backends(config: pytest.Config) -> list[str]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """The tests of a file run in one process, and those of all files that share a Spark in `SPARKS` of them.
 
     These come first, then files with tests that may take longest, then those that start processes: at the end no
     process is left with one of them alone.
     """
+    if config.getoption("--quick"):
+        _keep_quick(config, items)
     by_file: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         by_file[_file(item)].append(item)
@@ -63,6 +73,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     _group(files, by_file)
     yield  # xdist reads the groups; pytest takes files apart to have what shares a parameter together
     items.sort(key=lambda item: places[_file(item)])
+
+
+def _keep_quick(config: pytest.Config, items: list[pytest.Item]) -> None:
+    quick: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (quick if tiers.is_quick(item) else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = quick
 
 
 def _group(files: list[str], by_file: Mapping[str, list[pytest.Item]]) -> None:

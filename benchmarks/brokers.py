@@ -43,8 +43,8 @@ KAFKA_PROPERTIES: Mapping[str, str] = {
 }
 
 
-class Broker(Protocol):
-    """What both wrappers offer."""
+class RunningBroker(Protocol):
+    """A broker that is measured."""
 
     @property
     def port(self) -> int: ...
@@ -57,6 +57,10 @@ class Broker(Protocol):
 
     @property
     def data_dir(self) -> Path: ...
+
+
+class Broker(RunningBroker, Protocol):
+    """What both wrappers offer."""
 
     def start(self) -> Self: ...
 
@@ -161,7 +165,7 @@ def start_seconds(name: str) -> float:
         return watcher.answered_s - process_start_s(broker.pid)
 
 
-def wait_until_gone(broker: Broker, topic: str, timeout_s: float = 20.0) -> None:
+def wait_until_gone(broker: RunningBroker, topic: str, timeout_s: float = 20.0) -> None:
     """Waits until a deleted topic's directories are off the disk, so that no write-back runs into the next row."""
     give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:

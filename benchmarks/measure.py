@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import brokers, restarts, wire
-from benchmarks.brokers import Broker
+from benchmarks.brokers import Broker, RunningBroker
 from benchmarks.loader import LoadResult
 from benchmarks.procfs import cpu_seconds, resident_bytes
 from benchmarks.rows import LARGE_BATCH, ONE_RECORD, SMALL_BATCH, TRANSACTIONS, Row
@@ -55,7 +55,7 @@ QUICK = Pace(seconds=1.0, warm_up_seconds=2.0, max_bytes=500_000_000, restart_by
 class Contestant:
     """A broker that runs, and what was seen of it before any load."""
 
-    def __init__(self, broker: Broker, name: str = "odradek") -> None:
+    def __init__(self, broker: RunningBroker, name: str = "odradek") -> None:
         self.broker = broker
         self.name = name
         self.topics = 0
@@ -113,7 +113,7 @@ def acknowledged_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResul
     """Produces to a fresh topic and checks that the log holds exactly what was acknowledged."""
     partitions = int(row.load.get("partitions", 1))
     with contestant.topic(partitions, row.topic_configs.get(contestant.name, wire.NONE)) as topic:
-        load = {"topic": topic, "seconds": pace.seconds, "max_bytes": pace.max_bytes, **row.load}
+        load: dict[str, Any] = {"topic": topic, "seconds": pace.seconds, "max_bytes": pace.max_bytes, **row.load}
         result = run_loader(contestant, kind=row.kind, **load)
         held = contestant.await_end_offsets(topic, partitions, result.acked_records)
     if held != result.acked_records:

@@ -72,7 +72,9 @@ def count_records(servers: str, topic: str) -> int:
                 if error is None:
                     found += 1
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
+                    partition = message.partition()
+                    assert partition is not None
+                    ended.add(partition)
                 else:
                     raise MeasurementError(f"{topic}: {error.str()}")
         return found

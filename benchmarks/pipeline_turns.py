@@ -24,9 +24,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.measure import Contestant, MeasurementError, Values
 from benchmarks.pipeline_data import PARTITIONS, SCHEMA, SQL, TABLE, count_in_files, count_records, kept, produce
-from odradek.spark_it import runner, session
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.spec_reader import parse
+from odradek.spark_it.definition.reader import parse
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.execution import runner
+from odradek.spark_it.spark import session
 from spark_it.tests.postgres import PostgreSQL
 
 QUERY_TIMEOUT_S = 300

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from compat_tests.clients import load
-from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, Received, read, wait_until
+from compat_tests.clients.common import Admin, ConsumerOptions, Message, ProducerOptions, Received, read, wait_until
 from odradek.testing import OdradekBroker
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
@@ -53,6 +54,10 @@ QUICK = {
 }
 
 
+def is_missing(admin: Admin, topic: str) -> bool:
+    return topic not in admin.topics()
+
+
 def fill(bootstrap: str) -> None:
     """Records of a month ago, each with a key of its own; a topic deleted, and another deleted and created again."""
     with load("kafka_python").Admin(bootstrap) as admin:
@@ -61,7 +66,7 @@ def fill(bootstrap: str) -> None:
             produce(bootstrap, name)
             admin.delete_topic(name)
         for name, (configs, _) in TOPICS.items():
-            wait_until(lambda name=name: name not in admin.topics(), what=f"{name} is deleted")
+            wait_until(partial(is_missing, admin, name), what=f"{name} is deleted")
             admin.create_topic(name, 2, configs=configs)
             produce(bootstrap, name)
     alter(bootstrap, "topics", "--entity-name", "for-ever", configs=ALTERED)

@@ -131,7 +131,7 @@ A_RECORD = record(b"key", b"value")
 MANY = [(b"k%d" % n, b"v") for n in range(3)]
 
 # (what is wrong, topic, the records field, expected error code)
-REFUSED: list[tuple[str, str, Any, int]] = [
+REFUSED: list[tuple[str, str, Any, int | tuple[int, int]]] = [
     ("bad CRC", "plain", lambda: batch(crc=1), 2),
     ("a byte of the payload flipped", "plain", lambda: GOOD[:-1] + bytes([GOOD[-1] ^ 1]), 2),
     ("magic 0", "plain", lambda: legacy_message(0), 87),
@@ -259,6 +259,7 @@ def test_topics_and_partitions_that_are_not_there(connection, topics):
 
 def test_produce_by_topic_id(connection, topics):
     _, topic_id = metadata(connection, topics["plain"])
+    assert topic_id is not None
     assert produce(connection, topic_id, GOOD, version=13)[0] == 0
 
 
@@ -439,6 +440,7 @@ def test_fetch_errors(connection, topics, version):
 
 def test_fetch_by_topic_id(connection, topics):
     _, topic_id = metadata(connection, topics["plain"])
+    assert topic_id is not None
     end = end_offset(connection, topics["plain"])
     assert fetch(connection, topic_id, end, version=16) == (0, 0, end)
     assert fetch(connection, uuid.uuid4(), 0, version=16)[:2] == (0, 100)

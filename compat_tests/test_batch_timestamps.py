@@ -112,7 +112,7 @@ def fetch_batches(connection: Connection, topic: str) -> list[StoredBatch]:
     while data:
         fields = BATCH.unpack_from(data)
         end = 12 + fields[1]
-        found.append(StoredBatch(fields[0], *fields[5:9], data[BATCH.size : end]))
+        found.append(StoredBatch._make((fields[0], *fields[5:9], data[BATCH.size : end])))
         data = data[end:]
     return found
 

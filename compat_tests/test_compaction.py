@@ -204,7 +204,11 @@ def test_both_policies_at_once(quick: Broker, admin: Admin, unique: str) -> None
         for value in (b"1", b"2"):
             write(producer, unique, old, [(b"old", value), (b"both", value)])
         # Segments are put together when they are compacted, and one with something new in it would stay.
-        wait_until(lambda: write(producer, unique, old, [(TICK, b"")]) or begins_at(unique) >= 4, TIMEOUT_SECONDS)
+        def has_rolled() -> bool:
+            write(producer, unique, old, [(TICK, b"")])
+            return begins_at(unique) >= 4
+
+        wait_until(has_rolled, TIMEOUT_SECONDS)
         for value in (b"3", b"4"):
             write(producer, unique, clock, [(b"new", value), (b"both", value)])
     found = wait_for(bootstrap, unique, clock, is_compacted)
@@ -226,8 +230,8 @@ def test_a_topic_may_become_compacted_and_cease_to_be(quick: Broker, admin: Admi
     assert without_ticks(found) == {b"a": b"3"}, "what has no key is nobody's last value"
     admin.set_config(unique, "cleanup.policy", "delete")
     with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
-        for value in (None, b"4", b"5"):
-            write(producer, unique, clock, [(b"b", value)])
+        for last in (None, b"4", b"5"):
+            write(producer, unique, clock, [(b"b", last)])
     assert [record.value for record in read_all(bootstrap, unique)][-3:] == [None, b"4", b"5"]
 
 

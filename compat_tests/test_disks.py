@@ -4,8 +4,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -99,8 +100,16 @@ def patient_writers(broker: OdradekBroker, partitions: int) -> list[Writer]:
     ]
 
 
-def acknowledged(writers: list[Writer]) -> int:
+def acknowledged(writers: Sequence[Writer]) -> int:
     return sum(writer.ledger.count(Fate.ACKNOWLEDGED) for writer in writers)
+
+
+def has_acknowledged_more(writers: Sequence[Writer], count: int) -> bool:
+    return acknowledged(writers) > count
+
+
+def is_refused_with_storage_error(broker: OdradekBroker, partition: int) -> bool:
+    return error_of_a_write(broker, TOPIC, partition, 100) == KAFKA_STORAGE_ERROR
 
 
 def test_a_full_disk_refuses_writes_until_there_is_room(
@@ -273,7 +282,7 @@ def test_one_of_two_disks_fails(
         bad.make_read_only()
         broker.start()
     for partition in where[bad.path]:
-        wait_until(lambda p=partition: error_of_a_write(broker, TOPIC, p, 100) == KAFKA_STORAGE_ERROR)
+        wait_until(partial(is_refused_with_storage_error, broker, partition))
     for partition in where[good.path]:
         assert error_of_a_write(broker, TOPIC, partition, 100) == 0
     errors = errors_of_log_dirs(broker)
@@ -405,8 +414,8 @@ def test_power_is_cut(mounted: Callable[..., Disk], broker_on: Callable[..., Odr
     writers = patient_writers(broker, 2)
     with running(writers):
         for _ in range(2):
-            before = acknowledged(writers)
-            wait_until(lambda least=before + 300: acknowledged(writers) > least, what="acknowledgements")
+            least = acknowledged(writers) + 300
+            wait_until(partial(has_acknowledged_more, writers, least), what="acknowledgements")
             cut_power(broker, disk)
             broker.start()
     assert not (complaints := promises_broken(broker, 2, [writer.ledger for writer in writers])), shown(complaints)

@@ -290,12 +290,11 @@ def test_dumping_a_log_that_is_being_written(broker, topic):
     assert "isvalid: false" not in dumped
 
 
-def test_console_consumer_waits_for_records(broker, topic, tmp_path):
+def test_console_consumer_waits_for_records(broker, topic, admin, unique, tmp_path):
     """A record produced while a consumer polls an empty topic reaches it at once."""
     arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"]
-    with RunningTool(tmp_path / "out", tools.CONSOLE_CONSUMER, *arguments) as consumer:
-        wait_until(lambda: consumer.process.poll() is None)
-        time.sleep(1)
+    with RunningTool(tmp_path / "out", tools.CONSOLE_CONSUMER, *arguments, "--group", unique) as consumer:
+        wait_until(lambda: unique in admin.groups() and admin.describe_group(unique).state == "Stable", 30)
         produce(broker, topic, 3)
         consumer.wait_for("2\n", 20)
         assert "0\n1\n2\n" in consumer.terminate()
@@ -379,7 +378,6 @@ def test_a_hanging_transaction_is_found_and_aborted(start_broker, unique, admin_
         assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
     to_broker = ["--bootstrap-server", broker.bootstrap_servers]
     of_partition = ["--topic", unique, "--partition", "0"]
-    time.sleep(1)
 
     def found() -> list[dict[str, str]]:
         result = run(
@@ -395,7 +393,7 @@ def test_a_hanging_transaction_is_found_and_aborted(start_broker, unique, admin_
         )
         return table(result)
 
-    (hanging,) = found()
+    (hanging,) = wait_until(found, 30)
     assert (hanging["ProducerId"], hanging["StartOffset"]) == (str(late.producer_id), "0")
     run(tools.TRANSACTIONS, *to_broker, "abort", *of_partition, "--start-offset", hanging["StartOffset"])
     assert found() == []

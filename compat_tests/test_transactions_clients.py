@@ -11,6 +11,7 @@ from compat_tests.clients.common import (
     ConsumerOptions,
     Message,
     ProducerOptions,
+    numbers,
     read,
     wait_until,
 )
@@ -33,7 +34,7 @@ def values(client: Any, broker: Any, topic: str, count: int, *, committed_only: 
         consumer.assign([(topic, 0)])
         records = read(consumer, count)
         records += consumer.poll(0.5)
-    return [int(record.value) for record in records]
+    return numbers(records)
 
 
 @pytest.mark.side_by_side
@@ -63,7 +64,7 @@ def test_an_open_transaction_holds_readers_back(broker, client, library, topic, 
             consumer.assign([(topic, 0)])
             assert list(itertools.chain(*(consumer.poll(0.2) for _ in range(4)))) == []
             first.commit()
-            assert [int(record.value) for record in read(consumer, 2)] == [0, 1]
+            assert numbers(read(consumer, 2)) == [0, 1]
 
 
 def test_one_transaction_over_many_partitions(broker, client, library, unique, admin):
@@ -143,7 +144,7 @@ def test_a_transaction_past_its_timeout_is_aborted(broker, client, library, topi
         with client.Consumer(broker.bootstrap_servers, options) as consumer:
             consumer.assign([(topic, 0)])
             # The plain record becomes readable by nothing but the abort.
-            assert [int(record.value) for record in read(consumer, 1)] == [1]
+            assert numbers(read(consumer, 1)) == [1]
         with pytest.raises(ClientError):
             late.commit()
 

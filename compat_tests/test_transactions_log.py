@@ -507,7 +507,7 @@ def test_aborted_transactions_that_reach_into_the_range_read(connection, name, h
     assert fetch(connection, here, 9).aborted == everything[2:]
     assert fetch(connection, here, 12).aborted == []
     # At least one batch is returned; how far the list reaches is up to the broker, but it must not end before it.
-    assert (ids[0], 0) in fetch(connection, here, 0, max_bytes=1).aborted
+    assert (ids[0], 0) in (fetch(connection, here, 0, max_bytes=1).aborted or [])
 
 
 def test_interleaved_transactions(connection, name, here):

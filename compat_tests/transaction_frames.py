@@ -398,7 +398,7 @@ class Batch(NamedTuple):
     """The header of a batch in a fetched log; `marker` is (0 abort or 1 commit, coordinator epoch) or None."""
 
     base_offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     producer_id: int
     epoch: int
     base_sequence: int

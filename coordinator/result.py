@@ -1,17 +1,17 @@
-"""What a coordinator's decision is made of: records to be written, and answers to be sent once they are.
+"""Results of a coordinator: records to write, and responses to send once the records are replicated.
 
-A decision never performs I/O. It fills an `Effects`, which becomes a `Result`; the server appends the result's records
-and hands them to the shard, which applies them, waits until they are replicated and gets the answers from the shard.
-Idea: Apache Kafka's CoordinatorResult.
+A coordinator performs no I/O. It decides a request with a `CoordinatorResult`. The server appends the result's records,
+has the shard apply them at once, waits until they are replicated, and gets the responses from the shard. Idea: Apache
+Kafka's CoordinatorResult.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from odradek.protocol.errors import ErrorCode
 
 Token = Any
-"""Whatever the caller handed in with a request; it comes back, unread, beside the response."""
+"""Any object that the caller passes with a request; it is returned with the response."""
 
 Response = Any
 """A decoded response message."""
@@ -29,19 +29,20 @@ _WRITE_ERRORS = {
 
 
 def client_error(write_error: ErrorCode) -> ErrorCode:
-    """What a client is told when writing the coordinator's records failed with `write_error`."""
+    """Return the error that a client gets when writing the coordinator's records failed with `write_error`."""
     return _WRITE_ERRORS.get(write_error, write_error)
 
 
 class CoordinatorRecord(NamedTuple):
     """A record of an internal topic, encoded with its version prefixes; a null value is a tombstone.
 
-    `change` is the same, decoded, for the shard to apply when the record is appended; None where decoding is rare.
+    `change` is for the shard that applies the record at append: for groups the record, decoded, or None if the shard
+    has to decode it; for transactions what the shard needs besides the record.
     """
 
     key: bytes
     value: bytes | None
-    change: Any = None
+    change: object = None
 
 
 class Reply(NamedTuple):
@@ -52,20 +53,29 @@ class Reply(NamedTuple):
 
 
 class Completion:
-    """The rest of a decision, for when its records are replicated, or are not written."""
+    """The rest of a decision: what follows when its records are appended, replicated, or not written."""
 
     __slots__ = ()
 
-    def written(self, effects: "Effects", now_ms: int) -> None:
+    def applied(self, result: "CoordinatorResult", now_ms: int) -> None:
+        """The records are in the log and applied: change what follows from them in memory. `result` is theirs.
+
+        Replies may be added to it, but no records.
+        """
+
+    def written(self, result: "CoordinatorResult", now_ms: int) -> None:
         """The records are applied and replicated."""
         raise NotImplementedError
 
-    def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        """The records were not written; `error` is already the one for the response."""
+    def failed(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
+        """The records were not written, or the shard has resigned; `error` is the one for the response.
+
+        In the first case `applied` was not called, and nothing has changed.
+        """
         raise NotImplementedError
 
-    def timed_out(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        """The records are in the log, but not replicated in time: send the waiting response, and undo nothing.
+    def timed_out(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
+        """The records are in the log, but not replicated in time: send the waiting response.
 
         `error` is the one for the response. In a group shard neither `written` nor `failed` is called afterwards;
         in a transaction shard one of them is, for what was decided, and sends no response.
@@ -82,18 +92,18 @@ class ReplyWhenWritten(Completion):
         self.response = response
         self.on_error = on_error
 
-    def written(self, effects: "Effects", now_ms: int) -> None:
-        effects.reply(self.token, self.response)
+    def written(self, result: "CoordinatorResult", now_ms: int) -> None:
+        result.reply(self.token, self.response)
 
-    def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        effects.reply(self.token, self.on_error(error))
+    def failed(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
+        result.reply(self.token, self.on_error(error))
 
-    def timed_out(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        effects.reply(self.token, self.on_error(error))
+    def timed_out(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
+        result.reply(self.token, self.on_error(error))
 
 
 class TransactionalProducer(NamedTuple):
-    """In whose transaction records are written."""
+    """The producer in whose transaction records are written."""
 
     producer_id: int
     producer_epoch: int
@@ -115,26 +125,17 @@ class TransactionOutcome(NamedTuple):
     partitions: tuple[tuple[str, int], ...]
 
 
-class Result(NamedTuple):
-    """One decision.
+class CoordinatorResult:
+    """One decision: records to write, and responses to send once they are replicated.
 
     `records` empty: send `replies` and have `outcomes` written to their partitions. Otherwise write the records (as one
     batch if `is_atomic`, else in as many as suit; within the transaction of `producer` if there is one), then call the
     shard's `on_appended`, and `on_written` or `on_write_failed`, with this result and go on with what that returns.
+    Without records, `after_offset` is the offset of a record that the replies depend on: they wait for its replication
+    as if they were the result's; -1 for none.
     """
 
-    records: list[CoordinatorRecord]
-    replies: list[Reply]
-    completions: list[Completion]
-    is_atomic: bool = True
-    producer: TransactionalProducer | None = None
-    outcomes: Sequence[TransactionOutcome] = ()
-
-
-class Effects:
-    """Collects what a decision wants done."""
-
-    __slots__ = ("completions", "is_atomic", "outcomes", "producer", "records", "replies")
+    __slots__ = ("after_offset", "completions", "is_atomic", "outcomes", "producer", "records", "replies")
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
@@ -143,11 +144,16 @@ class Effects:
         self.is_atomic = True
         self.producer: TransactionalProducer | None = None
         self.outcomes: list[TransactionOutcome] = []
+        self.after_offset = -1
 
     def reply(self, token: Token, response: Response) -> None:
         self.replies.append(Reply(token, response))
 
-    def result(self) -> Result:
-        return Result(
-            self.records, self.replies, self.completions, self.is_atomic, self.producer, self.outcomes
-        )
+    def answered(self, *, keeps_completions: bool) -> "CoordinatorResult":
+        """Return what is left of the result after its requests were answered because the write timed out."""
+        left = CoordinatorResult()
+        left.records, left.is_atomic, left.producer = self.records, self.is_atomic, self.producer
+        left.outcomes = self.outcomes
+        if keeps_completions:
+            left.completions = self.completions
+        return left

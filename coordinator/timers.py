@@ -5,11 +5,15 @@ A caller gives the delay, never the time: `now_ms` elsewhere in this package is 
 
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush, heapreplace
+from typing import Final
 
-from odradek.coordinator.result import Effects
+from odradek.coordinator.result import CoordinatorResult
+
+DEADLINES_PER_TICK: Final = 16
+"""Each may end a join phase or a transaction; what else is due waits for the next tick."""
 
 Key = tuple[Hashable, ...]
-Action = Callable[[Effects, int], None]
+Action = Callable[[CoordinatorResult, int], None]
 
 
 class DeadlineHeap:

@@ -1,1 +1,1 @@
-"""`make demo`: the first example, from made orders to a table, against the broker of `make start`."""
+"""`make demo`: the orders example, from generated orders to a table, against the broker of `make start`."""

@@ -1,7 +1,7 @@
-"""The example of orders from end to end, and its result held against one worked out in plain Python.
+"""The orders example from end to end; its result is compared with one computed in plain Python.
 
 Environment: ODRADEK_DEMO_BROKERS (127.0.0.1:9092); ODRADEK_DEMO_JDBC_URL, ODRADEK_DEMO_JDBC_USER and
-ODRADEK_DEMO_JDBC_PASSWORD for a PostgreSQL that is there, else one is started for as long as the demo runs.
+ODRADEK_DEMO_JDBC_PASSWORD for an existing PostgreSQL, otherwise one is started for the duration of the demo.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from compat_tests.apache_kafka import jars
-from odradek.spark_it.deadletter import EXCEPTION_MESSAGE
+from odradek.spark_it.dead_letters.headers import EXCEPTION_MESSAGE
 from odradek.spark_it.examples import orders_data
 from odradek.spark_it.examples.__main__ import bring
 from odradek.spark_it.examples.topics import Broker, ExampleError
@@ -33,7 +33,7 @@ CLEAR = "\n\033[1m{}\033[0m" if sys.stdout.isatty() else "\n{}"
 
 
 class DemoError(Exception):
-    """What keeps the demo from going on; `str()` says what to do."""
+    """Failure of the demo; `str()` includes what to do."""
 
 
 class Database(NamedTuple):
@@ -42,7 +42,7 @@ class Database(NamedTuple):
     password: str
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """What a statement gives. Raises DemoError."""
+        """Return the rows of a statement. Raises DemoError."""
         address = self.url.removeprefix("jdbc:")
         named = {"user": self.user, "password": self.password}
         try:
@@ -55,7 +55,7 @@ class Database(NamedTuple):
 
 @contextlib.contextmanager
 def database() -> Iterator[Database]:
-    """The database that the environment names, else one of the demo's own. Raises DemoError."""
+    """Return the database of the environment, otherwise start one. Raises DemoError."""
     url = os.environ.get(VARIABLE)
     if url:
         found = Database(url, *(os.environ.get(f"ODRADEK_DEMO_JDBC_{name}", "") for name in ("USER", "PASSWORD")))
@@ -64,14 +64,14 @@ def database() -> Iterator[Database]:
         return
     try:
         with PostgreSQL() as server:
-            print(f"PostgreSQL: one of the demo's own, on port {server.port} until the demo ends")
+            print(f"PostgreSQL: started for the demo on port {server.port}, stopped at its end")
             yield Database(server.jdbc_url, server.user, server.password)
     except PostgreSQLError as error:
-        raise DemoError(f"{error}\nOr name one that runs: {VARIABLE}=jdbc:postgresql://host/database") from None
+        raise DemoError(f"{error}\nOr set an existing one: {VARIABLE}=jdbc:postgresql://host/database") from None
 
 
 def prepared(folder: Path) -> Path:
-    """The example's file in a folder, with the jars that its connectors are in. Raises JarsError, OSError."""
+    """Copy the example's file to a folder and set its connectors' jars. Raises JarsError, OSError."""
     jars.java()
     plugins = folder / "jars"
     plugins.mkdir()
@@ -83,7 +83,7 @@ def prepared(folder: Path) -> Path:
 
 
 def pipeline(command: str, file: Path, environment: dict[str, str], *options: str) -> None:
-    """`odradek pipeline COMMAND`, which says itself what goes on. Raises DemoError."""
+    """Run `odradek pipeline COMMAND`, which prints its progress. Raises DemoError."""
     print(f"$ odradek pipeline {command} orders.toml {' '.join(options)}".rstrip(), flush=True)
     called = [sys.executable, "-m", "odradek.spark_it", command, str(file), *options]
     if subprocess.run(called, env={**os.environ, **environment}).returncode != 0:
@@ -98,7 +98,7 @@ def show_table(database: Database) -> None:
 
 
 def compare(database: Database, made: orders_data.Orders) -> None:
-    """Says whether the table has what it ought to have. Raises DemoError if not."""
+    """Compare the table with the expected rows and print the result. Raises DemoError if they differ."""
     found = {}
     for minute, country, orders, revenue in database.rows(f"SELECT minute, country, orders, revenue FROM {TABLE}"):
         minute = minute.astimezone(UTC) if minute.tzinfo else minute.replace(tzinfo=UTC)
@@ -106,13 +106,13 @@ def compare(database: Database, made: orders_data.Orders) -> None:
     expected = orders_data.revenue(made.records)
     same = sum(found.get(at) == one for at, one in expected.items())
     if found != expected:
-        raise DemoError(f"{same:,} of {len(expected):,} rows, of {len(found):,}, are as plain Python has them")
-    print(f"\nAll {same:,} rows, one for each minute and country, are as plain Python has them from the same orders.")
-    print(f"{made.late:,} late orders are among them; {made.too_late:,} later than the watermark allows are not.")
+        raise DemoError(f"{same:,} of {len(expected):,} expected rows match; the table has {len(found):,} rows")
+    print(f"\nAll {same:,} rows, one for each minute and country, match the result computed in plain Python.")
+    print(f"They include {made.late:,} late orders, and exclude {made.too_late:,} that are later than the watermark.")
 
 
 def show_dead_letters(broker: Broker) -> None:
-    """How many there are for each reason, with one of them."""
+    """Print the number of dead letters for each reason, with an example."""
     by_reason: dict[str, list[bytes]] = defaultdict(list)
     for message in broker.records(orders_data.DEAD_LETTERS):
         headers = dict(message.headers() or ())
@@ -133,8 +133,8 @@ def run() -> None:
         broker.begin_anew({orders_data.TOPIC: orders_data.PARTITIONS, orders_data.DEAD_LETTERS: 1}, [GROUP])
         made = orders_data.make()
         broker.produce(orders_data.TOPIC, made.records)
-        print(f"Orders:     {len(made.records):,} of one hour in topic {orders_data.TOPIC}, {made.bad} of them spoilt")
-        print(CLEAR.format("The pipeline runs"))
+        print(f"Orders:     {len(made.records):,} of one hour in topic {orders_data.TOPIC}, {made.bad} of them invalid")
+        print(CLEAR.format("Pipeline run"))
         environment = {
             "BROKERS": servers,
             "ORDERS_JDBC_URL": shop.url,
@@ -142,10 +142,10 @@ def run() -> None:
             "ORDERS_JDBC_PASSWORD": shop.password,
         }
         pipeline("run", file, environment, "--available-now")
-        print(CLEAR.format(f"What countries spend (table {TABLE})"))
+        print(CLEAR.format(f"Revenue by country (table {TABLE})"))
         show_table(shop)
         compare(shop, made)
-        print(CLEAR.format("How far the pipeline is (as kafka-consumer-groups has it too)"))
+        print(CLEAR.format("Progress of the pipeline (also in kafka-consumer-groups)"))
         pipeline("status", file, environment)
         print(CLEAR.format(f"Dead letters (topic {orders_data.DEAD_LETTERS})"))
         show_dead_letters(broker)

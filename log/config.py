@@ -1,4 +1,4 @@
-"""The properties of a topic, as Apache Kafka 4.3 documents them under "Topic-Level Configs"."""
+"""Topic properties. Source: documentation of Apache Kafka 4.3, "Topic-Level Configs"."""
 
 from odradek.properties import (
     INT64_MAX,
@@ -22,20 +22,20 @@ CLEANUP_POLICIES = ("compact", "delete")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 NO_REMOTE_STORAGE = "there is no remote storage"
-ONE_BROKER = "the cluster is this one broker"
-"""Reasons for which properties are accepted without effect."""
+ONE_BROKER = "the cluster has one broker"
+"""Reasons why properties are accepted without effect."""
 
 GZIP_LEVEL_NOTE = "between 1 and 9, or -1"
 THROTTLED_REPLICAS_NOTE = "* or a list of partition:broker pairs"
 
 
 def is_gzip_level(level: int) -> bool:
-    """Whether gzip knows the compression level; -1 is its own default."""
+    """Return whether a compression level is valid for gzip; -1 is gzip's default."""
     return level == -1 or 1 <= level <= 9
 
 
 def is_throttled_replicas(entries: tuple[str, ...]) -> bool:
-    """Whether a list names replicas as `partition:broker`, or all of them as `*`."""
+    """Return whether a list names replicas as `partition:broker`, or all of them as `*`."""
     if "".join(entries) == "*":
         return True
     for entry in entries:
@@ -46,15 +46,15 @@ def is_throttled_replicas(entries: tuple[str, ...]) -> bool:
 
 
 class LogConfig(PropertySet):
-    """What holds for the logs of one topic.
+    """Configuration of a topic's logs.
 
-    A topic's own values are given as `values`; the broker's defaults for topics as `base`.
+    `values` are the topic's own properties, `base` the broker's defaults for topics.
 
-    Beyond the declared properties there are, derived once:
+    Derived attributes:
         segment_limit_bytes: size at which a segment is rolled: `internal.segment.bytes` or `segment.bytes`
-        max_segment_ms: age at which a segment is rolled; compacted topics also heed `max.compaction.lag.ms`
-        preallocated_bytes: size that the file of an active segment gets at once, 0 for none
-        compacts, deletes: what `cleanup.policy` asks for; a topic with neither keeps everything for ever
+        max_segment_ms: age at which a segment is rolled; for compacted topics at most `max.compaction.lag.ms`
+        preallocated_bytes: preallocated size of the file of an active segment, 0 for none
+        compacts, deletes: cleanup policies; a topic with neither keeps all data
     """
 
     segment_limit_bytes: int
@@ -68,7 +68,7 @@ class LogConfig(PropertySet):
         ("delete",),
         choices=CLEANUP_POLICIES,
         synonyms=["log.cleanup.policy"],
-        doc="How old data goes: delete whole old segments, compact to the last value of each key, or both.",
+        doc="Cleanup policy: delete old segments, compact to the last value of each key, or both.",
     )
     compression_gzip_level = integer(
         "compression.gzip.level",
@@ -76,7 +76,7 @@ class LogConfig(PropertySet):
         check=is_gzip_level,
         note=GZIP_LEVEL_NOTE,
         synonyms=["compression.gzip.level"],
-        doc="Level at which the broker compresses when compression.type is gzip.",
+        doc="Compression level of the broker if compression.type is gzip.",
     )
     compression_lz4_level = integer(
         "compression.lz4.level",
@@ -84,14 +84,14 @@ class LogConfig(PropertySet):
         minimum=1,
         maximum=17,
         synonyms=["compression.lz4.level"],
-        doc="Level at which the broker compresses when compression.type is lz4.",
+        doc="Compression level of the broker if compression.type is lz4.",
     )
     compression_type = string(
         "compression.type",
         "producer",
         choices=COMPRESSION_TYPES,
         synonyms=["compression.type"],
-        doc="Codec that batches are stored in; producer keeps the one they arrived in.",
+        doc="Codec of stored batches; producer keeps the producer's codec.",
     )
     compression_zstd_level = integer(
         "compression.zstd.level",
@@ -99,27 +99,27 @@ class LogConfig(PropertySet):
         minimum=-131072,
         maximum=22,
         synonyms=["compression.zstd.level"],
-        doc="Level at which the broker compresses when compression.type is zstd.",
+        doc="Compression level of the broker if compression.type is zstd.",
     )
     delete_retention_ms = long(
         "delete.retention.ms",
         DAY_MS,
         minimum=0,
         synonyms=["log.cleaner.delete.retention.ms"],
-        doc="How long compaction keeps tombstones, so that a reader who began earlier still sees them.",
+        doc="Time for which compaction keeps tombstones, so that consumers that started earlier still read them.",
     )
     file_delete_delay_ms = long(
         "file.delete.delay.ms",
         60_000,
         minimum=0,
         synonyms=["log.segment.delete.delay.ms"],
-        doc="How long a file stays on disk after its segment was deleted.",
+        doc="Time for which the files of a deleted segment stay on disk.",
     )
     flush_before_acks = boolean(
         "flush.before.acks",
         False,
         synonyms=["flush.before.acks"],
-        doc="Whether records are on the disk before they are acknowledged (acks=1 and all) and can be read. "
+        doc="Sync records to disk before they are acknowledged (acks=1 and all) and can be read. "
         "Apache Kafka has no such property.",
     )
     flush_messages = long(
@@ -127,14 +127,14 @@ class LogConfig(PropertySet):
         INT64_MAX,
         minimum=1,
         synonyms=["log.flush.interval.messages"],
-        doc="Records after which the log is forced to disk.",
+        doc="Number of records after which the log is synced to disk.",
     )
     flush_ms = long(
         "flush.ms",
         INT64_MAX,
         minimum=0,
         synonyms=["log.flush.interval.ms", "log.flush.scheduler.interval.ms"],
-        doc="Time after which the log is forced to disk.",
+        doc="Time after which the log is synced to disk.",
     )
     follower_replication_throttled_replicas = string_list(
         "follower.replication.throttled.replicas",
@@ -142,14 +142,14 @@ class LogConfig(PropertySet):
         check=is_throttled_replicas,
         note=THROTTLED_REPLICAS_NOTE,
         no_effect=ONE_BROKER,
-        doc="Replicas whose fetching as followers is throttled.",
+        doc="Followers whose fetches are throttled.",
     )
     index_interval_bytes = integer(
         "index.interval.bytes",
         4096,
         minimum=0,
         synonyms=["log.index.interval.bytes"],
-        doc="Bytes of records between two entries of the offset index; of more than 65536, 65536 are applied.",
+        doc="Bytes of records between two entries of the offset index; values above 65536 act as 65536.",
     )
     internal_segment_bytes = integer(
         "internal.segment.bytes",
@@ -163,7 +163,7 @@ class LogConfig(PropertySet):
         check=is_throttled_replicas,
         note=THROTTLED_REPLICAS_NOTE,
         no_effect=ONE_BROKER,
-        doc="Replicas whose serving to followers is throttled.",
+        doc="Leaders whose responses to followers are throttled.",
     )
     local_retention_bytes = long(
         "local.retention.bytes",
@@ -171,7 +171,7 @@ class LogConfig(PropertySet):
         minimum=-2,
         no_effect=NO_REMOTE_STORAGE,
         synonyms=["log.local.retention.bytes"],
-        doc="Bytes kept locally when segments are also in remote storage; -2 means retention.bytes.",
+        doc="Bytes kept locally if segments are also in remote storage; -2 means retention.bytes.",
     )
     local_retention_ms = long(
         "local.retention.ms",
@@ -186,35 +186,35 @@ class LogConfig(PropertySet):
         INT64_MAX,
         minimum=1,
         synonyms=["log.cleaner.max.compaction.lag.ms"],
-        doc="Longest time for which a record may stay uncompacted.",
+        doc="Maximum time for which a record stays uncompacted.",
     )
     max_message_bytes = integer(
         "max.message.bytes",
         1_048_588,
         minimum=0,
         synonyms=["message.max.bytes"],
-        doc="Largest record batch that is accepted, as it is on the wire.",
+        doc="Maximum size of a record batch, as sent by the producer.",
     )
     message_timestamp_after_max_ms = long(
         "message.timestamp.after.max.ms",
         HOUR_MS,
         minimum=0,
         synonyms=["log.message.timestamp.after.max.ms"],
-        doc="How far a record's CreateTime may lie ahead of the broker's clock.",
+        doc="Maximum time by which a record's CreateTime may be ahead of the broker's clock.",
     )
     message_timestamp_before_max_ms = long(
         "message.timestamp.before.max.ms",
         INT64_MAX,
         minimum=0,
         synonyms=["log.message.timestamp.before.max.ms"],
-        doc="How far a record's CreateTime may lie behind the broker's clock.",
+        doc="Maximum time by which a record's CreateTime may be behind the broker's clock.",
     )
     message_timestamp_type = string(
         "message.timestamp.type",
         "CreateTime",
         choices=TIMESTAMP_TYPES,
         synonyms=["log.message.timestamp.type"],
-        doc="Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        doc="Timestamp of records: the producer's (CreateTime) or the broker's (LogAppendTime).",
     )
     min_cleanable_dirty_ratio = double(
         "min.cleanable.dirty.ratio",
@@ -222,28 +222,28 @@ class LogConfig(PropertySet):
         minimum=0,
         maximum=1,
         synonyms=["log.cleaner.min.cleanable.ratio"],
-        doc="Share of a compacted log that must be uncompacted before it is compacted again.",
+        doc="Minimum uncompacted share of a log before it is compacted again.",
     )
     min_compaction_lag_ms = long(
         "min.compaction.lag.ms",
         0,
         minimum=0,
         synonyms=["log.cleaner.min.compaction.lag.ms"],
-        doc="Time for which a record stays uncompacted at least.",
+        doc="Minimum time for which a record stays uncompacted.",
     )
     min_insync_replicas = integer(
         "min.insync.replicas",
         1,
         minimum=1,
         synonyms=["min.insync.replicas"],
-        doc="Replicas that must be in sync for a write with acks=all to be accepted.",
+        doc="Minimum number of in-sync replicas for a write with acks=all.",
     )
     preallocate = boolean(
         "preallocate",
         False,
         synonyms=["log.preallocate"],
-        doc="Whether the file of an active segment has the size segment.bytes, with a hole behind its batches. That "
-        "makes syncs cheaper and takes no room on the disk; a segment that is rolled is cut to its batches.",
+        doc="Preallocate the file of an active segment to segment.bytes, with a hole behind its batches. This "
+        "makes syncs cheaper and takes no disk space; a rolled segment is truncated to its batches.",
     )
     remote_log_copy_disable = boolean(
         "remote.log.copy.disable",
@@ -255,7 +255,7 @@ class LogConfig(PropertySet):
         "remote.log.delete.on.disable",
         False,
         no_effect=NO_REMOTE_STORAGE,
-        doc="Whether turning remote storage off deletes what is in it.",
+        doc="Delete the data in remote storage when remote storage is disabled.",
     )
     remote_storage_enable = boolean(
         "remote.storage.enable",
@@ -267,7 +267,7 @@ class LogConfig(PropertySet):
         "retention.bytes",
         -1,
         synonyms=["log.retention.bytes"],
-        doc="Size up to which a partition keeps old segments; negative for no limit.",
+        doc="Size of a partition above which old segments are deleted; negative for no limit.",
     )
     retention_ms = long(
         "retention.ms",
@@ -278,42 +278,42 @@ class LogConfig(PropertySet):
             Synonym("log.retention.minutes", MINUTE_MS),
             Synonym("log.retention.hours", HOUR_MS),
         ],
-        doc="Age up to which old segments are kept; -1 for no limit.",
+        doc="Age above which segments are deleted; -1 for no limit.",
     )
     segment_bytes = integer(
         "segment.bytes",
         1 << 30,
         minimum=1 << 20,
         synonyms=["log.segment.bytes"],
-        doc="Size at which a new segment is begun.",
+        doc="Size at which a segment is rolled.",
     )
     segment_index_bytes = integer(
         "segment.index.bytes",
         10 << 20,
         minimum=4,
         synonyms=["log.index.size.max.bytes"],
-        doc="Largest size of an index file; a segment whose index is full is rolled.",
+        doc="Maximum size of an index file; a segment with a full index is rolled.",
     )
     segment_jitter_ms = long(
         "segment.jitter.ms",
         0,
         minimum=0,
         synonyms=["log.roll.jitter.ms", Synonym("log.roll.jitter.hours", HOUR_MS)],
-        doc="Largest random time taken off segment.ms, so that segments are not all rolled at once.",
+        doc="Maximum random time subtracted from segment.ms, so that segments are not all rolled at once.",
     )
     segment_ms = long(
         "segment.ms",
         7 * DAY_MS,
         minimum=1,
         synonyms=["log.roll.ms", Synonym("log.roll.hours", HOUR_MS)],
-        doc="Age at which a new segment is begun, full or not.",
+        doc="Age at which a segment is rolled even if it is not full.",
     )
     unclean_leader_election_enable = boolean(
         "unclean.leader.election.enable",
         False,
         synonyms=["unclean.leader.election.enable"],
         no_effect=ONE_BROKER,
-        doc="Whether a replica that is not in sync may become leader, at the price of lost records.",
+        doc="Allow a replica that is not in sync to become leader, which can lose records.",
     )
 
     def derive(self) -> None:

@@ -1,18 +1,25 @@
-"""Making a log durable, in three steps: decide and take note in the log's thread, sync between them in any."""
+"""Durability of a log: flushes, and the close of a log.
+
+A flush has three steps: `prepare_flush` collects what to sync in the log's thread, `LogSync.run` syncs in any thread,
+`finish_flush` records the result in the log's thread.
+"""
 
 import errno
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from threading import Lock
 
-from odradek.log.filesystem import ExhaustedError, File, FileSystem, LogDirFailure
-from odradek.log.producer_snapshots import SnapshotWrite
-from odradek.log.segment import Segment
+from odradek.log.producers.snapshots import SnapshotWrite
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import LOG_SUFFIX, SEGMENT_SUFFIXES
+from odradek.log.state import LogState
+from odradek.log.storage.filesystem import ExhaustedError, File, FileSystem, LogDirFailure
 
 
 class SyncGate:
-    """Lets one sync of a log run at a time, and none after one that failed.
+    """One sync of a log at a time, and none after a failure.
 
-    The operating system tells of a failed write once: what asks again, or at the same time, hears that all is well.
+    The operating system reports a failed write once: another sync, later or at the same time, would succeed.
     """
 
     __slots__ = ("failure", "lock")
@@ -22,13 +29,13 @@ class SyncGate:
         self.failure: LogDirFailure | None = None
 
 
-class FlushTask:
-    """What has to be synced so that everything below `target_offset` survives a crash of the machine.
+class LogSync:
+    """Syncs after which batches below `target_offset` survive a crash of the machine.
 
-    `files` are held open and written to, `paths` go by name, so the log may go on appending, rolling and deleting
-    meanwhile; `directories` are those with new names in them. `sealed_segments` are those that take no more appends and
-    whose indexes are synced with it. `snapshots` are written first. A task that raises ExhaustedError had no descriptor
-    to open what it is to sync: nothing failed, and the syncs can be made again.
+    `files` are open and may grow, `paths` are synced by name, so the log can append, roll and delete meanwhile;
+    `directories` have new names in them. `sealed_segments` take no more appends, and their indexes are synced too.
+    `snapshots` are written first. After ExhaustedError (no descriptor to sync a path with) nothing has failed, and the
+    syncs can be repeated.
     """
 
     __slots__ = (
@@ -75,7 +82,7 @@ class FlushTask:
                 raise gate.failure from error
 
     def raise_if_failed(self) -> None:
-        """Wait for a sync of the log that is under way. Raises the LogDirFailure of the first that failed."""
+        """Wait for the sync of the log that is under way. Raises the LogDirFailure of the first that failed."""
         with self._gate.lock:
             if self._gate.failure is not None:
                 raise self._gate.failure
@@ -89,3 +96,225 @@ class FlushTask:
             self._fs.sync_path(path)
         for directory in self._directories:
             self._fs.sync_directory(directory)
+
+
+class LogFlusher:
+    """Flushes one log. `last_flush_ms` is on the monotonic clock."""
+
+    __slots__ = ("_gate", "_log", "_tasks", "last_flush_ms")
+
+    def __init__(self, log: LogState, monotonic_ms: int) -> None:
+        self._log = log
+        self._gate = SyncGate()
+        self._tasks: list[LogSync] = []
+        self.last_flush_ms = monotonic_ms
+
+    def flush_due_offset(self, monotonic_ms: int) -> int | None:
+        """Return the offset up to which flush.messages, flush.ms or a roll require a flush now; None if none does."""
+        log = self._log
+        unflushed = log.log_end_offset - log.flushed_offset
+        if unflushed > 0 and (
+            unflushed >= log.flush_messages or monotonic_ms - self.last_flush_ms >= log.config.flush_ms
+        ):
+            return log.log_end_offset
+        return log.active.base_offset if log.unsynced_segments else None
+
+    def prepare_flush(self, target_offset: int | None = None) -> LogSync | None:
+        """Return the task that makes batches below `target_offset` (the log's end) durable; None if they are.
+
+        Run it in any thread, then call `finish_flush` in the log's thread.
+        """
+        log = self._log
+        log.raise_if_failed()
+        target = log.log_end_offset if target_offset is None else min(target_offset, log.log_end_offset)
+        try:
+            log.unless_full(log.write_epochs)
+        except OSError as error:
+            raise log.fail("epoch checkpoint", error) from error
+        sealed = [segment for segment in log.unsynced_segments if segment.base_offset < target]
+        if target <= log.flushed_offset and not sealed and not log.unsynced_paths:
+            return None
+        paths = sorted(log.unsynced_paths)
+        snapshots = [snapshot for snapshot in log.unwritten_snapshots if snapshot.offset in log.bases]
+        log.unwritten_snapshots.clear()
+        has_new_names = bool(paths or sealed or snapshots)
+        log.unsynced_paths.clear()
+        files = []
+        for segment in log.segments[max(0, bisect_right(log.bases, log.flushed_offset) - 1) :]:
+            if segment.base_offset < target:
+                files.append(segment.file)
+                has_new_names = has_new_names or segment.base_offset >= log.flushed_offset
+        for segment in sealed:
+            # The active segment's indexes are not worth a sync: they are built anew after a crash.
+            paths += [segment.path(kind) for kind in SEGMENT_SUFFIXES]
+        directories = [log.directory] if has_new_names else []
+        if log.has_unsynced_name:
+            paths.append(log.topic_id_path)
+            directories.append(log.log_directory)
+        task = LogSync(
+            log.fs,
+            log.log_directory,
+            target,
+            files=files,
+            paths=paths,
+            directories=directories,
+            sealed_segments=sealed,
+            gate=self._gate,
+            snapshots=snapshots,
+        )
+        self._tasks.append(task)
+        return task
+
+    def finish_flush(self, task: LogSync, monotonic_ms: int) -> None:
+        """Record that the task ran: batches below its target are durable, unless the disk failed meanwhile."""
+        log = self._log
+        self._tasks.remove(task)
+        if log.failure is not None:
+            return
+        self._add_snapshots(task.snapshots)
+        unsynced = [log.unsynced_paths, *(left.paths for left in self._tasks)]
+        if not log.leader_epochs.dirty and not any(log.epochs_path in paths for paths in unsynced):
+            log.unsynced_epoch_at = None
+        log.flushed_offset = max(log.flushed_offset, task.target_offset)
+        log.has_unsynced_name = False
+        log.unsynced_segments = [s for s in log.unsynced_segments if s not in task.sealed_segments]
+        self.last_flush_ms = monotonic_ms
+
+    def abandon_flush(self, task: LogSync) -> None:
+        """Leave the syncs of a task that had no descriptor to a later one."""
+        log = self._log
+        self._tasks.remove(task)
+        log.unsynced_paths.update(task.paths)
+        self._add_snapshots(task.snapshots)
+
+    def _add_snapshots(self, snapshots: Iterable[SnapshotWrite]) -> None:
+        """Register snapshots that were written, unless their segments were deleted meanwhile."""
+        log = self._log
+        for snapshot in snapshots:
+            if not snapshot.is_written or snapshot.path != log.producer_state.snapshot_path(snapshot.offset):
+                # Of a deleted log: a file of that name belongs to another log now.
+                continue
+            if snapshot.offset in log.bases and not snapshot.is_cancelled:
+                log.producer_state.add_snapshot(snapshot.offset)
+            elif not log.producer_state.has_snapshot(snapshot.offset):
+                snapshot.remove(log.fs)
+
+    def cancel_snapshots(self) -> None:
+        """Discard snapshots that are not written yet, because their batches are truncated or the directory moves."""
+        self._log.unwritten_snapshots.clear()
+        for task in self._tasks:
+            for snapshot in task.snapshots:
+                snapshot.is_cancelled = True
+
+    def lower_targets(self, offset: int) -> None:
+        """Bound the targets of flushes under way, because the log was truncated to `offset`."""
+        for task in self._tasks:
+            task.target_offset = min(task.target_offset, offset)
+
+    def flush(self, monotonic_ms: int, target_offset: int | None = None) -> None:
+        """Run all three steps of a flush. Blocks. Raises LogDirFailure, ExhaustedError."""
+        task = self.prepare_flush(target_offset)
+        if task is not None:
+            try:
+                task.run()
+            except LogDirFailure as failure:
+                self._log.failure = failure
+                raise
+            except ExhaustedError:
+                self.abandon_flush(task)
+                raise
+            self.finish_flush(task, monotonic_ms)
+
+    def close(self, monotonic_ms: int) -> None:
+        """Make everything durable, so that the next start need not recover. Blocks. Raises as `prepare_close`."""
+        log = self._log
+        task = self.prepare_close()
+        if task is not None:
+            task.run()
+            log.fs.sync_directory(log.log_directory)
+            self.finish_close(task, monotonic_ms)
+
+    def prepare_close(self) -> LogSync | None:
+        """Write the files of a clean stop, unsynced; return None if nothing has changed since the last one.
+
+        Run the task and sync the log directory before `finish_close`. Blocks. Raises LogDirFailure; ShortageError if
+        there is no room, in which case the next start recovers.
+        """
+        log = self._log
+        if log.failure is not None:
+            return None
+        if self.is_untouched:
+            log.is_closed = True
+            return None
+        self._take_back_flushes()
+        try:
+            log.write_epochs()
+            log.active.seal()
+            log.unsynced_segments.append(log.active)
+            written = [snapshot for snapshot in log.unwritten_snapshots if snapshot.offset in log.bases]
+            for snapshot in written:
+                snapshot.run(log.fs, sync=False)
+            self._add_snapshots(written)
+            log.producer_state.take_snapshot(sync=False)
+        except OSError as error:
+            raise log.refuse_or_fail("close", error) from error
+        files = log.segments[max(0, bisect_right(log.bases, log.flushed_offset) - 1) :]
+        # An empty active segment lies behind every flush, and has files all the same.
+        paths = {segment.path(kind) for segment in log.unsynced_segments for kind in SEGMENT_SUFFIXES}
+        paths |= log.unsynced_paths | log.producer_state.unsynced_paths
+        paths |= {log.producer_state.snapshot_path(snapshot.offset) for snapshot in written}
+        if log.has_unsynced_name:
+            paths.add(log.topic_id_path)
+        task = LogSync(
+            log.fs,
+            log.log_directory,
+            log.log_end_offset,
+            files=[segment.file for segment in files],
+            paths=sorted(paths - {segment.path(LOG_SUFFIX) for segment in files}),
+            directories=[log.directory],
+            sealed_segments=list(log.unsynced_segments),
+            gate=self._gate,
+        )
+        self._tasks.append(task)
+        return task
+
+    def _take_back_flushes(self) -> None:
+        """Leave the writes and syncs of flushes that wait for a thread to the close."""
+        log = self._log
+        with self._gate.lock:
+            for task in self._tasks:
+                log.unsynced_paths.update(task.paths)
+                log.unwritten_snapshots += [one for one in task.snapshots if not one.is_cancelled]
+                task.snapshots = ()
+
+    def finish_close(self, task: LogSync, monotonic_ms: int) -> None:
+        """Record that the task ran. Raises LogDirFailure if a sync of this log has failed, now or before."""
+        log = self._log
+        try:
+            task.raise_if_failed()
+        except LogDirFailure as failure:
+            log.failure = failure
+            raise
+        self.finish_flush(task, monotonic_ms)
+        log.is_closed = True
+
+    def mark_untouched(self) -> None:
+        """Record that all of the log is durable: it was loaded after a clean stop."""
+        log = self._log
+        log.has_unsynced_name = False
+        log.untouched_end = log.log_end_offset, log.active.size_bytes
+
+    @property
+    def is_untouched(self) -> bool:
+        """Return whether the log has not changed since it was loaded after a clean stop."""
+        log = self._log
+        return (
+            log.untouched_end == (log.log_end_offset, log.active.size_bytes)
+            and not log.has_unsynced_name
+            and not log.leader_epochs.dirty
+            and not log.unsynced_paths
+            and not log.unsynced_segments
+            and not self._tasks
+            and log.active.is_sealed
+            and log.producer_state.is_saved
+        )

@@ -1,7 +1,7 @@
-"""Which leader epoch wrote which offsets of a partition (KIP-101, KIP-279).
+"""Leader epochs of a partition and the offsets that each wrote (KIP-101, KIP-279).
 
 Kept in memory as (epoch, start offset), both ascending, and in leader-epoch-checkpoint. Followers and consumers
-ask it where an epoch ended, to find where their history and the leader's part.
+look up the end of an epoch, to find the offset at which their history and the leader's diverge.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,9 +32,9 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` begins at `start_offset`; whether that changed anything.
+        """Record that `epoch` begins at `start_offset`; return whether that changed anything.
 
-        Entries that contradict it (same or later epoch, same or later start) go. Negative epochs are not noted.
+        Entries that contradict it (same or later epoch, same or later start) are removed. Negative epochs are ignored.
         """
         if epoch < 0 or start_offset < 0:
             return False
@@ -49,7 +49,7 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch <= `epoch`, the offset where it ends), or (-1, -1) if that cannot be told."""
+        """Return the largest known epoch <= `epoch` and the offset where it ends, or (-1, -1) if that is unknown."""
         if epoch == UNDEFINED_EPOCH or not self._epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self._epochs[-1]:
@@ -60,7 +60,7 @@ class LeaderEpochs:
         return (self._epochs[higher - 1] if higher else epoch), self._starts[higher]
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch that wrote `offset`; -1 if it is before the first entry."""
+        """Return the epoch that wrote `offset`; -1 if it is before the first entry."""
         index = bisect_right(self._starts, offset)
         return self._epochs[index - 1] if index else UNDEFINED_EPOCH
 
@@ -68,14 +68,14 @@ class LeaderEpochs:
         return (self._epochs[0], self._starts[0]) if self._epochs else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that start at or after `end_offset`."""
+        """Remove epochs that start at or after `end_offset`."""
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             del self._epochs[keep:], self._starts[keep:]
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or before `start_offset`; the one that covers it now starts there."""
+        """Remove epochs that end at or before `start_offset`; the one that covers it now starts there."""
         covering = bisect_right(self._starts, start_offset) - 1
         if covering > 0 or (covering == 0 and self._starts[0] < start_offset):
             del self._epochs[:covering], self._starts[:covering]

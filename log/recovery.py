@@ -1,26 +1,21 @@
 """Opening a partition's directory: after a clean stop, after a crash, and one that Apache Kafka wrote.
 
 After a crash every segment from the one that holds the recovery point on is read: the first batch with a wrong length
-or checksum ends the log. Indexes, leader epochs and producers are built anew from what is read.
+or checksum ends the log. Indexes, leader epochs and producers are rebuilt from its batches.
 """
 
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
 
-from odradek.log import checkpoints, producer_replay
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import (
-    TEMPORARY_SUFFIX,
-    FileSystem,
-    remove_if_exists,
-    storage_error,
-)
 from odradek.log.leader_epochs import LeaderEpochs
-from odradek.log.partition_log import LoadedState, PartitionLog
-from odradek.log.producer_recall import recall_batches
-from odradek.log.producer_state import ProducerState
-from odradek.log.segment import (
+from odradek.log.partition_log import PartitionLog
+from odradek.log.producers import replay as producer_replay
+from odradek.log.producers.in_flight_batches import recall_batches
+from odradek.log.producers.state import ProducerState
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -30,12 +25,14 @@ from odradek.log.segment import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     CorruptSegmentError,
-    Segment,
     file_name,
 )
-from odradek.log.transaction_index import CorruptTransactionIndexError
-from odradek.log.transaction_index_check import check_transaction_index
-from odradek.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
+from odradek.log.segments.transaction_index import CorruptTransactionIndexError
+from odradek.log.segments.transaction_index_check import check_transaction_index
+from odradek.log.state import LoadedState
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import TEMPORARY_SUFFIX, FileSystem, remove_if_exists, storage_error
+from odradek.protocol.batches.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +42,11 @@ _LAST = 1 << 63
 
 
 class DamagedLogError(Exception):
-    """A log that cannot be served as it is, and must not be changed without being asked; str says what to do."""
+    """A log that cannot be served as it is, and must not be changed automatically; str has the remedy."""
 
 
 class RecoveryReport:
-    """What opening logs took: bytes that were checked, what was cut off or dropped, and how many segments were read."""
+    """Work done to open logs: verified bytes, removed bytes and segments, and segments that were read."""
 
     __slots__ = ("logs", "removed_bytes", "removed_segments", "segments", "verified_bytes")
 
@@ -84,7 +81,7 @@ def open_partition_log(
     """Open, or create, the log in `directory`.
 
     `is_clean`: the last stop was clean. `log_start_offset` and `recovery_point` are those of the checkpoints, 0 if
-    they have none; so is `cleaned_to`, up to which the log was compacted. `report` is told what was done. The high
+    they have none; so is `cleaned_to`, up to which the log was compacted. `report` counts the work. The high
     watermark is the log's start; set the checkpointed one with `update_high_watermark`. flush.ms counts from
     `monotonic_ms`.
 
@@ -98,8 +95,8 @@ def open_partition_log(
             fs, directory, topic, partition, config, state, monotonic_ms=monotonic_ms, choose_jitter_ms=choose_jitter_ms
         )
         if is_clean and loader.has_found_segments and not loader.rebuilt:
-            log.mark_untouched()
-        log._unless_full(log._write_epochs)
+            log.flusher.mark_untouched()
+        log.state.unless_full(log.state.write_epochs)
         return log
     except CorruptSegmentError as error:
         raise DamagedLogError(
@@ -199,7 +196,7 @@ class _Loader:
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
 
     def _find_end(self, log_start_offset: int) -> int:
-        """The log's end. If the last segment's file goes on behind its last batch, it is recovered and cut."""
+        """Return the log's end. If the last segment's file continues behind its last batch, recover and truncate it."""
         last = self.segments[-1]
         next_offset, position = last.find_end()
         if position == last.size_bytes:
@@ -209,7 +206,7 @@ class _Loader:
         return last.next_offset()
 
     def _read_epochs(self) -> None:
-        """The checkpoint is written unsynced between two flushes, so a crash of the machine may have torn it."""
+        """Read the checkpoint, which is unsynced between two flushes: a crash of the machine may have torn it."""
         path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
         try:
             self.epochs = LeaderEpochs(checkpoints.read_leader_epochs(self.fs, path))
@@ -238,7 +235,7 @@ class _Loader:
     # Files that an interrupted change left
 
     def _finish_replacements(self) -> None:
-        """Remove what was deleted or half made, and put finished replacements (.swap) in place of what they replace."""
+        """Remove deleted and half-made files, and put finished replacements (.swap) in place of what they replace."""
         names = self.fs.list_names(self.directory)
         cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
         first_cleaned = min((_base_offset(name) for name in cleaned), default=_LAST)
@@ -263,7 +260,7 @@ class _Loader:
         remove_if_exists(self.fs, f"{self.directory}/{name}")
 
     def _open_segments(self) -> list[int]:
-        """Open all of them; their base offsets."""
+        """Open all segments; return their base offsets."""
         names = set(self.fs.list_names(self.directory))
         for name in sorted(names):
             base_offset = _base_offset(name)
@@ -280,7 +277,7 @@ class _Loader:
         return [segment.base_offset for segment in self.segments]
 
     def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
-        """Rebuild those of sound segments whose indexes are missing or damaged."""
+        """Rebuild segments whose indexes are missing or damaged."""
         names = set(self.fs.list_names(self.directory))
         for number, segment in enumerate(segments):
             # Up to its end all of it is on the disk, but it may have been made ready for appends since.
@@ -298,7 +295,7 @@ class _Loader:
         if file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) in names:
             try:
                 entries = segment.transaction_index.entries()
-                # After a clean stop it is believed, and in a compacted log a transaction's first batch may be gone.
+                # After a clean stop it is trusted, and in a compacted log a transaction's first batch may be gone.
                 if not (is_clean or self.config.compacts or segment.base_offset < self.cleaned_to):
                     check_transaction_index(segment, up_to_it, entries, self.cleaned_to)
             except CorruptTransactionIndexError as error:
@@ -322,7 +319,7 @@ class _Loader:
     # Recovery
 
     def _rebuild_flushed(self, segment: Segment, index: int, log_start_offset: int) -> None:
-        """Recover a segment below the recovery point: segments behind it hold acknowledged records, and stay."""
+        """Recover a segment below the recovery point. Segments behind it hold acknowledged records, and are kept."""
         flaw = self._recover(segment, log_start_offset, index)
         if flaw is None:
             return
@@ -364,7 +361,7 @@ class _Loader:
                 return
 
     def _recover(self, segment: Segment, log_start_offset: int, index: int) -> str | None:
-        """Read a segment whole, cut it at the first bad byte and rebuild all that follows from it; what was bad."""
+        """Scan a segment, truncate it at the first bad byte, and rebuild its indexes; return the flaw."""
         before, after = self.segments[:index], self.segments[index + 1 : index + 2]
         base_offset = segment.base_offset
         producers = self._producer_state()
@@ -404,7 +401,7 @@ class _Loader:
         return found.flaw
 
     def _lost_its_end(self, segment: Segment, later: list[Segment], *, ended_in_zeros: bool) -> bool:
-        """Whether whole batches are missing before the next segment: its file reached the disk, this one's end did not.
+        """Return whether batches are missing before the next segment: its file was durable, this one's end was not.
 
         What follows a hole must go, or a replica with a hole could become leader. Only compaction leaves holes:
         anywhere while the topic is compacted, and up to where it was if it is no more. It leaves no zeros.
@@ -420,6 +417,6 @@ class _Loader:
 
 
 def _base_offset(name: str) -> int:
-    """The base offset in the name of a segment's file, with or without a suffix; -1 for any other name."""
+    """Return the base offset in the name of a segment's file, with or without a suffix; -1 for any other name."""
     stem, _, rest = name.partition(".")
     return int(stem) if rest and stem.isdigit() else -1

@@ -1,25 +1,21 @@
-"""Which segments of a log may go: they are too old, the log is too large, or they lie before its start."""
+"""Selection of segments to delete: they are too old, the log is too large, or they are before its start."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from odradek.log.segment_age import is_doubtful, is_older
-
-if TYPE_CHECKING:
-    from odradek.log.partition_log import PartitionLog
-    from odradek.log.segment import Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.state import LogState
 
 MOST_AT_ONCE: Final = 8
-"""A segment takes four or five renames, and the thread that serves requests waits for each."""
+"""A segment takes four or five renames, each of which blocks the thread that serves requests."""
 
 
-def count_deletable(log: PartitionLog, now_ms: int) -> int:
-    """How many segments, from the oldest on, cleanup.policy lets go, up to MOST_AT_ONCE. Raises OSError.
+def count_deletable(log: LogState, now_ms: int) -> int:
+    """Return how many segments to delete, from the oldest on, up to MOST_AT_ONCE. Raises OSError.
 
-    Never one that holds offsets at or above the high watermark, nor an empty active segment. Each rule looks at what
-    the one before it leaves: first the log's start, then retention.bytes, then retention.ms. A topic that is not
-    deleted from by time or size (compacted only, or kept for ever) still loses what lies before its start.
+    Never one that holds offsets at or above the high watermark, nor an empty active segment. Each rule applies to the
+    segments that the one before it leaves: first the log's start, then retention.bytes, then retention.ms. A topic
+    without deletion by time or size (compacted only, or kept for ever) still loses the segments before its start.
     """
     count = _before_log_start(log, 0)
     if log.config.deletes:
@@ -28,7 +24,7 @@ def count_deletable(log: PartitionLog, now_ms: int) -> int:
     return count
 
 
-def _may_go(log: PartitionLog, index: int) -> bool:
+def _may_go(log: LogState, index: int) -> bool:
     segments = log.segments
     if index >= MOST_AT_ONCE:
         return False
@@ -37,7 +33,7 @@ def _may_go(log: PartitionLog, index: int) -> bool:
     return index < len(segments) and log.high_watermark >= segments[index + 1].base_offset
 
 
-def _before_log_start(log: PartitionLog, count: int) -> int:
+def _before_log_start(log: LogState, count: int) -> int:
     while (
         count + 1 < len(log.segments)
         and _may_go(log, count)
@@ -47,7 +43,7 @@ def _before_log_start(log: PartitionLog, count: int) -> int:
     return count
 
 
-def _beyond_size(log: PartitionLog, count: int) -> int:
+def _beyond_size(log: LogState, count: int) -> int:
     limit_bytes = log.config.retention_bytes
     if limit_bytes < 0:
         return count
@@ -58,7 +54,7 @@ def _beyond_size(log: PartitionLog, count: int) -> int:
     return count
 
 
-def _beyond_age(log: PartitionLog, count: int, now_ms: int) -> int:
+def _beyond_age(log: LogState, count: int, now_ms: int) -> int:
     limit_ms = log.config.retention_ms
     if limit_ms < 0:
         return count
@@ -67,8 +63,8 @@ def _beyond_age(log: PartitionLog, count: int, now_ms: int) -> int:
     return count
 
 
-def find_doubtful(log: PartitionLog, count: int, now_ms: int) -> Segment | None:
-    """The segment that retention.ms stopped at after `count` others, if its records have to be read to tell its age.
+def find_doubtful(log: LogState, count: int, now_ms: int) -> Segment | None:
+    """Return the segment at which retention.ms stopped after `count` others, if its records must be read for its age.
 
     Raises OSError.
     """

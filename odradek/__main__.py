@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Runs the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     from odradek.server.cli import main as run
 
     return run()

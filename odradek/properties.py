@@ -1,4 +1,4 @@
-"""Configuration properties, each declared once, and sets of them.
+"""Declarations of configuration properties, and sets of their values.
 
 A set of properties is a class whose attributes are declarations:
 
@@ -8,9 +8,9 @@ A set of properties is a class whose attributes are declarations:
     config = LogConfig({"segment.bytes": "2097152"})
     config.segment_bytes       # 2097152, an int for the type checker and at run time
 
-Parsing, validation, `odradek config`, DescribeConfigs and docs/configuration.md all derive from the
+Parsing, validation, `odradek config`, DescribeConfigs and docs/configuration.md are derived from the
 declarations. Kinds, parsing and validation follow Kafka's ConfigDef: values are trimmed, lists are
-separated by commas, integers are Java's 16, 32 and 64 bit ones.
+separated by commas, integers have Java's 16, 32 or 64 bits.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ HIDDEN = "[hidden]"
 
 
 class Kind(IntEnum):
-    """Kafka's ConfigType; the numbers are those of DescribeConfigs (KIP-569)."""
+    """Kafka's ConfigType, with the numbers of DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 
 class UpdateMode(Enum):
-    """Where a broker property may be changed while the broker runs (KIP-226)."""
+    """Scope in which a broker property can be changed at run time (KIP-226)."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -47,14 +47,14 @@ class UpdateMode(Enum):
 
 
 class Synonym(NamedTuple):
-    """A broker property that gives a topic property its default; its number times `factor` is the value."""
+    """A broker property that is the default of a topic property; its value is multiplied by `factor`."""
 
     name: str
     factor: int = 1
 
 
 class PropertyError(ValueError):
-    """A value that a property does not allow; `str()` names property, value and what is allowed in a line."""
+    """An invalid value; `str()` is one line with property, value and the allowed values."""
 
     def __init__(self, name: str, value: str | None, allowed: str) -> None:
         super().__init__(f"Invalid value {value} for configuration {name}: {allowed}")
@@ -64,7 +64,7 @@ class PropertyError(ValueError):
 
 
 class UnknownPropertyError(PropertyError):
-    """A name that no property of the set has."""
+    """An undeclared name."""
 
     def __init__(self, name: str, nearest: str | None) -> None:
         hint = f", did you mean {nearest}?" if nearest else ""
@@ -76,12 +76,12 @@ class UnknownPropertyError(PropertyError):
 
 
 class Property(Generic[T]):
-    """One declared property: what it is called, what it may hold, and what it is for.
+    """A declared property: name, kind, default, allowed values and description.
 
-    `no_effect` is the reason for which it is accepted without effect; empty for all others.
+    `no_effect` is the reason why a property is accepted without effect; empty for all others.
 
-    It has no `__set__`, so that the value in an instance's `__dict__` is found first: reading a property
-    costs what reading any attribute costs.
+    There is no `__set__`, so the value in an instance's `__dict__` takes precedence, and reading a property
+    costs the same as reading any attribute.
     """
 
     __slots__ = (
@@ -143,7 +143,7 @@ class Property(Generic[T]):
         raise AttributeError(self.attribute)
 
     def parse(self, text: str) -> T:
-        """The value that `text` stands for. Raises PropertyError if its form or the value is not allowed."""
+        """Parse a value. Raises PropertyError for an invalid form or value."""
         stripped = text.strip()
         try:
             value = _PARSERS[self.kind](stripped)
@@ -155,7 +155,7 @@ class Property(Generic[T]):
         return value  # type: ignore[no-any-return]
 
     def format(self, value: T) -> str | None:
-        """The text of a value, as DescribeConfigs and files have it; None for a property that is not set."""
+        """Return the text of a value as in DescribeConfigs and configuration files; None if it is not set."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -167,12 +167,12 @@ class Property(Generic[T]):
         return str(value)
 
     def error(self, value: str | None, allowed: str) -> PropertyError:
-        """A PropertyError about this property that shows no secret."""
+        """Return a PropertyError for this property; it hides the value of a secret."""
         return PropertyError(self.name, HIDDEN if self.sensitive else value, allowed)
 
     @property
     def allowed(self) -> str:
-        """What the property allows beyond its kind, as a phrase; empty when everything of its kind is."""
+        """The restriction of the property beyond its kind, as a phrase; empty if there is none."""
         if self.note:
             return self.note
         if self.choices:
@@ -206,7 +206,7 @@ class Property(Generic[T]):
             return "must not be empty"
         if self.unique or self.choices:
             if len(set(values)) != len(values):
-                return "must not name anything twice"
+                return "must not have duplicate entries"
             if "" in values:
                 return "must not have empty entries"
         if self.choices and not all(self._is_choice(value) for value in values):
@@ -224,9 +224,9 @@ class Property(Generic[T]):
 class PropertySet:
     """A set of property values; subclasses declare the properties.
 
-    `values` are the given texts by Kafka's name; what is not given comes from `base` (a set of the same
-    class) or from the declared defaults. `explicit` is what was given, unparsed. Instances are not changed
-    after they are made. Raises PropertyError for a bad value, UnknownPropertyError for an undeclared name.
+    `values` are texts by Kafka's name. Other properties have the value of `base` (a set of the same class)
+    or the declared default. `explicit` is the unparsed `values`. Instances are immutable. Raises
+    PropertyError for an invalid value, UnknownPropertyError for an undeclared name.
     """
 
     __slots__ = ("__dict__", "base", "explicit")
@@ -259,26 +259,26 @@ class PropertySet:
         self.derive()
 
     def derive(self) -> None:
-        """Sets attributes that follow from others; called once, at the end of construction."""
+        """Set derived attributes; called once, at the end of construction."""
 
     def validate(self) -> None:
-        """Raises PropertyError where properties, each allowed, contradict one another."""
+        """Raise PropertyError if valid properties contradict each other."""
 
     def validate_change(self, current: Self) -> None:
-        """Raises PropertyError where these, if allowed at a start, cannot follow `current` while the broker runs."""
+        """Raise PropertyError if this set is valid at a start but cannot replace `current` at run time."""
 
     @classmethod
     def declared(cls) -> dict[str, Property[Any]]:
-        """The properties by Kafka's name, in the order of their declaration."""
+        """Return the properties by Kafka's name, in the order of declaration."""
         return cls.__declared
 
     @classmethod
     def takes(cls, name: str) -> bool:
-        """Return whether a value may be given under this name."""
+        """Return whether the name is allowed in `values`."""
         return name in cls.__declared
 
     def replace(self, changes: Mapping[str, str | None]) -> Self:
-        """A set with some values changed; None takes a value back, so that its default holds again."""
+        """Return a set with some values changed; None resets a property to its default."""
         values = dict(self.explicit)
         for name, text in changes.items():
             if text is None:
@@ -288,11 +288,11 @@ class PropertySet:
         return type(self)(values, base=self.base)
 
     def value(self, name: str) -> Any:
-        """The value in force of the property with Kafka's name `name`. Raises KeyError if there is none."""
+        """Return the effective value of a property by Kafka's name. Raises KeyError for an undeclared name."""
         return self.__dict__[self.__declared[name].attribute]
 
     def text(self, name: str) -> str | None:
-        """The value in force as text; None when it is not set. Raises KeyError for a name not declared."""
+        """Return the effective value as text; None if it is not set. Raises KeyError for an undeclared name."""
         prop = self.__declared[name]
         return prop.format(self.__dict__[prop.attribute])
 
@@ -303,8 +303,8 @@ class PropertySet:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that is most like a misspelt one, if there is one like it."""
-    from difflib import get_close_matches  # only wanted for a mistake
+    """Return the most similar of `names` to a misspelt name, if one is similar."""
+    from difflib import get_close_matches  # imported only after a mistake
 
     matches = get_close_matches(name, list(names), n=1, cutoff=0.75)
     return matches[0] if matches else None
@@ -343,7 +343,7 @@ def _parse_list(text: str) -> tuple[str, ...]:
 
 
 def _format_double(value: float) -> str:
-    """As Java writes it: 0.5, 1.7976931348623157E308."""
+    """Format as Java does: 0.5, 1.7976931348623157E308."""
     mantissa, e, exponent = repr(value).partition("e")
     if not e:
         return mantissa
@@ -372,7 +372,7 @@ _FORMS: dict[Kind, str] = {
 
 
 def boolean(name: str, default: bool, *, doc: str, **options: Any) -> Property[bool]:
-    """Declares a property that is true or false."""
+    """Declare a boolean."""
     return Property(name, Kind.BOOLEAN, default, doc=doc, **options)
 
 
@@ -381,12 +381,12 @@ def integer(name: str, default: int, *, doc: str, **options: Any) -> Property[in
 @overload
 def integer(name: str, default: None, *, doc: str, **options: Any) -> Property[int | None]: ...
 def integer(name: str, default: int | None, *, doc: str, **options: Any) -> Any:
-    """Declares a 32-bit integer; options `minimum` and `maximum` are inclusive."""
+    """Declare a 32-bit integer; options `minimum` and `maximum` are inclusive."""
     return Property(name, Kind.INT, default, doc=doc, **options)
 
 
 def short(name: str, default: int, *, doc: str, **options: Any) -> Property[int]:
-    """Declares a 16-bit integer."""
+    """Declare a 16-bit integer."""
     return Property(name, Kind.SHORT, default, doc=doc, **options)
 
 
@@ -395,12 +395,12 @@ def long(name: str, default: int, *, doc: str, **options: Any) -> Property[int]:
 @overload
 def long(name: str, default: None, *, doc: str, **options: Any) -> Property[int | None]: ...
 def long(name: str, default: int | None, *, doc: str, **options: Any) -> Any:
-    """Declares a 64-bit integer."""
+    """Declare a 64-bit integer."""
     return Property(name, Kind.LONG, default, doc=doc, **options)
 
 
 def double(name: str, default: float, *, doc: str, **options: Any) -> Property[float]:
-    """Declares a floating-point number."""
+    """Declare a floating-point number."""
     return Property(name, Kind.DOUBLE, default, doc=doc, **options)
 
 
@@ -409,7 +409,7 @@ def string(name: str, default: str, *, doc: str, **options: Any) -> Property[str
 @overload
 def string(name: str, default: None, *, doc: str, **options: Any) -> Property[str | None]: ...
 def string(name: str, default: str | None, *, doc: str, **options: Any) -> Any:
-    """Declares a text; option `choices` lists the texts that are allowed."""
+    """Declare a text; option `choices` lists the allowed texts."""
     return Property(name, Kind.STRING, default, doc=doc, **options)
 
 
@@ -418,7 +418,7 @@ def string_list(name: str, default: tuple[str, ...], *, doc: str, **options: Any
 @overload
 def string_list(name: str, default: None, *, doc: str, **options: Any) -> Property[tuple[str, ...] | None]: ...
 def string_list(name: str, default: tuple[str, ...] | None, *, doc: str, **options: Any) -> Any:
-    """Declares a list separated by commas; options `choices`, `unique` (nothing twice), `may_be_empty`."""
+    """Declare a comma-separated list; options `choices`, `unique` (no duplicates), `may_be_empty`."""
     return Property(name, Kind.LIST, default, doc=doc, **options)
 
 
@@ -427,10 +427,10 @@ def class_name(name: str, default: str, *, doc: str, **options: Any) -> Property
 @overload
 def class_name(name: str, default: None, *, doc: str, **options: Any) -> Property[str | None]: ...
 def class_name(name: str, default: str | None, *, doc: str, **options: Any) -> Any:
-    """Declares the name of a class; Kafka's are Java classes, which are accepted as names only."""
+    """Declare a class name; names of Kafka's Java classes are accepted, but the classes are not loaded."""
     return Property(name, Kind.CLASS, default, doc=doc, **options)
 
 
 def password(name: str, *, doc: str, **options: Any) -> Property[str | None]:
-    """Declares a secret: never logged, shown or described."""
+    """Declare a secret, which is never logged, shown or described."""
     return Property(name, Kind.PASSWORD, None, doc=doc, **options)

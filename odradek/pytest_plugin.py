@@ -1,4 +1,4 @@
-"""Pytest fixtures that give a test a real broker.
+"""Pytest fixtures with a real broker.
 
     def test_one(odradek_broker):
         KafkaProducer(bootstrap_servers=odradek_broker.bootstrap_servers)
@@ -6,10 +6,10 @@
     @pytest.mark.odradek(properties={"num.partitions": "3"})
     def test_another(odradek_broker): ...
 
-`odradek_broker` is fresh for each test, `odradek_session_broker` one for the whole run, with the properties that the
-fixture `odradek_session_properties` returns; override that one in a conftest.py. The marker is an error on a test that
-uses the session's broker only. Both are `odradek.testing`'s OdradekBroker. The log of the broker is shown with a test
-that fails.
+`odradek_broker` is a new broker for each test. `odradek_session_broker` is one broker for the whole run, with the
+properties that the fixture `odradek_session_properties` returns; override that fixture in a conftest.py. The marker is
+an error on a test that uses the session's broker only. Both fixtures are an `odradek.testing.OdradekBroker`. The report
+of a failed test includes the broker's log.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -25,14 +25,14 @@ _LOG_LINES_SHOWN = 60
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker that gives a test's broker its properties."""
+    """Register the marker for the properties of a test's broker."""
     config.addinivalue_line(
         "markers", "odradek(properties): properties, by Kafka's names, of the broker in odradek_broker"
     )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuses a marker that would have no effect."""
+    """Reject a marker without effect."""
     fixtures = getattr(item, "fixturenames", ())
     if (
         "odradek_session_broker" in fixtures
@@ -47,13 +47,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _marker_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """What a marker gives; anything else in it is a TypeError."""
+    """Return the properties of a marker. Raises TypeError for other arguments."""
     return properties
 
 
 @pytest.fixture
 def odradek_broker(request: pytest.FixtureRequest) -> "Iterator[OdradekBroker]":
-    """A fresh broker on a free port, in a temporary directory, gone after the test."""
+    """A new broker on a free port, in a temporary directory, removed after the test."""
     from odradek.testing import OdradekBroker
 
     properties: dict[str, str] = {}
@@ -65,13 +65,13 @@ def odradek_broker(request: pytest.FixtureRequest) -> "Iterator[OdradekBroker]":
 
 @pytest.fixture(scope="session")
 def odradek_session_properties() -> Mapping[str, str]:
-    """Properties of odradek_session_broker; to be overridden."""
+    """Properties of odradek_session_broker; override this fixture."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def odradek_session_broker(odradek_session_properties: Mapping[str, str]) -> "Iterator[OdradekBroker]":
-    """One broker for the whole run; tests that share it keep out of each other's way by topic and group names."""
+    """One broker for the whole run; tests that share it use distinct topic and group names."""
     from odradek.testing import OdradekBroker
 
     with OdradekBroker(odradek_session_properties) as broker:
@@ -80,7 +80,7 @@ def odradek_session_broker(odradek_session_properties: Mapping[str, str]) -> "It
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """Adds the end of the broker's log to the report of a failed test."""
+    """Add the end of the broker's log to the report of a failed test."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
     if report.failed and report.when == "call":

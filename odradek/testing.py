@@ -1,12 +1,11 @@
-"""A real broker for tests: a process of its own, a free port, a temporary directory.
+"""A real broker for tests: a separate process, a free port, a temporary directory.
 
     from odradek.testing import OdradekBroker
 
     with OdradekBroker({"num.partitions": "3"}) as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-With pytest, take the fixtures of `odradek.pytest_plugin`. Nothing of the broker is imported here: it is reached over
-the wire, as any broker is.
+With pytest, use the fixtures of `odradek.pytest_plugin`. This module imports nothing of the broker.
 """
 
 import atexit
@@ -24,7 +23,7 @@ from typing import Self
 
 TEST_PROPERTIES: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
-    # What a production broker does for the sake of many members and large clusters only slows a test down.
+    # Delays that help large groups and clusters only slow down tests.
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "4",
 }
@@ -34,8 +33,8 @@ _SLOW_ITERATION = re.compile(r"reactor iteration was slow.* cpu_ms=(\d+) ")
 _MOST_ITERATION_MS = "ODRADEK_MOST_ITERATION_MS"
 _PORT_ZERO = re.compile(r":0(?=\s*(?:,|$))")
 
-# The child asks the kernel to be killed when the thread that started it ends, which is how no broker outlives a test
-# process that was itself killed. The parent may have ended before it asked.
+# PR_SET_PDEATHSIG kills the broker when the thread that started it ends, so that no broker outlives a killed test
+# process. The parent may have ended before prctl was called.
 _LAUNCHER = """
 import os, sys
 parent = int(sys.argv.pop(1))
@@ -50,18 +49,18 @@ sys.exit(main())
 
 
 class BrokerFailedError(RuntimeError):
-    """The broker process did not do what was asked of it; the message ends with its last log lines."""
+    """Failure of the broker process; the message ends with its last log lines."""
 
 
 class OdradekBroker:
-    """A broker process, started on entering the context and gone on leaving it.
+    """A broker process, started on entering the context and stopped on leaving it.
 
-    `properties` are the broker's, by Kafka's names, laid over TEST_PROPERTIES. `directory` keeps the data and the
-    log; without it a temporary one is made, and removed at the end. Raises BrokerFailedError if the broker does not
-    start within `start_timeout_s`.
+    `properties` override TEST_PROPERTIES, by Kafka's names. `directory` holds the data and the log; by default a
+    temporary directory is created, and removed at the end. Raises BrokerFailedError if the broker does not start within
+    `start_timeout_s`.
 
     The environment variable ODRADEK_MOST_ITERATION_MS is for the tests of Odradek itself: leaving the context raises
-    BrokerFailedError if the broker has logged a reactor iteration that used the CPU for longer.
+    BrokerFailedError if the broker has logged a reactor iteration with more CPU time.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class OdradekBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of the first listener, as clients take it."""
+        """`host:port` of the first listener, for clients."""
         if not self.addresses:
             raise BrokerFailedError("the broker was never started")
         return self.addresses[0]
@@ -106,11 +105,11 @@ class OdradekBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """True if the process is running."""
         return self._process is not None and self._process.popen.poll() is None
 
     def start(self) -> Self:
-        """Starts the broker, and returns when it takes connections."""
+        """Start the broker; return when it accepts connections."""
         if self.is_running:
             return self
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -124,7 +123,7 @@ class OdradekBroker:
         return self
 
     def stop(self) -> int:
-        """Asks the broker to stop, waits until it has, and returns its exit code."""
+        """Stop the broker with SIGTERM, wait for its end, and return its exit code."""
         if self._process is None:
             return 0
         self._process.popen.terminate()
@@ -135,13 +134,13 @@ class OdradekBroker:
             raise self._failure(f"did not stop within {self._stop_timeout_s} s of SIGTERM") from None
 
     def kill(self) -> None:
-        """Ends the process at once, as a crash does; what it had not written is lost."""
+        """Kill the process with SIGKILL, as in a crash; unwritten data is lost."""
         if self._process is not None:
             self._process.popen.kill()
             self._ended(self._process)
 
     def restart(self, *, clean: bool = True) -> Self:
-        """Stops (`clean`) or kills the broker, and starts it on the same port and data directory."""
+        """Stop (`clean`) or kill the broker, and start it with the same port and data directory."""
         if clean:
             self.stop()
         else:
@@ -149,7 +148,7 @@ class OdradekBroker:
         return self.start()
 
     def close(self) -> None:
-        """Stops the broker and removes its temporary directory."""
+        """Stop the broker and remove its temporary directory."""
         try:
             self.stop()
         finally:
@@ -160,10 +159,10 @@ class OdradekBroker:
     def _check_iterations(self, most_ms: int) -> None:
         slow = [line for line in self.log_text().splitlines() if _slow_iteration_ms(line) > most_ms]
         if slow:
-            raise BrokerFailedError(f"the broker held up all requests for more than {most_ms} ms:\n" + "\n".join(slow))
+            raise BrokerFailedError(f"the broker blocked all requests for more than {most_ms} ms:\n" + "\n".join(slow))
 
     def log_text(self) -> str:
-        """What the broker has logged, over all its starts."""
+        """Return the broker's log of all its starts."""
         try:
             return self._log_path.read_text("utf-8", "replace")
         except FileNotFoundError:
@@ -208,7 +207,7 @@ class OdradekBroker:
         return code
 
     def _keep_ports(self) -> None:
-        """Puts the ports that were bound in place of zeros, so that a restart binds them again."""
+        """Replace port 0 by the bound ports, so that a restart binds the same ports."""
         ports = [address.rpartition(":")[2] for address in self.addresses]
         for name in ("listeners", "advertised.listeners"):
             entries = self.properties.get(name, "").split(",")
@@ -232,7 +231,7 @@ def _slow_iteration_ms(line: str) -> int:
 class _Process:
     """A broker process and the thread that starts it and copies its output to a file until it ends.
 
-    `settled` is set once the start line was read (`addresses`), the output ended, or starting failed (`error`).
+    `settled` is set once the start line was read (`addresses`), the output ended, or the start failed (`error`).
     """
 
     def __init__(self, arguments: list[str], log_path: Path) -> None:

@@ -1,0 +1,13 @@
+"""Kafka's wire format. Pure functions: no I/O, no state.
+
+- `types`: field types of messages
+- `schema`: declarations of messages, one class for all versions
+- `codec`: compiled encoders and decoders of messages
+- `interpreter`: encoding and decoding by walking declarations; the oracle of the tests
+- `messages`: the messages, one module for each API
+- `headers`: request and response headers
+- `framing`: length-prefixed frames
+- `errors`: error codes and KafkaError
+- `records`: the names of record batches that other packages import
+- `batches`: record batches
+"""

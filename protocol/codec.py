@@ -1,11 +1,11 @@
-"""Compiles, for one message class and one version, a straight-line decoder and encoder.
+"""Compiled decoders and encoders, one for each message class and version.
 
 The generated source has no loop over fields and no call per field: runs of fixed-size fields become one
-`struct` call, nested structs and arrays are inlined. It is compiled on first use and kept. `interpreter` does the
-same work slowly from the same declarations and is what the tests compare with.
+`struct` call, nested structs and arrays are inlined. It is compiled on first use and cached. `interpreter` is a
+slow implementation of the same declarations; the tests compare the two.
 
-Sizes read off the wire are compared with the bytes that remain before anything is allocated for them; whatever is
-wrong with the bytes ends in `DecodeError`.
+Sizes read from the wire are compared with the remaining bytes before memory is allocated for them. Malformed bytes
+raise `DecodeError`.
 
 Large messages are decoded and encoded in steps, by generators compiled from the same declarations: `step_decoder` and
 `step_encoder`. `decoder` is for messages of up to `SMALL_MESSAGE_BYTES`; `small_encoder` refuses a larger one early.
@@ -36,35 +36,35 @@ StepDecoder = Callable[[Buffer, int, int, int], Generator[None, None, tuple[Any,
 StepEncoder = Callable[[Any, bytearray, "list[Splice]"], Generator[None, None, None]]
 
 SMALL_MESSAGE_BYTES: Final = 8192
-"""A message of this size is decoded or encoded within about 2 ms, however small its elements are."""
+"""Upper limit of a small message: it is decoded or encoded within about 2 ms, however small its elements are."""
 
 SMALL_ARRAY_LENGTH: Final = 100
 STEP_BYTES: Final = 2048
-"""Bytes that a step of a decoder reads: at most as many elements, which take 0.5 ms."""
+"""Bytes that a step of a decoder reads. They hold at most as many elements, which take 0.5 ms."""
 
 STEP_ELEMENTS: Final = 64
 """Array elements that a step of an encoder writes."""
 
 MAX_ELEMENTS: Final = 500_000
-"""Array elements of one request, all its arrays together. More are refused before anything is allocated for them.
+"""Maximum number of array elements of one request, all arrays together. More are rejected before memory is allocated.
 
-A Fetch request for 200,000 partitions of as many topics has 400,000. An element of two bytes becomes an object of 100
-to 250, so this bounds the memory of a request, too.
+A Fetch request for 200,000 partitions of as many topics has 400,000 elements. An element of 2 bytes becomes an object
+of 100 to 250 bytes, so this also bounds the memory of a request.
 """
 
 MAX_TAGGED_FIELDS: Final = 1000
-"""Tagged fields of one struct. No struct of the protocol has more than ten."""
+"""Maximum number of tagged fields of one struct. No struct of the protocol has more than ten."""
 
 
 class Splice(NamedTuple):
-    """A file region that belongs at `position` of the encoded bytes and was not copied into them."""
+    """A file region that belongs at `position` of the encoded bytes and is not copied into them."""
 
     position: int
     region: FileRegionLike
 
 
 def read_varint_tail(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte, already read, had its high bit set."""
+    """Read the rest of an unsigned varint whose first byte is `first` and has its high bit set."""
     value = first & 0x7F
     shift = 7
     while True:
@@ -90,7 +90,7 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def skip_tagged_fields(buf: Buffer, pos: int, end: int, count: int) -> int:
-    """Step over `count` tagged fields with unknown tags, which are ignored (KIP-482)."""
+    """Skip `count` tagged fields with unknown tags, which are ignored (KIP-482)."""
     if count > MAX_TAGGED_FIELDS:
         raise _too_many_tags(count)
     for _ in range(count):
@@ -122,11 +122,11 @@ def _null_not_allowed(what: str) -> DecodeError:
 
 
 def _too_many_elements(what: str, most: int) -> DecodeError:
-    return DecodeError(f"more than {most} array elements in one request, with those of {what}")
+    return DecodeError(f"more than {most} array elements in one request, counting those of {what}")
 
 
 def _too_many_tags(count: int) -> DecodeError:
-    return DecodeError(f"{count} tagged fields in one struct, at most {MAX_TAGGED_FIELDS} are read")
+    return DecodeError(f"{count} tagged fields in one struct, at most {MAX_TAGGED_FIELDS} are allowed")
 
 
 class LargeMessageError(Exception):
@@ -173,7 +173,7 @@ class _Source:
 
 
 def _split(cls: type[Struct], version: int) -> tuple[list[Field], list[Field]]:
-    """The fields of a version: those in order on the wire, and the tagged ones by tag."""
+    """Return the fields of a version: the untagged in wire order, the tagged by tag."""
     present = [item for item in cls.fields if item.is_in(version)]
     plain = [item for item in present if not item.is_tagged(version)]
     tagged = sorted((item for item in present if item.is_tagged(version)), key=lambda item: item.tag)
@@ -183,8 +183,8 @@ def _split(cls: type[Struct], version: int) -> tuple[list[Field], list[Field]]:
 # Decoding ------------------------------------------------------------------------------------------------------------
 
 
-def least_size_bytes(wire: WireType, version: int, flexible: bool, nullable: bool = False) -> int:
-    """The size of the shortest value of a type."""
+def min_size_bytes(wire: WireType, version: int, flexible: bool, nullable: bool = False) -> int:
+    """Return the size of the shortest value of a type."""
     if isinstance(wire, FixedType):
         return wire.size_bytes
     if wire is UUID:
@@ -194,7 +194,7 @@ def least_size_bytes(wire: WireType, version: int, flexible: bool, nullable: boo
             return 1
         plain, _ = _split(wire.cls, version)
         return flexible + sum(
-            least_size_bytes(item.wire, version, flexible, item.is_nullable(version)) for item in plain
+            min_size_bytes(item.wire, version, flexible, item.is_nullable(version)) for item in plain
         )
     if flexible:
         return 1
@@ -202,7 +202,7 @@ def least_size_bytes(wire: WireType, version: int, flexible: bool, nullable: boo
 
 
 class _DecoderSource(_Source):
-    """in_steps: the decoder is a generator, and counts the elements of all arrays"""
+    """Source of a decoder. With `in_steps` the decoder is a generator and counts the elements of all arrays."""
 
     def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class _DecoderSource(_Source):
             self.sized(indent, target, wire, nullable, what)
 
     def length(self, indent: int, name: str, wire: WireType) -> None:
-        """Read a length into `name`; below zero means null."""
+        """Read a length into `name`; a negative length is null."""
         if self.flexible:
             self.add(indent, f"{name} = buf[pos]", "pos += 1")
             self.add(indent, f"if {name} > 127: {name}, pos = read_varint_tail(buf, pos, {name})")
@@ -300,8 +300,8 @@ class _DecoderSource(_Source):
         count, items, item = self.name("n"), self.name("items"), self.name("item")
         self.length(indent, count, wire)
         self.null_branch(indent, target, count, nullable, what)
-        # An element without fields has no bytes, but costs memory.
-        least = max(1, least_size_bytes(wire.element, self.version, self.flexible))
+        # An element without fields has no bytes but occupies memory.
+        least = max(1, min_size_bytes(wire.element, self.version, self.flexible))
         self.add(indent + 1, f"if {count} * {least} > end - pos: raise past_end({what!r})")
         if self.in_steps:
             self.add(indent + 1, f"elements += {count}")
@@ -368,7 +368,7 @@ def _compile_decoder(cls: type[Message], version: int, in_steps: bool) -> Any:
     name, parameters = f"decode_{cls.__name__}_v{version}", "buf, pos, end"
     if in_steps:
         name, parameters = f"{name}_in_steps", f"{parameters}, most"
-        # The `yield` makes a generator of a message without arrays.
+        # The `yield` makes the decoder of a message without arrays a generator.
         source.add(1, "elements = 0", f"pause = pos + {STEP_BYTES}", "if 0: yield")
     source.struct(1, "o", cls)
     source.add(1, "return o, pos")
@@ -379,8 +379,12 @@ def _compile_decoder(cls: type[Message], version: int, in_steps: bool) -> Any:
 
 
 class _EncoderSource(_Source):
-    """in_steps: the encoder is a generator. only_small: it raises `LargeMessageError` at a long array, or late in the
-    message at any; it never does without the two"""
+    """Source of an encoder.
+
+    in_steps: the encoder is a generator
+    only_small: the encoder raises `LargeMessageError` at a long array, and at any array once SMALL_MESSAGE_BYTES are
+    exceeded
+    """
 
     def __init__(self, version: int, flexible: bool, in_steps: bool, only_small: bool) -> None:
         super().__init__()
@@ -390,7 +394,7 @@ class _EncoderSource(_Source):
         self.only_small = only_small
 
     def struct(self, indent: int, source: str, cls: type[Struct]) -> None:
-        """Write the struct held by the variable `source`."""
+        """Write the struct in the variable `source`."""
         plain, tagged = _split(cls, self.version)
         run: list[Field] = []
         for item in plain:
@@ -504,7 +508,7 @@ class _EncoderSource(_Source):
             self.add(indent + 2, f"write_varint({outer}, len(out))", f"{outer} += out", f"out = {outer}")
 
     def is_set(self, source: str, item: Field) -> str:
-        """An expression that says whether a tagged field differs from its default and so has to be written."""
+        """Return an expression that is true if a tagged field differs from its default and has to be written."""
         if isinstance(item.wire, ArrayType) and item.default is not None:
             return (
                 f"{source} is None or len({source}) > 0"
@@ -531,15 +535,15 @@ def _compile_encoder(
     return source.compile("o, out, splices", f"encode_{cls.__name__}_v{version}{suffix}")
 
 
-# What callers use ----------------------------------------------------------------------------------------------------
+# Public functions ----------------------------------------------------------------------------------------------------
 
 
 @cache
 def decoder(cls: type[Message], version: int) -> Decoder:
-    """The decoder `(buffer, position, end) -> (message, position after it)`, compiled on first use.
+    """Return the decoder `(buffer, position, end) -> (message, position after it)`, compiled on first use.
 
-    It may raise `struct.error`, `IndexError` or `ValueError` besides `DecodeError`; `decode` turns all of them into
-    the latter. Hot paths that call it directly catch `MALFORMED`.
+    The decoder may raise `struct.error`, `IndexError` or `ValueError` besides `DecodeError`; `decode` converts all of
+    them to DecodeError. Hot paths that call it directly catch `MALFORMED`.
     """
     compiled: Decoder = _compile_decoder(cls, version, in_steps=False)
     return compiled
@@ -547,9 +551,9 @@ def decoder(cls: type[Message], version: int) -> Decoder:
 
 @cache
 def step_decoder(cls: type[Message], version: int) -> StepDecoder:
-    """As `decoder`, but a generator of steps that returns the result.
+    """Return a decoder as `decoder` does, but a generator of steps that returns the result.
 
-    Its fourth parameter is the most array elements that the message may have, usually `MAX_ELEMENTS`.
+    Its fourth parameter is the maximum number of array elements, usually `MAX_ELEMENTS`.
     """
     compiled: StepDecoder = _compile_decoder(cls, version, in_steps=True)
     return compiled
@@ -557,16 +561,16 @@ def step_decoder(cls: type[Message], version: int) -> StepDecoder:
 
 @cache
 def encoder(cls: type[Message], version: int) -> Encoder:
-    """The encoder `(message, out, splices)`: appends to `out`, and to `splices` the regions it left out."""
+    """Return the encoder `(message, out, splices)`, which appends bytes to `out` and file regions to `splices`."""
     compiled: Encoder = _compile_encoder(cls, version)
     return compiled
 
 
 @cache
 def small_encoder(cls: type[Message], version: int) -> Encoder:
-    """As `encoder`, for messages that may be large: it raises `LargeMessageError` before it has spent a ms on one.
+    """Return an encoder that raises `LargeMessageError` for a large message within a ms.
 
-    What it has written by then is of no use.
+    The output is then incomplete and has to be discarded.
     """
     compiled: Encoder = _compile_encoder(cls, version, only_small=True)
     return compiled
@@ -574,17 +578,17 @@ def small_encoder(cls: type[Message], version: int) -> Encoder:
 
 @cache
 def step_encoder(cls: type[Message], version: int) -> StepEncoder:
-    """As `encoder`, but a generator of steps."""
+    """Return an encoder as `encoder` does, but a generator of steps."""
     compiled: StepEncoder = _compile_encoder(cls, version, in_steps=True)
     return compiled
 
 
 MALFORMED: Final = (struct.error, IndexError, ValueError)
-"""What a decoder may raise on bad bytes."""
+"""Exceptions that a decoder may raise for malformed bytes."""
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
-    """Decode a whole message; bytes left over are an error, as they are to Kafka."""
+    """Decode a whole message. Bytes behind it are an error, as in Kafka."""
     end = len(buffer)
     try:
         message, position = decoder(cls, version)(buffer, position, end)
@@ -599,7 +603,7 @@ def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Encode a message into one piece, file regions read in."""
+    """Encode a message as one bytes object, with the contents of its file regions."""
     out = bytearray()
     splices: list[Splice] = []
     encoder(type(message), version)(message, out, splices)

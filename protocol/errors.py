@@ -1,13 +1,13 @@
-"""Kafka's error codes and the one way to fail.
+"""Kafka's error codes, and the exception that carries one.
 
-Codes and names are those of Apache Kafka 4.3's protocol guide ("Error Codes").
+Source: protocol guide of Apache Kafka 4.3, "Error Codes".
 """
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Every error code a Kafka 4.3 broker or client knows; the wire carries it as an int16."""
+    """All error codes of Kafka 4.3; an int16 on the wire."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -147,10 +147,10 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """A request, or a part of it, failed with a Kafka error code.
+    """Failure of a request, or of a part of it, with a Kafka error code.
 
-    Raised anywhere below a handler; the server puts `code` into the response's error field and, where the
-    response has one, `message` into its error message.
+    Raised anywhere below a handler. The server puts `code` into the error field of the response and `message` into its
+    error message, if the response has one.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

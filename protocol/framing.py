@@ -1,8 +1,8 @@
-"""Length-prefixed frames out of a byte stream, in whatever pieces it arrives.
+"""Division of a byte stream into length-prefixed frames.
 
-A frame is handed out with its four length bytes still in front, so that the usual case, one read that holds exactly
-one frame, needs no copy at all. A frame that arrives in pieces grows in one buffer, which is at most an eighth larger
-than what has arrived: nothing is allocated from a length alone, and the number of pieces costs no memory.
+A frame is returned with its four length bytes, so that the usual case, one read that holds exactly one frame, needs no
+copy. A frame that arrives in pieces grows in one buffer, which is at most an eighth larger than the bytes that have
+arrived: no memory is allocated because of a length field alone, and the number of pieces costs no memory.
 """
 
 from typing import Final
@@ -10,13 +10,13 @@ from typing import Final
 from odradek.protocol.types import DecodeError
 
 SIZE_BYTES = 4
-"""Where a frame's content begins."""
+"""Size of the length prefix; the content of a frame follows it."""
 
-API_KEY_AT: Final = SIZE_BYTES + 1
-"""Where the second byte of a request's API key is; the first is 0, as no API has a key above 255."""
+API_KEY_POSITION: Final = SIZE_BYTES + 1
+"""Position of the second byte of a request's API key; the first byte is 0, as no API has a key above 255."""
 
 NO_API_KEY: Final = 256
-"""In place of the API key of a frame that is too short to have one."""
+"""API key of a frame that is too short to have one."""
 
 _COPY_LIMIT_BYTES = 65536
 
@@ -28,9 +28,9 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 class FrameError(DecodeError):
-    """The stream cannot be cut into frames any more; the connection has to be closed.
+    """An invalid length field; the connection has to be closed.
 
-    frames: those that the same piece of the stream had before; they are sound.
+    frames: valid frames that precede the invalid one in the same piece of the stream
     """
 
     def __init__(self, message: str) -> None:
@@ -39,7 +39,7 @@ class FrameError(DecodeError):
 
 
 class FrameSplitter:
-    """Cuts a stream into frames of at most `max_frame_bytes` content (Kafka: `socket.request.max.bytes`)."""
+    """Divides a stream into frames of at most `max_frame_bytes` content (Kafka: `socket.request.max.bytes`)."""
 
     __slots__ = ("_held", "_max_frame_bytes", "_wanted_bytes")
 
@@ -50,12 +50,12 @@ class FrameSplitter:
 
     @property
     def missing_bytes(self) -> int:
-        """How much of the frame that has begun is still to come; 0 if none has, or its size is not known yet."""
+        """Bytes of the incomplete frame that have not arrived; 0 without an incomplete frame or before its length."""
         held_bytes = len(self._held)
         return self._wanted_bytes - held_bytes if held_bytes >= SIZE_BYTES else 0
 
     def is_whole_frame(self, data: bytes) -> bool:
-        """Whether `data`, read next, is exactly one frame, so that `feed` would give it back as it is."""
+        """Return whether `data`, as the next piece, is exactly one frame, so that `feed` would return it unchanged."""
         content_bytes = len(data) - SIZE_BYTES
         return (
             0 <= content_bytes <= self._max_frame_bytes
@@ -64,12 +64,12 @@ class FrameSplitter:
         )
 
     def clear(self) -> None:
-        """Drop the frame that has begun: the stream is over."""
+        """Drop the incomplete frame at the end of the stream."""
         self._held = bytearray()
         self._wanted_bytes = SIZE_BYTES
 
     def feed(self, data: bytes) -> list[bytes | memoryview]:
-        """The frames that `data` completes, each with its length prefix. Raises `FrameError`."""
+        """Return the frames that `data` completes, each with its length prefix. Raises `FrameError`."""
         frames: list[bytes | memoryview] = []
         start, size = 0, len(data)
         held = self._held
@@ -101,7 +101,7 @@ class FrameSplitter:
     def _split(
         self, data: bytes, start: int, size: int, frames: list[bytes | memoryview]
     ) -> list[bytes | memoryview]:
-        """Add the frames from `start` on, and hold what is left of `data`."""
+        """Add the frames from `start` on, and hold the rest of `data`."""
         most_bytes = self._max_frame_bytes
         while size - start >= SIZE_BYTES:
             content_bytes = int.from_bytes(data[start : start + SIZE_BYTES], "big", signed=True)
@@ -119,12 +119,12 @@ class FrameSplitter:
 
 
 def _frame_error(size_field: bytes, most_bytes: int, frames: list[bytes | memoryview]) -> FrameError:
-    """Return the error for a size that no frame has. Of another protocol it is the first four bytes."""
+    """Return the error for an invalid length field, which for another protocol is its first four bytes."""
     content_bytes = int.from_bytes(size_field, "big", signed=True)
     if size_field in _HTTP_METHODS:
-        error = FrameError("looks like an HTTP request, not like a Kafka request")
+        error = FrameError("received an HTTP request instead of a Kafka request")
     elif size_field.startswith(_TLS_HANDSHAKE):
-        error = FrameError("looks like a TLS handshake, not like a Kafka request")
+        error = FrameError("received a TLS handshake instead of a Kafka request")
     elif content_bytes < 0:
         error = FrameError(f"negative frame size {content_bytes}")
     else:

@@ -1,4 +1,4 @@
-"""What stands before every request and response. Source: Kafka protocol guide, "Request and response headers"."""
+"""Request and response headers. Source: Kafka protocol guide, "Request and response headers"."""
 
 import struct
 from typing import Final
@@ -11,25 +11,25 @@ API_VERSIONS_KEY: Final = 18
 _FIXED: Final = struct.Struct(">iih")
 
 read_request_prefix: Final = _FIXED.unpack_from
-"""API code (see `api_code`), correlation id and the length of the client id (null: -1)."""
+"""Read API code (see `api_code`), correlation id and length of the client id (null: -1)."""
 PREFIX_BYTES: Final = _FIXED.size
 
 
 def api_code(key: int, version: int) -> int:
-    """API key and version as the one number that they make together on the wire."""
+    """Return API key and version as one int32, as their bytes on the wire form it."""
     return key << 16 | version & 0xFFFF
 
 
 def split_api_code(code: int) -> tuple[int, int]:
-    """Key and version of an API code, both signed."""
+    """Return key and version of an API code, both signed."""
     version = code & 0xFFFF
     return code >> 16, version - 0x10000 if version & 0x8000 else version
 
 
 def read_client_id(buf: Buffer, position: int, end: int, size: int, flexible: bool) -> tuple[str | None, int]:
-    """The client id, whose length `read_request_prefix` gave, and the position of the request's body.
+    """Return the client id, whose length `read_request_prefix` returned, and the position of the request body.
 
-    The id keeps its two-byte length in flexible versions too; only the tagged fields after it are new (KIP-482).
+    Flexible versions keep the two-byte length of the client id; they only add tagged fields after it (KIP-482).
     Raises `DecodeError`, `IndexError` or `UnicodeDecodeError`.
     """
     client_id = None
@@ -54,8 +54,9 @@ def read_client_id(buf: Buffer, position: int, end: int, size: int, flexible: bo
 
 
 def response_is_flexible(api_key: int, flexible: bool) -> bool:
-    """Whether the response header has tagged fields: as the body, except that ApiVersions never has them.
+    """Return whether the response header has tagged fields.
 
-    A client that does not know the broker yet has to be able to read that one (KIP-511).
+    The header is flexible if the body is, except for ApiVersions: a client must be able to read that response before
+    it has the broker's versions (KIP-511).
     """
     return flexible and api_key != API_VERSIONS_KEY

@@ -1,6 +1,6 @@
-"""Reads and writes messages by walking their declarations, field by field: slow, and simple enough to be believed.
+"""Encoding and decoding of messages by walking their declarations field by field: slow and simple.
 
-Tests compare the compiled `codec` with it. Nothing else uses it.
+The tests compare the compiled `codec` with it. It has no other use.
 """
 
 import struct
@@ -134,7 +134,7 @@ class _Writer:
 
 
 def decode(cls: type[Message], version: int, data: bytes) -> Message:
-    """What `codec.decode` does, with arrays and structs read one value at a time."""
+    """Decode a message as `codec.decode` does, one value at a time."""
     reader = _Reader(data, version, cls.is_flexible(version))
     message = reader.struct(cls)
     if reader.position != len(data):
@@ -144,5 +144,5 @@ def decode(cls: type[Message], version: int, data: bytes) -> Message:
 
 
 def encode(message: Message, version: int) -> bytes:
-    """What `codec.encode` does, one value at a time."""
+    """Encode a message as `codec.encode` does, one value at a time."""
     return _Writer(version, message.is_flexible(version)).struct(message)

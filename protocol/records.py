@@ -1,12 +1,12 @@
-"""Record batches, the one name to import them by.
+"""Record batches: the names that other packages import.
 
-record_batch has the header, record_chain the fast check of produce, record_reader opens records, batch_builder makes
-batches, control_records the markers of transactions.
+They are defined in `record_batch` (header), `record_chain` (check on produce), `record_reader` (decoded records),
+`batch_builder` (construction) and `control_records` (transaction markers).
 """
 
 from __future__ import annotations
 
-from odradek.protocol.batch_builder import (
+from odradek.protocol.batches.batch_builder import (
     build_batch,
     build_plain_batch,
     empty_batch,
@@ -15,9 +15,14 @@ from odradek.protocol.batch_builder import (
     stamp_log_append_time,
     stamp_timestamps,
 )
-from odradek.protocol.compression import Codec, CompressionError
-from odradek.protocol.control_records import ControlRecord, ControlType, build_control_batch, parse_control_record
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.compression import Codec, CompressionError
+from odradek.protocol.batches.control_records import (
+    ControlRecord,
+    ControlType,
+    build_control_batch,
+    parse_control_record,
+)
+from odradek.protocol.batches.record_batch import (
     HEADER,
     LOG_OVERHEAD,
     NO_PARTITION_LEADER_EPOCH,
@@ -32,8 +37,8 @@ from odradek.protocol.record_batch import (
     iter_batches,
     read_header,
 )
-from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, check_record_chain
-from odradek.protocol.record_reader import Record, iter_records
+from odradek.protocol.batches.record_chain import MAX_DECOMPRESSED_BYTES, check_record_chain
+from odradek.protocol.batches.record_reader import Record, iter_records
 
 __all__ = [
     "HEADER",

@@ -7,8 +7,8 @@
         group_instance_id: str | None = field(since=3, default=None)
 
 The class statement turns the annotations into slots, a keyword-only `__init__` and a tuple of `Field`s, from which
-`codec` compiles and `interpreter` reads. The idea is Kafka's own (its message README): one type, whose fields say in
-which versions they exist.
+`codec` compiles and `interpreter` reads. As in Kafka's message definitions (its message README), one type covers all
+versions, and each field declares the versions in which it exists.
 """
 
 import sys
@@ -33,7 +33,7 @@ class ArrayType(WireType):
 
 
 class StructType(WireType):
-    """A nested declaration."""
+    """A nested struct."""
 
     __slots__ = ("cls",)
 
@@ -43,7 +43,7 @@ class StructType(WireType):
 
 
 class Field:
-    """One field of a message: its wire type and the versions in which it exists, may be null, or is tagged."""
+    """A field of a message: its wire type and the versions in which it exists, may be null, or is tagged."""
 
     __slots__ = ("default", "name", "nullable_since", "since", "tag", "tag_since", "until", "wire")
 
@@ -58,19 +58,19 @@ class Field:
         self.default = default
 
     def is_in(self, version: int) -> bool:
-        """Whether the field exists in this version, tagged or not."""
+        """Return whether the field exists in this version, tagged or not."""
         return self.since <= version <= self.until
 
     def is_tagged(self, version: int) -> bool:
-        """Whether this version carries the field in its tagged section (KIP-482)."""
+        """Return whether the field is a tagged field in this version (KIP-482)."""
         return self.tag >= 0 and version >= self.tag_since
 
     def is_nullable(self, version: int) -> bool:
-        """Whether the field may be null in this version."""
+        """Return whether the field may be null in this version."""
         return version >= self.nullable_since
 
     def make_default(self) -> Any:
-        """The default value: a fresh one if it is an array."""
+        """Return the default value; a new list for an array."""
         if isinstance(self.wire, ArrayType) and self.default is MISSING:
             return []
         return self.default
@@ -85,7 +85,7 @@ def field(
     tag_since: int | None = None,
     default: Any = MISSING,
 ) -> Any:
-    """Say what the annotation cannot.
+    """Declare the properties of a field that its annotation cannot express.
 
     `since`/`until` are the versions in which the field exists, `nullable_since` the first in which it may be null (an
     annotation `X | None` means: in all), `tag` its tag and `tag_since` the first version in which it is tagged.
@@ -95,13 +95,13 @@ def field(
 
 
 def parse_versions(text: str) -> tuple[int, int]:
-    """`"0-4"` or `"3"` as (first, last)."""
+    """Parse `"0-4"` or `"3"` to (first, last)."""
     first, _, last = text.partition("-")
     return int(first), int(last or first)
 
 
 def _wire_type(annotation: Any) -> tuple[WireType, bool]:
-    """The wire type an annotation stands for, and whether it may be null."""
+    """Return the wire type of an annotation, and whether it may be null."""
     if isinstance(annotation, UnionType) or (
         get_origin(annotation) is not Annotated and type(None) in get_args(annotation)
     ):
@@ -150,8 +150,11 @@ def _annotations(namespace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compile_init(name: str, fields: tuple[Field, ...]) -> Any:
-    """A keyword-only `__init__` over the slots. An array left out starts out fresh; a struct left out is the field's
-    one default, which is to be replaced and never changed."""
+    """Compile a keyword-only `__init__` that sets the slots.
+
+    An omitted array is a new list. An omitted struct is the field's default, which all instances share: replace it,
+    never modify it.
+    """
     scope: dict[str, Any] = {"MISSING": MISSING}
     parameters, lines = [], []
     for number, item in enumerate(fields):
@@ -170,7 +173,7 @@ def _compile_init(name: str, fields: tuple[Field, ...]) -> Any:
 
 
 class StructMeta(type):
-    """Turns the annotations of a class statement into slots, fields and `__init__`."""
+    """Converts the annotations of a class statement to slots, fields and `__init__`."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
         fields = []
@@ -193,12 +196,12 @@ class StructMeta(type):
 
 
 class Struct(metaclass=StructMeta):
-    """Base of all declarations; equality and repr go by fields."""
+    """Base of all declarations; equality and repr compare and print the fields."""
 
     fields: ClassVar[tuple[Field, ...]]
 
     def __init__(self, **values: Any) -> None:
-        """Every subclass gets its own, compiled from its fields: keyword-only, each with a default."""
+        """Replaced in each subclass by a compiled `__init__`: keyword-only parameters, each with a default."""
         raise TypeError("Struct is abstract")
 
     def __eq__(self, other: object) -> bool:
@@ -214,7 +217,7 @@ class Struct(metaclass=StructMeta):
 
 
 class Message(Struct):
-    """A top-level message: what follows a header on the wire, or a record's versioned key or value.
+    """A top-level message: the body of a request or response, or a record's versioned key or value.
 
     Class options: `versions` (inclusive range, as "0-4"), `flexible` (first version with compact types and tagged
     fields, KIP-482; None if there is none) and, for requests and responses, the API `key`.
@@ -232,7 +235,7 @@ class Message(Struct):
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
-        """Whether this version has compact types and tagged fields (KIP-482)."""
+        """Return whether this version has compact types and tagged fields (KIP-482)."""
         return version >= cls.flexible_since
 
 
@@ -240,7 +243,7 @@ Row = TypeVar("Row")
 
 
 class _Rows:
-    """The value of an array whose elements are made when they are encoded."""
+    """An array whose elements are created when they are encoded."""
 
     __slots__ = ("_items", "_make")
 
@@ -264,8 +267,8 @@ class _Rows:
 
 
 def rows(make: Callable[[Any], Row], items: Sequence[Any]) -> list[Row]:
-    """Return `make(item)` of each item, as the array of a message that is only going to be encoded.
+    """Return an array of `make(item)` for each item, for a message that is only encoded.
 
-    The rows of a large response are thereby made in the steps in which it is encoded, and not held.
+    The elements of a large response are created in the steps in which it is encoded, and not kept.
     """
     return cast(list[Row], _Rows(make, items))

@@ -1,15 +1,15 @@
-"""The wire types of Kafka's protocol, as annotations for message classes.
+"""Wire types of Kafka's protocol, as annotations for message classes.
 
-A message declares `generation_id: Int32`; to a type checker that is an `int`, to the codec it is four
-big-endian bytes. Plain `str`, `bytes` and `bool` are wire types as they stand, `list[X]` is an array and
-`X | None` may be null. Source: Kafka protocol guide, "Protocol Primitive Types".
+A message declares `generation_id: Int32`: an `int` for the type checker, four big-endian bytes for the codec. Plain
+`str`, `bytes` and `bool` are wire types themselves, `list[X]` is an array and `X | None` may be null. Source: Kafka
+protocol guide, "Protocol Primitive Types".
 """
 
 from typing import Annotated, Final, Protocol
 
 
 class WireType:
-    """A type the codec can read and write."""
+    """A type that the codec reads and writes."""
 
     __slots__ = ("name",)
 
@@ -32,13 +32,13 @@ class FixedType(WireType):
 
 
 class FileRegionLike(Protocol):
-    """Record bytes that still lie in a file and are sent from there, without passing through this process."""
+    """Record bytes in a file, which are sent from there without being copied into this process."""
 
     @property
     def size_bytes(self) -> int: ...
 
     def read(self) -> bytes:
-        """The bytes themselves, for whoever cannot send them from the file."""
+        """Read the bytes, for transports that cannot send from the file."""
         ...
 
 
@@ -69,8 +69,8 @@ Records = Annotated[bytes | memoryview | FileRegionLike, RECORDS]
 
 ZERO_UUID: Final = bytes(16)
 MAX_STRING_BYTES: Final = 32767
-"""Of a string, in compact form too. A longer one would not fit into records, whose strings have lengths of 16 bits."""
+"""Maximum length of a string, in compact form too: strings in stored records have 16-bit lengths."""
 
 
 class DecodeError(ValueError):
-    """Bytes off the wire that are not the message they claim to be; the connection they came from is closed."""
+    """Malformed bytes of a message; the connection is closed."""

@@ -1,0 +1,6 @@
+"""Cluster metadata, the controller, and replicas.
+
+- `metadata`: the metadata image, and the store that it is loaded from
+- `controller`: changes of topics, configurations and features
+- `replicas`: the partitions on this broker
+"""

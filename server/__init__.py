@@ -1,0 +1,25 @@
+"""The broker process: network, request handlers, configuration and wiring.
+
+- `cli`: the command line
+- `broker`: start and stop
+- `environment`: clock, randomness, files, threads and metadata store of a broker
+- `services`: the parts that handlers work with
+- `apis`: the table of APIs
+- `dispatch`: the API, version and handler of a request
+- `stages`: optional stages between decode and handler
+- `config`: broker properties
+- `request`: the context of a request, and the replies of a handler
+- `produce_request`: parts of a Produce request that several modules use
+- `network`: connections and requests
+- `handlers`: one module for each group of APIs
+- `fetching`: fetch sessions, delayed fetches, and the read of a fetch
+- `coordinators`: coordinators on the reactor
+- `work`: long work in slices, and on threads
+- `stores`: the embedded metadata store
+- `store_location`: the directory of the metadata store
+- `image_cache`: values derived from the metadata image
+- `authorized_operations`: operations that a client may perform
+- `preloading`: early imports of what clients need first
+- `log_format`: the format of log lines
+- `compatibility`: docs/compatibility.md
+"""

@@ -1,33 +1,12 @@
-"""The one table of APIs: what is served, in which versions, by whom.
+"""The table of APIs: keys, versions and handlers.
 
-ApiVersions, dispatch, docs/compatibility.md and the test that every row is exercised derive from it. An API or a
-version that is not whole is not in it.
+ApiVersions, dispatch, docs/compatibility.md and the test that every row is exercised derive from it. An API version
+that is incomplete is not in the table.
 """
 
-from collections import Counter
-from collections.abc import Callable, Generator
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from odradek.protocol.codec import (
-    MAX_ELEMENTS,
-    Buffer,
-    Decoder,
-    Encoder,
-    Splice,
-    decoder,
-    small_encoder,
-    step_decoder,
-    step_encoder,
-)
-from odradek.protocol.errors import KafkaError
-from odradek.protocol.headers import API_VERSIONS_KEY, api_code, response_is_flexible, split_api_code
-from odradek.protocol.messages import request_class, response_class
-from odradek.protocol.schema import Message
-from odradek.protocol.types import DecodeError
-
-if TYPE_CHECKING:
-    from odradek.server.services import Services
+from odradek.protocol.codec import MAX_ELEMENTS
 
 
 class Api(NamedTuple):
@@ -101,100 +80,3 @@ def advertised_first_version(api: Api) -> int:
     (KAFKA-18659).
     """
     return 0 if api.key == PRODUCE_KEY else api.first_version
-
-
-class BoundApi:
-    """One API in one version, ready to be called: codec, handler and the shape of its failure.
-
-    decode: for requests of up to `SMALL_MESSAGE_BYTES`
-    encode: raises `LargeMessageError` for a large response
-    """
-
-    __slots__ = (
-        "_error_response",
-        "_request_type",
-        "_response_type",
-        "decode",
-        "encode",
-        "flexible",
-        "flexible_response_header",
-        "handle",
-        "key",
-        "max_elements",
-        "name",
-        "unsupported_version",
-        "version",
-    )
-
-    def __init__(self, api: Api, version: int, unsupported_version: bool = False) -> None:
-        request_type, response_type = request_class(api.key), response_class(api.key)
-        module_name, _, function_name = api.handler.partition(":")
-        module = import_module(f"odradek.server.handlers.{module_name}")
-        self._request_type, self._response_type = request_type, response_type
-        self.key = api.key
-        self.name = api.name
-        self.max_elements = api.max_elements
-        self.version = version
-        self.unsupported_version = unsupported_version
-        self.flexible = request_type.is_flexible(version)
-        self.flexible_response_header = response_is_flexible(api.key, self.flexible)
-        self.decode: Decoder = decoder(request_type, version)
-        self.encode: Encoder = small_encoder(response_type, version)
-        self.handle: Callable[[Services, Any, Any], Any] = getattr(module, function_name)
-        self._error_response: Callable[[Any, int, KafkaError], Message | None] = getattr(
-            module, f"{function_name}_error"
-        )
-
-    def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Any, int]]:
-        """Decode a request of any size; returns as `decode`."""
-        return step_decoder(self._request_type, self.version)(frame, position, len(frame), self.max_elements)
-
-    def encode_in_steps(
-        self, response: Message, out: bytearray, splices: list[Splice]
-    ) -> Generator[None, None, None]:
-        """Encode a response of any size, as `encode`."""
-        return step_encoder(self._response_type, self.version)(response, out, splices)
-
-    def error_response(self, request: Any, version: int, error: KafkaError) -> Message | None:
-        """The response that carries `error` for the whole request; None if the connection is to be closed instead."""
-        return self._error_response(request, version, error)
-
-
-class Dispatch:
-    """Finds who answers a request. Modules are imported and codecs compiled when an API is first asked for."""
-
-    def __init__(self, services: "Services", apis: dict[int, Api] = APIS) -> None:
-        self.services = services
-        self.unexpected_errors: Counter[str] = Counter()
-        self._apis = apis
-        self.bound: dict[int, BoundApi] = {}
-
-    def find(self, code: int) -> BoundApi:
-        """The API and version of an API code; `bound` has those that were asked for before.
-
-        Raises `DecodeError` if it is not served, or cannot be loaded now: Kafka closes such a connection.
-
-        ApiVersions in a version that there is not is the exception: it is answered in version 0, which says what there
-        is, so that the client can ask again (KIP-511).
-        """
-        found = self.bound.get(code)
-        return found if found is not None else self._bind(*split_api_code(code))
-
-    def count_unexpected(self, api_name: str) -> None:
-        """Remember that a handler failed in a way nobody foresaw."""
-        self.unexpected_errors[api_name] += 1
-
-    def _bind(self, key: int, version: int) -> BoundApi:
-        api = self._apis.get(key)
-        if api is None:
-            raise DecodeError(f"unknown api key {key}")
-        if api.first_version <= version <= api.last_version:
-            try:
-                bound = self.bound[api_code(key, version)] = BoundApi(api, version)
-            except OSError as error:
-                # No descriptor to import it with. The client connects again, and the next attempt imports anew.
-                raise DecodeError(f"{api.name} cannot be loaded now: {error}") from error
-            return bound
-        if key == API_VERSIONS_KEY:
-            return BoundApi(api, 0, unsupported_version=True)
-        raise DecodeError(f"{api.name} has no version {version}")

@@ -1,12 +1,12 @@
-"""The operations on a resource that a client is told it may carry out (KIP-430).
+"""The operations on a resource that a response names as authorized (KIP-430).
 
-Without an authorizer, everything that the kind of resource knows. Source: Kafka's AclOperation codes and AclEntry.
+There is no authorizer: all operations of the resource type. Source: Kafka's AclOperation codes and AclEntry.
 """
 
 from typing import Final
 
 NOT_REQUESTED: Final = -(2**31)
-"""What stands in a response when the client did not ask."""
+"""The value in a response if the request does not ask for it."""
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12

@@ -1,8 +1,8 @@
-"""A broker: its parts made and wired, started in order, stopped in the opposite one.
+"""A broker: makes its parts, starts them in order and stops them in reverse order.
 
-Start: lock and load what lies on the disk, open the metadata store, bind the listeners, register, become controller,
-take the roles the metadata gives; only then are clients let in. Stop: no more clients, everything flushed, and the
-mark of a clean stop set last.
+Start: bind the listeners, open the metadata store, lock the log directories and load the logs, register, become
+controller, take the roles of the metadata image; then accept clients. Stop: close connections, flush the logs, and
+record the clean stop last.
 """
 
 import errno
@@ -13,7 +13,8 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from functools import cached_property
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
@@ -21,49 +22,59 @@ from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
 from odradek import __version__
-from odradek.coordinator.producer_ids import ProducerIdManager
-from odradek.log import descriptors
-from odradek.log.checkpoints import read_meta_properties
-from odradek.log.file_lock import LockedError
-from odradek.log.filesystem import ExhaustedError
-from odradek.log.found_directories import KnownPartitions
-from odradek.log.log_directory import InconsistentMetaError
-from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
+from odradek.coordinator.transactions.producer_ids import ProducerIdManager
+from odradek.log.config import LogConfig
+from odradek.log.log_manager import LogManager
+from odradek.log.management.loading import DuplicateLogError
+from odradek.log.management.log_directories import AllLogDirsFailed
+from odradek.log.management.settings import LogManagerSettings
+from odradek.log.storage import descriptors
+from odradek.log.storage.checkpoints import read_meta_properties
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.filesystem import ExhaustedError
+from odradek.log.storage.found_directories import KnownPartitions
+from odradek.log.storage.log_directory import InconsistentMetaError
 from odradek.properties import PropertySet
 from odradek.protocol.errors import KafkaError
-from odradek.replication import znodes
-from odradek.replication.adoption import Adoption
-from odradek.replication.broker_configs import BrokerConfigs
-from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
-from odradek.replication.controller import Controller, StartError, stored_cluster_id
-from odradek.replication.features import Features
-from odradek.replication.kraft_metadata import mark_adopted
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import MetadataStore, MetadataStoreError, SessionEvent
-from odradek.replication.producer_id_blocks import allocate_block
-from odradek.replication.replica_manager import ReplicaManager
-from odradek.replication.topic_ids import random_topic_id
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
-from odradek.server.apis import Dispatch
+from odradek.protocol.schema import Message
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.features import Features
+from odradek.replication.controller.registration import StartError, prepare_store, stored_cluster_id
+from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
+from odradek.replication.metadata.kraft_metadata import mark_adopted
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.producer_id_blocks import allocate_block
+from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, SessionEvent
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
+from odradek.replication.metadata.updates import LocalPublisher
+from odradek.replication.replicas.adoption import Adoption
+from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.server.config import BrokerConfig, Listener
-from odradek.server.connection import Connection
-from odradek.server.connection_quotas import Acceptor, ConnectionQuotas
-from odradek.server.connections import ConnectionRegistry
-from odradek.server.delayed_tasks import DelayedTasks
-from odradek.server.fetch_sessions import FetchSessionCache
-from odradek.server.flusher import Flusher
-from odradek.server.pacing import ReactorPacing
+from odradek.server.coordinators.producer_id_floor import settle_producer_ids
+from odradek.server.dispatch import Dispatch
+from odradek.server.environment import Environment
+from odradek.server.fetching.fetch_sessions import FetchSessionCache
+from odradek.server.network.connection import Connection
+from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
+from odradek.server.network.connections import ConnectionRegistry
+from odradek.server.network.reactor import find_watchdog
+from odradek.server.network.reactor import install as install_reactor
+from odradek.server.network.stalls import own_timeout_ms
+from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory
 from odradek.server.preloading import preload, preload_at_once
-from odradek.server.producer_id_floor import settle_producer_ids
-from odradek.server.reactor import install as install_reactor
-from odradek.server.record_work import RecordWork
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
-from odradek.server.slices import Slices
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
-from odradek.server.surroundings import Surroundings
-from odradek.server.transport import KafkaTransport, KafkaTransportFactory
-from odradek.server.watchdog import Watchdog
+from odradek.server.work.clock import DelayedCall
+from odradek.server.work.delayed_tasks import DelayedTasks
+from odradek.server.work.flusher import Flusher
+from odradek.server.work.listening_port import ListeningPort
+from odradek.server.work.metadata_pacing import ReactorPacing
+from odradek.server.work.record_work import RecordWork
+from odradek.server.work.slices import Slices
 
 logger = logging.getLogger(__name__)
 
@@ -76,35 +87,36 @@ _LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDi
 
 
 class BrokerStartError(Exception):
-    """The broker cannot start; the message is one readable line that says what to do."""
+    """The broker cannot start; the message is one readable line with the remedy."""
 
 
 class Broker:
     """One broker. `start` it before or while the reactor runs; `stop` it while it still does.
 
-    has_failed: whether it stopped the reactor by itself, because nothing was left to work with
+    has_failed: set when the broker stops the reactor because no log directory is left
+    watchdog: the reactor's watchdog, which watches while the broker runs; None in simulated time
 
-    `surroundings` is all that it has to do with: reactor, clock, chance, files.
+    `environment` provides everything outside of the broker: reactor, clock, randomness, files.
     """
 
-    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
+    def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self.config = config
-        self.ports: list[Any] = []
+        self.ports: list[ListeningPort] = []
         self.has_failed = False
-        self._surroundings = surroundings
-        self._reactor = surroundings.reactor
-        self._now_ms = surroundings.now_ms
-        self._random = surroundings.random_source
-        slices = Slices(self._reactor, surroundings.monotonic, surroundings.slice_s)
-        self.services = Services(
-            config, self._reactor, self._now_ms, surroundings.monotonic_ms, self._random, slices,
-            surroundings.run_in_thread,
-        )
-        self.services.record_work = RecordWork(slices, surroundings.run_in_thread)
+        self._environment = environment
+        self._reactor = environment.reactor
+        self._now_ms = environment.now_ms
+        self._random = environment.random_source
+        self._slices = Slices(self._reactor, environment.monotonic, environment.slice_s)
+        self._image = ClusterMetadata()
+        # The parts that `start` makes, in this order.
         self._store: MetadataStore | None = None
-        self._fs = surroundings.fs
-        self._dispatch = Dispatch(self.services)
-        self._connections = ConnectionRegistry(self.services, config.connections_max_idle_ms)
+        self._logs: LogManager | None = None
+        self._replicas: ReplicaManager | None = None
+        self._services: Services | None = None
+        self._controller: Controller | None = None
+        self._fs = environment.fs
+        self._connections = ConnectionRegistry(self._reactor, self._own_timeout_ms, config.connections_max_idle_ms)
         self._acceptors: list[Acceptor] = []
         self._quotas = ConnectionQuotas(
             config,
@@ -115,29 +127,35 @@ class Broker:
             close_least_active=self._connections.close_least_active,
             on_scarcity=self._preload,
         )
-        self._background: Any = None
+        self._background: DelayedCall | None = None
+        self.watchdog = environment.watchdog
         self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None
         self._is_running = False
 
     @property
-    def watchdog(self) -> Watchdog | None:
-        """The reactor's watchdog, which watches while the broker runs; None in simulated time."""
-        watchdog: Watchdog | None = getattr(self._reactor, "watchdog", None)
-        return watchdog
+    def services(self) -> Services:
+        """The parts of a started broker. Raises RuntimeError before the logs are loaded."""
+        if self._services is None:
+            raise RuntimeError("the broker has not been started")
+        return self._services
+
+    @cached_property
+    def _dispatch(self) -> Dispatch:
+        return Dispatch(self.services)
 
     @property
     def directories(self) -> list[str]:
         """The log directories, absolute."""
-        return [self._surroundings.absolute_path(directory) for directory in self.config.data_dirs]
+        return [self._environment.absolute_path(directory) for directory in self.config.data_dirs]
 
     async def start(self) -> tuple[Listener, ...]:
-        """Start everything; the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
+        """Start everything; return the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
         try:
-            self._bind()
-            await self._open()
-            # One that is lost from here on stops the reactor.
-            self.services.logs.raise_if_none_is_online()
+            advertised = self._bind()
+            services = await self._open(advertised)
+            # From here on the loss of the last directory stops the reactor.
+            services.logs.raise_if_none_is_online()
         except BaseException as error:
             is_short = self._fs.spare_descriptors() < 1
             await self.stop()
@@ -151,7 +169,7 @@ class Broker:
         self._is_running = True
         self._watch()
         self._run_background()
-        return self._advertised
+        return advertised
 
     async def stop(self) -> None:
         """Stop everything, and leave a clean data directory behind if `start` had succeeded."""
@@ -164,17 +182,20 @@ class Broker:
             port.stopListening()
         self.ports.clear()
         self._connections.stop()
-        self.services.slices.stop()
+        if self._controller is not None:
+            self._controller.stop()
+        self._slices.stop()
         if self._background is not None and self._background.active():
             self._background.cancel()
         self._delayed_tasks.stop()
-        for coordinators in (self.services.transactions_in_use, self.services.groups_in_use):
-            if coordinators is not None:
-                coordinators.stop()
-        if hasattr(self.services, "replicas"):
-            self.services.replicas.stop()
-        if hasattr(self.services, "logs"):
-            self.services.logs.close(self.services.monotonic_ms(), self._epoch())
+        if self._services is not None:
+            for coordinators in (self._services.transactions_in_use, self._services.groups_in_use):
+                if coordinators is not None:
+                    coordinators.stop()
+        if self._replicas is not None:
+            self._replicas.stop()
+        if self._logs is not None:
+            self._logs.close(self._environment.monotonic_ms(), self._epoch())
         if self._store is not None:
             store, self._store = self._store, None
             try:
@@ -184,15 +205,15 @@ class Broker:
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _bind(self) -> None:
-        """Take the ports at once, let nobody in yet."""
+    def _bind(self) -> tuple[Listener, ...]:
+        """Bind the ports without accepting clients; return the advertised listeners."""
         bound_ports = {}
         for listener in self.config.endpoints:
             factory = KafkaTransportFactory(
                 self._connection_maker(listener.name),
                 self.config.socket_request_max_bytes,
                 self._connections,
-                self._surroundings.send_file,
+                self._environment.send_file,
             )
             port = self._listen(listener, factory)
             port.stopReading()
@@ -201,9 +222,9 @@ class Broker:
             acceptor = factory.acceptor = self._quotas.listen(listener.name, port)
             self._acceptors.append(acceptor)
             bound_ports[listener.name] = port.getHost().port
-        self._advertised = self.config.advertise(bound_ports, self._surroundings.host_name())
+        return self.config.advertise(bound_ports, self._environment.host_name())
 
-    def _set_buffer_sizes(self, port: Any) -> None:
+    def _set_buffer_sizes(self, port: ListeningPort) -> None:
         """Set them for the listening socket: the connections that it accepts inherit them."""
         config = self.config
         for name, size_bytes, option in (
@@ -214,7 +235,7 @@ class Broker:
             if name in config.explicit and size_bytes > 0:
                 port.socket.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
-    def _listen(self, listener: Listener, factory: KafkaTransportFactory) -> Any:
+    def _listen(self, listener: Listener, factory: KafkaTransportFactory) -> ListeningPort:
         backlog = self.config.socket_listen_backlog_size
         # Without a host: every address, of both families where there are both.
         hosts = [listener.host] if listener.host else ["::", ""]
@@ -234,84 +255,107 @@ class Broker:
 
     def _connection_maker(self, listener_name: str) -> Callable[[KafkaTransport], Connection]:
         def make(transport: KafkaTransport) -> Connection:
-            peer: Any = transport.transport
-            context = RequestContext(peer.getPeer().host, listener_name)
-            return Connection(transport, self._dispatch, context)
+            return Connection(transport, self._dispatch, RequestContext(transport.peer_host, listener_name))
 
         return make
 
-    async def _open(self) -> None:
-        services = self.services
-        image = services.metadata = ClusterMetadata()
+    async def _open(self, advertised: tuple[Listener, ...]) -> Services:
+        """Make the parts between the store and the handlers; return when the broker has taken its roles."""
+        image = self._image
         store, is_adopting = await open_store(
-            self._surroundings, self.directories, adopts=self.config.log_dirs_adopt
+            self._environment, self.directories, adopts=self.config.log_dirs_adopt
         )
         self._store = store
+        cluster_id = image.cluster_id = await prepare_store(
+            store, await self._cluster_id(store), begins_adoption=is_adopting
+        )
+        controller = self._controller = Controller(store, LocalPublisher(image), self.config.node_id, self._now_ms)
+        # After the controller's own listener, which drops its events and resigns when the session expires.
         store.add_session_listener(self._on_store_session)
-        controller = services.controller = Controller(store, image, self.config.node_id, self._now_ms)
-        cluster_id = await controller.prepare(await self._cluster_id(store), begins_adoption=is_adopting)
         kraft = self._find_kraft_metadata() if is_adopting else None
         adoption = None
         if is_adopting:
             adoption = Adoption(controller, None if kraft is None else kraft.metadata, self.config.explicit)
-        await self._load_logs(store, cluster_id, adoption)
-        configs = services.configs = self._topic_configs = BrokerConfigs(self.config.node_id, self.config, image)
-        configs.listeners.append(self._on_config)
-        services.flusher = Flusher(services.logs, self._reactor)
-        services.replicas = ReplicaManager(
-            self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
-        )
-        services.producer_ids = ProducerIdManager(
-            lambda least_id: allocate_block(store, self.config.node_id, least_id), Deferred.fromCoroutine, store.ready
-        )
-        services.features = Features()
-        await services.features.load(store)
-        services.fetch_sessions = FetchSessionCache(
-            self.config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
-        )
+        logs = await self._load_logs(store, cluster_id, adoption)
+        services = self._services = await self._make_services(store, controller, logs)
         controller.deletion.run_later = self._delayed_tasks.run_later
         services.replicas.listeners.append(self._on_replicas)
         image.listeners.append(self._on_metadata)
-        was_clean = all(directory.was_clean for directory in services.logs.directories.values())
-        await controller.start(self._registration(), new_leader_epochs=not was_clean)
+        was_clean = all(directory.was_clean for directory in logs.directories.values())
+        await controller.start(self._registration(advertised), new_leader_epochs=not was_clean)
         if adoption is not None:
-            await self._adopt(adoption)
-        await self._settle_producer_ids(store, 0 if kraft is None else kraft.metadata.next_producer_id)
+            await self._adopt(services, adoption)
+        services.producer_ids.begin_at(
+            await settle_producer_ids(
+                store,
+                logs,
+                self.config.node_id,
+                self._epoch(),
+                self._now_ms(),
+                self._environment.run_all,
+                imported_next_id=0 if kraft is None else kraft.metadata.next_producer_id,
+            )
+        )
         if adoption is not None:
             if kraft is not None:
                 mark_adopted(self._fs, kraft.log_directory, kraft.metadata.end_offset)
             await adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
-        around = self._surroundings
+        self._pace(services, store)
+        return services
+
+    async def _make_services(self, store: MetadataStore, controller: Controller, logs: LogManager) -> Services:
+        config, environment, image = self.config, self._environment, self._image
+        configs = self._topic_configs = BrokerConfigs(config.node_id, config, image)
+        configs.listeners.append(self._on_config)
+        flusher = Flusher(logs, self._reactor)
+        self._replicas = ReplicaManager(config.node_id, image, configs, logs, self._now_ms, flusher.request)
+        producer_ids = ProducerIdManager(
+            lambda least_id: allocate_block(store, config.node_id, least_id), Deferred.fromCoroutine, store.ready
+        )
+        features = Features()
+        await features.load(store)
+        return Services(
+            config=config,
+            configs=configs,
+            controller=controller,
+            features=features,
+            fetch_sessions=FetchSessionCache(
+                config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
+            ),
+            flusher=flusher,
+            logs=logs,
+            metadata=image,
+            monotonic_ms=environment.monotonic_ms,
+            now_ms=self._now_ms,
+            producer_ids=producer_ids,
+            random_source=self._random,
+            reactor=self._reactor,
+            record_work=RecordWork(self._slices, environment.run_in_thread),
+            replicas=self._replicas,
+            run_in_thread=environment.run_in_thread,
+            slices=self._slices,
+        )
+
+    def _pace(self, services: Services, store: MetadataStore) -> None:
+        """Follow the metadata in slices between the requests of clients from now on."""
+        environment = self._environment
         pacing = ReactorPacing(
-            self._reactor, services.slices, around.monotonic, around.run_in_thread, around.slice_s
+            self._reactor, self._slices, environment.monotonic, environment.run_in_thread, environment.slice_s
         )
         services.replicas.run_steps = pacing.run_to_stop
-        controller.pause = pacing.pause
+        services.controller.run_on(pacing)
         store.pace(pacing)
-
-    async def _settle_producer_ids(self, store: MetadataStore, imported_next_id: int) -> None:
-        self.services.producer_ids.begin_at(
-            await settle_producer_ids(
-                store,
-                self.services.logs,
-                self.config.node_id,
-                self._epoch(),
-                self._now_ms(),
-                self._surroundings.run_all,
-                imported_next_id=imported_next_id,
-            )
-        )
 
     def _find_kraft_metadata(self) -> FoundMetadata | None:
         directories = self.directories
         if self.config.metadata_log_dir is not None:
-            directories.append(self._surroundings.absolute_path(self.config.metadata_log_dir))
+            directories.append(self._environment.absolute_path(self.config.metadata_log_dir))
         return find_kraft_metadata(self._fs, list(dict.fromkeys(directories)))
 
     async def _cluster_id(self, store: MetadataStore) -> str:
-        """The id in the log directories, else that in the store, else a new one."""
+        """Return the id in the log directories, else that in the store, else a new one."""
         for directory in self.directories:
             try:
                 meta = read_meta_properties(self._fs, directory)
@@ -323,7 +367,7 @@ class Broker:
             return await stored_cluster_id(store)
         return znodes.uuid_text(random_topic_id(self._random))
 
-    async def _load_logs(self, store: MetadataStore, cluster_id: str, adoption: Adoption | None) -> None:
+    async def _load_logs(self, store: MetadataStore, cluster_id: str, adoption: Adoption | None) -> LogManager:
         """Load the logs with the ids and properties that the store, or an adoption, has for their topics."""
         stored = ClusterMetadata()
         self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored)
@@ -339,14 +383,14 @@ class Broker:
             random_bytes=self._random.randbytes,
             cluster_id=cluster_id,
             settings=LogManagerSettings.of(self.config),
-            run_in_thread=self._surroundings.run_in_thread,
-            run_all=self._surroundings.run_all,
+            run_in_thread=self._environment.run_in_thread,
+            run_all=self._environment.run_all,
             choose_jitter_ms=lambda most_ms: self._random.randrange(most_ms + 1),
             on_directory_failure=self._on_directory_failure,
-            monotonic=self._surroundings.monotonic,
-            sleep=self._surroundings.sleep,
-            start_compaction_worker=self._surroundings.start_compaction_worker,
-            run_compaction=self._surroundings.run_compaction,
+            monotonic=self._environment.monotonic,
+            sleep=self._environment.sleep,
+            start_compaction_worker=self._environment.start_compaction_worker,
+            run_compaction=self._environment.run_compaction,
         )
 
         def topic_id(topic: str, partition: int) -> bytes | None:
@@ -358,18 +402,18 @@ class Broker:
 
         are_complete = adoption is None or adoption.kraft is not None
         logs.open(self._now_ms(), KnownPartitions(topic_id, are_complete, is_topic_name))
-        self.services.logs = logs
+        self._logs = logs
+        return logs
 
-    def _topic_config(self, topic: str) -> Any:
+    def _topic_config(self, topic: str) -> LogConfig | None:
         return None if self._topic_configs is None else self._topic_configs.topic(topic)
 
-    def _registration(self) -> BrokerMetadata:
-        endpoints = tuple(Endpoint(one.name, one.protocol, one.host, one.port) for one in self._advertised)
+    def _registration(self, advertised: tuple[Listener, ...]) -> BrokerMetadata:
+        endpoints = tuple(Endpoint(one.name, one.protocol, one.host, one.port) for one in advertised)
         return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
 
-    async def _adopt(self, adoption: Adoption) -> None:
-        """Put the topics found into the store. A log directory that failed may have more of them."""
-        services = self.services
+    async def _adopt(self, services: Services, adoption: Adoption) -> None:
+        """Add the topics found to the store. Raises StartError if a log directory failed: it may have more of them."""
         failed = [directory for directory in services.logs.directories.values() if directory.failure is not None]
         for directory in failed:
             raise StartError(f"topics are adopted only if every log directory can be read: {directory.failure}")
@@ -383,7 +427,7 @@ class Broker:
             if services.metadata.partition(log.topic, log.partition) is None:
                 services.logs.mark_stray(log.topic, log.partition)
 
-    # -- what happens while it runs --------------------------------------------------------------------------------
+    # -- events while it runs --------------------------------------------------------------------------------------
 
     def _on_metadata(self, delta: MetadataDelta) -> None:
         services = self.services
@@ -414,12 +458,12 @@ class Broker:
         self.services.logs.default_config = self.services.configs.topic_defaults
 
     def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:
-        if hasattr(self.services, "replicas"):
-            self.services.replicas.directory_failed(path)
-        if not self._is_running or self.has_failed:
+        if self._replicas is not None:
+            self._replicas.directory_failed(path)
+        if self._logs is None or not self._is_running or self.has_failed:
             return
-        if self.services.logs.online_directories:
-            # Not at once: what found the disk broken may be in the midst of an append.
+        if self._logs.online_directories:
+            # Not at once: the failure may have been discovered within an append.
             self._reactor.callLater(0, self._note_offline)
         else:
             logger.error("no log directory is left; stopping; check the disks and start again")
@@ -430,24 +474,32 @@ class Broker:
         if self._is_running:
             Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
 
+    def _own_timeout_ms(self, request: Message | None) -> int:
+        return own_timeout_ms(None if self._services is None else self._services.groups_in_use, request)
+
     def _preload(self) -> None:
         def stopped(failure: Failure) -> Failure | None:
             return None if isinstance(failure.value, SchedulerStopped) else failure
 
-        self.services.slices.run(preload()).addErrback(stopped)
+        self._slices.run(preload()).addErrback(stopped)
 
     def _on_store_session(self, event: SessionEvent) -> None:
-        if event is SessionEvent.CONNECTED and self._is_running:
-            Deferred.fromCoroutine(self._catch_up())
+        """Bring the metadata up to date after a lost connection, and begin a new session after an expired one."""
+        if event is not SessionEvent.DISCONNECTED and self._is_running:
+            Deferred.fromCoroutine(self._catch_up(event))
 
-    async def _catch_up(self) -> None:
-        """The store can be read again: a change that was answered as failed may have been made."""
+    async def _catch_up(self, event: SessionEvent) -> None:
+        """The store can be read again: a change that was answered with an error may have been made."""
+        controller = self.services.controller
         try:
-            await self.services.controller.reload()
-            await self.services.features.load(self.services.controller.store)
-        except (MetadataStoreError, KafkaError) as error:
+            if event is SessionEvent.EXPIRED:
+                await controller.rejoin()
+            else:
+                await controller.reload()
+            await self.services.features.load(controller.store)
+        except (MetadataStoreError, KafkaError, StartError) as error:
             logger.error("the metadata image is not up to date; trying again in %s s error=%s", _CATCH_UP_S, error)
-            self._reactor.callLater(_CATCH_UP_S, self._on_store_session, SessionEvent.CONNECTED)
+            self._reactor.callLater(_CATCH_UP_S, self._on_store_session, event)
 
     def _run_background(self) -> None:
         try:
@@ -459,7 +511,7 @@ class Broker:
         self._background = self._reactor.callLater(delay_s, self._run_background)
 
     def _epoch(self) -> int:
-        me = self.services.metadata.brokers.get(self.config.node_id) if hasattr(self.services, "metadata") else None
+        me = self._image.brokers.get(self.config.node_id)
         return -1 if me is None else me.epoch
 
 
@@ -472,8 +524,8 @@ def run(config: BrokerConfig, started_s: float) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code. `started_s` is when the process began (monotonic)."""
     reactor = install_reactor()
     _log_through_stdlib()
-    surroundings = Surroundings(reactor)
-    broker = Broker(config, surroundings)
+    environment = Environment(reactor, watchdog=find_watchdog(reactor))
+    broker = Broker(config, environment)
 
     def started(advertised: tuple[Listener, ...]) -> None:
         # What was made up to here stays: the collector need not look at it again, nor hold up requests for it.
@@ -482,7 +534,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
         # The middle generation is collected after 10,000 new objects, which takes some 3 ms; after 50,000 it would be
         # 25 ms. The oldest is collected after 20 million.
         gc.set_threshold(5_000, 1, 2_000)
-        reactor.callLater(_PRELOAD_AFTER_S, surroundings.run_in_thread, preload_at_once, _note_preloaded)
+        reactor.callLater(_PRELOAD_AFTER_S, environment.run_in_thread, preload_at_once, _note_preloaded)
         logger.info(
             "odradek started address=%s data=%s version=%s start_ms=%d",
             ",".join(listener.address for listener in advertised),
@@ -491,7 +543,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
             (time.monotonic() - started_s) * 1000,
         )
 
-    def failed(failure: Any) -> None:
+    def failed(failure: Failure) -> None:
         if isinstance(failure.value, BrokerStartError):
             logger.error("cannot start: %s", failure.value)
         else:
@@ -520,14 +572,14 @@ def _descriptor_hint() -> str:
 
 
 def _log_through_stdlib() -> None:
-    """Twisted's own log goes where ours goes, and only from warnings on."""
-    from twisted.logger import LogLevel, STDLibLogObserver, globalLogBeginner
+    """Send Twisted's own log to the standard library's, from warnings on."""
+    from twisted.logger import LogEvent, LogLevel, STDLibLogObserver, globalLogBeginner
 
     observer = STDLibLogObserver("twisted")
 
-    def from_warnings_on(event: Any) -> None:
+    def from_warnings_on(event: LogEvent) -> None:
         if event.get("log_level", LogLevel.info) >= LogLevel.warn:
             observer(event)
 
-    observers: list[Any] = [from_warnings_on]
-    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False)
+    # zope.interface carries no types: a function with an event is an ILogObserver.
+    globalLogBeginner.beginLoggingTo([from_warnings_on], redirectStandardIO=False)  # type: ignore[list-item]

@@ -92,7 +92,7 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
     logger.info("starting listeners=%s log_dirs=%s", config.text("listeners"), ",".join(config.data_dirs))
     for warning in warnings:
         logger.warning(warning)
-    from odradek.log import descriptors
+    from odradek.log.storage import descriptors
     from odradek.server.broker import run
 
     descriptors.raise_limit()

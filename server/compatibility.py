@@ -1,11 +1,11 @@
-"""docs/compatibility.md, out of the table of APIs: `python -m odradek.server.compatibility` prints it."""
+"""docs/compatibility.md, derived from the table of APIs: `python -m odradek.server.compatibility` prints it."""
 
 from typing import Final
 
 from odradek.protocol.codec import MAX_TAGGED_FIELDS
 from odradek.protocol.messages import request_class
 from odradek.server.apis import APIS, advertised_first_version
-from odradek.server.large_messages import MAX_RESPONSE_BYTES
+from odradek.server.network.large_messages import MAX_RESPONSE_BYTES
 
 CLIENTS: Final = (
     ("kafka-python", "3.0.12", "every codec, groups, idempotence, transactions, admin"),
@@ -19,42 +19,43 @@ CLIENTS: Final = (
     ("kcat", "1.7", "produce, consume, metadata"),
     ("Spark (`spark-sql-kafka-0-10`)", "4.0.0", "batch and streaming, read and write"),
 )
-"""Name, version and what of it the tests in `compat_tests/` and `spark_it/` use."""
+"""Name, version, and the features that the tests in `compat_tests/` and `spark_it/` use."""
 
 _HEAD: Final = """\
 # Compatibility
 
-Made from the table of APIs in `server/apis.py`; do not edit. `python -m odradek.server.compatibility` writes it anew.
+This page lists the Kafka APIs and versions that Odradek serves, and the clients and tools it is tested with. Odradek
+reports itself as Apache Kafka 4.3. Every listed version is implemented completely.
 
-Odradek presents itself as Apache Kafka 4.3. Every version listed is served whole.
+`python -m odradek.server.compatibility` generates this page from the table of APIs in `server/apis.py`; do not edit it.
 
 ## APIs
 
-| key | API | versions | flexible from | most elements |
+| key | API | versions | flexible from | max elements |
 |---|---|---|---|---|
 """
 
 _LIMITS_NOTE: Final = f"""
-A request with more array elements than the last column allows, all its arrays together, closes the connection with a
-line in the log; so does one with more than {MAX_TAGGED_FIELDS:,} tagged fields in one place, and one whose response
-would exceed {MAX_RESPONSE_BYTES >> 20} MiB. Apache Kafka has no such limits, and runs out of memory. No client comes
-near them: a fetch of 200,000 partitions has at most 400,000 elements.
+A connection is closed with a log line if a request has more array elements than the last column, all arrays together,
+or more than {MAX_TAGGED_FIELDS:,} tagged fields in one struct, or if its response would exceed
+{MAX_RESPONSE_BYTES >> 20} MiB. Apache Kafka has no such limits and runs out of memory. No client comes near them: a
+fetch of 200,000 partitions has at most 400,000 elements.
 """
 
 _PRODUCE_NOTE: Final = """
-Produce is advertised from version 0 although it is served from 3, as Apache Kafka does: librdkafka switches off codecs
-otherwise (KAFKA-18659). A request in a version that is not served closes the connection, but for ApiVersions, which is
-answered in version 0.
+Produce is advertised from version 0 although it is served from 3, as in Apache Kafka: otherwise librdkafka disables
+codecs (KAFKA-18659). A request with an unsupported version closes the connection, except for ApiVersions, which gets a
+response in version 0.
 
-## Clients and tools tried
+## Tested clients and tools
 
-| client | version | with |
+| client | version | features |
 |---|---|---|
 """
 
 
 def markdown() -> str:
-    """The page."""
+    """Return the page."""
     lines = [_HEAD]
     for api in APIS.values():
         versions = (

@@ -7,8 +7,8 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 if TYPE_CHECKING:
-    from odradek.replication.cluster_metadata import ClusterMetadata
-    from odradek.server.slices import Slices
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.server.work.slices import Slices
 
 T = TypeVar("T")
 

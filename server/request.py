@@ -1,19 +1,26 @@
-"""What a handler sees of a request besides its message, and what it may answer besides a response."""
+"""The context of a request, and the replies of a handler."""
 
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
-from odradek.coordinator import shard_state
+from twisted.internet.defer import Deferred
+
+from odradek.coordinator import request_context
+
+T = TypeVar("T")
+
+Reply: TypeAlias = T | Deferred[T]
+"""The reply of a handler: a response, or a Deferred of it. Failures are raised, most of them as KafkaError."""
 
 
 class NoResponse:
-    """What a handler returns when nothing is to be sent (Produce with acks=0)."""
+    """The reply of a handler when nothing is to be sent (Produce with acks=0)."""
 
 
 NO_RESPONSE: Final = NoResponse()
 
 
 class EncodedBody:
-    """A response whose body, all that follows the header, is encoded already."""
+    """A response with a body, all that follows the header, that is already encoded."""
 
     __slots__ = ("body",)
 
@@ -22,11 +29,11 @@ class EncodedBody:
 
 
 class CloseConnection(Exception):  # noqa: N818 - not an error but an instruction
-    """Raised by a handler that has to close the connection, as Kafka does for a failed produce with acks=0."""
+    """Raised by a handler to close the connection, as Kafka does for a failed produce with acks=0."""
 
 
-class RequestContext(shard_state.RequestContext):
-    """Who asks, and how. One object per connection, valid while its request is in progress.
+class RequestContext(request_context.RequestContext):
+    """The client, listener and version of a request. One object per connection, valid while its request is in progress.
 
     has_input_ended: the client has closed its side of the connection, and may be gone
     """

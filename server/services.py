@@ -1,102 +1,115 @@
-"""What handlers work with: the parts of a running broker, wired by `broker`.
+"""The parts of a running broker that handlers, connections and the coordinators work with.
 
-The parts that a broker can start without are made, and their modules imported, when they are first asked for.
+Parts that a broker can start without are made, and their modules imported, when they are first needed.
 """
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from odradek.protocol.types import ZERO_UUID
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from odradek.server.waits import carry_through
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from odradek.server.fetching.purgatory import CompletionQueue
 
 if TYPE_CHECKING:
     import random
 
-    from twisted.internet.defer import Deferred
-
-    from odradek.coordinator.producer_ids import ProducerIdManager
-    from odradek.log.background import RunInThread
+    from odradek.coordinator.transactions.producer_ids import ProducerIdManager
+    from odradek.log.background.tasks import RunInThread
     from odradek.log.log_manager import LogManager
-    from odradek.replication.broker_configs import BrokerConfigs
-    from odradek.replication.cluster_metadata import ClusterMetadata
-    from odradek.replication.config_admin import ConfigAdmin
-    from odradek.replication.config_description import ConfigDescriber
-    from odradek.replication.controller import Controller
-    from odradek.replication.features import Features
-    from odradek.replication.replica_manager import ReplicaManager
-    from odradek.replication.topic_admin import TopicAdmin
+    from odradek.replication.controller.config_admin import ConfigAdmin
+    from odradek.replication.controller.config_description import ConfigDescriber
+    from odradek.replication.controller.controller import Controller
+    from odradek.replication.controller.features import Features
+    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.metadata.broker_configs import BrokerConfigs
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
-    from odradek.server.fetch_sessions import FetchSessionCache
-    from odradek.server.flusher import Flusher
-    from odradek.server.group_coordinators import GroupCoordinatorRuntime
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+    from odradek.server.coordinators.interfaces import MarkerWriter, TransactionVerification
+    from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
+    from odradek.server.fetching.fetch_sessions import FetchSessionCache
+    from odradek.server.handlers.api_versions import ApiVersionsServices
+    from odradek.server.handlers.configs import ConfigServices
+    from odradek.server.handlers.delete_records import DeleteRecordsServices
+    from odradek.server.handlers.features import FeatureServices
+    from odradek.server.handlers.fetch import FetchServices
+    from odradek.server.handlers.find_coordinator import FindCoordinatorServices
+    from odradek.server.handlers.group_offsets import OffsetServices
+    from odradek.server.handlers.groups import GroupServices
+    from odradek.server.handlers.list_offsets import ListOffsetsServices
+    from odradek.server.handlers.log_dirs import LogDirServices
+    from odradek.server.handlers.metadata import MetadataServices
+    from odradek.server.handlers.produce import ProduceServices
+    from odradek.server.handlers.producers import ProducerServices
+    from odradek.server.handlers.topic_partitions import TopicPartitionServices
+    from odradek.server.handlers.topics import TopicServices
+    from odradek.server.handlers.transaction_markers import MarkerServices
+    from odradek.server.handlers.transaction_offsets import TransactionOffsetServices
+    from odradek.server.handlers.transactions import TransactionServices
     from odradek.server.image_cache import ImageCache
-    from odradek.server.marker_sender import MarkerSender
-    from odradek.server.purgatory import CompletionQueue
-    from odradek.server.record_work import RecordWork
     from odradek.server.request import EncodedBody
-    from odradek.server.slices import Slices
-    from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
-    from odradek.server.transaction_verification import TransactionVerifier
-
-
-class LeaderNode(NamedTuple):
-    """The leader of a partition, with its endpoint on the listener that was asked for."""
-
-    broker_id: int
-    leader_epoch: int
-    host: str
-    port: int
-    rack: str | None
+    from odradek.server.work.clock import Clock
+    from odradek.server.work.flusher import Flusher
+    from odradek.server.work.record_work import RecordWork
+    from odradek.server.work.slices import Slices
 
 
 class Services:
-    """Plain references; a handler takes what it needs. `config` is the configuration now in force.
+    """The parts of a running broker. Each handler module declares the parts that it uses as a Protocol.
 
-    `now_ms` is the wall clock: timestamps of records and retention. `monotonic_ms` is for whatever measures how long
-    something takes or waits. See `surroundings`.
+    config: the configuration now in force
+    now_ms: the wall clock, for timestamps of records and retention
+    monotonic_ms: the clock for durations, see `environment`
+    groups_in_use, transactions_in_use: the coordinators, once a request or a partition has needed them
     """
 
     def __init__(
         self,
+        *,
         config: "BrokerConfig",
-        reactor: Any,
-        now_ms: Callable[[], int],
+        configs: "BrokerConfigs",
+        controller: "Controller",
+        features: "Features",
+        fetch_sessions: "FetchSessionCache",
+        flusher: "Flusher",
+        logs: "LogManager",
+        metadata: "ClusterMetadata",
         monotonic_ms: Callable[[], int],
+        now_ms: Callable[[], int],
+        producer_ids: "ProducerIdManager",
         random_source: "random.Random",
-        slices: "Slices",
+        reactor: "Clock",
+        record_work: "RecordWork",
+        replicas: "ReplicaManager",
         run_in_thread: "RunInThread",
+        slices: "Slices",
     ) -> None:
         self.config = config
-        self.reactor = reactor
-        self.now_ms = now_ms
+        self.configs = configs
+        self.controller = controller
+        self.features = features
+        self.fetch_sessions = fetch_sessions
+        self.flusher = flusher
+        self.logs = logs
+        self.metadata = metadata
         self.monotonic_ms = monotonic_ms
+        self.now_ms = now_ms
+        self.producer_ids = producer_ids
         self.random_source = random_source
-        self.slices = slices
+        self.reactor = reactor
+        self.record_work = record_work
+        self.replicas = replicas
         self.run_in_thread = run_in_thread
-        self.configs: BrokerConfigs
-        self.controller: Controller
-        self.features: Features
-        self.fetch_sessions: FetchSessionCache
-        self.flusher: Flusher
-        self.logs: LogManager
-        self.metadata: ClusterMetadata
-        self.producer_ids: ProducerIdManager
-        self.record_work: RecordWork
-        self.replicas: ReplicaManager
-
-    @cached_property
-    def completions(self) -> "CompletionQueue":
-        """Retries requests that wait in the purgatory."""
-        from odradek.server.purgatory import CompletionQueue
-
-        return CompletionQueue(self.slices)
+        self.slices = slices
+        self.completions = CompletionQueue(slices)
+        self.groups_in_use: GroupCoordinatorRuntime | None = None
+        self.transactions_in_use: TransactionCoordinatorRuntime | None = None
 
     @cached_property
     def topics(self) -> "TopicAdmin":
         """Creates, grows and deletes topics."""
-        from odradek.replication.topic_admin import TopicAdmin
+        from odradek.replication.controller.topic_admin import TopicAdmin
 
         return TopicAdmin(
             self.controller,
@@ -109,14 +122,14 @@ class Services:
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
         """Changes configurations."""
-        from odradek.replication.config_admin import ConfigAdmin
+        from odradek.replication.controller.config_admin import ConfigAdmin
 
         return ConfigAdmin(self.controller, self.configs)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
         """Describes configurations."""
-        from odradek.replication.config_description import ConfigDescriber
+        from odradek.replication.controller.config_description import ConfigDescriber
 
         return ConfigDescriber(self.config.node_id, self.metadata, self.configs)
 
@@ -125,9 +138,9 @@ class Services:
         """The group coordinators."""
         import uuid
 
-        from odradek.coordinator.settings import GroupSettings
+        from odradek.coordinator.groups.settings import GroupSettings
         from odradek.protocol.records import Codec
-        from odradek.server.group_coordinators import GroupCoordinatorRuntime
+        from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 
         config = self.config
         settings = GroupSettings(
@@ -140,7 +153,7 @@ class Services:
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         )
-        return GroupCoordinatorRuntime(
+        self.groups_in_use = groups = GroupCoordinatorRuntime(
             settings,
             reactor=self.reactor,
             now_ms=self.now_ms,
@@ -152,6 +165,7 @@ class Services:
             run_in_thread=self.run_in_thread,
             codec=Codec(config.offsets_topic_compression_codec),
         )
+        return groups
 
     @cached_property
     def metadata_bodies(self) -> "ImageCache[EncodedBody]":
@@ -160,24 +174,19 @@ class Services:
 
         return ImageCache(self.metadata, self.slices)
 
-    @property
-    def groups_in_use(self) -> "GroupCoordinatorRuntime | None":
-        """The group coordinators, if anybody has asked for them yet."""
-        return self.__dict__.get("groups")
-
     @cached_property
-    def markers(self) -> "MarkerSender":
+    def markers(self) -> "MarkerWriter":
         """Writes the outcome of transactions to partitions."""
-        from odradek.server.marker_sender import MarkerSender
+        from odradek.server.coordinators.marker_sender import MarkerSender
 
         return MarkerSender(self)
 
     @cached_property
     def transactions(self) -> "TransactionCoordinatorRuntime":
         """The transaction coordinators."""
-        from odradek.coordinator.transaction_settings import TransactionSettings
-        from odradek.replication.features import TRANSACTION_VERSION
-        from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
+        from odradek.coordinator.transactions.settings import TransactionSettings
+        from odradek.replication.controller.features import TRANSACTION_VERSION
+        from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
 
         config, features = self.config, self.features
         settings = TransactionSettings(
@@ -194,7 +203,7 @@ class Services:
             settings.transaction_version = features.level(TRANSACTION_VERSION)
 
         features.listeners.append(follow_feature)
-        return TransactionCoordinatorRuntime(
+        self.transactions_in_use = transactions = TransactionCoordinatorRuntime(
             settings,
             reactor=self.reactor,
             now_ms=self.now_ms,
@@ -207,37 +216,44 @@ class Services:
             run_in_thread=self.run_in_thread,
             markers=self.markers,
         )
+        return transactions
 
     @cached_property
-    def verifier(self) -> "TransactionVerifier":
-        """Asks whether transactions know what is written in them."""
-        from odradek.server.transaction_verification import TransactionVerifier
+    def verifier(self) -> "TransactionVerification":
+        """Verifies that partitions belong to the transactions in which they are written."""
+        from odradek.server.coordinators.transaction_verification import TransactionVerifier
 
         return TransactionVerifier(self)
-
-    @property
-    def transactions_in_use(self) -> "TransactionCoordinatorRuntime | None":
-        """The transaction coordinators, if anybody has asked for them yet."""
-        return self.__dict__.get("transactions")
 
     def _partition_count(self, topic_name: str) -> int:
         topic = self.metadata.topics.get(topic_name)
         return 0 if topic is None else len(topic.partitions)
 
-    def current_leader(self, topic: str, topic_id: bytes, index: int, listener: str) -> LeaderNode | None:
-        """Who leads a partition, given by name or by id, as far as is known (KIP-951)."""
-        if topic_id != ZERO_UUID:
-            found = self.metadata.topics_by_id.get(topic_id)
-            topic = "" if found is None else found.name
-        partition = self.metadata.partition(topic, index)
-        if partition is None:
-            return None
-        broker = self.metadata.brokers.get(partition.leader)
-        endpoint = None if broker is None else broker.endpoint(listener)
-        if broker is None or endpoint is None:
-            return None
-        return LeaderNode(broker.broker_id, partition.leader_epoch, endpoint.host, endpoint.port, broker.rack)
 
-    def create_internal_topic(self, name: str) -> "Deferred[Any]":
-        """Create a topic the broker needs for itself; one that is there, or cannot be made now, is no error here."""
-        return carry_through(self.topics.auto_create([name]))
+if TYPE_CHECKING:
+
+    def check_handlers(
+        services: Services,
+    ) -> tuple[
+        ApiVersionsServices,
+        ConfigServices,
+        DeleteRecordsServices,
+        FeatureServices,
+        FetchServices,
+        FindCoordinatorServices,
+        GroupServices,
+        ListOffsetsServices,
+        LogDirServices,
+        MarkerServices,
+        MetadataServices,
+        OffsetServices,
+        ProduceServices,
+        ProducerServices,
+        TopicPartitionServices,
+        TopicServices,
+        TransactionOffsetServices,
+        TransactionServices,
+    ]:
+        """Have mypy check that the services provide what each handler module uses."""
+        one = services
+        return (one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one)

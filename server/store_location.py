@@ -7,21 +7,21 @@ topics and configurations may be in a directory that is missing.
 import logging
 from typing import NamedTuple
 
-from odradek.log.filesystem import FileSystem
-from odradek.log.found_directories import find_partitions, shown
-from odradek.replication import znodes
-from odradek.replication.adoption import is_in_progress
-from odradek.replication.controller import StartError
-from odradek.replication.kraft_metadata import (
+from odradek.log.storage.filesystem import FileSystem
+from odradek.log.storage.found_directories import find_partitions, shown
+from odradek.replication.controller.registration import StartError
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.kraft_metadata import (
     DIRECTORY,
     KraftMetadata,
     KraftMetadataError,
     adopted_offset,
     read_kraft_metadata,
 )
-from odradek.replication.metadata_store import MetadataStore
-from odradek.replication.topic_names import is_topic_name
-from odradek.server.surroundings import Surroundings
+from odradek.replication.metadata.store import MetadataStore
+from odradek.replication.metadata.topic_names import is_topic_name
+from odradek.replication.replicas.adoption import is_in_progress
+from odradek.server.environment import Environment
 
 logger = logging.getLogger(__name__)
 
@@ -33,17 +33,17 @@ class OpenedStore(NamedTuple):
     is_adopting: bool
 
 
-async def open_store(surroundings: Surroundings, directories: list[str], *, adopts: bool) -> OpenedStore:
+async def open_store(environment: Environment, directories: list[str], *, adopts: bool) -> OpenedStore:
     """Open the store of the broker with these log directories.
 
     With `adopts`, the store may be created although there are partitions. Raises StartError, MetadataStoreError.
     """
-    unreadable, candidates = _candidates(surroundings, directories)
+    unreadable, candidates = _candidates(environment, directories)
     opened: dict[str, MetadataStore] = {}
     try:
         for directory in candidates:
-            _check_writable(surroundings, directory)
-            store = opened[directory] = surroundings.open_metadata_store(directory)
+            _check_writable(environment, directory)
+            store = opened[directory] = environment.open_metadata_store(directory)
             if await store.exists(znodes.CLUSTER_ID) is None:
                 # A crash came before the first commit.
                 await opened.pop(directory).close()
@@ -65,17 +65,17 @@ async def open_store(surroundings: Surroundings, directories: list[str], *, adop
             "metadata store; repair it, or take it out of log.dirs"
         )
     if not adopts:
-        _refuse_partitions(surroundings.fs, directories)
-    _make_directory(surroundings, directories[0])
-    return OpenedStore(surroundings.open_metadata_store(directories[0]), adopts)
+        _refuse_partitions(environment.fs, directories)
+    _make_directory(environment, directories[0])
+    return OpenedStore(environment.open_metadata_store(directories[0]), adopts)
 
 
-def _candidates(surroundings: Surroundings, directories: list[str]) -> tuple[list[str], list[str]]:
+def _candidates(environment: Environment, directories: list[str]) -> tuple[list[str], list[str]]:
     """The directories that cannot be read, with the reason, and those with the file of a store."""
     unreadable, candidates = [], []
     for directory in directories:
         try:
-            if surroundings.has_metadata_store(directory):
+            if environment.has_metadata_store(directory):
                 candidates.append(directory)
         except OSError as error:
             unreadable.append(f"{directory} ({error.strerror})")
@@ -95,16 +95,16 @@ def _refuse_partitions(fs: FileSystem, directories: list[str]) -> None:
         )
 
 
-def _make_directory(surroundings: Surroundings, directory: str) -> None:
+def _make_directory(environment: Environment, directory: str) -> None:
     try:
-        surroundings.fs.make_directory(directory)
+        environment.fs.make_directory(directory)
     except OSError as error:
         raise StartError(f"cannot make the data directory {directory}: {error.strerror}; check log.dirs") from error
-    _check_writable(surroundings, directory)
+    _check_writable(environment, directory)
 
 
-def _check_writable(surroundings: Surroundings, directory: str) -> None:
-    if not surroundings.is_writable(directory):
+def _check_writable(environment: Environment, directory: str) -> None:
+    if not environment.is_writable(directory):
         raise StartError(f"the data directory {directory} is not writable; check log.dirs")
 
 

@@ -1,4 +1,23 @@
-"""The whole broker in one process, in simulated time and with simulated faults.
+"""Whole brokers in one process, in simulated time and with simulated faults.
 
-`python -m odradek.simulation --help` says how it is run; docs/simulation.md what is simulated.
+Command line: `python -m odradek.simulation --help`. Description: docs/simulation.md.
+
+- `cli`: the command line
+- `run`: the run of one seed
+- `scenario`: configuration, topics, network and faults of a seed
+- `world`: the simulated world
+- `api`: the interface of the world for clients
+- `setup`: topics before the clients start
+- `faults`: the faults of a run, and the operator
+- `machine`: the simulated machine of a broker, and the network
+- `clients`: simulated clients
+- `history`: the operations of clients and their outcomes
+- `topic_lives`: topics that are deleted and created again
+- `log_reader`: reads of a whole partition
+- `final_reads`: the reads at the end of a run
+- `checks`: the checker of histories
+- `invariants`: invariants of a running broker
+- `log_audit`: comparison of a log's files and memory with its records
+- `safeguards`: safeguards of the broker that can be disabled
+- `tracing`: one-line descriptions of messages
 """

@@ -2,6 +2,6 @@
 
 import sys
 
-from odradek.simulation.simulate import main
+from odradek.simulation.cli import main
 
 sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,9 @@
-"""What simulated clients see of the world they live in.
+"""The interface of the simulated world for simulated clients.
 
 A client is an object with a `name` and `async def run(self) -> None`, which the world starts with
-`Deferred.fromCoroutine`. It awaits nothing but what it gets from here, and takes all its chance from `world.random`,
-so that one seed gives one run. When `world.is_ending` turns true the faults are over: a client finishes what it has
-begun and returns.
+`Deferred.fromCoroutine`. It awaits only Deferreds of this interface and takes all random numbers from `world.random`,
+so that a seed determines the run. Once `world.is_ending` is true there are no more faults: a client completes its
+current operation and returns.
 """
 
 from random import Random
@@ -14,32 +14,32 @@ from twisted.internet.defer import Deferred
 from odradek.protocol.schema import Message
 
 
-class ConnectionLost(Exception):  # noqa: N818 - what happened, as Twisted names it
-    """The connection broke, or could not be made. Whether a request was carried out is not known."""
+class ConnectionLost(Exception):  # noqa: N818 - Twisted's name
+    """The connection broke or could not be established. Requests in flight may or may not have been processed."""
 
 
 class Clock(Protocol):
     """Simulated time."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - Twisted's
-        """Call it `delay` seconds from now; the result has `cancel()` and `active()`."""
+        """Schedule a call in `delay` seconds; the result has `cancel()` and `active()`."""
         ...
 
     def seconds(self) -> float:
-        """Seconds since the world began."""
+        """Return the seconds since the start of the simulation."""
         ...
 
 
 class ClientConnection(Protocol):
-    """A client's side of a connection to the broker: real codecs and framing over the simulated network."""
+    """The client's end of a connection to a broker: the real codecs and framing over the simulated network."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if the connection is lost or closed."""
         ...
 
     def request(self, message: Message, version: int, *, client_id: str) -> "Deferred[Any]":
-        """Send a request; its response. Errs with ConnectionLost. Several may be under way; answers come in order."""
+        """Send a request; return a Deferred of its response, or of ConnectionLost. Requests can be pipelined."""
         ...
 
     def send_without_answer(self, message: Message, version: int, *, client_id: str) -> None:
@@ -47,41 +47,51 @@ class ClientConnection(Protocol):
         ...
 
     def stop_reading(self) -> None:
-        """Leave responses in the network from now on."""
+        """Stop reading responses; they stay in the network."""
         ...
 
     def read_again(self) -> None:
-        """Take what has come meanwhile, and what comes."""
+        """Resume reading, including responses that have arrived in the meantime."""
         ...
 
     def close(self) -> None:
-        """Close it; requests under way err with ConnectionLost."""
+        """Close the connection; requests in flight fail with ConnectionLost."""
         ...
 
 
 class World(Protocol):
-    """What a client may touch. Nothing else of the process it runs in: no clock, chance or identity of Python's own."""
+    """The parts of the world that clients use. They must not use Python's own clocks, random numbers or `id()`."""
 
     clock: Clock
     random: Random
     is_ending: bool
 
     def now_ms(self) -> int:
-        """The wall clock that all clients share, ms since 1970. That of the broker may be wrong."""
+        """The wall clock of all clients, in ms since 1970. The broker's wall clock may differ."""
         ...
 
     def sleep(self, seconds: float) -> "Deferred[None]":
-        """Fires after so many seconds of simulated time."""
+        """Return a Deferred that fires after `seconds` of simulated time."""
         ...
 
     def start(self, coroutine: Any, name: str) -> "Deferred[Any]":
-        """Run a coroutine beside the one that calls; an exception out of it is a failure of the run."""
+        """Run a coroutine concurrently; an uncaught exception in it fails the run."""
         ...
 
     def trace(self, text: str) -> None:
-        """Note a line in the trace, with the time."""
+        """Add a line to the trace, with the time."""
         ...
 
     def connect(self, address: tuple[str, int] | None = None) -> "Deferred[ClientConnection]":
-        """Connect to the broker at `address`, or to the first one. Errs with ConnectionLost."""
+        """Connect to the broker at `address`, by default the first one. Fails with ConnectionLost."""
+        ...
+
+
+class Client(Protocol):
+    """A simulated client, started by the world."""
+
+    name: str
+
+    async def run(self) -> None:
+        """Work until the world ends."""
         ...

@@ -1,7 +1,7 @@
-"""Everything that goes wrong in a run, and the operator who starts the broker again.
+"""The faults of a run, and the operator who restarts the broker.
 
-A fault is a method of `Faults`, chosen by weight. Those "while writing" wait for one of the next changes that the
-broker makes on the disk, and strike in the midst of it.
+A fault is a method of `Faults`, chosen by weight. The "while writing" faults occur during one of the next writes of the
+broker.
 """
 
 import errno
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from odradek.simulation.directories import Directories
 from odradek.simulation.history import CrashKind, History
+from odradek.simulation.machine.directories import Directories
 from odradek.simulation.scenario import FaultPlan
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _OPERATIONS: Final = ("write", "write", "sync", "sync", "create", "rename", "rem
 
 
 class Faults:
-    """Strikes until `end`, after which everything heals."""
+    """Injects faults until `end`, which repairs everything."""
 
     def __init__(self, world: "World", history: History, plan: FaultPlan, random: Random) -> None:
         self._world = world
@@ -38,12 +38,12 @@ class Faults:
         world.on_start_failure = self._start_failed
 
     def begin(self) -> None:
-        """The first fault comes in a while."""
+        """Schedule the first fault."""
         if self._plan.weights:
             self._next()
 
     def end(self) -> None:
-        """From now on nothing goes wrong any more; a broker that lost a directory is started again."""
+        """Stop injecting faults and repair everything; restart a broker that lost a log directory."""
         self._is_over = True
         world = self._world
         world.disk.repair()
@@ -54,9 +54,9 @@ class Faults:
             world.broker.stop()
 
     def _next(self) -> None:
-        self._world.clock.callLater(self._random.expovariate(1 / self._plan.interval_s), self._strike)
+        self._world.clock.callLater(self._random.expovariate(1 / self._plan.interval_s), self._inject)
 
-    def _strike(self) -> None:
+    def _inject(self) -> None:
         if self._is_over:
             return
         names = list(self._plan.weights)
@@ -69,69 +69,69 @@ class Faults:
     # The faults
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process (SIGKILL)."""
         self._world.broker.kill()
 
     def kill_while_writing(self) -> None:
-        """kill -9 between two changes of the disk, or in the middle of a write."""
+        """Kill the process between two disk operations, or during a write."""
         self._crash_is_power_loss = False
         self._world.disk.crash_at(self._random.randint(1, 60))
 
     def lose_power(self) -> None:
-        """The machine is off."""
+        """Power off the machine."""
         if not self._world.broker.is_alive:
-            # What a killed broker had written may be in memory still.
+            # The page cache may still hold data that a killed broker had written.
             self._history.crash(CrashKind.POWER_LOSS)
         self._world.broker.lose_power(lose_names=self._random.random() < 0.5)
 
     def lose_power_while_writing(self) -> None:
-        """The machine is off in the midst of a change."""
+        """Power off the machine during a write."""
         self._crash_is_power_loss = True
         self._world.disk.crash_at(self._random.randint(1, 60))
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop the broker cleanly."""
         self._world.broker.stop()
 
     def break_connection(self) -> None:
-        """One connection breaks."""
+        """Break one connection."""
         links = list(self._world.network.links)
         if links:
             self._random.choice(links).break_off(self._random)
 
     def break_all_connections(self) -> None:
-        """All connections break."""
+        """Break all connections."""
         for link in list(self._world.network.links):
             link.break_off(self._random)
 
     def fail_once(self) -> None:
-        """One operation on the disk fails."""
+        """Fail one disk operation."""
         error = self._random.choice((errno.EIO, errno.ENOSPC))
         self._world.disk.fail(self._random.choice(_OPERATIONS), after=self._random.randint(1, 20), error=error)
         self._repair_later()
 
     def fill_disk(self) -> None:
-        """The disk is full for a while."""
+        """Fill the disk for a limited time."""
         self._world.disk.is_full = True
         self._repair_later()
 
     def run_out_of_files(self) -> None:
-        """The file system has no room for new files for a while, but for what is written to old ones."""
+        """Refuse new files for a limited time; existing files can still grow."""
         self._world.disk.takes_no_files = True
         self._repair_later()
 
     def break_directory(self) -> None:
-        """A log directory fails until somebody changes the cable."""
+        """Fail a log directory until the operator repairs it."""
         directories = self._world.broker.directories
         self._world.disk.broken[self._random.choice(directories)] = None
         self._repair_later()
 
     def fail_store(self) -> None:
-        """Some of the next transactions of the metadata store fail, and change nothing."""
+        """Fail some of the next transactions of the metadata store before their commit."""
         self._fail_store(after_commit=False)
 
     def fail_store_after_commit(self) -> None:
-        """Some of the next transactions of the metadata store fail, although they are carried out."""
+        """Fail some of the next transactions of the metadata store after their commit."""
         self._fail_store(after_commit=True)
 
     def _fail_store(self, *, after_commit: bool) -> None:
@@ -140,23 +140,23 @@ class Faults:
         self._repair_later()
 
     def reorder_directories(self) -> None:
-        """The order of log.dirs changes."""
+        """Change the order of log.dirs."""
         self._restart_after(self._directories.reorder)
 
     def put_directory_first(self) -> None:
-        """A new directory is put first in log.dirs."""
+        """Add a new directory as the first of log.dirs."""
         self._restart_after(self._directories.put_first)
 
     def add_foreign_directory(self) -> None:
-        """Something that is no partition is put into a log directory."""
+        """Add a directory that is no partition to a log directory."""
         self._restart_after(self._directories.add_foreign)
 
     def lose_store(self) -> None:
-        """The metadata store is lost."""
+        """Delete the metadata store."""
         self._restart_after(self._directories.lose_store)
 
     def _restart_after(self, change: Callable[[], None]) -> None:
-        """Let something change while the broker is down, after a stop or a kill; nothing is broken meanwhile."""
+        """Apply a change while the broker is down, after a stop or a kill; no other fault occurs meanwhile."""
         broker = self._world.broker
         if not broker.is_up or broker.is_stopping:
             return
@@ -173,7 +173,7 @@ class Faults:
         self._world.clock.callLater(self._random.uniform(0.1, 1.5), self._repair)
 
     def _repair(self) -> None:
-        """Mend the disk, and start the broker again if it has given a directory up."""
+        """Repair the disk, and restart the broker if it has taken a log directory offline."""
         world = self._world
         world.disk.is_full = world.disk.takes_no_files = False
         world.disk.broken.clear()
@@ -215,14 +215,14 @@ class Faults:
             self._world.broker.start()
 
     def check(self) -> None:
-        """Look at what faults leave behind for the end."""
+        """Check conditions that faults must not violate, at the end of the run."""
         self._directories.check()
 
     def _start_failed(self, why: str) -> None:
-        """A broker may refuse to start if the disk refused it something, and the operator mends that in the end."""
+        """Fail the run, unless a disk operation failed: then a start may fail, and the operator repairs the disk."""
         disk = self._world.disk
         if not disk.has_refused:
-            self._world.fail(f"the broker does not start although nothing is wrong: {why}")
+            self._world.fail(f"the broker does not start although no disk operation failed: {why}")
         self._failed_starts += 1
         if self._failed_starts > _MOST_FAILED_STARTS:
             disk.repair()

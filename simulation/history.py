@@ -1,7 +1,7 @@
-"""What simulated clients attempted and what they learnt of it: the evidence that the checker judges.
+"""The history of a run: the operations of simulated clients and their outcomes, as input of the checker.
 
-Everything is in the order in which it happened, and nothing is taken back. An operation begins when a client sends its
-request and ends when the client knows the outcome, which may be never. The idea is that of Jepsen's histories.
+Events are appended in the order in which they happen, and never removed. An operation begins when a client sends its
+request and ends when the client learns the outcome, which may never happen. Modelled on Jepsen's histories.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from odradek.simulation.lives import TopicHistory
+    from odradek.simulation.topic_lives import TopicHistory
 
 Partition = tuple[str, int]
 """Topic and partition index."""
@@ -23,18 +23,18 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 
 LATEST, EARLIEST, LARGEST = -1, -2, -3
-"""Special positions of ListOffsets: the end, the first offset, and that of the largest timestamp."""
+"""Special positions of ListOffsets: log end, log start, and the record with the largest timestamp."""
 
 
 class Moment(NamedTuple):
-    """A point of the history: its place in the order of everything, and the simulated time in ms."""
+    """A point of the history: its position in the order of all events, and the simulated time in ms."""
 
     order: int
     time_ms: int
 
 
 class Outcome(Enum):
-    """What the client knows. FAILED means that it certainly did not happen; UNKNOWN that it may have, or still may."""
+    """Outcome of an operation. FAILED: it certainly had no effect. UNKNOWN: it may have had one, or still may."""
 
     PENDING = "pending"
     OK = "ok"
@@ -43,7 +43,7 @@ class Outcome(Enum):
 
 
 class Guarantee(Enum):
-    """What a producer is promised of each record: PLAIN may be written again by each retry, the others may not."""
+    """Guarantee of a producer: each retry of PLAIN may write a duplicate, retries of the others may not."""
 
     PLAIN = "plain"
     IDEMPOTENT = "idempotent"
@@ -51,7 +51,7 @@ class Guarantee(Enum):
 
 
 class CrashKind(Enum):
-    """PROCESS_KILL keeps what was written, synced or not; the others keep only what was synced."""
+    """Kind of a crash. PROCESS_KILL keeps all written data, the others keep synced data only."""
 
     PROCESS_KILL = "process kill"
     POWER_LOSS = "power loss"
@@ -66,7 +66,7 @@ class Isolation(Enum):
 
 
 class SentRecord(NamedTuple):
-    """A record as it was sent. `value` is unique in the history; `timestamp` is in ms."""
+    """A sent record. `value` is unique in the history; `timestamp` is in ms."""
 
     value: bytes
     key: bytes | None
@@ -75,7 +75,7 @@ class SentRecord(NamedTuple):
 
 
 class ReadRecord(NamedTuple):
-    """A record as it was read."""
+    """A record that was read."""
 
     offset: int
     value: bytes | None
@@ -86,7 +86,7 @@ class ReadRecord(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """Something a client attempted."""
+    """An operation of a client."""
 
     client: str
     invoked: Moment
@@ -97,10 +97,10 @@ class Operation:
 
 @dataclass(slots=True, eq=False)
 class Transaction(Operation):
-    """One transaction of one producer instance.
+    """A transaction of a producer instance.
 
-    The outcome is that of committing: OK means known to be committed, FAILED known never to be, UNKNOWN that a commit
-    was requested and nobody knows. `commit_invoked` is when a commit was first requested.
+    The outcome is that of the commit. OK: the transaction is committed. FAILED: it certainly is not. UNKNOWN: a commit
+    was requested and its result is unknown. `commit_invoked` is the time of the first commit request.
     """
 
     transactional_id: str
@@ -112,10 +112,10 @@ class Transaction(Operation):
 
 @dataclass(slots=True, eq=False)
 class Send(Operation):
-    """One batch for one partition, with all its retries. `producer` names the instance whose records stay in order.
+    """A batch for a partition, with all its retries. `producer` is the instance whose records stay in order.
 
-    With outcome OK, `base_offset` is where the broker said the first record lies (-1: it did not say). Only the last
-    of `attempts` was answered.
+    With outcome OK, `base_offset` is the offset of the first record in the broker's response (-1: none). Only the last
+    of `attempts` got a response.
     """
 
     partition: Partition
@@ -131,11 +131,11 @@ class Send(Operation):
 
 @dataclass(slots=True, eq=False)
 class Poll(Operation):
-    """One answered fetch of one partition, as an application would see it.
+    """A successful fetch of a partition, as an application sees it.
 
-    `fetch_offset` was asked for, `next_offset` is where the consumer goes on, `records` are what it was given of those
-    between. Polls of the same `assignment` (a consumer that owns a partition without a break, and does not seek) follow
-    each other.
+    `fetch_offset` is the requested offset, `next_offset` the consumer's position after the fetch, and `records` the
+    returned records between them. Polls of the same `assignment` (a consumer that owns a partition without interruption
+    and does not seek) are consecutive.
     """
 
     partition: Partition
@@ -151,10 +151,10 @@ class Poll(Operation):
 
 @dataclass(slots=True, eq=False)
 class OffsetCommit(Operation):
-    """A group's position in one partition, committed alone or (with `transaction`) as a part of a transaction.
+    """A commit of a group's offset for a partition, alone or (with `transaction`) as a part of a transaction.
 
-    `lost` are attempts that were never answered: they may still take effect later. `retention_ms` is how long the
-    position is kept, if the commit limits that.
+    `lost` are attempts without a response, which may still take effect later. `retention_ms` is the retention that the
+    commit request sets, if any.
     """
 
     group: str
@@ -168,14 +168,14 @@ class OffsetCommit(Operation):
 
 @dataclass(slots=True, eq=False)
 class GroupDeletion(Operation):
-    """DeleteGroups of a group, which takes its positions."""
+    """DeleteGroups of a group, which also deletes its offsets."""
 
     group: str
 
 
 @dataclass(slots=True, eq=False)
 class OffsetFetch(Operation):
-    """A group's committed position as the broker gave it; -1 is none. `stable` asked for no pending transaction."""
+    """A committed offset in an OffsetFetch response; -1 is none. `stable` is the request's require_stable."""
 
     group: str
     partition: Partition
@@ -185,7 +185,7 @@ class OffsetFetch(Operation):
 
 @dataclass(slots=True, eq=False)
 class Assignment(Operation):
-    """What a member of a group was assigned in one generation."""
+    """The partitions assigned to a member in a generation."""
 
     group: str
     generation: int
@@ -195,7 +195,7 @@ class Assignment(Operation):
 
 @dataclass(slots=True, eq=False)
 class EndOffset(Operation):
-    """The end of a partition as ListOffsets gave it, for an isolation level."""
+    """The end offset of a partition in a ListOffsets response, for an isolation level."""
 
     partition: Partition
     isolation: Isolation
@@ -204,7 +204,7 @@ class EndOffset(Operation):
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """A read-process-write job: `group` reads `inputs` and writes for each record one copied_value to `outputs`."""
+    """A read-process-write job: `group` reads `inputs` and writes one `copied_value` per record to `outputs`."""
 
     group: str
     inputs: tuple[Partition, ...]
@@ -213,17 +213,21 @@ class Copy:
 
 @dataclass(slots=True)
 class Crash:
-    """A broker went down."""
+    """A crash of the broker."""
 
     kind: CrashKind
     moment: Moment
 
 
 @dataclass(slots=True)
-class Settings:
-    """What was promised: `flush_before_acks` for all topics, `overrides` by topic; `log_append_time` names topics whose
-    timestamps are the broker's, `compacted` those of which compaction may remove records, `aged` those of which
-    retention may, if they have no timestamp or one more than `retention_ms` ago."""
+class TopicSettings:
+    """Settings of topics that determine their guarantees.
+
+    flush_before_acks: for all topics without an entry in `overrides`
+    log_append_time: topics with timestamps of the broker
+    compacted: topics from which compaction may remove records
+    aged: topics from which retention may remove records without a timestamp, or older than `retention_ms`
+    """
 
     flush_before_acks: bool = False
     overrides: Mapping[str, bool] = field(default_factory=dict)
@@ -234,15 +238,15 @@ class Settings:
     groups_expire: bool = False
 
     def is_durable(self, topic: str) -> bool:
-        """Whether what is acknowledged there survives a power loss."""
+        """Return whether acknowledged records of the topic survive a power loss."""
         return self.overrides.get(topic.partition("#")[0], self.flush_before_acks)
 
 
 @dataclass(slots=True)
 class FinalLog:
-    """All of one partition at the end, for one isolation level; `end_offset` is where the reader had to stop.
+    """A final read of a partition for an isolation level; `end_offset` is where the reader had to stop.
 
-    `stamps` are offset and timestamp of every record, also of those that no application sees.
+    `stamps` are offset and timestamp of every record, including those that are not returned to applications.
     """
 
     records: tuple[ReadRecord, ...]
@@ -253,7 +257,7 @@ class FinalLog:
 
 
 class Lookup(NamedTuple):
-    """An answer of ListOffsets for a timestamp, or for a special position; -1 and -1 is none."""
+    """A ListOffsets response for a timestamp or a special position; -1 and -1 is none."""
 
     partition: Partition
     wanted: int
@@ -263,29 +267,29 @@ class Lookup(NamedTuple):
 
 @dataclass(slots=True)
 class FinalState:
-    """What was read when all was over."""
+    """The final reads of a run."""
 
     logs: dict[tuple[Partition, Isolation], FinalLog] = field(default_factory=dict)
     offsets: dict[tuple[str, Partition], int] = field(default_factory=dict)
     lookups: list[Lookup] = field(default_factory=list)
 
     def partitions(self) -> list[Partition]:
-        """Those that were read."""
+        """Return the partitions that were read."""
         return list(dict.fromkeys(partition for partition, _ in self.logs))
 
 
 def label_of(value: bytes) -> bytes:
-    """The part of a value that makes it unique; `|` and whatever follow it."""
+    """Return the unique part of a value; `|` and arbitrary bytes follow it."""
     return value.partition(b"|")[0]
 
 
 def copied_value(label: bytes, source: Partition, offset: int, value: bytes) -> bytes:
-    """What a copier writes for a record it read, under a `label` of its own."""
+    """Return the value that a copier writes for a record it has read, with a new `label`."""
     return b"%s|copy|%s-%d@%d|%s|" % (label, source[0].encode(), source[1], offset, label_of(value))
 
 
 def origin_of(value: bytes) -> tuple[Partition, int, bytes] | None:
-    """Where the record lay of which this is a copy, and its label; None if it is not a copy."""
+    """Return partition, offset and label of the record that `value` is a copy of; None if it is no copy."""
     parts = value.split(b"|", 4)
     if len(parts) < 4 or parts[1] != b"copy":
         return None
@@ -295,15 +299,15 @@ def origin_of(value: bytes) -> tuple[Partition, int, bytes] | None:
 
 
 class History:
-    """The record of a run. `now_ms` is the simulated clock; `trace` gets a line for whatever happens."""
+    """The history of a run. `now_ms` is the simulated clock; `trace` is called with a line for each event."""
 
     def __init__(
         self,
         now_ms: Callable[[], int],
-        settings: Settings | None = None,
+        settings: TopicSettings | None = None,
         trace: Callable[[str], None] | None = None,
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or TopicSettings()
         self.sends: list[Send] = []
         self.polls: list[Poll] = []
         self.transactions: list[Transaction] = []
@@ -316,9 +320,9 @@ class History:
         self.crashes: list[Crash] = []
         self.store_losses: list[Moment] = []
         self.has_unfinished_end = False
-        """Whether a life of the broker ended after the disk had refused it something, which it tries again no more."""
+        """True if a life of the broker ended after a disk operation had failed, which is then never retried."""
         self.clock_steps: list[tuple[Moment, int]] = []
-        """When the wall clock of the broker's machine was set, and by how much."""
+        """Steps of the broker's wall clock: time and size."""
         self.odd: list[tuple[Moment, str, str]] = []
         self._now_ms = now_ms
         self._order = 0
@@ -327,28 +331,28 @@ class History:
 
     @property
     def now_ms(self) -> int:
-        """The time of the last moment there may be."""
+        """Return the simulated time."""
         return self._now_ms()
 
     def moment(self) -> Moment:
-        """Now; the next one is later."""
+        """Return the present moment; each later one is greater."""
         self._order += 1
         return Moment(self._order, self._now_ms())
 
     def crash(self, kind: CrashKind) -> None:
-        """The broker has gone down, at this moment."""
+        """Record a crash of the broker."""
         self.crashes.append(Crash(kind, self.moment()))
-        self._say("broker", f"crash {kind.value}")
+        self._note("broker", f"crash {kind.value}")
 
     def set_clock(self, step_ms: int) -> None:
-        """The wall clock of the broker's machine is set."""
+        """Record a step of the broker's wall clock."""
         self.clock_steps.append((self.moment(), step_ms))
-        self._say("broker", f"wall clock set by {step_ms} ms")
+        self._note("broker", f"wall clock set by {step_ms} ms")
 
     def lose_store(self) -> None:
-        """The metadata store is gone, and with it all configuration."""
+        """Record the loss of the metadata store and of all configuration in it."""
         self.store_losses.append(self.moment())
-        self._say("broker", "the metadata store is lost")
+        self._note("broker", "the metadata store is lost")
 
     def begin_send(
         self,
@@ -360,7 +364,7 @@ class History:
         acks: int = -1,
         transaction: Transaction | None = None,
     ) -> Send:
-        """A batch that is about to be sent; each sending of it is told by attempt_send."""
+        """Record a batch before it is sent; `attempt_send` records each attempt."""
         send = Send(client, self.moment(), partition, producer, guarantee, tuple(records), acks, transaction)
         self.sends.append(send)
         if transaction is not None:
@@ -368,53 +372,53 @@ class History:
         return send
 
     def attempt_send(self, send: Send, detail: str = "") -> None:
-        """The batch goes out (again)."""
+        """Record an attempt to send a batch."""
         send.attempts.append(self.moment())
         first, last = label_text(send.records[0].value), label_text(send.records[-1].value)
-        self._say(
+        self._note(
             send.client, f"produce {name_of(send.partition)} {first}..{last} attempt {len(send.attempts)} {detail}"
         )
 
     def end_send(
         self, send: Send, outcome: Outcome, base_offset: int = -1, log_append_time: int = -1, error: str = ""
     ) -> None:
-        """What came of the batch in the end."""
+        """Record the outcome of a batch."""
         send.base_offset, send.log_append_time = base_offset, log_append_time
         self._end(send, outcome, error)
         first = label_text(send.records[0].value)
-        self._say(send.client, f"produced {name_of(send.partition)} {first} {outcome.value} at {base_offset} {error}")
+        self._note(send.client, f"produced {name_of(send.partition)} {first} {outcome.value} at {base_offset} {error}")
 
     def begin_transaction(self, client: str, transactional_id: str) -> Transaction:
-        """A producer starts a transaction of its own accord; the broker learns of it later."""
+        """Record the begin of a transaction on the client; the broker is not involved yet."""
         transaction = Transaction(client, self.moment(), transactional_id)
         self.transactions.append(transaction)
-        self._say(client, f"begin transaction of {transactional_id}")
+        self._note(client, f"begin transaction of {transactional_id}")
         return transaction
 
-    def ask_for_commit(self, transaction: Transaction) -> None:
-        """A request to commit goes out (again)."""
+    def request_commit(self, transaction: Transaction) -> None:
+        """Record an attempt to commit."""
         moment = self.moment()
         transaction.commit_invoked = transaction.commit_invoked or moment
-        self._say(transaction.client, f"commit transaction of {transaction.transactional_id}")
+        self._note(transaction.client, f"commit transaction of {transaction.transactional_id}")
 
-    def ask_for_abort(self, transaction: Transaction) -> None:
-        """A request to abort goes out (again)."""
+    def request_abort(self, transaction: Transaction) -> None:
+        """Record an attempt to abort."""
         moment = self.moment()
         transaction.abort_invoked = transaction.abort_invoked or moment
-        self._say(transaction.client, f"abort transaction of {transaction.transactional_id}")
+        self._note(transaction.client, f"abort transaction of {transaction.transactional_id}")
 
     def end_transaction(self, transaction: Transaction, outcome: Outcome, error: str = "") -> None:
-        """What the producer knows of its transaction in the end: see Transaction."""
+        """Record the outcome of a transaction: see `Transaction`."""
         self._end(transaction, outcome, error)
-        self._say(transaction.client, f"transaction of {transaction.transactional_id} commit {outcome.value} {error}")
+        self._note(transaction.client, f"transaction of {transaction.transactional_id} commit {outcome.value} {error}")
 
     def polled(self, poll: Poll) -> None:
-        """A fetch was answered with records, or moved the consumer past some it does not get."""
+        """Record a fetch that returned records or moved the consumer past records that are not returned."""
         self._end(poll, Outcome.OK)
         self.polls.append(poll)
         offsets = [record.offset for record in poll.records]
         span = f"{len(offsets)} records {offsets[0]}..{offsets[-1]}" if offsets else "no records"
-        self._say(
+        self._note(
             poll.client,
             f"polled {name_of(poll.partition)} {poll.isolation.name} from {poll.fetch_offset} to {poll.next_offset}:"
             f" {span} hw {poll.high_watermark} lso {poll.last_stable_offset}",
@@ -430,80 +434,80 @@ class History:
         transaction: Transaction | None = None,
         retention_ms: int = -1,
     ) -> OffsetCommit:
-        """A position is about to be committed."""
+        """Record an offset before it is committed."""
         commit = OffsetCommit(client, self.moment(), group, partition, offset, generation, transaction)
         commit.retention_ms = retention_ms
         self.commits.append(commit)
         if transaction is not None:
             transaction.offsets.append(commit)
-        self._say(client, f"commit {group} {name_of(partition)} at {offset} generation {generation}")
+        self._note(client, f"commit {group} {name_of(partition)} at {offset} generation {generation}")
         return commit
 
     def lose_commit(self, commit: OffsetCommit) -> None:
-        """An attempt at it will not be answered."""
+        """Record an attempt that will not get a response."""
         commit.lost.append(self.moment())
 
     def end_commit(self, commit: OffsetCommit, outcome: Outcome, error: str = "") -> None:
-        """Whether the position was stored; within a transaction: stored to be decided with it."""
+        """Record the outcome of a commit; within a transaction, OK means pending."""
         self._end(commit, outcome, error)
-        self._say(commit.client, f"committed {commit.group} {name_of(commit.partition)} {outcome.value} {error}")
+        self._note(commit.client, f"committed {commit.group} {name_of(commit.partition)} {outcome.value} {error}")
 
     def begin_group_deletion(self, client: str, group: str) -> GroupDeletion:
-        """A group is about to be deleted."""
+        """Record a group before it is deleted."""
         deletion = GroupDeletion(client, self.moment(), group)
         self.group_deletions.append(deletion)
-        self._say(client, f"delete group {group}")
+        self._note(client, f"delete group {group}")
         return deletion
 
     def end_group_deletion(self, deletion: GroupDeletion, outcome: Outcome, error: str) -> None:
-        """Return whether the group was deleted."""
+        """Record the outcome of a group's deletion."""
         self._end(deletion, outcome, error)
-        self._say(deletion.client, f"deleted group {deletion.group} {outcome.value} {error}")
+        self._note(deletion.client, f"deleted group {deletion.group} {outcome.value} {error}")
 
     def fetched(
         self, client: str, invoked: Moment, group: str, partition: Partition, offset: int, *, stable: bool
     ) -> None:
-        """A committed position was read."""
+        """Record a committed offset that was read."""
         fetch = OffsetFetch(client, invoked, group, partition, offset, stable)
         self._end(fetch, Outcome.OK)
         self.fetches.append(fetch)
-        self._say(client, f"fetched {group} {name_of(partition)} committed {offset} stable {stable}")
+        self._note(client, f"fetched {group} {name_of(partition)} committed {offset} stable {stable}")
 
     def assigned(
         self, client: str, group: str, generation: int, member: str, partitions: Iterable[Partition]
     ) -> None:
-        """A member learnt what it owns."""
+        """Record the assignment of a member."""
         assignment = Assignment(client, self.moment(), group, generation, member, tuple(partitions))
         self._end(assignment, Outcome.OK)
         self.assignments.append(assignment)
         names = " ".join(map(name_of, assignment.partitions))
-        self._say(client, f"assigned {group} generation {generation} member {member}: {names}")
+        self._note(client, f"assigned {group} generation {generation} member {member}: {names}")
 
     def listed_end(
         self, client: str, invoked: Moment, partition: Partition, isolation: Isolation, offset: int
     ) -> None:
-        """ListOffsets told the end of a partition."""
+        """Record the end of a partition in a ListOffsets response."""
         end = EndOffset(client, invoked, partition, isolation, offset)
         self._end(end, Outcome.OK)
         self.end_offsets.append(end)
-        self._say(client, f"end of {name_of(partition)} {isolation.name} {offset}")
+        self._note(client, f"end of {name_of(partition)} {isolation.name} {offset}")
 
     def note_odd(self, client: str, text: str) -> None:
-        """A client got an answer that a broker must never give."""
+        """Record a response that a broker must never send."""
         self.odd.append((self.moment(), client, text))
-        self._say(client, f"ODD {text}")
+        self._note(client, f"ODD {text}")
 
-    def say(self, client: str, text: str) -> None:
-        """A line for the trace that proves nothing."""
-        self._say(client, text)
+    def note(self, client: str, text: str) -> None:
+        """Add a line to the trace that is not used by the checker."""
+        self._note(client, text)
 
     def has_lost_power_since(self, moment: Moment) -> bool:
-        """Return whether what was not synced may be gone since then."""
+        """Return whether unsynced data may have been lost since then."""
         later = (crash for crash in self.crashes if crash.moment.order > moment.order)
         return any(crash.kind is not CrashKind.PROCESS_KILL for crash in later)
 
     def lossy_crashes(self, topic: str) -> LossyCrashes:
-        """The crashes that may have taken acknowledged records of a topic."""
+        """Return the crashes that may have lost acknowledged records of a topic."""
         if self.settings.is_durable(topic):
             return LossyCrashes([])
         return LossyCrashes(
@@ -515,19 +519,19 @@ class History:
         operation.outcome = outcome
         operation.error = error
 
-    def _say(self, client: str, text: str) -> None:
+    def _note(self, client: str, text: str) -> None:
         if self._trace is not None:
             self._trace(f"{client}: {text}")
 
 
 def _topic_history(history: History) -> TopicHistory:
-    from odradek.simulation.lives import TopicHistory
+    from odradek.simulation.topic_lives import TopicHistory
 
-    return TopicHistory(history.moment, history.say)
+    return TopicHistory(history.moment, history.note)
 
 
 class LossyCrashes:
-    """Divides a history into eras, between whose ends a log may legitimately lose its tail."""
+    """The crashes at which a log may lose its tail; they divide a history into eras."""
 
     __slots__ = ("_orders",)
 
@@ -538,24 +542,24 @@ class LossyCrashes:
         return len(self._orders)
 
     def with_more(self, orders: Iterable[int]) -> LossyCrashes:
-        """These, and other ends of eras."""
+        """Return these crashes and others."""
         return LossyCrashes(sorted([*self._orders, *orders]))
 
     @property
     def last_era(self) -> int:
-        """The era of the end; eras count from 0."""
+        """The last era; eras are numbered from 0."""
         return len(self._orders)
 
     def era(self, moment: Moment) -> int:
-        """The era in which whatever was asked at this moment was answered, if it was answered."""
+        """Return the era in which a request sent at this moment was processed, if it was processed."""
         return bisect_left(self._orders, moment.order)
 
 
 def name_of(partition: Partition) -> str:
-    """As Kafka names the directory of a partition."""
+    """Return topic and index as in the name of a partition's directory."""
     return f"{partition[0]}-{partition[1]}"
 
 
 def label_text(value: bytes | None) -> str:
-    """A value as the trace and the violations name it."""
+    """Return the text for a value in the trace and in violations."""
     return "null" if value is None else label_of(value[:64]).decode("latin-1")

@@ -1,24 +1,24 @@
-"""What holds of a running broker after each of its steps."""
+"""Invariants of a running broker, checked after each step."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from odradek.server.purgatory import PartitionWatch
+from odradek.server.fetching.purgatory import PartitionWatch
 
 if TYPE_CHECKING:
     from odradek.server.broker import Broker
 
 
 def left_waiting(broker: "Broker") -> Iterator[str]:
-    """Says which requests wait although all clients are gone, and longer than any may."""
+    """Report requests that still wait although all clients are gone and every timeout has passed."""
     for partition in broker.services.replicas:
-        for watcher in partition.watchers:
+        for watcher in (*partition.watchers, *partition.log_end_watchers):
             if isinstance(watcher, PartitionWatch):
-                yield f"a request waits for {partition!r} and is never answered"
+                yield f"a request that waits for {partition!r} is never completed"
 
 
 def violated(broker: "Broker") -> Iterator[str]:
-    """Says what does not hold."""
+    """Report violated invariants."""
     for partition in broker.services.replicas:
         log = partition.log
         if log is None:

@@ -1,25 +1,25 @@
-"""Holds a log's files and memory against its records, read from start to end.
+"""Audit of a log: compares its files and memory with its records, read from start to end.
 
-Records decide: offsets rise without a gap in what was never compacted, checksums are right, leader epochs never fall;
-indexes, leader epochs, open and aborted transactions must be what the records say.
+Offsets increase without a gap in logs that were never compacted, checksums are correct, and leader epochs never
+decrease. Indexes, leader epochs, and open and aborted transactions match the records.
 """
 
 from collections.abc import Iterator
 
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segment import Segment
-from odradek.protocol.record_batch import BatchHeader
+from odradek.log.segments.segment import Segment
+from odradek.protocol.batches.record_batch import BatchHeader
 from odradek.protocol.records import ControlType, crc_is_valid, iter_records, parse_control_record
 
 
 def faults_of(log: PartitionLog, *, has_gaps: bool) -> Iterator[str]:
-    """Yield what is wrong with a log; `has_gaps` if it has been compacted, whatever its configuration is now."""
+    """Report errors of a log. `has_gaps`: the log has been compacted, whatever its present configuration."""
     for what in _Audit(log, has_gaps or log.config.compacts).faults():
         yield f"{log.directory}: {what}"
 
 
 class _Audit:
-    """One reading of a log. `open` has the first offset of each producer's open transaction."""
+    """One pass over a log. `open` has the first offset of each producer's open transaction."""
 
     def __init__(self, log: PartitionLog, has_gaps: bool) -> None:
         self._log = log
@@ -62,9 +62,9 @@ class _Audit:
             if times.get(offset, timestamp) > timestamp:
                 yield f"time index of {segment.base_offset} has {timestamp} for {offset}, but {times[offset]} is there"
         written = [entry[:3] for entry in segment.transaction_index.entries()]
-        # Compaction takes the records of aborted transactions, and leaves the entries.
+        # Compaction removes the records of aborted transactions and keeps the index entries.
         if written != aborted and not self._has_gaps:
-            yield f"transaction index of {segment.base_offset} has {written}, the records say {aborted}"
+            yield f"transaction index of {segment.base_offset} has {written}, the records have {aborted}"
 
     def _batch(self, header: BatchHeader, batch: memoryview) -> Iterator[str]:
         where = f"the batch at {header.base_offset}"
@@ -78,7 +78,7 @@ class _Audit:
             yield f"{where} has leader epoch {header.partition_leader_epoch} after {self._epoch}"
         known = self._log.leader_epochs.epoch_for(header.base_offset)
         if known != header.partition_leader_epoch and header.base_offset >= self._log.log_start_offset:
-            yield f"{where} has leader epoch {header.partition_leader_epoch}, the checkpoint says {known}"
+            yield f"{where} has leader epoch {header.partition_leader_epoch}, the checkpoint has {known}"
         self._epoch = max(self._epoch, header.partition_leader_epoch)
         self._next_offset = header.next_offset
 
@@ -97,7 +97,7 @@ class _Audit:
         if self._has_gaps:
             return
         stable = min([*self._open.values(), log.high_watermark])
-        # A marker above the high watermark has not ended its transaction yet.
+        # A marker above the high watermark does not end its transaction yet.
         is_settled = log.high_watermark == log.log_end_offset
         if is_settled and log.last_stable_offset != max(stable, log.log_start_offset):
-            yield f"the last stable offset is {log.last_stable_offset}, the records say {stable}"
+            yield f"the last stable offset is {log.last_stable_offset}, the records have {stable}"

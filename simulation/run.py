@@ -1,42 +1,33 @@
-"""One seed: a world made, its clients and faults let loose, healed, read, and judged."""
+"""The run of one seed: set up the world, run clients and faults, repair, read everything, check."""
 
 import gc
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from twisted.logger import LogLevel, globalLogPublisher
 
-from odradek.log.filesystem import SimulatedCrash
-from odradek.simulation import checker, final, scenario, setup
+from odradek.log.storage.memory_filesystem import SimulatedCrash
+from odradek.simulation import final_reads, scenario, setup
+from odradek.simulation.api import Client
+from odradek.simulation.checks import checker
 from odradek.simulation.faults import Faults
-from odradek.simulation.history import History, Settings
+from odradek.simulation.history import History, TopicSettings
+from odradek.simulation.machine.wall_clock import ClockSetter
 from odradek.simulation.scenario import Scenario
-from odradek.simulation.wall_clock import ClockSetter
 from odradek.simulation.world import LogWatch, Printer, World
 
 START_LIMIT_S = 60.0
 END_LIMIT_S = 240.0
 LONGEST_WAIT_S = 40.0
-"""Longer than any request of a client may wait in the broker."""
-
-
-class Client(Protocol):
-    """A simulated client."""
-
-    name: str
-
-    async def run(self) -> None:
-        """Work until the world ends."""
-        ...
-
+"""Upper bound of the time that a client's request may wait in the broker."""
 
 MakeClients = Callable[[World, History, Scenario], Sequence[Client]]
 
 
 class Report(NamedTuple):
-    """What came of a seed: `failures` is empty if all is well."""
+    """Result of a seed; `failures` is empty if it passed."""
 
     seed: int
     failures: list[str]
@@ -48,7 +39,7 @@ class Report(NamedTuple):
 def run_seed(
     seed: int, make_clients: MakeClients, print_line: Printer | None = None, *, looks_inside: bool = True
 ) -> Report:
-    """Run a seed from start to end. `looks_inside` as for World."""
+    """Run a seed from start to end. `looks_inside`: see `World`."""
     world = World(seed, print_line=print_line, looks_inside=looks_inside)
     watch = LogWatch(world)
     package, root_handlers = logging.getLogger("odradek"), logging.getLogger().handlers
@@ -78,7 +69,7 @@ def run_seed(
 
 
 def _collect() -> None:
-    """Free what the run has left, silently: coroutines that end now find that their process has crashed."""
+    """Collect the garbage of the run; ignore exceptions of coroutines that end now, since their process has crashed."""
     old_hook = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
@@ -93,7 +84,7 @@ def _collect() -> None:
 
 
 def _observer(world: World) -> Callable[[Any], None]:
-    """Twisted logs what nobody caught."""
+    """Return a log observer that fails the run for exceptions that Twisted logs as unhandled."""
 
     def observe(event: Any) -> None:
         failure = event.get("log_failure")
@@ -104,7 +95,7 @@ def _observer(world: World) -> Callable[[Any], None]:
 
 
 class _Run:
-    """The phases of a run; each ends the run if it fails."""
+    """The phases of a run; a failing phase ends the run."""
 
     def __init__(self, world: World, make_clients: MakeClients) -> None:
         self._world = world
@@ -123,7 +114,7 @@ class _Run:
         self._working: dict[str, None] = {}
 
     def run(self) -> None:
-        """All phases."""
+        """Run all phases."""
         world = self._world
         world.trace(f"scenario {self._scenario}")
         world.broker.start()
@@ -141,13 +132,13 @@ class _Run:
         if self._restarts_at_end and not self._restart():
             return
         groups = dict.fromkeys(commit.group for commit in self._history.commits)
-        state = self._finish(final.read_all(world, self._scenario, self._history, groups), "final")
+        state = self._finish(final_reads.read_all(world, self._scenario, self._history, groups), "final")
         if state is None:
             return
-        world.trace("all is read")
+        world.trace("final reads are complete")
         world.run(lambda: False, LONGEST_WAIT_S)
         groups |= dict.fromkeys(assignment.group for assignment in self._history.assignments)
-        self._finish(final.check_groups(world, groups), "the look at the groups")
+        self._finish(final_reads.check_groups(world, groups), "the final check of the groups")
         if world.broker.broker is not None:
             world.audit(world.broker.broker)
             world.check_rest(world.broker.broker)
@@ -156,7 +147,7 @@ class _Run:
             world.fail(str(violation))
 
     def _work(self) -> None:
-        """Clients at work and faults, until the time is up."""
+        """Run clients and faults for the duration of the scenario."""
         world = self._world
         for client in self._make_clients(world, self._history, self._scenario):
             self._working[client.name] = None
@@ -172,7 +163,7 @@ class _Run:
         del self._working[name]
 
     def _restart(self) -> bool:
-        """Stop or kill the broker once more, so that what is read last has been recovered."""
+        """Stop or kill the broker once more, so that the final reads see recovered logs."""
         world = self._world
         lives = world.broker.lives
         if self._restarts_cleanly:
@@ -184,22 +175,22 @@ class _Run:
         )
 
     def _finish(self, coroutine: Any, name: str) -> Any:
-        """Let time pass until a coroutine has returned; its result, None if it does not."""
+        """Advance time until a coroutine has returned; return its result, None if it does not return."""
         results: list[Any] = []
         self._world.start(coroutine, name).addCallback(results.append)
         self._wait(lambda: bool(results), END_LIMIT_S, f"{name} is stuck")
         return results[0] if results else None
 
     def _wait(self, until: Callable[[], bool], limit_s: float, otherwise: str) -> bool:
-        """Let time pass until something holds; False, and a failure of the run, if it does not."""
+        """Advance time until a condition holds; if it does not hold in time, fail the run and return False."""
         world = self._world
         if not world.run(lambda: until() or bool(world.failures), limit_s):
             world.fail(otherwise)
         return not world.failures
 
 
-def _settings(drawn: Scenario) -> Settings:
-    return Settings(
+def _settings(drawn: Scenario) -> TopicSettings:
+    return TopicSettings(
         flush_before_acks=drawn.properties["flush.before.acks"] == "true",
         overrides={topic.name: topic.flush_before_acks for topic in (*drawn.topics, *drawn.owned)},
         log_append_time=frozenset(topic.name for topic in drawn.topics if topic.has_append_time),

@@ -1,41 +1,46 @@
-"""What keeps the broker's promises, switched off one at a time, to show that the checker notices.
+"""Safeguards of the broker that can be disabled one at a time, to show that the checker detects their absence.
 
-Each safeguard is one function or two of the broker, replaced for the length of a run by one that does less. The world's
-own looks into the broker (invariants, audits) are switched off as well: what finds the fault must be what clients saw.
+A safeguard is one or two functions of the broker, which are replaced during a run by functions that do less. The
+world's invariants and audits are disabled as well: the fault must be detected from the clients' history alone.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
-from odradek.coordinator import offset_commands, transaction_markers, transactional_offsets
-from odradek.coordinator.offsets import CommittedOffset, OffsetStore
-from odradek.log import found_directories, producer_replay, validation, verification
-from odradek.log.filesystem import is_disk_full
-from odradek.log.flush import FlushTask
-from odradek.log.log_state import LogState
-from odradek.log.partition_log import PartitionLog
-from odradek.log.producer_entry import ProducerEntry
-from odradek.log.producer_state import ProducerState
+from odradek.coordinator.groups import offset_commands, transactional_offsets
+from odradek.coordinator.groups.offsets import CommittedOffset, OffsetStore
+from odradek.coordinator.transactions import markers as transaction_markers
+from odradek.log.flush import LogSync
+from odradek.log.producers import replay as producer_replay
+from odradek.log.producers.entry import ProducerEntry
+from odradek.log.producers.state import ProducerState
+from odradek.log.read import LogReader
 from odradek.log.recovery import _Loader
-from odradek.log.segment import Segment
+from odradek.log.segments import segment_scan
+from odradek.log.segments.segment import Segment
+from odradek.log.state import LogState
+from odradek.log.storage import found_directories
+from odradek.log.storage.filesystem import is_disk_full
+from odradek.log.validation import batch as validation
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication import adoption, topic_admin
-from odradek.replication.partition import Partition
-from odradek.server.broker import Broker
+from odradek.replication.controller import topic_admin
+from odradek.replication.replicas import adoption
+from odradek.replication.replicas.partition import Partition
+from odradek.server import broker
+from odradek.server.coordinators.marker_sender import MarkerSender
 from odradek.server.handlers.delete_records import _PendingRequest
-from odradek.server.marker_sender import MarkerSender
-from odradek.simulation.broker_process import SimulatedSurroundings
-from odradek.simulation.checker import ViolationKind
+from odradek.simulation.checks.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
+from odradek.simulation.machine.broker_process import SimulatedEnvironment
 from odradek.simulation.run import Report, run_seed
 
 Replacement = tuple[Any, str, Callable[[Any], Any]]
-"""Where, what, and what makes the new one of the old."""
+"""Owner, attribute name, and a function that returns the replacement for the old value."""
 
 
 class Safeguard(NamedTuple):
-    """`finds`: what the checker is expected to say, in kind or in words; `seed`: one with which it does."""
+    """A safeguard. `finds`: the expected violations, by kind or text; `seed`: a seed that shows one of them."""
 
     name: str
     what: str
@@ -44,8 +49,8 @@ class Safeguard(NamedTuple):
     seed: int
 
     @contextmanager
-    def switched_off(self) -> Iterator[None]:
-        """Without it, for a while."""
+    def disabled(self) -> Iterator[None]:
+        """Disable the safeguard within the context."""
         with ExitStack() as stack:
             for owner, name, make in self.replacements:
                 old = owner.__dict__[name]
@@ -55,7 +60,7 @@ class Safeguard(NamedTuple):
 
 
 class _AnyChecksum:
-    """Equal to every checksum."""
+    """A checksum that is equal to every other."""
 
     def __ne__(self, other: object) -> bool:
         return False
@@ -64,7 +69,7 @@ class _AnyChecksum:
 
 
 def _nothing(*arguments: Any, **keywords: Any) -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 def _replaced_by(new: Any) -> Callable[[Any], Any]:
@@ -72,7 +77,7 @@ def _replaced_by(new: Any) -> Callable[[Any], Any]:
 
 
 def _no_producers(old: Any) -> Any:
-    """A log is loaded as if nobody had ever written to it with a producer id."""
+    """Load a log without producer state."""
 
     def rebuild(state: ProducerState, segments: list[Segment], start: int, end: int, now_ms: int, **_: Any) -> None:
         state.end_offset = end
@@ -118,7 +123,7 @@ def _epochs_never_fall(old: Any) -> Any:
 
 
 def _last_marker_lost(old: Any) -> Any:
-    """Of each transaction one partition is told nothing, and counts as told."""
+    """Skip the marker of one partition of each transaction and report it as written."""
 
     def send(self: MarkerSender, outcome: Any, done: Callable[[Any, ErrorCode], None]) -> Iterator[None]:
         *others, last = outcome.partitions
@@ -130,7 +135,7 @@ def _last_marker_lost(old: Any) -> Any:
 
 
 def _synced_at_once(old: Any) -> Any:
-    """The high watermark does not wait for the disk."""
+    """Advance the high watermark without waiting for the sync."""
 
     def configure(self: Partition, *arguments: Any) -> None:
         old(self, *arguments)
@@ -160,7 +165,7 @@ def _first_offset_wins(old: Any) -> Any:
 
 
 def _cut_nothing_behind(old: Any) -> Any:
-    """Recovery cuts a segment at its first bad byte and keeps those behind it."""
+    """Truncate a segment at its first invalid byte and keep the segments after it."""
 
     def recover_from(self: _Loader, first: int, log_start_offset: int) -> None:
         for index in range(first, len(self.segments)):
@@ -170,7 +175,7 @@ def _cut_nothing_behind(old: Any) -> Any:
 
 
 def _any_generation(old: Any) -> Any:
-    """A commit by a member of an earlier generation is taken."""
+    """Accept a commit by a member of an earlier generation."""
 
     def check(*arguments: Any) -> None:
         try:
@@ -183,7 +188,7 @@ def _any_generation(old: Any) -> Any:
 
 
 def _failed_writes_count(old: Any) -> Any:
-    """An append that the disk refused is answered as if it had been written."""
+    """Acknowledge an append that failed on the disk."""
 
     def append(self: Segment, pieces: Any, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
         try:
@@ -196,7 +201,7 @@ def _failed_writes_count(old: Any) -> Any:
 
 
 def _failed_syncs_count(old: Any) -> Any:
-    def run(self: FlushTask) -> None:
+    def run(self: LogSync) -> None:
         with suppress(OSError):
             self._sync()
 
@@ -204,7 +209,7 @@ def _failed_syncs_count(old: Any) -> Any:
 
 
 def _stated_timestamps_count(old: Any) -> Any:
-    """The largest timestamp of a batch is the one that its header states."""
+    """Use the largest timestamp that the batch header states."""
 
     def check_batch_records(header: Any, *arguments: Any) -> tuple[int, bool, int]:
         _, is_numbered, size_bytes = old(header, *arguments)
@@ -222,8 +227,9 @@ def _answered_before_it_is_saved(old: Any) -> Any:
     return wait
 
 
-async def _settles_nothing(*arguments: Any) -> None:
-    """Producer ids begin where the metadata store has them begin."""
+async def _settles_nothing(*arguments: Any, **options: Any) -> int:
+    """Allocate producer ids from the metadata store only."""
+    return 0
 
 
 _K: Final = ViolationKind
@@ -232,27 +238,27 @@ SAFEGUARDS: Final = (
     Safeguard(
         "checksum",
         "Recovery checks the CRC of every batch.",
-        ((verification, "crc32c", _replaced_by(lambda data: _AnyChecksum())),),
+        ((segment_scan, "crc32c", _replaced_by(lambda data: _AnyChecksum())),),
         (_K.UNREADABLE, "wrong checksum", _K.LOST_WRITE, _K.ALTERED_RECORD),
         9,
     ),
     Safeguard(
         "cut",
-        "Recovery drops the segments behind a bad byte.",
+        "Recovery removes the segments after an invalid byte.",
         ((_Loader, "_recover_from", _cut_nothing_behind),),
         (_K.HOLE, _K.UNREADABLE, _K.LOST_WRITE),
         36,
     ),
     Safeguard(
         "producer-state",
-        "A loaded log knows its producers, from the snapshot and the batches behind it.",
+        "A loaded log has its producer state, from the snapshot and the batches after it.",
         ((producer_replay, "rebuild", _no_producers),),
         (_K.DUPLICATE, _K.REORDERED),
         1,
     ),
     Safeguard(
         "sequences",
-        "A batch that comes twice is answered and not written again; one that leaves a gap is refused.",
+        "A duplicate batch is acknowledged and not written again; a batch with a sequence gap is rejected.",
         (
             (ProducerState, "find_duplicate", _replaced_by(_nothing)),
             (ProducerState, "check_data", _replaced_by(_nothing)),
@@ -262,7 +268,7 @@ SAFEGUARDS: Final = (
     ),
     Safeguard(
         "fencing",
-        "A partition refuses a producer of an old epoch.",
+        "A partition rejects a producer with an old epoch.",
         (
             (ProducerState, "check_data", _old_epochs_pass),
             (ProducerState, "begin_verification", _old_epochs_are_in_transactions),
@@ -274,63 +280,63 @@ SAFEGUARDS: Final = (
     ),
     Safeguard(
         "markers",
-        "A transaction is complete when every one of its partitions has its marker.",
+        "A transaction is complete when all its partitions have the marker.",
         ((MarkerSender, "send", _last_marker_lost),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, _K.ABORTED_READ),
         0,
     ),
     Safeguard(
         "resume",
-        "A coordinator that starts finishes what was decided before.",
+        "A starting coordinator completes transactions whose outcome is decided.",
         ((transaction_markers, "resume", _replaced_by(_nothing)),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, "gave up on"),
         20,
     ),
     Safeguard(
         "flush-before-acks",
-        "With flush.before.acks the high watermark, and with it each answer, waits for the sync.",
+        "With flush.before.acks the high watermark, and with it each response, waits for the sync.",
         ((Partition, "configure", _synced_at_once),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK),
         17,
     ),
     Safeguard(
         "sync-errors",
-        "A sync that failed takes the directory offline.",
-        ((FlushTask, "run", _failed_syncs_count),),
+        "A failed sync takes the log directory offline.",
+        ((LogSync, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
         1827,
     ),
     Safeguard(
         "write-errors",
-        "What the disk refused is not acknowledged.",
+        "A failed write is not acknowledged.",
         ((Segment, "append", _failed_writes_count),),
         (_K.LOST_WRITE, _K.UNREADABLE, _K.LOST_TRANSACTION),
         0,
     ),
     Safeguard(
         "last-stable-offset",
-        "A reader of committed records gets nothing of an open transaction.",
+        "A READ_COMMITTED fetch returns no records of an open transaction.",
         ((LogState, "last_stable_offset", _replaced_by(property(lambda self: self.high_watermark))),),
         (_K.DIRTY_READ, _K.ABORTED_READ),
         2,
     ),
     Safeguard(
         "aborted-list",
-        "A reader of committed records is told which transactions were aborted.",
-        ((PartitionLog, "aborted_transactions", _replaced_by(lambda self, offset, region: [])),),
+        "A READ_COMMITTED fetch returns the list of aborted transactions.",
+        ((LogReader, "aborted_transactions", _replaced_by(lambda self, offset, region: [])),),
         (_K.ABORTED_READ,),
         0,
     ),
     Safeguard(
         "offset-replay",
-        "Of two commits the later one counts.",
+        "The later of two offset commits takes effect.",
         ((OffsetStore, "replay", _first_offset_wins),),
         (_K.OFFSET_BACK, _K.COPY_DUPLICATE),
         1,
     ),
     Safeguard(
         "generations",
-        "Offsets are committed by members of the present generation only.",
+        "Only members of the present generation can commit offsets.",
         (
             (offset_commands, "_check_commit", _any_generation),
             (transactional_offsets, "_check", _any_generation),
@@ -340,21 +346,21 @@ SAFEGUARDS: Final = (
     ),
     Safeguard(
         "largest-timestamps",
-        "A stored batch states the largest timestamp that its records have.",
+        "The header of a stored batch states the largest timestamp of its records.",
         ((validation, "check_batch_records", _stated_timestamps_count),),
         (_K.WRONG_LOOKUP, _K.LOST_WRITE),
         0,
     ),
     Safeguard(
         "producer-ids",
-        "Producer ids begin above those that the logs have.",
-        ((Broker, "_settle_producer_ids", _replaced_by(_settles_nothing)),),
+        "Producer ids are allocated above those in the logs.",
+        ((broker, "settle_producer_ids", _replaced_by(_settles_nothing)),),
         (_K.LOST_WRITE, _K.TWO_VALUES, _K.ABORTED_READ),
         542,
     ),
     Safeguard(
         "suspended-retention",
-        "Topics that are adopted without their configuration keep every record.",
+        "Topics that are adopted without their configuration keep all records.",
         ((adoption, "SUSPENDED", _replaced_by({})),),
         (_K.LOST_WRITE,),
         9,
@@ -363,7 +369,7 @@ SAFEGUARDS: Final = (
         "internal-topics",
         "Internal topics keep their number of partitions.",
         ((topic_admin, "is_internal", _replaced_by(lambda name: False)),),
-        (_K.ODD_ANSWER, _K.OFFSET_BACK, _K.OFFSET_INVENTED),
+        (_K.INVALID_RESPONSE, _K.OFFSET_BACK, _K.OFFSET_INVENTED),
         1,
     ),
     Safeguard(
@@ -375,7 +381,7 @@ SAFEGUARDS: Final = (
     ),
     Safeguard(
         "delete-records",
-        "A start of the log is on the disk before DeleteRecords is answered.",
+        "A log start offset is on disk before the response to DeleteRecords.",
         (
             (_PendingRequest, "save", _replaced_by(lambda self: None)),
             (_PendingRequest, "wait", _answered_before_it_is_saved),
@@ -392,23 +398,22 @@ SAFEGUARDS: Final = (
     ),
     Safeguard(
         "monotonic-clock",
-        "Sessions and rebalances end by the monotonic clock.",
-        ((SimulatedSurroundings, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
-        ("expelled from", "no answer in", "gave up on", "still has members"),
+        "Sessions and rebalances time out by the monotonic clock.",
+        ((SimulatedEnvironment, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
+        ("expelled from", "no response in", "gave up on", "still has members"),
         22,
     ),
 )
 
 
-
 def run_without(safeguard: Safeguard, seed: int) -> Report:
     """Run a seed without a safeguard."""
-    with safeguard.switched_off():
+    with safeguard.disabled():
         return run_seed(seed, make_clients, looks_inside=False)
 
 
 def finding(safeguard: Safeguard, report: Report) -> str | None:
-    """What the checker found of that which was to be expected; None if nothing."""
+    """Return the first expected violation that the checker found; None if there is none."""
     texts = [f"s: {find.value}: " if isinstance(find, ViolationKind) else find for find in safeguard.finds]
     for failure in report.failures:
         if any(text in failure for text in texts):

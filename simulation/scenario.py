@@ -1,19 +1,19 @@
-"""What a seed stands for: the broker's configuration, the topics, the network's habits and the faults to come."""
+"""The scenario of a seed: broker configuration, topics, network and faults."""
 
 from random import Random
 from typing import Final, NamedTuple
 
-from odradek.simulation.network import NetworkHabits
+from odradek.simulation.machine.network import NetworkHabits
 
 GROUP_PARTITIONS: Final = 2
 TRANSACTION_PARTITIONS: Final = 2
 RETENTION_MS: Final = 6 * 3_600_000
-"""Longer than any run, and shorter than the age of old records."""
+"""Longer than any run, shorter than the age of old records."""
 _NEVER_MS: Final = 600_000
 
 
 class Topic(NamedTuple):
-    """A topic as it is created; `configs` are its properties. An aged topic gets old records, and no others."""
+    """A topic to create; `configs` are its properties. An aged topic receives old records only."""
 
     name: str
     partitions: int
@@ -25,22 +25,23 @@ class Topic(NamedTuple):
 
     @property
     def keeps_all(self) -> bool:
-        """Return whether retention deletes nothing, however old."""
+        """Return whether retention deletes no records, however old."""
         return self.configs["retention.ms"] == "-1"
 
 
 class FaultPlan(NamedTuple):
-    """Which faults come, and how often: `weights` by the name of the method in `faults`, `interval_s` on average."""
+    """The faults of a run: `weights` by method name of `Faults`, `interval_s` is the mean interval."""
 
     weights: dict[str, int]
     interval_s: float
 
 
 class Scenario(NamedTuple):
-    """All that is decided before a run begins. `duration_s`: how long clients work, and faults come.
+    """All properties of a run that are drawn before it begins.
 
-    `owned` are topics that one client each creates and deletes. `slow_thread_s`: how long work in a thread takes at
-    most.
+    duration_s: duration of the clients' work and of the faults
+    owned: topics that one client each creates and deletes
+    slow_thread_s: maximum duration of work on a thread
     """
 
     properties: dict[str, str]
@@ -54,18 +55,18 @@ class Scenario(NamedTuple):
 
     @property
     def groups_expire(self) -> bool:
-        """Return whether the broker looks for expired offsets while clients are at work."""
+        """Return whether the broker expires offsets while clients are running."""
         return int(self.properties["offsets.retention.check.interval.ms"]) < _NEVER_MS
 
 
 def draw(random: Random) -> Scenario:
-    """A scenario of chance."""
+    """Draw a scenario."""
     flush_before_acks = random.random() < 0.5
     faults = _faults(random)
     may_lose_store = "lose_store" in faults.weights
     properties = _properties(random, flush_before_acks)
     if may_lose_store:
-        # Of two logs of a partition nobody could tell which is the present one.
+        # With two logs of one partition it would be undefined which one is current.
         properties["log.dirs"] = "/data"
     return Scenario(
         properties=properties,
@@ -115,7 +116,7 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
 
 
 def _topics(random: Random, flush_before_acks: bool, *, may_lose_store: bool) -> tuple[Topic, ...]:
-    """With the store the configuration of topics is lost; what depends on it cannot be asked for then."""
+    """Draw the topics. If the metadata store may be lost, omit guarantees that depend on topic configuration."""
     topics = []
     retention_share = random.choice((0.0, 0.5))
     for name in ("one", "two", "three"):
@@ -146,7 +147,7 @@ def _topics(random: Random, flush_before_acks: bool, *, may_lose_store: bool) ->
 
 
 def _owned(random: Random, flush_before_acks: bool, *, may_lose_store: bool) -> tuple[Topic, ...]:
-    """Topics that keep what was acknowledged even when power is lost, unless their configuration may be."""
+    """Draw topics that keep acknowledged records even on power loss, unless their configuration may be lost."""
     topics = []
     for name in ("mine", "yours")[: random.choice((0, 0, 1, 1, 2))]:
         configs = {"internal.segment.bytes": str(random.choice((700, 3_000))), "flush.before.acks": "true"}
@@ -178,7 +179,7 @@ _RARER_FAULTS: Final[tuple[str, ...]] = (
 
 
 def _faults(random: Random) -> FaultPlan:
-    """Some of the faults, each more or less often; a twentieth of all seeds has none."""
+    """Draw faults with their weights; a twentieth of all seeds has none."""
     if random.random() < 0.05:
         return FaultPlan({}, 1.0)
     chosen = random.sample(_FAULTS, random.randint(1, 6))

@@ -1,4 +1,4 @@
-"""What is made before the clients begin: topics, and the finalised transaction.version."""
+"""Setup before the clients start: topics, and the finalized transaction.version."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ _UPGRADE, _SAFE_DOWNGRADE = 1, 2
 
 
 async def prepare(world: "World", scenario: Scenario) -> None:
-    """Make the topics of a scenario and set its transaction.version. Nothing goes wrong yet."""
+    """Create the topics of a scenario and set its transaction.version. There are no faults yet."""
     connection = await world.connect()
 
     async def ask(message: Any, version: int) -> Any:
@@ -27,7 +27,7 @@ async def prepare(world: "World", scenario: Scenario) -> None:
     request = CreateTopicsRequest(topics=[_creatable(topic) for topic in scenario.topics], timeout_ms=10_000)
     for row in (await ask(request, 7)).topics:
         if row.error_code != ErrorCode.NONE:
-            world.fail(f"topic {row.name} cannot be made: {row.error_code} {row.error_message}")
+            world.fail(f"topic {row.name} cannot be created: {row.error_code} {row.error_message}")
     update = UpdateFeaturesRequestFeatureUpdateKey(
         feature="transaction.version", max_version_level=scenario.transaction_version, upgrade_type=_SAFE_DOWNGRADE
     )

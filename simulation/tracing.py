@@ -1,4 +1,4 @@
-"""Messages in one readable line each."""
+"""One-line descriptions of messages for the trace."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _LONGEST = 600
 
 
 def describe(message: Message, version: int) -> str:
-    """A request or response: its name and version, and those of its fields that say something."""
+    """Describe a request or response: name, version, and the fields that differ from their defaults."""
     text = f"{type(message).__name__} v{version} {_fields(message, version)}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 

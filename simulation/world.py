@@ -1,4 +1,4 @@
-"""A simulated world: one clock, one network, one disk, one broker, and a seed that decides everything."""
+"""A simulated world: a clock, a network, a disk and a broker, determined by one seed."""
 
 import hashlib
 import logging
@@ -10,18 +10,18 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from odradek.protocol.schema import Message
-from odradek.replication.metadata_store import StoreUnavailableError
+from odradek.replication.metadata.store import StoreUnavailableError
 from odradek.server.broker import Broker
 from odradek.simulation import invariants, log_audit
-from odradek.simulation.broker_process import BrokerProcess
-from odradek.simulation.client_connection import SimulatedConnection
-from odradek.simulation.clock import SimulatedClock
-from odradek.simulation.disk import EPOCH_MS, SimulatedDisk
-from odradek.simulation.metadata import SimulatedMetadata
-from odradek.simulation.network import ByteStream, Network, NetworkHabits
-from odradek.simulation.threads import SimulatedThreads
+from odradek.simulation.machine.broker_process import BrokerProcess
+from odradek.simulation.machine.client_connection import SimulatedConnection
+from odradek.simulation.machine.clock import SimulatedClock
+from odradek.simulation.machine.disk import EPOCH_MS, SimulatedDisk
+from odradek.simulation.machine.metadata import SimulatedMetadata
+from odradek.simulation.machine.network import ByteStream, Network, NetworkHabits
+from odradek.simulation.machine.threads import SimulatedThreads
+from odradek.simulation.machine.wall_clock import WallClock
 from odradek.simulation.tracing import describe
-from odradek.simulation.wall_clock import WallClock
 
 Printer = Callable[[str], None]
 
@@ -29,13 +29,14 @@ ADDRESS = ("broker-0", 9092)
 
 
 class World:
-    """See `api.World` for what clients see of it. Made, `start`ed, then `run` until something.
+    """The simulated world. `api.World` is its interface for clients.
 
-    failures: what must not have happened and did
-    is_ending: the faults are over
-    compacted: topics whose logs may have gaps, whatever their configuration is by now
+    failures: descriptions of all failures of the run
+    is_ending: true once there are no more faults
+    compacted: topics whose logs may have gaps, whatever their present configuration
 
-    With `looks_inside` the broker's memory and files are examined as it goes; without, only clients judge it.
+    With `looks_inside` the broker's memory and files are checked after each step; otherwise only the clients' histories
+    are checked.
     """
 
     def __init__(
@@ -68,20 +69,20 @@ class World:
         self._print_line = print_line
         self._hash = hashlib.blake2b(digest_size=16)
 
-    # What clients may touch
+    # Interface for clients
 
     def now_ms(self) -> int:
-        """The right time, ms since 1970, which the clients' clocks show. The broker's machine has `wall_clock`."""
+        """The clients' wall clock, in ms since 1970. The broker's machine has `wall_clock`."""
         return EPOCH_MS + int(self.clock.seconds() * 1000)
 
     def sleep(self, seconds: float) -> "Deferred[None]":
-        """Fires after so many simulated seconds."""
+        """Return a Deferred that fires after `seconds` of simulated time."""
         deferred: Deferred[None] = Deferred()
         self.clock.callLater(seconds, deferred.callback, None)
         return deferred
 
     def connect(self, address: tuple[str, int] | None = None) -> "Deferred[SimulatedConnection]":
-        """Connect to a broker. Errs with ConnectionLost."""
+        """Connect to a broker. Fails with ConnectionLost."""
 
         def connected(stream: ByteStream) -> SimulatedConnection:
             return SimulatedConnection(self, stream)
@@ -89,23 +90,23 @@ class World:
         return self.network.connect(address or ADDRESS).addCallback(connected)
 
     def trace(self, text: str) -> None:
-        """Note a line, with the time."""
+        """Add a line to the trace, with the time."""
         self._hash.update(f"{self.clock.seconds():.9f} {text}\n".encode())
         self.note(text)
 
     def note(self, text: str) -> None:
-        """A line for who reads along."""
+        """Print a line that is not a part of the trace's hash."""
         if self._print_line is not None:
             self._print_line(f"{self.clock.seconds():10.4f} {text}")
 
-    # What the parts of the world use
+    # Interface for the parts of the world
 
     def new_random(self) -> Random:
-        """A source of chance of one's own, so that what one part draws does not change what the others do."""
+        """Return a separate source of random numbers, so that draws of one part do not affect the others."""
         return Random(self._random.getrandbits(64))
 
     def fail(self, what: str, error: BaseException | None = None) -> None:
-        """The run has failed."""
+        """Record a failure of the run."""
         if error is not None:
             what += "\n" + "".join(traceback.format_exception(error))
         self.failures.append(f"at {self.clock.seconds():.4f} s: {what}")
@@ -114,18 +115,18 @@ class World:
     def trace_message(
         self, arrow: str, client_id: str, correlation_id: int, message: Message, version: int
     ) -> None:
-        """Note a request or a response; the bytes themselves are noted when they arrive."""
+        """Print a request or a response; its bytes are hashed when they arrive."""
         if self._print_line is not None:
             self.note(f"{client_id} {arrow} {correlation_id} {describe(message, version)}")
 
     @property
     def is_printing(self) -> bool:
-        """Whether anybody reads the trace."""
+        """True if the trace is printed."""
         return self._print_line is not None
 
     @property
     def trace_hash(self) -> str:
-        """Of everything that has happened; two runs of a seed have the same."""
+        """Hash of all events; equal for all runs of a seed."""
         return self._hash.hexdigest()
 
     def _note_bytes(self, data: bytes) -> None:
@@ -133,14 +134,14 @@ class World:
         self._hash.update(data)
 
     def check_invariants(self, broker: Broker) -> None:
-        """What must hold after each step of a running broker."""
+        """Check the invariants of a running broker after a step."""
         if not self.looks_inside:
             return
         for what in invariants.violated(broker):
             self.fail(what)
 
     def audit(self, broker: Broker) -> None:
-        """Read every log of a broker and hold all else against it."""
+        """Read all logs of a broker and compare indexes and state with them."""
         if not self.looks_inside:
             return
         for log in broker.services.logs.all_logs():
@@ -149,17 +150,17 @@ class World:
                 self.fail(what)
 
     def check_rest(self, broker: Broker) -> None:
-        """What must hold when all clients are long gone."""
+        """Check the conditions that hold when all clients have ended long ago."""
         if self.looks_inside:
             for what in invariants.left_waiting(broker):
                 self.fail(what)
 
     def process_ended(self, how: str) -> None:
-        """A life of the broker is over."""
+        """Called when a life of the broker has ended."""
         self.on_broker_end(how)
 
     def start_failed(self, why: str) -> None:
-        """The broker refuses to start."""
+        """Called when the broker fails to start."""
         self.on_start_failure(why)
 
     def _crashed(self) -> None:
@@ -168,7 +169,7 @@ class World:
     # Running
 
     def start(self, coroutine: Any, name: str) -> "Deferred[Any]":
-        """Start a client's coroutine; an exception out of it is a failure of the run."""
+        """Start a client's coroutine; an uncaught exception in it fails the run."""
 
         def failed(failure: Any) -> None:
             self.fail(f"client {name} failed: {failure.value!r}", failure.value)
@@ -177,39 +178,39 @@ class World:
         return deferred.addErrback(failed)
 
     def run(self, until: Callable[[], bool], limit_s: float, most_steps: int = 1_000_000) -> bool:
-        """Let time pass until something holds (True), or for `limit_s` seconds more at most."""
+        """Advance time until a condition holds (True), by at most `limit_s` seconds."""
         end_s = self.clock.seconds() + limit_s
         last_step = self.clock.steps + most_steps
         while not until():
             if self.clock.seconds() > end_s or not self.clock.step():
                 return False
             if self.clock.steps > last_step:
-                self.fail(f"no end in sight after {most_steps} steps")
+                self.fail(f"the condition does not hold after {most_steps} steps")
                 return False
         return True
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Return whether a line of the log has an exception that nobody brought about, or asks for a report."""
+    """Return whether a log record has an unexpected exception or the text "please report it"."""
     if record.exc_info and isinstance(record.exc_info[1], StoreUnavailableError):
         return False
     return bool(record.exc_info) or "please report it" in record.msg
 
 
 class LogWatch(logging.Handler):
-    """What the broker logs goes into the trace; what it calls unexpected fails the run."""
+    """Log handler that adds the broker's log lines to the trace; unexpected errors fail the run."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.DEBUG if world.is_printing else logging.WARNING)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A line of the log."""
+        """Handle a log record."""
         world = self._world
         if not world.broker.is_alive:
             return
         if record.levelno < logging.WARNING:
-            # Not a part of the trace proper: it must be the same when nobody reads along.
+            # Not a part of the trace, whose hash must not depend on printing.
             world.note(f"log: {record.getMessage()}")
         elif world.looks_inside and record.levelno >= logging.ERROR and _is_unexpected(record):
             error = record.exc_info[1] if record.exc_info else None

@@ -1,7 +1,7 @@
 """The command line of pipelines: `odradek pipeline COMMAND FILE`.
 
-Exit codes: 0; 1 when something could not be done, with a line on standard error saying what; 2 for a wrong command
-line or a wrong file, with a line `file:line: message` for each mistake; 130 after Ctrl-C, but for `run`, which ends so.
+Exit codes: 0; 1 when a command failed, with a line on standard error; 2 for a wrong command line or a wrong file, with
+a line `file:line: message` for each mistake; 130 after Ctrl-C, except for `run`, which Ctrl-C stops normally.
 """
 
 import argparse
@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from odradek.spark_it import connections, reference, reset, running, status, validation
-from odradek.spark_it.checkpoint import CheckpointError
-from odradek.spark_it.group import ClusterError
-from odradek.spark_it.lock import DamagedLockError, LockError, read_lock, why_stateful
-from odradek.spark_it.problems import PipelineError
-from odradek.spark_it.source_settings import TopicSource
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.spec_reader import load
-from odradek.spark_it.times import instant_ms
+from odradek.spark_it.definition import reference
+from odradek.spark_it.definition.durations import instant_ms
+from odradek.spark_it.definition.problems import PipelineError
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.definition.source_keys import TopicSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.state import pid_lock, reset, status
+from odradek.spark_it.state.checkpoint import CheckpointError
+from odradek.spark_it.state.lock import DamagedLockError, LockError, read_lock, why_stateful
+from odradek.spark_it.validation import connections, report
 
 if TYPE_CHECKING:
-    from odradek.spark_it.cluster import Cluster
+    from odradek.spark_it.kafka.cluster import Cluster
 
 PROGRAM = "odradek pipeline"
 EXIT_FAILED = 1
@@ -32,11 +34,11 @@ EXIT_INTERRUPTED = 130
 
 
 class _FailedError(Exception):
-    """What could not be done, and why."""
+    """A failure of a command, with its reason."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; `--help` has the rest."""
+    """Reports a mistake in one line; `--help` has the rest."""
 
     def error(self, message: str) -> NoReturn:
         _say(f"{message} (see {self.prog} --help)")
@@ -64,45 +66,47 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    validating = command("validate", _validate, "check a pipeline's file and say what the pipeline guarantees")
-    validating.add_argument("--without-spark", action="store_true", help="leave out what only Spark sees")
-    validating.add_argument("--connect", action="store_true", help="look up topics, schemas and tables too")
-    runs = command("run", _run, "run a pipeline until it is asked to stop")
-    runs.add_argument("--available-now", action="store_true", help="take what is there and end")
-    runs.add_argument("--master", metavar="URL", help="Spark's master, in place of the file's")
+    validating = command("validate", _validate, "check a pipeline's file and print the pipeline's guarantee")
+    validating.add_argument("--without-spark", action="store_true", help="check only what needs no Spark")
+    validating.add_argument("--connect", action="store_true", help="check that topics, schemas and tables exist")
+    runs = command("run", _run, "run a pipeline until it is stopped")
+    runs.add_argument("--available-now", action="store_true", help="process the available records and exit")
+    runs.add_argument("--master", metavar="URL", help="Spark's master; overrides the file's")
     runs.add_argument("--rewind-last", action="store_true", help="repeat the last batch first, as after a crash")
-    command("status", _status, "show how far a pipeline is, running or stopped")
-    resetting = command("reset", _reset, "begin a stopped pipeline anew at another place")
+    command("status", _status, "show the progress and lag of a pipeline, running or stopped")
+    resetting = command("reset", _reset, "restart a stopped pipeline from other offsets")
     resetting.add_argument(
         "--to",
         type=_to,
         required=True,
         metavar="WHERE",
-        help="earliest; committed, where it is; or an instant such as 2026-01-01T00:00:00Z",
+        help="earliest; committed, the current position; or an instant such as 2026-01-01T00:00:00Z",
     )
-    resetting.add_argument("--execute", action="store_true", help="do it; without, only say what would happen")
-    command("test", _test, "run the tests that a pipeline's file has")
+    resetting.add_argument("--execute", action="store_true", help="do it; without this option only print the plan")
+    command("test", _test, "run the tests in a pipeline's file")
     replaying = command("replay-dlq", _replay, "send dead letters to the topics that they come from")
-    replaying.add_argument("--execute", action="store_true", help="do it; without, only say what would happen")
+    replaying.add_argument("--execute", action="store_true", help="do it; without this option only print the plan")
     replaying.add_argument(
         "--partly-written",
         choices=("send", "leave"),
-        help="what happens to records of which the sink may have other rows, which it would get again",
+        help="treatment of records of which the sink may already have other rows, which would be written again",
     )
     written = command("reference", _reference, "write the reference of all keys", of_file=False)
-    written.add_argument("--into", type=Path, metavar="PAGE", help="renew the reference in this page instead")
+    written.add_argument(
+        "--into", type=Path, metavar="PAGE", help="replace the reference in this page instead of printing it"
+    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code, or raises SystemExit with it."""
+    """Run a command; return the exit code, or raise SystemExit with it."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
     except PipelineError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
-    except (_FailedError, CheckpointError, LockError, reset.ResetError, running.AlreadyRunningError) as error:
+    except (_FailedError, CheckpointError, LockError, reset.ResetError, pid_lock.AlreadyRunningError) as error:
         _say(str(error))
     except OSError as error:
         _say(f"{error.filename or 'input or output'}: {error.strerror or error}")
@@ -113,19 +117,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    guaranteed, tables = validation.validate(pipeline), list[str]()
+    guaranteed, tables = report.validate(pipeline), list[str]()
     if not options.without_spark:
         try:
-            from odradek.spark_it import look
+            from odradek.spark_it.validation import spark_checks
         except ImportError as error:
-            _say(f"Spark has not looked at it: package {error.name} is missing (pip install 'odradek[spark]')")
+            _say(f"Spark did not analyse it: package {error.name} is missing (pip install 'odradek[spark]')")
         else:
             try:
-                looked = look.connect(pipeline, _say) if options.connect else (look.validate(pipeline, _say), [])
-            except look.FAILURES as error:
+                if options.connect:
+                    guaranteed, tables = spark_checks.connect(pipeline, _say)
+                else:
+                    guaranteed = spark_checks.validate(pipeline, _say)
+            except spark_checks.FAILURES as error:
                 raise _FailedError(str(error)) from None
-            guaranteed, tables = looked
-    _print([*validation.summary(pipeline, guaranteed), *tables])
+    _print([*report.summary(pipeline, guaranteed), *tables])
     if not options.connect:
         return 0
     return _with_cluster(pipeline, lambda cluster: _print(connections.found(pipeline, cluster)))
@@ -134,7 +140,7 @@ def _validate(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
     try:
-        from odradek.spark_it import runner
+        from odradek.spark_it.execution import runner
     except ImportError as error:
         raise _missing(error) from None
     chosen = runner.Options(options.available_now, options.master, options.rewind_last)
@@ -156,13 +162,13 @@ def _status(options: argparse.Namespace) -> int:
 
 def _reset(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    with running.exclusively(pipeline.state_folder):
+    with pid_lock.exclusively(pipeline.state_folder):
         return _with_cluster(pipeline, lambda cluster: _reset_held(pipeline, options, cluster))
 
 
 def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
-    from odradek.spark_it.fencing import fence_all
-    from odradek.spark_it.sinks import SinkError
+    from odradek.spark_it.exactly_once.fencing import fence_all
+    from odradek.spark_it.interfaces.sink import SinkError
 
     try:
         old = read_lock(pipeline.state_folder)
@@ -185,21 +191,21 @@ def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Clust
 
 def _test(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    validation.validate(pipeline)
+    report.validate(pipeline)
     try:
-        from odradek.spark_it import look
+        from odradek.spark_it.validation import spark_checks
     except ImportError as error:
         raise _missing(error) from None
     try:
-        return 0 if look.test(pipeline, _put) else EXIT_FAILED
-    except look.FAILURES as error:
+        return 0 if spark_checks.test(pipeline, _put) else EXIT_FAILED
+    except spark_checks.FAILURES as error:
         raise _FailedError(str(error)) from None
 
 
 def _replay(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
     try:
-        from odradek.spark_it import replay
+        from odradek.spark_it.dead_letters import replay
     except ImportError as error:
         raise _missing(error) from None
 
@@ -238,7 +244,7 @@ def _load(path: Path) -> Pipeline:
 
 def _with_cluster(pipeline: Pipeline, do: Callable[["Cluster"], int]) -> int:
     try:
-        from odradek.spark_it.cluster import Cluster
+        from odradek.spark_it.kafka.cluster import Cluster
     except ImportError as error:
         raise _missing(error) from None
     try:

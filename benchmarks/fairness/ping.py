@@ -30,7 +30,7 @@ now_ns = time.perf_counter_ns
 class Delays(NamedTuple):
     """Delays in ms. `count` includes the requests that fell due during a delay."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     p50_ms: float
     p999_ms: float
     max_ms: float

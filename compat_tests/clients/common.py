@@ -241,6 +241,11 @@ class Admin(Closing):
         raise NotImplementedError
 
 
+def numbers(records: Iterable[Received]) -> list[int]:
+    """The values of records, each a number as text."""
+    return [int(record.value or b"") for record in records]
+
+
 def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received]:
     """Polls until `count` records have come; AssertionError if they do not come in time."""
     records: list[Received] = []

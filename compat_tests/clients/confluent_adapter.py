@@ -3,11 +3,21 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka import admin as library
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # none is exported explicitly
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from compat_tests.clients import common
 from compat_tests.clients.common import ClientError, Message, Partition, Received, Sent
@@ -41,6 +51,10 @@ def _translated() -> Iterator[None]:
         raise ClientError(error.__cause__.args[0].code(), error.__cause__.args[0]) from error
 
 
+def _note(answers: dict[int, tuple[Any, Any]], number: int, error: Any, message: Any) -> None:
+    answers[number] = (error, message)
+
+
 def _ignore(_: object) -> None:
     """Connection errors end up in what the scenarios see; they are not logged besides."""
 
@@ -72,9 +86,7 @@ class Producer(common.Producer):
         count = 0
         with _translated():
             for m in messages:
-                self._produce_one(
-                    topic, m, lambda error, told, n=count: answers.__setitem__(n, (error, told))
-                )
+                self._produce_one(topic, m, partial(_note, answers, count))
                 count += 1
             self._producer.flush(TIMEOUT_S)
         assert len(answers) == count, f"{count - len(answers)} of {count} records got no answer"
@@ -149,15 +161,16 @@ class Consumer(common.Consumer):
     def subscribe(
         self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
     ) -> None:
+        if listener is None:
+            self._consumer.subscribe(list(topics))
+            return
+
         def tell(what: str) -> Callable[[Any, list[TopicPartition]], None]:
             return lambda _, partitions: listener(what, sorted((p.topic, p.partition) for p in partitions))
 
-        if listener:
-            self._consumer.subscribe(
-                list(topics), on_assign=tell("assigned"), on_revoke=tell("revoked"), on_lost=tell("lost")
-            )
-        else:
-            self._consumer.subscribe(list(topics))
+        self._consumer.subscribe(
+            list(topics), on_assign=tell("assigned"), on_revoke=tell("revoked"), on_lost=tell("lost")
+        )
 
     def assign(self, partitions: Sequence[Partition]) -> None:
         start = confluent_kafka.OFFSET_END if self._reset == "latest" else confluent_kafka.OFFSET_BEGINNING
@@ -228,7 +241,8 @@ def _received(m: Any) -> Received:
 
 class Admin(common.Admin):
     def __init__(self, bootstrap: str) -> None:
-        self._admin = library.AdminClient({"bootstrap.servers": bootstrap, "error_cb": _ignore})
+        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "error_cb": _ignore}
+        self._admin = AdminClient(settings)
 
     def create_topic(
         self,
@@ -239,14 +253,14 @@ class Admin(common.Admin):
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        topic = library.NewTopic(name, partitions, replication_factor, config=dict(configs or {}))
+        topic = NewTopic(name, partitions, replication_factor, config=dict(configs or {}))
         self._wait(self._admin.create_topics([topic], validate_only=validate_only))
 
     def delete_topic(self, name: str) -> None:
         self._wait(self._admin.delete_topics([name]))
 
     def create_partitions(self, topic: str, total: int) -> None:
-        self._wait(self._admin.create_partitions([library.NewPartitions(topic, total)]))
+        self._wait(self._admin.create_partitions([NewPartitions(topic, total)]))
 
     def topics(self) -> set[str]:
         return set(self._admin.list_topics(timeout=TIMEOUT_S).topics)
@@ -256,7 +270,7 @@ class Admin(common.Admin):
         return len(described.partitions)
 
     def describe_configs(self, topic: str) -> dict[str, common.TopicConfig]:
-        resource = library.ConfigResource(library.ResourceType.TOPIC, topic)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
         answer = self._wait(self._admin.describe_configs([resource]))
         return {name: common.TopicConfig(entry.value, entry.is_default) for name, entry in answer.items()}
 
@@ -264,8 +278,8 @@ class Admin(common.Admin):
         self.alter_config(topic, name, "SET", value)
 
     def alter_config(self, topic: str, name: str, operation: str, value: str | None) -> None:
-        entry = library.ConfigEntry(name, value, incremental_operation=library.AlterConfigOpType[operation])
-        resource = library.ConfigResource(library.ResourceType.TOPIC, topic, incremental_configs=[entry])
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType[operation])
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         self._wait(self._admin.incremental_alter_configs([resource]))
 
     def groups(self) -> set[str]:
@@ -293,7 +307,7 @@ class Admin(common.Admin):
         return self._wait(self._admin.delete_records([TopicPartition(*partition, before)])).low_watermark
 
     def list_offset(self, partition: Partition, which: str) -> int:
-        spec = getattr(library.OffsetSpec, which)()
+        spec = getattr(OffsetSpec, which)()
         return self._wait(self._admin.list_offsets({TopicPartition(*partition): spec})).offset
 
     def describe_cluster(self) -> common.Cluster:

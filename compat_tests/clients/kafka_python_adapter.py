@@ -53,7 +53,7 @@ def _check(answer: object) -> None:
     """Raises for an error that kafka-python gives back as a class, a text or a name."""
     if isinstance(answer, type) and issubclass(answer, kafka.errors.KafkaError):
         if answer is not kafka.errors.NoError:
-            raise ClientError(answer.errno, answer.__name__)
+            raise ClientError(getattr(answer, "errno", -1), answer.__name__)
     elif isinstance(answer, str) and answer != "OK":
         numbered = re.match(r"\[Error (-?\d+)\]", answer)
         named = getattr(kafka.errors, answer.split(":")[0].strip(), None)

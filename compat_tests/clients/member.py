@@ -36,6 +36,7 @@ class Member:
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self) -> None:
+        assert self._process.stdout is not None
         for line in self._process.stdout:
             self.events.append(json.loads(line))
 
@@ -68,6 +69,7 @@ class Member:
 
     def leave(self) -> None:
         """Closes the consumer in the library's way and waits for the end of the process."""
+        assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(20)
 

@@ -105,7 +105,9 @@ def read_whole(bootstrap: str, topic: str, partitions: int, isolation: str, time
             for message in consumer.consume(1000, timeout=0.2):
                 error = message.error()
                 if error is None:
-                    log[message.partition()].append(Stored(message.offset(), message.value()))
+                    index, offset, value = message.partition(), message.offset(), message.value()
+                    assert index is not None and offset is not None and value is not None
+                    log[index].append(Stored(offset, value))
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     unfinished.discard(message.partition())
                 elif not error.retriable():

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from odradek.coordinator.group_shard import GroupShard
-from odradek.coordinator.result import CoordinatorRecord, Result
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard import GroupShard
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import CoordinatorRecord, CoordinatorResult
 from odradek.coordinator.steps import Steps
 from odradek.protocol.errors import ErrorCode
 
@@ -24,10 +24,13 @@ class Marker(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A result, or a marker if that is None, whose records are in the log from `base_offset` on, but not replicated."""
+    """A result, or a marker if that is None, whose records are in the log from `base_offset` on, but not replicated.
+
+    A result without records waits for those before it.
+    """
 
     base_offset: int
-    result: Result | None
+    result: CoordinatorResult | None
 
 
 class Driver:
@@ -99,9 +102,11 @@ class Driver:
         context = RequestContext(api_version=version, client_id=client, client_host="/10.0.0.1")
         self.take(getattr(self.shard, name)(request, context, token, self.now_ms, **more))
 
-    def take(self, result: Result) -> None:
+    def take(self, result: CoordinatorResult) -> None:
         """Do what a result asks for."""
-        if not result.records:
+        if not result.records and result.after_offset >= self.high_watermark:
+            self.held.append(Held(len(self.log), result))
+        elif not result.records:
             self._send(result)
         elif self.refused is not None:
             error, self.refused = self.refused, None
@@ -111,10 +116,10 @@ class Driver:
             base_offset = len(self.log)
             self._append(result)
             is_replicated = not self.is_holding and not self.held
-            self.shard.on_appended(result, base_offset, is_replicated=is_replicated)
+            self.shard.on_appended(result, base_offset, self.now_ms, is_replicated=is_replicated)
             self._hold(Held(base_offset, result))
 
-    def _append(self, result: Result) -> None:
+    def _append(self, result: CoordinatorResult) -> None:
         for record in result.records:
             if result.producer is not None:
                 self.producers[len(self.log)] = result.producer.producer_id
@@ -133,8 +138,10 @@ class Driver:
             self.shard.on_replicated(base_offset + 1)
         else:
             self.take(self.shard.on_written(result, base_offset, self.now_ms))
+        if self.held and self.held[0].result is not None and not self.held[0].result.records:
+            self.release()
 
-    def _send(self, result: Result) -> None:
+    def _send(self, result: CoordinatorResult) -> None:
         for token, response in result.replies:
             assert token in self.asked, f"answer to unknown token {token}"
             assert token not in self.answered, f"token {token} answered twice"

@@ -16,15 +16,16 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from odradek.coordinator.record_types import (
+from odradek.coordinator.groups.records import (
     OffsetCommitKey,
     read_group_metadata_value,
     read_key,
     read_offset_commit_value,
 )
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard_state import DeletedTopic
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.result import CoordinatorRecord
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import DeletedTopic, RequestContext
 from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -150,6 +151,10 @@ class Player(logging.Handler):
     def do_hold(self) -> None:
         self.driver.is_holding = True
 
+    def do_refuse(self, error: str) -> None:
+        """The next append fails."""
+        self.driver.refused = ErrorCode[error]
+
     def do_written(self) -> None:
         self.driver.is_holding = False
         self.driver.release()
@@ -162,7 +167,7 @@ class Player(logging.Handler):
 class GroupPlayer(Player):
     """Commands of the group coordinator."""
 
-    logger_name = "odradek.coordinator.group"
+    logger_name = "odradek.coordinator.groups.classic.group"
 
     def __init__(self) -> None:
         super().__init__(Driver())
@@ -176,10 +181,6 @@ class GroupPlayer(Player):
     def do_start(self, **settings: str) -> None:
         self.use(Driver(GroupSettings(**{name: int(value) for name, value in settings.items()})))
         self.driver.load()
-
-    def do_refuse(self, error: str) -> None:
-        """The next append fails."""
-        self.driver.refused = ErrorCode[error]
 
     def do_state(self, group: str = "g") -> None:
         (described,) = self.driver.shard.describe_groups([group], RequestContext(api_version=6))

@@ -2,8 +2,7 @@
 
 import pytest
 
-from odradek.coordinator.group_shard import GroupShard, Phase
-from odradek.coordinator.record_types import (
+from odradek.coordinator.groups.records import (
     GroupMetadataValue,
     GroupMetadataValueMemberMetadata,
     OffsetCommitValue,
@@ -11,8 +10,10 @@ from odradek.coordinator.record_types import (
     offset_commit_record,
     offset_commit_tombstone,
 )
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import DeletedTopic, RequestContext
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard import CoordinatorState, GroupShard
+from odradek.coordinator.groups.shard_state import DeletedTopic
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.tests.driver import Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -52,7 +53,7 @@ def fetched(shard, *, require_stable=False, topic_id=bytes(16)):
 
 def test_while_loading_only_heartbeats_are_well():
     shard = new_shard()
-    assert shard.phase is Phase.LOADING
+    assert shard.coordinator_state is CoordinatorState.LOADING
     beat = shard.heartbeat(HeartbeatRequest(group_id="g"), CONTEXT, "A", 0)
     assert beat.replies[0].response.error_code == ErrorCode.NONE
     nameless = shard.heartbeat(HeartbeatRequest(group_id=""), CONTEXT, "A", 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.coordinator import offset_requests as requests
+from odradek.coordinator.groups import offset_wire as requests
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.offset_commit import (
     OffsetCommitRequest,

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.coordinator import group as group_module
-from odradek.coordinator.consumer_protocol import subscribed_topics
-from odradek.coordinator.group import Group
-from odradek.coordinator.member import Member
+from odradek.coordinator.groups.classic import group as group_module
+from odradek.coordinator.groups.classic.consumer_protocol import subscribed_topics
+from odradek.coordinator.groups.classic.group import Group
+from odradek.coordinator.groups.classic.member import Member
 from odradek.coordinator.partitioning import java_string_hash, partition_for, utf16_length
 from odradek.coordinator.tests.driver import subscription
 from odradek.coordinator.timers import DeadlineHeap
@@ -119,7 +119,7 @@ def test_deadlines_fire_as_from_a_plain_table(steps):
         if step == "set":
             order += 1
             table[key,] = (number, order)
-            heap.schedule((key,), number, lambda effects, now_ms, order=order: order)
+            heap.schedule((key,), number, lambda result, now_ms, order=order: order)
         elif step == "cancel":
             table.pop((key,), None)
             heap.cancel((key,))
@@ -138,8 +138,8 @@ def test_deadlines_fire_as_from_a_plain_table(steps):
 def test_heartbeats_do_not_make_the_heap_grow():
     heap = DeadlineHeap(lambda: monotonic_ms)
     for monotonic_ms in range(10_000):
-        heap.schedule(("member",), 10, lambda effects, now_ms: None)
+        heap.schedule(("member",), 10, lambda result, now_ms: None)
         heap.cancel(("sync",))
-        heap.schedule(("sync",), 5, lambda effects, now_ms: None)
+        heap.schedule(("sync",), 5, lambda result, now_ms: None)
         heap.pop_due(monotonic_ms)
     assert len(heap._heap) <= 4

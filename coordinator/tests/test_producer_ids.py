@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.coordinator.producer_ids import ProducerIdManager
+from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 

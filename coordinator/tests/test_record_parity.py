@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from odradek.coordinator.record_types import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from odradek.coordinator.transaction_records import TransactionLogKey, TransactionLogValue
+from odradek.coordinator.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from odradek.coordinator.transactions.records import TransactionLogKey, TransactionLogValue
 from odradek.protocol.tests.java_oracle import Oracle, check, java_gateway
 from odradek.protocol.tests.values import RandomSource, make, versions_of
 

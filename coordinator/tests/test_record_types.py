@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.coordinator.group import Group
-from odradek.coordinator.record_types import (
+from odradek.coordinator.groups.classic.generation_records import creation_record, group_from_record
+from odradek.coordinator.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
     GroupMetadataValueMemberMetadata,
@@ -87,7 +87,7 @@ WRITTEN = {
     "commit tombstone": (offset_commit_tombstone("g", "t", 3), "000100016700017400000003", None),
     "group tombstone": (group_metadata_tombstone("g"), "0002000167", None),
     "group created": (
-        Group("g", state_since_ms=NOW_MS).creation_record(),
+        creation_record("g", NOW_MS),
         "0002000167",
         "0003000000000000ffffffff0000018bcfe5680000000000",
     ),
@@ -167,7 +167,7 @@ def test_every_version_of_a_group_is_read(version):
     assert member.rebalance_timeout == (60_000 if version >= 1 else -1)
     assert (member.session_timeout, member.subscription, member.assignment) == (10_000, b"\x01\x02", b"\x03")
     assert encode(value, version) == bytes.fromhex(METADATA_VERSIONS[version])[2:]
-    group = Group.from_record("g", value)
+    group = group_from_record("g", value)
     assert group.members["c-1"].rebalance_timeout_ms == (60_000 if version >= 1 else 10_000)
 
 
@@ -176,7 +176,7 @@ def test_every_version_of_an_empty_group_is_read(version):
     value = read_group_metadata_value(bytes.fromhex(EMPTY_VERSIONS[version]))
     assert (value.protocol_type, value.generation, value.protocol, value.leader) == ("", 9, None, None)
     assert value.members == []
-    group = Group.from_record("g", value)
+    group = group_from_record("g", value)
     assert (group.state.value, group.generation_id) == ("Empty", 9)
     assert (group.protocol_type, group.state_since_ms) == (None, None)
 

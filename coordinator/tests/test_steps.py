@@ -2,16 +2,19 @@
 
 import pytest
 
-from odradek.coordinator import offset_expiry, topic_deletion, transaction_expiry
-from odradek.coordinator.group import EMPTY
-from odradek.coordinator.offsets import OffsetStore
-from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import DEADLINES_PER_TICK, DeletedTopic, RequestContext
+from odradek.coordinator.groups import offset_expiry, topic_deletion
+from odradek.coordinator.groups.classic.group import EMPTY
+from odradek.coordinator.groups.offsets import OffsetStore
+from odradek.coordinator.groups.records import OffsetCommitValue, offset_commit_record
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard_state import DeletedTopic
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.steps import pieces
 from odradek.coordinator.tests.driver import Driver, subscription
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
-from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.coordinator.timers import DEADLINES_PER_TICK
+from odradek.coordinator.transactions import expiry as transaction_expiry
+from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -2,19 +2,13 @@
 
 import pytest
 
-from odradek.coordinator.transaction import (
-    COMPLETE_COMMIT,
-    EMPTY,
-    ONGOING,
-    PREPARE_COMMIT,
-    Transaction,
-)
-from odradek.coordinator.transaction_records import (
+from odradek.coordinator.transactions.records import (
     read_transaction_key,
     read_transaction_value,
     transaction_record,
     transaction_tombstone,
 )
+from odradek.coordinator.transactions.transaction import COMPLETE_COMMIT, EMPTY, ONGOING, PREPARE_COMMIT, Transaction
 from odradek.protocol.types import DecodeError
 
 NOW_MS = 1_700_000_000_000
@@ -74,7 +68,9 @@ def test_records_are_kafkas(name):
     assert record.value.hex() == expected
     assert read_transaction_key(record.key) == "transactión"
 
-    read = Transaction.from_record("t", read_transaction_value(record.value))
+    value = read_transaction_value(record.value)
+    read = Transaction.of_first_record("t", value)
+    read.apply(value, None)
     assert (read.state, read.producer_id, read.producer_epoch) == (
         change.state,
         change.producer_id,
@@ -92,7 +88,7 @@ def test_records_are_kafkas(name):
             change.next_producer_id,
             change.client_version,
         )
-    assert (read.last_producer_epoch, read.pending, read.unmarked) == (-1, None, None)
+    assert (read.last_producer_epoch, read.is_pending, read.unmarked) == (-1, False, None)
 
 
 def test_a_tombstone_has_no_value():

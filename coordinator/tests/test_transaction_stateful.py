@@ -7,7 +7,8 @@ What must hold whatever comes, most of it read off the log:
 - markers are written for the last decision only, and of its kind; never two on their way to a partition
 - the end is written only after every partition has its marker
 - who was told of success finds it in the log, and everything decided comes to its end
-- replaying the log gives the state that is live
+- after every step, the state that clients get is the one loaded from the replicated part of the log, and the state with
+  the unreplicated records is the one loaded from the whole log
 """
 
 import random
@@ -18,7 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
-from odradek.coordinator.transaction import (
+from odradek.coordinator.transactions.records import (
+    TransactionLogValue,
+    read_transaction_key,
+    read_transaction_value,
+    transaction_record,
+)
+from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.shard_state import TransactionShardState
+from odradek.coordinator.transactions.transaction import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     MAX_EPOCH,
@@ -27,15 +36,9 @@ from odradek.coordinator.transaction import (
     PREPARE_COMMIT,
     PREPARED,
     TRANSITIONS,
+    Transaction,
     TransactionState,
 )
-from odradek.coordinator.transaction_records import (
-    TransactionLogValue,
-    read_transaction_key,
-    read_transaction_value,
-    transaction_record,
-)
-from odradek.coordinator.transaction_settings import TransactionSettings
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -289,10 +292,10 @@ class TransactionMachine(RuleBasedStateMachine):
         while self.driver.held:
             self.driver.release()
 
-    @precondition(lambda self: self.driver.held)
     @rule(error=WRITE_ERRORS)
     def lose_write(self, error):
-        self.driver.fail(error)
+        """The next append fails."""
+        self.driver.refused = error
 
     @precondition(lambda self: self.driver.markers)
     @rule(which=st.integers(0, 5), is_odd=st.booleans())
@@ -319,20 +322,24 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.held or self.driver.markers)
     @rule(kept=st.integers(0, 3), marked=st.integers(0, 3))
     def crash(self, kept, marked):
-        """Of what is under way, some writes and some markers still arrive; their answers do not."""
+        """Of what is under way, some writes stay in the log and some markers still arrive; their answers do not."""
         driver = self.driver
         arrived = driver.markers[:marked]
         for outcome, partition in arrived:
             self.apply_marker(outcome, partition)
         # Nothing is acknowledged to the next coordinator: it has all markers written again.
-        writes = list(driver.held)
+        ends = [*[held.base_offset for held in driver.held], len(driver.log)]
+        driver.truncate(ends[min(kept, len(ends) - 1)])
         driver.held.clear()
         driver.markers.clear()
         driver.is_holding = False
-        for result in writes[:kept]:
-            for record in result.records:
-                driver.log.append(record)
-                self.note_record(record)
+        driver.refused = None
+        self.last = {}
+        for written in map(Written, driver.log):
+            if written.value is None:
+                self.last.pop(written.transactional_id, None)
+            else:
+                self.last[written.transactional_id] = written
         self.lost |= driver.asked - driver.answered.keys()
         for name, last in self.last.items():
             if last.state in PREPARED:
@@ -368,25 +375,42 @@ class TransactionMachine(RuleBasedStateMachine):
             transaction.client_version,
         )
 
+    def loaded(self, end_offset=None):
+        """The transactions that a shard loads from the log up to an offset."""
+        fresh = self.driver.new_shard()
+        self.driver.coordinator_epoch -= 1
+        self.driver.replay_into(fresh, end_offset)
+        return fresh._state.transactions
+
     @invariant()
     def replayed_is_live(self):
         if not hasattr(self, "driver"):
             return
-        fresh = self.driver.new_shard()
-        self.driver.coordinator_epoch -= 1
-        self.driver.replay_into(fresh)
-        replayed = fresh._state.transactions
+        replicated, latest = self.loaded(self.driver.high_watermark), self.loaded()
         for name, transaction in self.live.items():
-            if name not in replayed:
-                assert transaction.producer_epoch <= 0 and not transaction.partitions, "live, but not in the log"
-                continue
-            expected = replayed[name]
-            in_memory = transaction.has_failed_epoch_fence or (transaction.pending and self.version < 2)
-            if in_memory and transaction.state is ONGOING:
-                assert transaction.producer_epoch - expected.producer_epoch in (0, 1)
-                expected.producer_epoch = transaction.producer_epoch
-            assert self.fields(transaction) == self.fields(expected)
-        assert replayed.keys() <= self.live.keys()
+            record = transaction.unreplicated
+            if name in replicated:
+                assert self.fields(transaction) == self.fields(replicated[name])
+            else:
+                assert record is not None and transaction.producer_epoch == -1, "live, but not in the log"
+            if record is None:
+                assert self.fields(transaction) == self.fields(latest[name])
+            elif record.value is None:
+                assert name not in latest
+            else:
+                following = Transaction.of_first_record(name, record.value)
+                following.apply(record.value, None)
+                assert self.fields(following) == self.fields(latest[name])
+        assert replicated.keys() <= self.live.keys()
+        assert self.last.keys() == latest.keys() <= self.live.keys()
+        for name, written in self.last.items():
+            transaction = latest[name]
+            assert (transaction.state, (transaction.producer_id, transaction.producer_epoch)) == (
+                written.state, written.producer,
+            )  # fmt: skip
+            assert transaction.partitions.keys() == written.partitions
+            assert transaction.timeout_ms == written.value.transaction_timeout_ms
+            assert transaction.last_update_ms == written.value.transaction_last_update_timestamp_ms
 
     @invariant()
     def what_is_decided_goes_on(self):
@@ -395,18 +419,20 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         driver = self.driver
         waits = {outcome.transactional_id for outcome, _ in driver.markers}
-        waits |= {read_transaction_key(record.key) for result in driver.held for record in result.records}
-        waits |= {outcome.transactional_id for result in driver.held for outcome in result.outcomes}
+        results = [held.result for held in driver.held]
+        waits |= {read_transaction_key(record.key) for result in results for record in result.records}
+        waits |= {outcome.transactional_id for result in results for outcome in result.outcomes}
         for name, transaction in self.live.items():
             if transaction.state in PREPARED:
-                assert transaction.pending is not None
+                assert transaction.end is not None
                 assert name in waits or ("completion", name) in driver.shard._state.timers
-            elif transaction.pending is not None:
+            elif transaction.is_pending:
                 assert name in waits
 
     def end(self):
         """When nothing fails any more, everything comes to its end."""
         driver = self.driver
+        driver.refused = None
         self.write_all()
         for _ in range(10):
             while driver.markers:
@@ -416,7 +442,7 @@ class TransactionMachine(RuleBasedStateMachine):
             driver.wait(driver.settings.marker_retry_backoff_max_ms)
         for transaction in self.live.values():
             assert transaction.state not in PREPARED
-            assert transaction.pending is None
+            assert not transaction.is_pending
         assert driver.parked <= self.lost
         for name, position in self.told:
             states = [item.state for item in map(Written, driver.log[:position]) if item.transactional_id == name]
@@ -473,7 +499,7 @@ def step(machine, rng, name):
         machine.hold()
     elif name == "write" and driver.held:
         machine.write(is_last=chance(0.4))
-    elif name == "lose_write" and driver.held:
+    elif name == "lose_write":
         machine.lose_write(rng.choice((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)))
     elif name == "mark" and driver.markers:
         machine.mark(rng.randrange(6), is_odd=chance(0.1))
@@ -489,13 +515,26 @@ def step(machine, rng, name):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_long_walks(seed):
+    walk(seed)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(TransactionShardState, "replay"), (TransactionShardState, "replicated_up_to"), (Transaction, "_take_fields")],
+)
+def test_a_broken_replay_is_noticed(monkeypatch, part, name):
+    monkeypatch.setattr(part, name, lambda *args, **how: None)
+    with pytest.raises(AssertionError):
+        for seed in range(SEEDS):
+            walk(seed)
+
+
+def walk(seed):
     rng = random.Random(seed)
     machine = TransactionMachine()
     machine.begin(version=(2, 2, 1, 0)[seed % 4], epoch=rng.choice((-1, 5, MAX_EPOCH - 4, MAX_EPOCH - 2)))
     for _ in range(STEPS):
         step(machine, rng, rng.choices(list(WEIGHTS), WEIGHTS.values())[0])
         machine.what_is_decided_goes_on()
-        if rng.random() < 0.2:
-            machine.replayed_is_live()
-    machine.replayed_is_live()
+        machine.replayed_is_live()
     machine.end()

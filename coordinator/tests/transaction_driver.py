@@ -1,13 +1,12 @@
 """Drives one transaction shard the way a server does: `Driver`, and markers besides."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from odradek.coordinator.result import Result, TransactionOutcome
+from odradek.coordinator.result import CoordinatorResult, TransactionOutcome
 from odradek.coordinator.tests.driver import Driver
-from odradek.coordinator.transaction_settings import TransactionSettings
-from odradek.coordinator.transaction_shard import TransactionShard
+from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.shard import TransactionShard
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 FIRST_PRODUCER_ID = 1000
@@ -17,7 +16,6 @@ class TransactionDriver(Driver):
     """A transaction shard, its log, its clock, and the markers it wants written.
 
     Markers are written at once, or wait in `markers` while `is_holding_markers`. Each load is a new coordinator epoch.
-    A held write is in the log only when it is released, so that it may still fail: a change is pending until then.
     """
 
     def __init__(self, settings: TransactionSettings | None = None) -> None:
@@ -29,7 +27,6 @@ class TransactionDriver(Driver):
         self.on_outcome: Callable[[TransactionOutcome], None] = lambda outcome: None
         self.settings: Any = settings or TransactionSettings()
         super().__init__(self.settings)
-        self.held: deque[Any] = deque()
 
     def new_shard(self) -> Any:
         self.coordinator_epoch += 1
@@ -46,31 +43,7 @@ class TransactionDriver(Driver):
         self.next_producer_id += 1
         return self.next_producer_id - 1
 
-    def take(self, result: Result) -> None:
-        if result.records and (self.is_holding or self.held):
-            self.held.append(result)
-        elif result.records:
-            self._write(result)
-        else:
-            self._send(result)
-
-    def release(self) -> None:
-        self._write(self.held.popleft())
-
-    def fail(self, error: ErrorCode) -> None:
-        """The oldest held write fails."""
-        self.take(self.shard.on_write_failed(self.held.popleft(), error, self.now_ms))
-
-    def resign(self) -> None:
-        self.take(self.shard.resign(self.now_ms))
-
-    def _write(self, result: Result) -> None:
-        base_offset = len(self.log)
-        self._append(result)
-        self.shard.on_appended(result, base_offset)
-        self.take(self.shard.on_written(result, base_offset, self.now_ms))
-
-    def _send(self, result: Result) -> None:
+    def _send(self, result: CoordinatorResult) -> None:
         super()._send(result)
         for outcome in result.outcomes:
             self.on_outcome(outcome)

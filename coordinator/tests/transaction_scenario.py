@@ -13,15 +13,15 @@ from odradek.coordinator.result import CoordinatorRecord, TransactionOutcome
 from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once
 from odradek.coordinator.tests.scenario import Player
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
-from odradek.coordinator.transaction import STATE_NAMES, TransactionState
-from odradek.coordinator.transaction_records import (
+from odradek.coordinator.transactions.records import (
     TransactionLogValue,
     TransactionLogValuePartitionsSchema,
     read_transaction_key,
     read_transaction_value,
     transaction_record,
 )
-from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.transaction import STATE_NAMES, TransactionState
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from odradek.protocol.messages.add_partitions_to_txn import (
@@ -62,7 +62,7 @@ def topics_of(text: str) -> list[AddPartitionsToTxnRequestAddPartitionsToTxnTopi
 class TransactionPlayer(Player):
     """Commands of the transaction coordinator."""
 
-    logger_name = "odradek.coordinator.transaction"
+    logger_name = "odradek.coordinator.transactions.transaction"
     driver: TransactionDriver
 
     def __init__(self) -> None:
@@ -77,7 +77,8 @@ class TransactionPlayer(Player):
         self.driver.load()
 
     def do_crash(self) -> None:
-        """What is not written is lost, and so is what should follow from it."""
+        """What is not replicated is lost, and so is what should follow from it."""
+        self.driver.truncate(self.driver.high_watermark)
         self.driver.held.clear()
         self.driver.markers.clear()
         self.driver.is_holding = False
@@ -168,10 +169,6 @@ class TransactionPlayer(Player):
             transactional_id=t, producer_id=producer_id, producer_epoch=epoch, committed=kind == "commit"
         )
         self.driver.call("end_txn", token, request, int(v))
-
-    def do_failed(self, error: str) -> None:
-        self.driver.is_holding = False
-        self.driver.fail(ErrorCode[error])
 
     def do_hold_markers(self) -> None:
         self.driver.is_holding_markers = True

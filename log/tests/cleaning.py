@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from odradek.log.filesystem import FileSystem
 from odradek.log.log_manager import LogManager
-from odradek.log.partition_log import Origin, PartitionLog
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import FileSystem
 from odradek.log.tests.managers import opened
+from odradek.log.validation.batch import Origin
 from odradek.protocol.records import (
     BatchHeader,
     ControlType,

@@ -5,11 +5,13 @@ from random import Random
 from typing import Any
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import FileSystem, MemoryFileSystem
-from odradek.log.found_directories import KnownPartitions
-from odradek.log.log_directory import parse_directory_name
-from odradek.log.log_manager import LogManager, LogManagerSettings
+from odradek.log.log_manager import LogManager
+from odradek.log.management.settings import LogManagerSettings
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import FileSystem
+from odradek.log.storage.found_directories import KnownPartitions
+from odradek.log.storage.log_directory import parse_directory_name
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.records import build_batch
 
 ONE_THREAD = LogManagerSettings(num_recovery_threads_per_data_dir=1)

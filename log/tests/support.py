@@ -1,13 +1,13 @@
 """What the log's tests share: batches, a log in memory, and reading it back."""
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.long_validation import check_in_steps
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import open_partition_log
-from odradek.log.validation import LongValidation
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.validation.batch import LongValidation
+from odradek.log.validation.long_batch import check_in_steps
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.records import Codec, build_batch, iter_batches, iter_records, read_header, rebuild_batch
-from odradek.protocol.streaming import run_steps
 
 NOW_MS = 1_700_000_000_000
 LOG_DIRECTORY = "/data"

@@ -2,7 +2,7 @@
 
 import weakref
 
-from odradek.log.background import STEP_S, Schedule, Sweep
+from odradek.log.background.tasks import STEP_S, Schedule, Sweep
 
 
 class Clock:

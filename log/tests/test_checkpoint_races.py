@@ -7,15 +7,18 @@ from random import Random
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.background import run_inline
-from odradek.log.checkpoint_file import OffsetCheckpointFile
-from odradek.log.filesystem import DiskFullError, MemoryFileSystem, SimulatedCrash
-from odradek.log.log_directory import ALL_CHECKPOINTS
+from odradek.log.background.tasks import run_inline
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage import checkpoints
+from odradek.log.storage.checkpoint_file import OffsetCheckpointFile
+from odradek.log.storage.filesystem import DiskFullError
+from odradek.log.storage.log_directory import ALL_CHECKPOINTS
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, opened, run_until
 from odradek.log.tests.threads import Threads
+
+pytestmark = pytest.mark.slow
 
 START, RECOVERY = "log-start-offset-checkpoint", "recovery-point-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"

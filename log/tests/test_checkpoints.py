@@ -4,9 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log import checkpoints
-from odradek.log.checkpoints import MalformedFileError, MetaProperties, format_java_properties, parse_java_properties
-from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.storage import checkpoints
+from odradek.log.storage.checkpoints import (
+    MalformedFileError,
+    MetaProperties,
+    format_java_properties,
+    parse_java_properties,
+)
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 
 PATH = "/d/file"
 TOPIC_ID = bytes(range(16))

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.log import checkpoints
-from odradek.log.cleanable import find_target, group_segments
+from odradek.log.background.pacing import Pacer
+from odradek.log.compaction.cleanable import find_target, group_segments
+from odradek.log.compaction.offset_map import OffsetMap
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem, OsFileSystem, SimulatedCrash
 from odradek.log.log_manager import LogManager
-from odradek.log.offset_map import OffsetMap
-from odradek.log.pacing import Pacer
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import OsFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.cleaning import (
     COMPACT,
     T0,
@@ -31,7 +32,7 @@ from odradek.log.tests.cleaning import (
 from odradek.log.tests.managers import ONE_THREAD, run_due
 from odradek.log.tests.support import misnumbered
 from odradek.log.tests.threads import Threads
-from odradek.protocol.compression import Codec
+from odradek.protocol.batches.compression import Codec
 from odradek.protocol.records import ControlType, build_batch, iter_batches, iter_records
 
 # What is due
@@ -245,6 +246,7 @@ def test_sequence_goes_on_after_compaction_and_a_crash() -> None:
     fs.crash()
     log = open_manager(fs).all_logs()[0]
     put(log, (b"a", b"3"), producer_id=5, producer_epoch=0, base_sequence=1)
+    assert records(log) == [(1, b"a", b"2"), (2, b"a", b"3")]
 
 
 # Transactions
@@ -522,6 +524,7 @@ def prepare_for_crash(fs: MemoryFileSystem) -> tuple[LogManager, list[tuple[int,
     return manager, records(log)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_brings_back() -> None:
     now_ms = T0 + 5000
     points = 0

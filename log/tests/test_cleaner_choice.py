@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.cleanable import find_target
-from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.compaction.cleanable import find_target
+from odradek.log.storage import checkpoints
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import (
     T0,
     batches,

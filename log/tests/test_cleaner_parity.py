@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import OsFileSystem
 from odradek.log.log_manager import LogManager
-from odradek.log.partition_log import Origin
+from odradek.log.storage.filesystem import OsFileSystem
 from odradek.log.tests.managers import ONE_THREAD
+from odradek.log.validation.batch import Origin
 from odradek.protocol.records import (
     Codec,
     ControlType,

@@ -4,8 +4,9 @@ import errno
 
 import pytest
 
-from odradek.log.checkpoints import CLEAN_SHUTDOWN_FILE, read_leader_epochs
-from odradek.log.filesystem import DiskFullError, MemoryFileSystem, _MemoryLock
+from odradek.log.storage.checkpoints import CLEAN_SHUTDOWN_FILE, read_leader_epochs
+from odradek.log.storage.filesystem import DiskFullError
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock
 from odradek.log.tests.cleaning import mark, put
 from odradek.log.tests.managers import ONE_THREAD, append, opened
 from odradek.log.tests.threads import Threads
@@ -32,7 +33,7 @@ class Syncs:
 @pytest.fixture(params=["at once", "one by one"])
 def way(request, monkeypatch):
     if request.param == "one by one":
-        monkeypatch.setattr(_MemoryLock, "sync_file_system", lambda self: False)
+        monkeypatch.setattr(MemoryLock, "sync_file_system", lambda self: False)
     return request.param
 
 
@@ -71,7 +72,7 @@ def test_one_sync_is_for_all_logs():
 
 
 def test_where_each_is_synced_each_file_is_so_once(monkeypatch):
-    monkeypatch.setattr(_MemoryLock, "sync_file_system", lambda self: False)
+    monkeypatch.setattr(MemoryLock, "sync_file_system", lambda self: False)
     fs = MemoryFileSystem()
     few, many = with_logs(fs, 5), with_logs(MemoryFileSystem(), 25)
     counts = []
@@ -113,9 +114,9 @@ def test_a_log_that_changed_is_closed(way, change):
     with_logs(fs, 2, 3).close(0)
     manager = opened(fs, [DIRECTORY])
     log = manager.get("t", 0)
-    assert log._is_untouched
+    assert log.flusher.is_untouched
     change(log)
-    assert not log._is_untouched
+    assert not log.flusher.is_untouched
     end_offset = log.log_end_offset
     manager.close(0)
     fs.crash(lose_names=True)
@@ -128,7 +129,7 @@ def test_a_log_of_an_unclean_stop_is_closed_although_nothing_was_written(way):
     fs.crash()
     fs._held.clear()
     manager = opened(fs, [DIRECTORY])
-    assert not manager.get("t", 0)._is_untouched
+    assert not manager.get("t", 0).flusher.is_untouched
     manager.close(0)
     fs.crash(lose_names=True)
     assert len(contents(fs, 2)) == 2
@@ -145,7 +146,7 @@ def test_a_failed_sync_of_all_is_followed_by_one_of_each():
 
 @pytest.mark.parametrize("path", [".log", ".index", ".timeindex", "leader-epoch"])
 def test_a_file_that_cannot_be_synced_makes_the_stop_unclean(monkeypatch, path):
-    monkeypatch.setattr(_MemoryLock, "sync_file_system", lambda self: False)
+    monkeypatch.setattr(MemoryLock, "sync_file_system", lambda self: False)
     fs = MemoryFileSystem()
     manager = with_logs(fs, 3)
     fs.fail("sync", error=errno.EIO, path_contains=path)
@@ -178,7 +179,7 @@ def test_a_full_disk_makes_the_stop_unclean(way):
 
 
 def test_a_crash_at_any_moment_of_the_stop_loses_nothing(way):
-    from odradek.log.filesystem import SimulatedCrash
+    from odradek.log.storage.memory_filesystem import SimulatedCrash
 
     operations = 0
     while True:

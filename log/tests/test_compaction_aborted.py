@@ -5,11 +5,12 @@ import os
 
 import pytest
 
-from odradek.log import cleaner as cleaner_module
-from odradek.log.compaction_process import ProcessWorker
-from odradek.log.filesystem import File, MemoryFileSystem, OsFileSystem
+from odradek.log.compaction import cleaner as cleaner_module
+from odradek.log.compaction.process import ProcessWorker
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import File, OsFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
 from odradek.log.tests.threads import Threads
 from odradek.protocol.records import ControlType

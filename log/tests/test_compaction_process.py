@@ -10,15 +10,15 @@ from queue import SimpleQueue
 
 import pytest
 
-from odradek.log import cleaner as cleaner_module
-from odradek.log import compaction_process
-from odradek.log.compaction_process import ProcessWorker
-from odradek.log.compaction_run import Cancelled, WorkerLost, WorkerStalled
-from odradek.log.filesystem import OsFileSystem
-from odradek.log.partition_log import Origin
+from odradek.log.compaction import cleaner as cleaner_module
+from odradek.log.compaction import process as compaction_process
+from odradek.log.compaction.process import ProcessWorker
+from odradek.log.compaction.run import Cancelled, WorkerLost, WorkerStalled
+from odradek.log.compaction.worker_pipe import Heartbeat, WorkerPipe, wait_for
+from odradek.log.storage.filesystem import OsFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
 from odradek.log.tests.managers import ONE_THREAD, run_due
-from odradek.log.worker_pipe import Heartbeat, WorkerPipe, wait_for
+from odradek.log.validation.batch import Origin
 from odradek.protocol.records import Codec, ControlType, build_batch, empty_batch, read_header
 
 DEADLINE_SECONDS = 20
@@ -374,7 +374,7 @@ def test_what_goes_wrong_in_the_process_is_told(tmp_path, workers):
 
 PARENT = """
 import os, signal
-from odradek.log.compaction_process import ProcessWorker
+from odradek.log.compaction.process import ProcessWorker
 print(ProcessWorker().pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -4,11 +4,11 @@ import errno
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, open_manager, put, records, roll
 from odradek.log.tests.threads import Threads
-from odradek.protocol.streaming import run_steps
+from odradek.protocol.batches.streaming import run_steps
 
 TIMES = pytest.mark.parametrize("timestamp", [T0, -1])
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}

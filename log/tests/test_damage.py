@@ -9,17 +9,18 @@ from typing import NamedTuple
 
 import pytest
 
-from odradek.log import checkpoints
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.log_manager import LogManager, LogManagerSettings
-from odradek.log.partition_log import Origin
+from odradek.log.log_manager import LogManager
+from odradek.log.management.settings import LogManagerSettings
 from odradek.log.recovery import DamagedLogError
+from odradek.log.storage import checkpoints
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import DIRECTORY, NOW_MS, append, config, idempotent, open_log, read_all
+from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.record_batch import crc_is_valid
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import crc_is_valid
 from odradek.protocol.records import ControlType, build_batch, build_control_batch, iter_records
-from odradek.protocol.streaming import run_steps
 
 SMALL = config(segment_index_bytes=600, internal_segment_bytes=500, index_interval_bytes=0)
 COUNT = 40

@@ -5,14 +5,15 @@ import re
 import pytest
 
 from odradek.log import retention
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segment import CorruptSegmentError, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import CorruptSegmentError
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests import managers
 from odradek.log.tests.managers import opened, run_until
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.streaming import run_steps
 
 DIRECTORIES = ("/data/a",)
 SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "4096", "retention.ms": "1000000000"}
@@ -92,7 +93,7 @@ def test_damage_that_is_found_anywhere_is_of_this_log_alone(what, monkeypatch, c
     if what == "retention":
         monkeypatch.setattr(retention, "count_deletable", fail)
     elif what == "cleaner":
-        monkeypatch.setattr("odradek.log.cleaner.find_target", fail)
+        monkeypatch.setattr("odradek.log.compaction.cleaner.find_target", fail)
     else:
         monkeypatch.setattr(Segment, "append", fail)
         monkeypatch.setattr(Segment, "append_batches", fail)

@@ -4,14 +4,16 @@ import struct
 
 import pytest
 
-from odradek.log.compaction import Filter, Transactions
-from odradek.log.offset_map import OffsetMap
+from odradek.log.compaction.offset_map import OffsetMap
+from odradek.log.compaction.rules import Filter, Transactions
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
-from odradek.protocol.compression import Codec, compress
-from odradek.protocol.crc import crc32c
+from odradek.protocol.batches.compression import Codec, compress
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import MAX_DECOMPRESSED_BYTES, build_batch, iter_records, read_header
-from odradek.protocol.streaming import run_steps
+
+pytestmark = pytest.mark.slow
 
 LARGE = 1 << 30
 COUNT = 100

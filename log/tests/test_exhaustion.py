@@ -6,22 +6,22 @@ from random import Random
 
 import pytest
 
-from odradek.log import checkpoints, descriptors
-from odradek.log.filesystem import (
+from odradek.log.log_manager import LogManager
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage import checkpoints, descriptors
+from odradek.log.storage.filesystem import (
     DiskFullError,
     ExhaustedError,
     LogDirFailure,
-    MemoryFileSystem,
     OsFileSystem,
     ShortageError,
     storage_error,
 )
-from odradek.log.log_manager import LogManager
-from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, append, folders, opened, run_until
 from odradek.log.tests.threads import Threads
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.streaming import run_steps
 
 PATH = "/data/a"
 CONFIG = {"internal.segment.bytes": "400", "index.interval.bytes": "1", "file.delete.delay.ms": "1000"}

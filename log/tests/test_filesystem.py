@@ -8,15 +8,10 @@ from threading import Thread
 
 import pytest
 
-from odradek.log import file_lock, filesystem, syncfs
-from odradek.log.file_lock import LockedError
-from odradek.log.filesystem import (
-    MemoryFileSystem,
-    OsFileSystem,
-    SimulatedCrash,
-    remove_if_exists,
-    write_atomically,
-)
+from odradek.log.storage import file_lock, filesystem, syncfs
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.filesystem import OsFileSystem, remove_if_exists, write_atomically
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 
 
 @pytest.fixture(params=["os", "memory"])

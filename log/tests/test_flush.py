@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from odradek.log.filesystem import LogDirFailure
+from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.tests.support import NOW_MS, append, config, open_log, read_all
 
 

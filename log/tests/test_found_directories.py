@@ -1,13 +1,15 @@
 """What a start makes of the directories that it finds, on the in-memory file system."""
 
 import logging
+from contextlib import suppress
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.filesystem import LogDirFailure, MemoryFileSystem
-from odradek.log.found_directories import KnownPartitions, find_partitions, shown
 from odradek.log.log_manager import LogManager
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import LogDirFailure
+from odradek.log.storage.found_directories import KnownPartitions, find_partitions, shown
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, known, make_manager, opened
 
 SEGMENT = "00000000000000000000.log"
@@ -65,7 +67,7 @@ def test_a_partition_that_nobody_knows_is_served_for_adoption() -> None:
     checkpoints.write_partition_metadata(fs, "/data/a/with-id-9999", TOPIC_ID)
     manager = start(fs, KnownPartitions())
     assert served(manager) == [("old", 3), ("with-id", 9999)]
-    assert sorted(manager.found_logs()) == [("old", 3, None, -1), ("with-id", 9999, TOPIC_ID, -1)]
+    assert sorted(manager.found_logs()) == [("old", 3, None, -1, -1), ("with-id", 9999, TOPIC_ID, -1, -1)]
     assert find_partitions(fs, "/data/a", is_topic_name) == ["old-3", "with-id-9999"]
     assert find_partitions(fs, "/absent", is_topic_name) == []
 
@@ -114,7 +116,7 @@ def test_a_partition_whose_files_are_damaged_is_found() -> None:
     checkpoints.write_offsets(fs, "/data/a/log-start-offset-checkpoint", {("t", 0): 9})
     manager = start(fs, KnownPartitions())
     assert served(manager) == []
-    assert manager.found_logs() == [("t", 0, TOPIC_ID, -1)]
+    assert manager.found_logs() == [("t", 0, TOPIC_ID, -1, -1)]
 
 
 def test_a_directory_that_cannot_be_looked_into_takes_the_log_directory_offline() -> None:
@@ -166,6 +168,15 @@ def test_a_hole_in_a_log_to_adopt_may_be_compaction_s(ids: dict[str, bytes], end
     assert found.log_end_offset == end_offset
     # From now on its configuration is the store's, and may be another than the one it was compacted by.
     fs.crash()
+    reopened = make_manager(fs, ["/data/a"])
+    reopened.open(0, known({"t": NEW_ID}))
+    found = reopened.get("t", 0)
+    assert found is not None
+    assert found.log_end_offset == end_offset
+    # Rebuilt indexes lower the recovery point to a segment below the hole.
+    fs.crash()
+    with suppress(FileNotFoundError):
+        fs.remove("/data/a/recovery-point-offset-checkpoint")
     reopened = make_manager(fs, ["/data/a"])
     reopened.open(0, known({"t": NEW_ID}))
     found = reopened.get("t", 0)

@@ -7,11 +7,13 @@ from itertools import combinations
 
 import pytest
 
-from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
 from odradek.log.log_manager import LogManager
-from odradek.log.partition_log import Origin, PartitionLog
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import DIRECTORIES, NEW_ID, TOPIC_ID, folders, opened, run_due, run_until
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
+from odradek.log.validation.batch import Origin
 from odradek.protocol.records import ControlType, build_control_batch
 
 PATH = "/data/a"
@@ -185,7 +187,7 @@ def beside_a_damaged_log() -> tuple[MemoryFileSystem, LogManager]:
     manager = opened(fs, DIRECTORIES)
     manager.create_log("t", 0, TOPIC_ID, 0)
     fs.make_directory("/data/b/t-0")
-    manager._offline["t", 0] = "/data/b/t-0"
+    manager.table.offline["t", 0] = "/data/b/t-0"
     return fs, manager
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.index import IndexOffsetError, OffsetIndex, TimeIndex
+from odradek.log.segments.index import IndexOffsetError, OffsetIndex, TimeIndex
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 
 BASE = 1000
 

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from odradek.log import producer_state
-from odradek.log.filesystem import MemoryFileSystem, SimulatedCrash
+from odradek.log.producers import state as producer_state
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import opened
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
 from odradek.log.tests.threads import Threads

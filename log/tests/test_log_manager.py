@@ -9,20 +9,16 @@ from random import Random
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.checkpoints import MetaProperties
 from odradek.log.config import LogConfig
-from odradek.log.file_lock import LockedError
-from odradek.log.filesystem import (
-    DiskFullError,
-    LogDirFailure,
-    MemoryFileSystem,
-    OsFileSystem,
-    SimulatedCrash,
-    write_atomically,
-)
-from odradek.log.log_directory import InconsistentMetaError, marked_name, parse_directory_name
-from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager
+from odradek.log.log_manager import LogManager
+from odradek.log.management.loading import DuplicateLogError
+from odradek.log.management.log_directories import AllLogDirsFailed
+from odradek.log.storage import checkpoints
+from odradek.log.storage.checkpoints import MetaProperties
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure, OsFileSystem, write_atomically
+from odradek.log.storage.log_directory import InconsistentMetaError, marked_name, parse_directory_name
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import (
     DIRECTORIES,
     NEW_ID,
@@ -603,6 +599,7 @@ def live_through(fs: MemoryFileSystem, flushed: dict[tuple[str, int], list[bytes
     manager.close(now_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.parametrize("lose_names", [False, True])
 def test_a_crash_at_any_point_loses_nothing_that_was_flushed(seed: int | None, lose_names: bool) -> None:

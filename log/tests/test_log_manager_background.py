@@ -3,13 +3,11 @@
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.filesystem import (
-    LogDirFailure,
-    MemoryFileSystem,
-)
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import (
     DIRECTORIES,
     NEW_ID,
@@ -147,6 +145,7 @@ def test_retention_that_was_to_go_on_leaves_a_deleted_log_alone() -> None:
     assert manager.online_directories == ["/data/a"]
 
 
+@pytest.mark.slow
 def test_sweeps_visit_a_few_logs_at_a_time() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"], {"flush.ms": "0"})
@@ -160,6 +159,7 @@ def test_sweeps_visit_a_few_logs_at_a_time() -> None:
     assert all(log.flushed_offset == 1 for log in manager.all_logs())
 
 
+@pytest.mark.slow
 def test_a_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> None:
     """Its directory may be gone: to look for segments to delete would take the log directory offline."""
     fs = MemoryFileSystem()
@@ -250,7 +250,7 @@ def test_one_sync_of_a_log_at_a_time_shared_by_all_who_came_during_the_last() ->
     log.roll(0)
     flush("second")
     flush("third")
-    manager._flush_if_due(log, 0)
+    manager.flush_task.visit(log, 0)
     assert len(threads.waiting) == 1
     threads.run()
     assert ended == [("first", None, 1), ("second", None, 2), ("third", None, 2)]

@@ -7,12 +7,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
-from odradek.log.partition_log import Origin
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import NOW_MS, batch, config, open_log, read_all
+from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import Codec
-from odradek.protocol.streaming import run_steps
 
 
 class LogAgainstList(RuleBasedStateMachine):
@@ -157,7 +158,7 @@ class LogAgainstList(RuleBasedStateMachine):
                 continue
             self.add(end, values, self.time)
         self.fs.heal()
-        self.log.failure = None
+        self.log.state.failure = None
         self.log.update_high_watermark(self.log.log_end_offset)
 
     @invariant()

@@ -6,18 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.log import validation
-from odradek.log.long_validation import check_in_steps
-from odradek.log.partition_log import Origin
-from odradek.log.record_check import MOST_RECORD_ERRORS, RejectedRecordsError
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
-from odradek.log.validation import LongValidation, check_batch
-from odradek.protocol.batch_builder import put_varint
-from odradek.protocol.compression import Codec, compress
-from odradek.protocol.crc import crc32c
+from odradek.log.validation import batch as validation
+from odradek.log.validation.batch import LongValidation, Origin, check_batch
+from odradek.log.validation.long_batch import check_in_steps
+from odradek.log.validation.record import MOST_RECORD_ERRORS, RejectedRecordsError
+from odradek.protocol.batches.batch_builder import put_varint
+from odradek.protocol.batches.compression import Codec, compress
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.streaming import ThreadCall, run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import HEADER, build_batch, iter_records, read_header
-from odradek.protocol.streaming import ThreadCall, run_steps
 
 LARGE = 1 << 27
 MANY = validation.MOST_RECORDS_AT_ONCE + 1

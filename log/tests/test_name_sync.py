@@ -2,9 +2,10 @@
 
 import errno
 
-from odradek.log.background import run_inline
-from odradek.log.filesystem import DiskFullError, MemoryFileSystem
-from odradek.log.removals import Removals
+from odradek.log.background.tasks import run_inline
+from odradek.log.management.removals import Removals
+from odradek.log.storage.filesystem import DiskFullError
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import opened
 from odradek.log.tests.test_closing import DIRECTORY, Syncs
 from odradek.log.tests.threads import Threads

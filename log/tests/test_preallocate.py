@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem, OsFileSystem, ends_in_zeros
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import OsFileSystem, ends_in_zeros
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import clean, make_log, put, records, roll
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log, read_all
 

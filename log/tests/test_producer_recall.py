@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.log import producer_recall
-from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.producers import in_flight_batches as producer_recall
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
 from odradek.protocol.errors import ErrorCode, KafkaError
 

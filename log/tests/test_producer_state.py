@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.producer_snapshots import CorruptSnapshotError, decode_snapshot, encode_snapshot
-from odradek.log.producer_state import ProducerState
-from odradek.protocol.crc import crc32c
+from odradek.log.producers.snapshots import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from odradek.log.producers.state import ProducerState
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 MAX = 2**31 - 1

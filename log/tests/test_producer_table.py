@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from odradek.log import producer_table
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager
-from odradek.log.producer_entry import BatchMark, ProducerEntry
-from odradek.log.producer_expiry import ProducerExpiry
-from odradek.log.producer_table import RECORD, ProducerTable
+from odradek.log.management.producer_expiry import ProducerExpiryTask
+from odradek.log.producers import table as producer_table
+from odradek.log.producers.entry import BatchMark, ProducerEntry
+from odradek.log.producers.table import RECORD, ProducerTable
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, opened
 
 
@@ -134,7 +134,7 @@ def test_expiry_looks_at_a_bounded_number_at_a_time(monkeypatch) -> None:
         return idle_since(self, timestamp_ms, end, most)
 
     monkeypatch.setattr(ProducerTable, "idle_since", note)
-    step = ProducerExpiry(manager.all_logs, lambda: 1003)
+    step = ProducerExpiryTask(manager.all_logs, lambda: 1003)
     for log in manager.all_logs():
         log.producer_state.expiration_ms = 1000
     looked_at.append(0)

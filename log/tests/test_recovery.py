@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem, SimulatedCrash, remove_if_exists
-from odradek.log.partition_log import Origin
-from odradek.log.producer_snapshots import encode_snapshot
-from odradek.log.producer_state import ProducerState
-from odradek.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from odradek.log.producers.snapshots import encode_snapshot
+from odradek.log.producers.state import ProducerState
+from odradek.log.segments.segment_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import LogDirFailure, OsFileSystem, remove_if_exists
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.support import (
     DIRECTORY,
     LOG_DIRECTORY,
@@ -22,8 +22,9 @@ from odradek.log.tests.support import (
     open_log,
     read_all,
 )
+from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.records import ControlType, build_control_batch
-from odradek.protocol.streaming import run_steps
 
 SMALL = config(segment_index_bytes=600, internal_segment_bytes=500, index_interval_bytes=0)
 

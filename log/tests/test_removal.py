@@ -5,8 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
 from odradek.log.log_manager import LogManager
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, opened
 from odradek.log.tests.threads import Threads
 

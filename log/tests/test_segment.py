@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.segment import CorruptSegmentError, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import CorruptSegmentError
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import config
 from odradek.protocol.records import build_batch
 

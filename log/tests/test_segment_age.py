@@ -2,15 +2,16 @@
 
 import pytest
 
-from odradek.log.background import run_inline
-from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.background.tasks import run_inline
+from odradek.log.management.age_verifier import AgeVerifier
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segment_age import AgeVerifier, read_largest_timestamp
+from odradek.log.segment_age import read_largest_timestamp
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, opened, run_until
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
 from odradek.log.tests.threads import Threads
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.records import Codec, build_batch, stamp_timestamps
-from odradek.protocol.streaming import run_steps
 
 DAY = 86_400_000
 FIRST_CHECK_MS = 30_000

@@ -3,9 +3,9 @@
 import pytest
 
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec, build_batch, empty_batch, read_header, stamp_timestamps
-from odradek.protocol.streaming import run_steps
 
 T = NOW_MS - 1000
 

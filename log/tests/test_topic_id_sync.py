@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, append, opened
 from odradek.log.tests.threads import Threads
 

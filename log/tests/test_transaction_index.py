@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.transaction_index import (
+from odradek.log.segments.transaction_index import (
     AbortedTransaction,
     BlockSummaries,
     CorruptTransactionIndexError,
     TransactionIndex,
 )
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 
 PATH = "/data/00000000000000000000.txnindex"
 

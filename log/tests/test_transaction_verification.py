@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.producer_state import ProducerState
+from odradek.log.producers.state import ProducerState
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 OLD = ErrorCode.INVALID_PRODUCER_EPOCH

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log.partition_log import Origin
-from odradek.log.record_check import RejectedRecordsError
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
-from odradek.log.validation import is_sound_first
-from odradek.protocol.crc import crc32c
+from odradek.log.validation.batch import Origin, is_sound_first
+from odradek.log.validation.record import RejectedRecordsError
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import wrap_int64
+from odradek.protocol.batches.record_chain import check_records
+from odradek.protocol.batches.record_shape import check_record
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import wrap_int64
-from odradek.protocol.record_chain import check_records
-from odradek.protocol.record_shape import check_record
 from odradek.protocol.records import (
     Codec,
     ControlType,
@@ -25,7 +25,6 @@ from odradek.protocol.records import (
     iter_records,
     read_header,
 )
-from odradek.protocol.streaming import run_steps
 
 HOUR_MS = 3_600_000
 
@@ -434,7 +433,8 @@ def test_changed_record_bytes_never_pass_the_quick_checks_alone(data):
     except InvalidRecordError:
         return
     if is_sound_first(memoryview(whole)):
-        check_record(memoryview(whole)[61:], 0)
+        _, offset_delta, _, end = check_record(memoryview(whole)[61:], 0)
+        assert (offset_delta, end) == (0, len(whole) - 61)
 
 
 @pytest.mark.parametrize("properties", [{}, {"cleanup_policy": "compact"}, {"message_timestamp_type": "LogAppendTime"}])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager
+from odradek.log.storage import checkpoints
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, append, opened, set_monotonic
 from odradek.log.tests.support import NOW_MS
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from odradek.log.background import Done, run_inline
+from odradek.log.background.tasks import Done, run_inline
 
 
 class Threads:

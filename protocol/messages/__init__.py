@@ -1,4 +1,4 @@
-"""The messages of Kafka 4.3 that Odradek speaks, a module for each API, imported when the API is first used."""
+"""Messages of Kafka 4.3: one module for each served API, imported when the API is first used."""
 
 import re
 from importlib import import_module
@@ -46,16 +46,16 @@ API_NAMES: Final = {
     74: "ListConfigResources",
     75: "DescribeTopicPartitions",
 }
-"""Kafka's name of each API, by key."""
+"""Kafka's API names by key."""
 
 
 def request_class(key: int) -> type[Message]:
-    """The request of an API. Raises `KeyError` if there is none."""
+    """Return the request class of an API. Raises `KeyError` for an API without one."""
     return _message_class(API_NAMES[key], "Request")
 
 
 def response_class(key: int) -> type[Message]:
-    """The response of an API. Raises `KeyError` if there is none."""
+    """Return the response class of an API. Raises `KeyError` for an API without one."""
     return _message_class(API_NAMES[key], "Response")
 
 

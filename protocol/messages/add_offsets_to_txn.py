@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32, Int64
 
 
 class AddOffsetsToTxnRequest(Message, key=25, versions="0-4", flexible=3):
-    """Adds a group's offsets to a transaction (KIP-98)."""
+    """Add a group's offsets to a transaction (KIP-98)."""
 
     transactional_id: str
     producer_id: Int64
@@ -14,7 +14,7 @@ class AddOffsetsToTxnRequest(Message, key=25, versions="0-4", flexible=3):
 
 
 class AddOffsetsToTxnResponse(Message, key=25, versions="0-4", flexible=3):
-    """Whether the offsets belong to the transaction."""
+    """Result of adding the offsets."""
 
     throttle_time_ms: Int32
     error_code: Int16

@@ -18,7 +18,7 @@ class AddPartitionsToTxnRequestAddPartitionsToTxnTransaction(Struct):
 
 
 class AddPartitionsToTxnRequest(Message, key=24, versions="0-5", flexible=3):
-    """Adds partitions to transactions; brokers ask in batches, or only verify (KIP-98, KIP-890)."""
+    """Add partitions to transactions, or only verify them; brokers send batches (KIP-98, KIP-890)."""
 
     transactions: list[AddPartitionsToTxnRequestAddPartitionsToTxnTransaction] = field(since=4)
     v3_and_below_transactional_id: str = field(until=3)
@@ -43,7 +43,7 @@ class AddPartitionsToTxnResponseAddPartitionsToTxnResult(Struct):
 
 
 class AddPartitionsToTxnResponse(Message, key=24, versions="0-5", flexible=3):
-    """Which partitions belong to the transactions."""
+    """Result for each partition."""
 
     throttle_time_ms: Int32
     error_code: Int16 = field(since=4)

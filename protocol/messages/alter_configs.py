@@ -16,7 +16,7 @@ class AlterConfigsRequestAlterConfigsResource(Struct):
 
 
 class AlterConfigsRequest(Message, key=33, versions="0-2", flexible=2):
-    """Replaces the configuration of resources."""
+    """Replace the configuration of resources."""
 
     resources: list[AlterConfigsRequestAlterConfigsResource]
     validate_only: bool
@@ -30,7 +30,7 @@ class AlterConfigsResponseAlterConfigsResourceResponse(Struct):
 
 
 class AlterConfigsResponse(Message, key=33, versions="0-2", flexible=2):
-    """Which resources were changed."""
+    """Result for each resource."""
 
     throttle_time_ms: Int32
     responses: list[AlterConfigsResponseAlterConfigsResourceResponse]

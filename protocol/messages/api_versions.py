@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32, Int64
 
 
 class ApiVersionsRequest(Message, key=18, versions="0-4", flexible=3):
-    """Asks which APIs and versions the broker serves (KIP-35, KIP-511)."""
+    """List the APIs and versions that the broker serves (KIP-35, KIP-511)."""
 
     client_software_name: str = field(since=3)
     client_software_version: str = field(since=3)
@@ -30,7 +30,7 @@ class ApiVersionsResponseFinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Message, key=18, versions="0-4", flexible=3):
-    """The APIs and versions served, and the features (KIP-584)."""
+    """Served APIs with their versions, and features (KIP-584)."""
 
     error_code: Int16
     api_keys: list[ApiVersionsResponseApiVersion]

@@ -15,7 +15,7 @@ class CreatePartitionsRequestCreatePartitionsTopic(Struct):
 
 
 class CreatePartitionsRequest(Message, key=37, versions="0-3", flexible=2):
-    """Adds partitions to topics (KIP-195)."""
+    """Add partitions to topics (KIP-195)."""
 
     topics: list[CreatePartitionsRequestCreatePartitionsTopic]
     timeout_ms: Int32
@@ -29,7 +29,7 @@ class CreatePartitionsResponseCreatePartitionsTopicResult(Struct):
 
 
 class CreatePartitionsResponse(Message, key=37, versions="0-3", flexible=2):
-    """Which topics have grown."""
+    """Result for each topic."""
 
     throttle_time_ms: Int32
     results: list[CreatePartitionsResponseCreatePartitionsTopicResult]

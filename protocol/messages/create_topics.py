@@ -23,7 +23,7 @@ class CreateTopicsRequestCreatableTopic(Struct):
 
 
 class CreateTopicsRequest(Message, key=19, versions="2-7", flexible=5):
-    """Creates topics."""
+    """Create topics."""
 
     topics: list[CreateTopicsRequestCreatableTopic]
     timeout_ms: Int32 = 60000
@@ -50,7 +50,7 @@ class CreateTopicsResponseCreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Message, key=19, versions="2-7", flexible=5):
-    """Which topics were created, and how."""
+    """Result for each topic, with its configuration."""
 
     throttle_time_ms: Int32
     topics: list[CreateTopicsResponseCreatableTopicResult]

@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32
 
 
 class DeleteGroupsRequest(Message, key=42, versions="0-2", flexible=2):
-    """Deletes empty groups (KIP-229)."""
+    """Delete empty groups (KIP-229)."""
 
     groups_names: list[str]
 
@@ -16,7 +16,7 @@ class DeleteGroupsResponseDeletableGroupResult(Struct):
 
 
 class DeleteGroupsResponse(Message, key=42, versions="0-2", flexible=2):
-    """Which groups were deleted."""
+    """Result for each group."""
 
     throttle_time_ms: Int32
     results: list[DeleteGroupsResponseDeletableGroupResult]

@@ -15,7 +15,7 @@ class DeleteRecordsRequestDeleteRecordsTopic(Struct):
 
 
 class DeleteRecordsRequest(Message, key=21, versions="0-2", flexible=2):
-    """Moves the log start of partitions forward (KIP-107)."""
+    """Advance the log start offset of partitions (KIP-107)."""
 
     topics: list[DeleteRecordsRequestDeleteRecordsTopic]
     timeout_ms: Int32
@@ -33,7 +33,7 @@ class DeleteRecordsResponseDeleteRecordsTopicResult(Struct):
 
 
 class DeleteRecordsResponse(Message, key=21, versions="0-2", flexible=2):
-    """The new log starts."""
+    """New log start offset of each partition."""
 
     throttle_time_ms: Int32
     topics: list[DeleteRecordsResponseDeleteRecordsTopicResult]

@@ -10,7 +10,7 @@ class DeleteTopicsRequestDeleteTopicState(Struct):
 
 
 class DeleteTopicsRequest(Message, key=20, versions="1-6", flexible=4):
-    """Deletes topics by name or by id (KIP-516)."""
+    """Delete topics by name or by id (KIP-516)."""
 
     topics: list[DeleteTopicsRequestDeleteTopicState] = field(since=6)
     topic_names: list[str] = field(until=5)
@@ -25,7 +25,7 @@ class DeleteTopicsResponseDeletableTopicResult(Struct):
 
 
 class DeleteTopicsResponse(Message, key=20, versions="1-6", flexible=4):
-    """Which topics were deleted."""
+    """Result for each topic."""
 
     throttle_time_ms: Int32
     responses: list[DeleteTopicsResponseDeletableTopicResult]

@@ -5,7 +5,7 @@ from odradek.protocol.types import Int8, Int16, Int32
 
 
 class DescribeClusterRequest(Message, key=60, versions="0-2", flexible=0):
-    """Asks for the brokers of the cluster (KIP-700)."""
+    """List the brokers of the cluster (KIP-700)."""
 
     include_cluster_authorized_operations: bool
     endpoint_type: Int8 = field(since=1, default=1)
@@ -21,7 +21,7 @@ class DescribeClusterResponseDescribeClusterBroker(Struct):
 
 
 class DescribeClusterResponse(Message, key=60, versions="0-2", flexible=0):
-    """The brokers of the cluster."""
+    """Brokers of the cluster."""
 
     throttle_time_ms: Int32
     error_code: Int16

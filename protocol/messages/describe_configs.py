@@ -11,7 +11,7 @@ class DescribeConfigsRequestDescribeConfigsResource(Struct):
 
 
 class DescribeConfigsRequest(Message, key=32, versions="1-4", flexible=4):
-    """Asks for the configuration of resources."""
+    """Describe the configuration of resources."""
 
     resources: list[DescribeConfigsRequestDescribeConfigsResource]
     include_synonyms: bool

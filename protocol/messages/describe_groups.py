@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32
 
 
 class DescribeGroupsRequest(Message, key=15, versions="0-6", flexible=5):
-    """Asks for the state and members of groups."""
+    """Describe the state and members of groups."""
 
     groups: list[str]
     include_authorized_operations: bool = field(since=3)

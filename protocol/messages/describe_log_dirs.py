@@ -10,7 +10,7 @@ class DescribeLogDirsRequestDescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Message, key=35, versions="1-5", flexible=2):
-    """Asks what lies in the log directories (KIP-113)."""
+    """Describe the log directories (KIP-113)."""
 
     topics: list[DescribeLogDirsRequestDescribableLogDirTopic] | None
 

@@ -10,7 +10,7 @@ class DescribeProducersRequestTopicRequest(Struct):
 
 
 class DescribeProducersRequest(Message, key=61, versions="0", flexible=0):
-    """Asks for the active producers of partitions (KIP-664)."""
+    """Describe the active producers of partitions (KIP-664)."""
 
     topics: list[DescribeProducersRequestTopicRequest]
 
@@ -37,7 +37,7 @@ class DescribeProducersResponseTopicResponse(Struct):
 
 
 class DescribeProducersResponse(Message, key=61, versions="0", flexible=0):
-    """The active producers."""
+    """Active producers of each partition."""
 
     throttle_time_ms: Int32
     topics: list[DescribeProducersResponseTopicResponse]

@@ -14,7 +14,7 @@ class DescribeTopicPartitionsRequestCursor(Struct):
 
 
 class DescribeTopicPartitionsRequest(Message, key=75, versions="0", flexible=0):
-    """Asks for topics and partitions page by page (KIP-966)."""
+    """List topics and partitions page by page (KIP-966)."""
 
     topics: list[DescribeTopicPartitionsRequestTopicRequest]
     response_partition_limit: Int32 = 2000

@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32, Int64
 
 
 class DescribeTransactionsRequest(Message, key=65, versions="0", flexible=0):
-    """Asks for the state of transactions (KIP-664)."""
+    """Describe the state of transactions (KIP-664)."""
 
     transactional_ids: list[str]
 
@@ -27,7 +27,7 @@ class DescribeTransactionsResponseTransactionState(Struct):
 
 
 class DescribeTransactionsResponse(Message, key=65, versions="0", flexible=0):
-    """The state of the transactions."""
+    """State of the transactions."""
 
     throttle_time_ms: Int32
     transaction_states: list[DescribeTransactionsResponseTransactionState]

@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32, Int64
 
 
 class EndTxnRequest(Message, key=26, versions="0-5", flexible=3):
-    """Commits or aborts a transaction (KIP-98); from version 5 on with a new epoch for the next (KIP-890)."""
+    """Commit or abort a transaction (KIP-98); version 5 returns a new epoch for the next one (KIP-890)."""
 
     transactional_id: str
     producer_id: Int64
@@ -14,7 +14,7 @@ class EndTxnRequest(Message, key=26, versions="0-5", flexible=3):
 
 
 class EndTxnResponse(Message, key=26, versions="0-5", flexible=3):
-    """Whether the outcome is decided, and who the producer is from now on."""
+    """Result, and the producer id and epoch of the next transaction."""
 
     throttle_time_ms: Int32
     error_code: Int16

@@ -33,7 +33,7 @@ class FetchRequestForgottenTopic(Struct):
 
 
 class FetchRequest(Message, key=1, versions="4-18", flexible=12):
-    """Reads record batches from partitions, waiting a while when there are none (fetch sessions: KIP-227)."""
+    """Read record batches from partitions, and wait a limited time while there are none (fetch sessions: KIP-227)."""
 
     cluster_id: str | None = field(since=12, tag=0, default=None)
     replica_id: Int32 = field(until=14, default=-1)
@@ -97,7 +97,7 @@ class FetchResponseNodeEndpoint(Struct):
 
 
 class FetchResponse(Message, key=1, versions="4-18", flexible=12):
-    """Record batches, closed, with the offsets that bound them."""
+    """Closed record batches, with the high watermark, last stable offset and log start offset."""
 
     throttle_time_ms: Int32
     error_code: Int16 = field(since=7)

@@ -5,7 +5,7 @@ from odradek.protocol.types import Int8, Int16, Int32
 
 
 class FindCoordinatorRequest(Message, key=10, versions="0-6", flexible=3):
-    """Asks which broker coordinates a group, a transactional id or a share group (batched: KIP-699)."""
+    """Find the coordinator of groups, transactional ids or share groups (batched: KIP-699)."""
 
     key: str = field(until=3)
     key_type: Int8 = field(since=1)

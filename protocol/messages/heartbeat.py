@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32
 
 
 class HeartbeatRequest(Message, key=12, versions="0-4", flexible=4):
-    """Keeps a member in its group and tells it of a rebalance."""
+    """Extend a member's session."""
 
     group_id: str
     generation_id: Int32
@@ -14,7 +14,7 @@ class HeartbeatRequest(Message, key=12, versions="0-4", flexible=4):
 
 
 class HeartbeatResponse(Message, key=12, versions="0-4", flexible=4):
-    """Whether the member may go on."""
+    """Success, or REBALANCE_IN_PROGRESS while the member has to rejoin."""
 
     throttle_time_ms: Int32 = field(since=1)
     error_code: Int16

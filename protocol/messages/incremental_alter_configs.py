@@ -17,7 +17,7 @@ class IncrementalAlterConfigsRequestAlterConfigsResource(Struct):
 
 
 class IncrementalAlterConfigsRequest(Message, key=44, versions="0-1", flexible=1):
-    """Changes single configuration values of resources (KIP-339)."""
+    """Change single configuration values of resources (KIP-339)."""
 
     resources: list[IncrementalAlterConfigsRequestAlterConfigsResource]
     validate_only: bool
@@ -31,7 +31,7 @@ class IncrementalAlterConfigsResponseAlterConfigsResourceResponse(Struct):
 
 
 class IncrementalAlterConfigsResponse(Message, key=44, versions="0-1", flexible=1):
-    """Which resources were changed."""
+    """Result for each resource."""
 
     throttle_time_ms: Int32
     responses: list[IncrementalAlterConfigsResponseAlterConfigsResourceResponse]

@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32, Int64
 
 
 class InitProducerIdRequest(Message, key=22, versions="0-6", flexible=2):
-    """Asks for a producer id and epoch (KIP-98, KIP-360)."""
+    """Allocate a producer id and epoch (KIP-98, KIP-360)."""
 
     transactional_id: str | None
     transaction_timeout_ms: Int32

@@ -10,7 +10,7 @@ class JoinGroupRequestProtocol(Struct):
 
 
 class JoinGroupRequest(Message, key=11, versions="0-9", flexible=6):
-    """Enters a group or its next generation."""
+    """Join a group or its next generation."""
 
     group_id: str
     session_timeout_ms: Int32
@@ -29,7 +29,7 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Message, key=11, versions="0-9", flexible=6):
-    """The new generation; for its leader, the members and their subscriptions too."""
+    """The new generation; for the group's leader also the members and their subscriptions."""
 
     throttle_time_ms: Int32 = field(since=2)
     error_code: Int16

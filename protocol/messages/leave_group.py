@@ -11,7 +11,7 @@ class LeaveGroupRequestMemberIdentity(Struct):
 
 
 class LeaveGroupRequest(Message, key=13, versions="0-5", flexible=4):
-    """Takes members out of a group (batched: KIP-345)."""
+    """Remove members from a group (batched: KIP-345)."""
 
     group_id: str
     member_id: str = field(until=2)
@@ -25,7 +25,7 @@ class LeaveGroupResponseMemberResponse(Struct):
 
 
 class LeaveGroupResponse(Message, key=13, versions="0-5", flexible=4):
-    """Which members left."""
+    """Result for each member."""
 
     throttle_time_ms: Int32 = field(since=1)
     error_code: Int16

@@ -5,7 +5,7 @@ from odradek.protocol.types import Int8, Int16, Int32
 
 
 class ListConfigResourcesRequest(Message, key=74, versions="0-1", flexible=0):
-    """Asks which resources have a configuration (KIP-1142; up to version 0 it was ListClientMetricsResources)."""
+    """List the resources that have a configuration (KIP-1142; ListClientMetricsResources in version 0)."""
 
     resource_types: list[Int8] = field(since=1)
 

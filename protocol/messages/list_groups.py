@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32
 
 
 class ListGroupsRequest(Message, key=16, versions="0-5", flexible=3):
-    """Asks for all groups, by state (KIP-518) and type (KIP-848)."""
+    """List groups by state (KIP-518) and type (KIP-848)."""
 
     states_filter: list[str] = field(since=4)
     types_filter: list[str] = field(since=5)
@@ -19,7 +19,7 @@ class ListGroupsResponseListedGroup(Struct):
 
 
 class ListGroupsResponse(Message, key=16, versions="0-5", flexible=3):
-    """The groups this broker coordinates."""
+    """The groups that this broker coordinates."""
 
     throttle_time_ms: Int32 = field(since=1)
     error_code: Int16

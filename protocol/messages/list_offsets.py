@@ -16,7 +16,7 @@ class ListOffsetsRequestListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Message, key=2, versions="1-11", flexible=6):
-    """Asks for the offset that belongs to a timestamp or to a special position."""
+    """Find the offset of a timestamp or of a special position."""
 
     replica_id: Int32
     isolation_level: Int8 = field(since=2)
@@ -38,7 +38,7 @@ class ListOffsetsResponseListOffsetsTopicResponse(Struct):
 
 
 class ListOffsetsResponse(Message, key=2, versions="1-11", flexible=6):
-    """The offsets found."""
+    """Offset and timestamp for each partition."""
 
     throttle_time_ms: Int32 = field(since=2)
     topics: list[ListOffsetsResponseListOffsetsTopicResponse]

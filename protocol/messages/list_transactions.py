@@ -5,7 +5,7 @@ from odradek.protocol.types import Int16, Int32, Int64
 
 
 class ListTransactionsRequest(Message, key=66, versions="0-2", flexible=0):
-    """Asks for the transactions of a broker (KIP-664, KIP-994, KIP-1152)."""
+    """List the transactions of a broker (KIP-664, KIP-994, KIP-1152)."""
 
     state_filters: list[str]
     producer_id_filters: list[Int64]
@@ -20,7 +20,7 @@ class ListTransactionsResponseTransactionState(Struct):
 
 
 class ListTransactionsResponse(Message, key=66, versions="0-2", flexible=0):
-    """The transactions this broker coordinates."""
+    """The transactions that this broker coordinates."""
 
     throttle_time_ms: Int32
     error_code: Int16

@@ -10,7 +10,7 @@ class MetadataRequestTopic(Struct):
 
 
 class MetadataRequest(Message, key=3, versions="0-13", flexible=9):
-    """Asks for brokers, topics and their partitions."""
+    """Describe brokers, topics and partitions."""
 
     topics: list[MetadataRequestTopic] | None = field(nullable_since=1)
     allow_auto_topic_creation: bool = field(since=4, default=True)
@@ -45,7 +45,7 @@ class MetadataResponseTopic(Struct):
 
 
 class MetadataResponse(Message, key=3, versions="0-13", flexible=9):
-    """Brokers, topics, partitions and who leads them."""
+    """Brokers, topics, partitions and their leaders."""
 
     throttle_time_ms: Int32 = field(since=3)
     brokers: list[MetadataResponseBroker]

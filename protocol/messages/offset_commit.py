@@ -18,7 +18,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Message, key=8, versions="2-10", flexible=8):
-    """Stores a group's positions."""
+    """Commit a group's offsets."""
 
     group_id: str
     generation_id_or_member_epoch: Int32 = -1
@@ -40,7 +40,7 @@ class OffsetCommitResponseTopic(Struct):
 
 
 class OffsetCommitResponse(Message, key=8, versions="2-10", flexible=8):
-    """Which positions were stored."""
+    """Result for each partition."""
 
     throttle_time_ms: Int32 = field(since=3)
     topics: list[OffsetCommitResponseTopic]

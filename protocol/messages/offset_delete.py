@@ -14,7 +14,7 @@ class OffsetDeleteRequestTopic(Struct):
 
 
 class OffsetDeleteRequest(Message, key=47, versions="0"):
-    """Deletes stored positions of a group (KIP-496)."""
+    """Delete committed offsets of a group (KIP-496)."""
 
     group_id: str
     topics: list[OffsetDeleteRequestTopic]
@@ -31,7 +31,7 @@ class OffsetDeleteResponseTopic(Struct):
 
 
 class OffsetDeleteResponse(Message, key=47, versions="0"):
-    """Which positions were deleted."""
+    """Result for each partition."""
 
     error_code: Int16
     throttle_time_ms: Int32

@@ -23,7 +23,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Message, key=9, versions="1-10", flexible=6):
-    """Asks for a group's stored positions."""
+    """Read a group's committed offsets."""
 
     group_id: str = field(until=7)
     topics: list[OffsetFetchRequestTopic] | None = field(until=7, nullable_since=2)
@@ -65,7 +65,7 @@ class OffsetFetchResponseGroup(Struct):
 
 
 class OffsetFetchResponse(Message, key=9, versions="1-10", flexible=6):
-    """The stored positions."""
+    """The committed offsets."""
 
     throttle_time_ms: Int32 = field(since=3)
     topics: list[OffsetFetchResponseTopic] = field(until=7)

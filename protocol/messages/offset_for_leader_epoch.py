@@ -16,7 +16,7 @@ class OffsetForLeaderEpochRequestOffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(Message, key=23, versions="2-4", flexible=4):
-    """Asks where a leader epoch ends (KIP-101, KIP-320)."""
+    """Find the end offset of a leader epoch (KIP-101, KIP-320)."""
 
     replica_id: Int32 = field(since=3, default=-2)
     topics: list[OffsetForLeaderEpochRequestOffsetForLeaderTopic]
@@ -35,7 +35,7 @@ class OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(Struct):
 
 
 class OffsetForLeaderEpochResponse(Message, key=23, versions="2-4", flexible=4):
-    """Where the epochs end."""
+    """End offset of the epoch in each partition."""
 
     throttle_time_ms: Int32
     topics: list[OffsetForLeaderEpochResponseOffsetForLeaderTopicResult]

@@ -16,7 +16,7 @@ class ProduceRequestTopicProduceData(Struct):
 
 
 class ProduceRequest(Message, key=0, versions="3-13", flexible=9):
-    """Appends record batches to partitions."""
+    """Append record batches to partitions."""
 
     transactional_id: str | None = None
     acks: Int16
@@ -59,7 +59,7 @@ class ProduceResponseNodeEndpoint(Struct):
 
 
 class ProduceResponse(Message, key=0, versions="3-13", flexible=9):
-    """Where each partition put its batch, or why it did not."""
+    """Base offset or error for each partition."""
 
     responses: list[ProduceResponseTopicProduceResponse]
     throttle_time_ms: Int32

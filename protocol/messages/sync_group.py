@@ -10,7 +10,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 class SyncGroupRequest(Message, key=14, versions="0-5", flexible=4):
-    """Hands in the leader's assignment and asks for one's own."""
+    """Submit the assignment (group leader), and request the member's own."""
 
     group_id: str
     generation_id: Int32

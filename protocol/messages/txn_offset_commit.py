@@ -17,7 +17,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitRequest(Message, key=28, versions="0-5", flexible=3):
-    """Stores a group's positions as part of a transaction (KIP-98, KIP-447)."""
+    """Commit a group's offsets as part of a transaction (KIP-98, KIP-447)."""
 
     transactional_id: str
     group_id: str
@@ -40,7 +40,7 @@ class TxnOffsetCommitResponseTopic(Struct):
 
 
 class TxnOffsetCommitResponse(Message, key=28, versions="0-5", flexible=3):
-    """Which positions were stored."""
+    """Result for each partition."""
 
     throttle_time_ms: Int32
     topics: list[TxnOffsetCommitResponseTopic]

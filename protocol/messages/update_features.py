@@ -12,7 +12,7 @@ class UpdateFeaturesRequestFeatureUpdateKey(Struct):
 
 
 class UpdateFeaturesRequest(Message, key=57, versions="0-2", flexible=0):
-    """Changes finalised feature levels (KIP-584)."""
+    """Change finalized feature levels (KIP-584)."""
 
     timeout_ms: Int32 = 60000
     feature_updates: list[UpdateFeaturesRequestFeatureUpdateKey]
@@ -26,7 +26,7 @@ class UpdateFeaturesResponseUpdatableFeatureResult(Struct):
 
 
 class UpdateFeaturesResponse(Message, key=57, versions="0-2", flexible=0):
-    """Which features were changed."""
+    """Result for each feature."""
 
     throttle_time_ms: Int32
     error_code: Int16

@@ -19,7 +19,7 @@ class WriteTxnMarkersRequestWritableTxnMarker(Struct):
 
 
 class WriteTxnMarkersRequest(Message, key=27, versions="1-2", flexible=1):
-    """Has the outcome of transactions written to partitions (KIP-98, KIP-1228)."""
+    """Write transaction markers to partitions (KIP-98, KIP-1228)."""
 
     markers: list[WriteTxnMarkersRequestWritableTxnMarker]
 
@@ -40,6 +40,6 @@ class WriteTxnMarkersResponseWritableTxnMarkerResult(Struct):
 
 
 class WriteTxnMarkersResponse(Message, key=27, versions="1-2", flexible=1):
-    """Where the markers were written."""
+    """Result for each partition."""
 
     markers: list[WriteTxnMarkersResponseWritableTxnMarkerResult]

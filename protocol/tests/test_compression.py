@@ -15,7 +15,7 @@ from cramjam import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.protocol.compression import LEVELS, Codec, CompressionError, compress, decompress
+from odradek.protocol.batches.compression import LEVELS, Codec, CompressionError, compress, decompress
 
 TEXT = b"the quick brown fox " * 20_000
 NOISE = os.urandom(150_000)
@@ -200,7 +200,7 @@ def test_damaged_bytes_give_bytes_or_the_declared_error(codec, changes, cut):
 BOMBS = """
 import resource, struct, sys, zlib
 from cramjam import lz4
-from odradek.protocol.compression import Codec, CompressionError, compress, decompress
+from odradek.protocol.batches.compression import Codec, CompressionError, compress, decompress
 
 MIB = 1 << 20
 deflater = zlib.compressobj(9, zlib.DEFLATED, 31)

@@ -84,10 +84,10 @@ def test_a_large_frame_in_pieces_and_what_follows_it():
 @pytest.mark.parametrize(
     "data, what",
     [
-        (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "looks like an HTTP request"),
-        (b"POST /topics HTTP/1.1\r\n", "looks like an HTTP request"),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "looks like an HTTP request"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "looks like a TLS handshake"),
+        (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "received an HTTP request"),
+        (b"POST /topics HTTP/1.1\r\n", "received an HTTP request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "received an HTTP request"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "received a TLS handshake"),
         (b"\x7f\xff\xff\xff", "frame of 2147483647 bytes, at most 104857600 are allowed"),
     ],
 )

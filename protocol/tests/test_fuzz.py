@@ -23,6 +23,8 @@ from odradek.protocol.schema import ArrayType, Message, Struct, StructType
 from odradek.protocol.tests.values import REQUESTS, RandomSource, make, versions_of
 from odradek.protocol.types import DecodeError, FixedType
 
+pytestmark = pytest.mark.slow
+
 FRAMES = int(os.environ.get("ODRADEK_FUZZ_FRAMES", "100000"))
 SEED = int(os.environ.get("ODRADEK_FUZZ_SEED", "20"))
 MAX_FRAME_BYTES = 1 << 20

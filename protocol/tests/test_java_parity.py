@@ -10,7 +10,7 @@ from odradek.protocol import codec
 from odradek.protocol.messages import API_NAMES, request_class, response_class
 from odradek.protocol.tests.java_oracle import Oracle, check, java_gateway
 from odradek.protocol.tests.test_fuzz import mutate
-from odradek.protocol.tests.values import MESSAGES, REQUESTS, RandomSource, make, versions_of
+from odradek.protocol.tests.values import MESSAGE_IDS, MESSAGES, REQUESTS, RandomSource, make, versions_of
 
 SEED = int(os.environ.get("ODRADEK_JAVA_PARITY_SEED", "3"))
 EXAMPLES = int(os.environ.get("ODRADEK_JAVA_PARITY_EXAMPLES", "6"))
@@ -36,7 +36,7 @@ def oracle(gateway):
     return Oracle(gateway, gateway.jvm.org.apache.kafka.common.message, "Data")
 
 
-@pytest.mark.parametrize("cls", MESSAGES, ids=[cls.__name__ for cls in MESSAGES])
+@pytest.mark.parametrize("cls", MESSAGES, ids=MESSAGE_IDS)
 def test_parity_with_kafkas_own_classes(cls, oracle):
     for version in versions_of(cls):
         rng = random.Random(f"{SEED} {cls.__name__} {version}")

@@ -19,8 +19,19 @@ from kio.serial import entity_reader, entity_writer
 
 from odradek.protocol import codec, interpreter
 from odradek.protocol.schema import ArrayType, Field, Message, Struct, StructType
-from odradek.protocol.tests.values import ALL, ALL_IDS, AS_USUAL, Source, messages
+from odradek.protocol.tests.values import (
+    ALL,
+    AS_USUAL,
+    MESSAGE_IDS,
+    MESSAGES,
+    Source,
+    messages,
+    version_in_failure,
+    versions_of,
+)
 from odradek.protocol.types import RECORDS
+
+pytestmark = pytest.mark.slow
 
 NOT_IN_KIO: dict[tuple[str, int], str] = {}
 """(message, version) that kio lacks, and why; the Java oracle covers these alone."""
@@ -112,7 +123,8 @@ def _scalar_to_kio(value: Any, kind: str) -> Any:
 
 def from_kio(entity: Any, cls: type[Struct], version: int) -> Any:
     """kio's message as ours."""
-    known = pairs(cls, type(entity))
+    kio_cls: Any = type(entity)
+    known = pairs(cls, kio_cls)
     values = {
         item.name: _value_from_kio(getattr(entity, known[item.name].name), item, known[item.name], version)
         for item in cls.fields
@@ -195,10 +207,18 @@ def with_plain_records(message: Any) -> Any:
     return message
 
 
-@pytest.mark.parametrize(("cls", "version"), ALL, ids=ALL_IDS)
-def test_parity_with_kio(cls, version):
-    if (cls.__name__, version) in NOT_IN_KIO:
-        pytest.skip(NOT_IN_KIO[cls.__name__, version])
+def versions_in_kio(cls: type[Message]) -> list[int]:
+    return [version for version in versions_of(cls) if (cls.__name__, version) not in NOT_IN_KIO]
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=MESSAGE_IDS)
+def test_parity_with_kio(cls):
+    for version in versions_in_kio(cls):
+        with version_in_failure(cls, version):
+            compare_with_kio(cls, version)
+
+
+def compare_with_kio(cls: type[Message], version: int) -> None:
     kio_cls = kio_class(cls, version)
     reader = entity_reader(kio_cls)
 
@@ -215,8 +235,14 @@ def test_parity_with_kio(cls, version):
     check()
 
 
-@pytest.mark.parametrize(("cls", "version"), ALL, ids=ALL_IDS)
-def test_parity_with_the_interpreter(cls, version):
+@pytest.mark.parametrize("cls", MESSAGES, ids=MESSAGE_IDS)
+def test_parity_with_the_interpreter(cls):
+    for version in versions_of(cls):
+        with version_in_failure(cls, version):
+            compare_with_interpreter(cls, version)
+
+
+def compare_with_interpreter(cls: type[Message], version: int) -> None:
     @PACE
     @given(message=messages(cls, version), padding=st.binary(max_size=3))
     def check(message, padding):
@@ -231,10 +257,11 @@ def test_parity_with_the_interpreter(cls, version):
     check()
 
 
-@pytest.mark.parametrize(("cls", "version"), ALL, ids=ALL_IDS)
-def test_what_may_be_null(cls, version):
-    if (cls.__name__, version) not in NOT_IN_KIO:
-        compare_nullability(cls, kio_class(cls, version), version)
+@pytest.mark.parametrize("cls", MESSAGES, ids=MESSAGE_IDS)
+def test_what_may_be_null(cls):
+    for version in versions_in_kio(cls):
+        with version_in_failure(cls, version):
+            compare_nullability(cls, kio_class(cls, version), version)
 
 
 def compare_nullability(cls: type[Struct], kio_cls: Any, version: int) -> None:

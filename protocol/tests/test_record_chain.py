@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.protocol.record_chain import check_records
+from odradek.protocol.batches.record_chain import check_records
 from odradek.protocol.records import InvalidRecordError, build_batch, check_record_chain
+
+pytestmark = pytest.mark.slow
 
 HEADER = build_batch([])[:57]
 

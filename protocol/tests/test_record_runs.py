@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.protocol.record_batch import InvalidRecordError
-from odradek.protocol.record_runs import LEAST_RUN, MOST_RUN, Run, records_to_block_end
-from odradek.protocol.record_shape import check_record
+from odradek.protocol.batches.record_batch import InvalidRecordError
+from odradek.protocol.batches.record_runs import MAX_RUN, MIN_RUN, Run, records_to_block_end
+from odradek.protocol.batches.record_shape import check_record
 from odradek.protocol.records import build_batch, iter_records
 
 KEYS = st.none() | st.binary(max_size=4)
@@ -21,13 +21,14 @@ def payload_of(count, first, times, key, value, headers=()):
     return build_batch(records)[len(build_batch(before)) :]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 100), st.sampled_from([0, 5, 60, 8170]), TIMES, KEYS, VALUES, st.data())
 def test_a_run_is_what_single_records_are(count, first, times, key, value, data):
-    payload = bytearray(payload_of(count, first, times, key, value))
+    changed = bytearray(payload_of(count, first, times, key, value))
     if data.draw(st.booleans()):
-        payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    payload = bytes(payload)
+        changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    payload = bytes(changed)
     try:
         run = Run(payload, 0, min(count, records_to_block_end(first)))
     except InvalidRecordError:
@@ -47,10 +48,10 @@ def test_a_run_is_what_single_records_are(count, first, times, key, value, data)
 
 
 def test_long_runs_are_found():
-    payload = payload_of(1, 0, lambda n: 0, b"k", b"value") * 3 * MOST_RUN
-    assert Run(payload, 0, 3 * MOST_RUN).count == MOST_RUN
-    assert Run(payload, 0, LEAST_RUN).count == LEAST_RUN
-    assert Run(payload, 0, LEAST_RUN - 1).count == 0
+    payload = payload_of(1, 0, lambda n: 0, b"k", b"value") * 3 * MAX_RUN
+    assert Run(payload, 0, 3 * MAX_RUN).count == MAX_RUN
+    assert Run(payload, 0, MIN_RUN).count == MIN_RUN
+    assert Run(payload, 0, MIN_RUN - 1).count == 0
 
 
 @pytest.mark.parametrize("value", [None, b"", b"v", b"v" * 50, b"v" * 56])

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.protocol.record_batch import InvalidRecordError
-from odradek.protocol.record_chain import LargestDelta, check_records
-from odradek.protocol.record_shape import MOST_HEADERS, TakesLongError, check_record
-from odradek.protocol.record_stream import RecordStream
+from odradek.protocol.batches.record_batch import InvalidRecordError
+from odradek.protocol.batches.record_chain import LargestDelta, check_records
+from odradek.protocol.batches.record_shape import MAX_HEADERS, TakesLongError, check_record
+from odradek.protocol.batches.record_stream import RecordStream
+from odradek.protocol.batches.streaming import PIECE_BYTES, run_steps
 from odradek.protocol.records import build_batch
-from odradek.protocol.streaming import PIECE_BYTES, run_steps
+
+pytestmark = pytest.mark.slow
 
 LARGE = b"v" * (2 * PIECE_BYTES + 1)
 RECORDS = st.lists(
@@ -120,7 +122,7 @@ def test_changed_bytes_are_judged_as_in_the_whole(records, seed, data):
 
 
 def test_many_headers_are_read_in_steps():
-    payload = payload_of([(0, b"k", b"v", [("", None)] * (20 * MOST_HEADERS))])
+    payload = payload_of([(0, b"k", b"v", [("", None)] * (20 * MAX_HEADERS))])
     with pytest.raises(TakesLongError):
         check_record(payload, 0)
     stream = stream_of(payload)

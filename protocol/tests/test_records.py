@@ -180,6 +180,7 @@ def test_other_control_types():
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(codecs, record_lists, int64s, st.integers(0, 2**31 - 1), st.booleans())
 def test_roundtrip(codec, records, producer_id, base_sequence, transactional):
@@ -376,6 +377,7 @@ def test_sums_wrap_like_signed_64_bit_numbers():
     assert (first.offset, second.offset) == (2**63 - 1, -(2**63))
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     codecs,

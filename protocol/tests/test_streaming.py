@@ -5,14 +5,14 @@ import tracemalloc
 
 import pytest
 
-from odradek.protocol.compression import Codec, CompressionError, DecompressedTooLargeError, compress, decompress
-from odradek.protocol.streaming import (
-    PIECE_BYTES,
-    ThreadCall,
-    iter_compressed,
-    iter_decompressed,
-    run_steps,
+from odradek.protocol.batches.compression import (
+    Codec,
+    CompressionError,
+    DecompressedTooLargeError,
+    compress,
+    decompress,
 )
+from odradek.protocol.batches.streaming import PIECE_BYTES, ThreadCall, iter_compressed, iter_decompressed, run_steps
 
 COMPRESSED = [codec for codec in Codec if codec]
 LARGE = 1 << 24
@@ -107,7 +107,7 @@ def test_a_large_block_of_snappy_is_decompressed_on_a_thread():
     call = next(pieces)
     assert isinstance(call, ThreadCall)
     call()
-    assert b"".join(pieces) == content
+    assert b"".join(piece for piece in pieces if isinstance(piece, bytes)) == content
 
 
 def test_a_large_block_of_lz4_is_decompressed_on_a_thread():

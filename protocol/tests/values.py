@@ -5,7 +5,8 @@ again can be compared with `==`.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from odradek.protocol.types import BOOL, BYTES, FLOAT64, RECORDS, STRING, UUID, 
 REQUESTS = [request_class(key) for key in API_NAMES]
 RESPONSES = [response_class(key) for key in API_NAMES]
 MESSAGES = REQUESTS + RESPONSES
+MESSAGE_IDS = [cls.__name__ for cls in MESSAGES]
 
 
 def versions_of(cls: type[Message]) -> range:
@@ -24,7 +26,16 @@ def versions_of(cls: type[Message]) -> range:
 
 
 ALL = [(cls, version) for cls in MESSAGES for version in versions_of(cls)]
-ALL_IDS = [f"{cls.__name__}-v{version}" for cls, version in ALL]
+
+
+@contextmanager
+def version_in_failure(cls: type[Message], version: int) -> Iterator[None]:
+    """Add the message and its version to any failure, for tests that check all versions of a message in one loop."""
+    try:
+        yield
+    except BaseException as failure:
+        failure.add_note(f"{cls.__name__} v{version}")
+        raise
 
 
 class Source(Protocol):

@@ -2,12 +2,7 @@
 
 from odradek.protocol.codec import encode, write_varint
 from odradek.protocol.records import build_batch
-from odradek.replication.kraft_metadata import (
-    DIRECTORY,
-    ConfigRecord,
-    PartitionRecord,
-    TopicRecord,
-)
+from odradek.replication.metadata.kraft_metadata import DIRECTORY, ConfigRecord, PartitionRecord, TopicRecord
 
 TOPIC, BROKER = 2, 4
 
@@ -28,7 +23,7 @@ def batch_of(records, base_offset=0):
 
 def topic(name, topic_id, partitions=1, replicas=(1,), leader_epoch=0):
     """The records that create a topic."""
-    records = [TopicRecord(name=name, topic_id=topic_id)]
+    records: list[TopicRecord | PartitionRecord] = [TopicRecord(name=name, topic_id=topic_id)]
     for index in range(partitions):
         partition = PartitionRecord(
             partition_id=index, topic_id=topic_id, replicas=list(replicas), leader_epoch=leader_epoch

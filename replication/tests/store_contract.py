@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.replication.metadata_store import (
+from odradek.replication.metadata.store import (
     BadVersionError,
     Check,
     Create,
@@ -123,7 +123,7 @@ class StoreContract:
     def test_a_transaction_does_nothing_when_a_part_is_refused(self, store):
         run_now(store.create("/a", b"0"))
         before = run_now(store.get("/a"))
-        seen = []
+        seen: list[WatchEvent] = []
         run_now(store.get("/a", seen.append))
         operations = [SetData("/a", b"1"), Create("/a/b"), Delete("/a/b"), Create("/c"), Check("/a", 9)]
         with pytest.raises(TransactionError) as refused:
@@ -137,7 +137,7 @@ class StoreContract:
         assert run_now(store.exists("/a")).child_version == 1
 
     def test_watches_tell_once(self, store):
-        seen = []
+        seen: list[WatchEvent] = []
         run_now(store.exists("/a", seen.append))
         run_now(store.create("/a"))
         run_now(store.set("/a", b"unwatched"))
@@ -149,7 +149,7 @@ class StoreContract:
 
     def test_watches_on_children_and_deletion(self, store):
         run_now(store.create("/a"))
-        seen = []
+        seen: list[WatchEvent] = []
         run_now(store.get_children("/a", seen.append))
         run_now(store.set("/a", b"not a matter of children"))
         run_now(store.create("/a/b"))

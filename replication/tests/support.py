@@ -1,19 +1,22 @@
 """A cluster of one on a memory store and a memory file system, for the tests of this package."""
 
 import random
+from collections import deque
 
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.properties import PropertySet, UpdateMode, boolean, integer, long, password, string, string_list
-from odradek.replication.broker_configs import BrokerConfigs
-from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
-from odradek.replication.config_admin import ConfigAdmin
-from odradek.replication.config_description import ConfigDescriber
-from odradek.replication.controller import Controller
-from odradek.replication.memory_store import MemoryMetadataServer
-from odradek.replication.metadata_store import run_now
-from odradek.replication.replica_manager import ReplicaManager
-from odradek.replication.topic_admin import TopicAdmin
+from odradek.replication.controller.config_admin import ConfigAdmin
+from odradek.replication.controller.config_description import ConfigDescriber
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.registration import Registration, prepare_store
+from odradek.replication.controller.topic_admin import TopicAdmin
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.updates import LocalPublisher
+from odradek.replication.replicas.replica_manager import ReplicaManager
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 
@@ -51,16 +54,16 @@ class Cluster:
         self.image = ClusterMetadata()
         self.configs = BrokerConfigs(broker_id, SomeBrokerConfig(static or {}), self.image)
         self.logs = logs or memory_logs(self.configs)
-        self.logs._topic_config = self.configs.topic
+        self.logs.topic_config = self.configs.topic
         self.replicas = ReplicaManager(broker_id, self.image, self.configs, self.logs, lambda: self.now_ms)
-        self.logs._on_directory_failure = self.replicas.directory_failed
-        self.controller = Controller(self.store, self.image, broker_id, lambda: self.now_ms)
+        self.logs.log_dirs.on_failure = self.replicas.directory_failed
+        self.controller = Controller(self.store, LocalPublisher(self.image), broker_id, lambda: self.now_ms)
         self.topics = TopicAdmin(self.controller, self.configs, random.Random(seed), self.replicas.applied)
         self.config_admin = ConfigAdmin(self.controller, self.configs)
         self.describer = ConfigDescriber(broker_id, self.image, self.configs)
-        self.cluster_id = run_now(self.controller.prepare("a-cluster"))
+        self.cluster_id = self.image.cluster_id = run_now(prepare_store(self.store, "a-cluster"))
         for other in others:
-            run_now(Controller(self.server.connect(), ClusterMetadata(), other, lambda: 0)._register(broker(other)))
+            run_now(Registration(self.server.connect(), lambda: 0).register(broker(other)))
         run_now(self.controller.start(broker(broker_id)))
         run_now(self.controller.finish_deletions())
 
@@ -80,3 +83,75 @@ def log_keys(cluster):
 
 def broker(broker_id, port=None):
     return BrokerMetadata(broker_id, (Endpoint("PLAINTEXT", "PLAINTEXT", "host", port or 9000 + broker_id),))
+
+
+class Step:
+    """Awaited, ends a step of a coroutine that `SteppedExecutor` runs."""
+
+    def __await__(self):
+        yield self
+
+
+class _Waiter:
+    def __init__(self, executor):
+        self.executor, self.is_over, self.task = executor, False, None
+
+    def __await__(self):
+        if not self.is_over:
+            yield self
+
+    def callback(self, result):
+        self.is_over = True
+        if self.task is not None:
+            self.executor.ready.append(self.task)
+
+
+class _Task:
+    def __init__(self, coroutine):
+        self.coroutine, self.is_over, self.result, self.error = coroutine, False, None, None
+
+    def outcome(self):
+        assert self.is_over
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class SteppedExecutor:
+    """Runs coroutines of the controller and of requests, each up to its next `Step`, when the test asks for it."""
+
+    def __init__(self):
+        self.ready = deque()
+
+    def start(self, work):
+        """Begin to run a coroutine."""
+        task = _Task(work)
+        self._resume(task)
+        return task
+
+    def waiter(self):
+        return _Waiter(self)
+
+    async def pause(self):
+        pass
+
+    async def step(self):
+        await Step()
+
+    def finish(self):
+        """Run all coroutines to their ends."""
+        while self.ready:
+            self._resume(self.ready.popleft())
+
+    def _resume(self, task):
+        try:
+            awaited = task.coroutine.send(None)
+        except StopIteration as stop:
+            task.is_over, task.result = True, stop.value
+        except Exception as error:
+            task.is_over, task.error = True, error
+        else:
+            if isinstance(awaited, Step):
+                self.ready.append(task)
+            else:
+                awaited.task = task

@@ -4,13 +4,15 @@ import logging
 
 import pytest
 
-from odradek.log.found_directories import FoundLog
-from odradek.replication.adoption import SUSPENDED, Adoption, is_in_progress
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.controller import Controller, StartError
-from odradek.replication.kraft_metadata import KraftMetadata
-from odradek.replication.memory_store import MemoryMetadataServer
-from odradek.replication.metadata_store import run_now
+from odradek.log.storage.found_directories import FoundLog
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.registration import StartError, prepare_store
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.kraft_metadata import KraftMetadata
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.updates import LocalPublisher
+from odradek.replication.replicas.adoption import SUSPENDED, Adoption, is_in_progress
 from odradek.replication.tests.kraft import BROKER, TOPIC, config, framed, topic
 from odradek.replication.tests.support import broker
 
@@ -31,8 +33,8 @@ class Start:
         self.server = server or MemoryMetadataServer()
         self.store = self.server.connect()
         self.image = ClusterMetadata()
-        self.controller = Controller(self.store, self.image, 1, lambda: 0)
-        run_now(self.controller.prepare("a-cluster", begins_adoption=True))
+        self.controller = Controller(self.store, LocalPublisher(self.image), 1, lambda: 0)
+        run_now(prepare_store(self.store, "a-cluster", begins_adoption=True))
         self.adoption = Adoption(self.controller, kraft, static or {})
         self.loading = ClusterMetadata()
         self.adoption.complete(self.loading)
@@ -65,6 +67,16 @@ def test_topics_are_those_of_the_directories_and_keep_everything(caplog):
     assert start.configs("t") == start.configs("u") == SUSPENDED
     [line] = warnings(caplog, "suspended")
     assert "count=2: t, u; set retention.ms" in line
+
+
+def test_the_coordinators_epochs_are_above_those_of_all_markers():
+    """A coordinator led in epoch 7 and wrote markers, but no record of its own."""
+    start = Start()
+    names = "__transaction_state", "t"
+    logs = [FoundLog(names[0], 1, A, latest_epoch=5), FoundLog(names[1], 0, B, latest_epoch=2, coordinator_epoch=7)]
+    run_now(start.adoption.adopt(logs, lambda: NEW, lambda name: {}))
+    epochs = {name: [one.leader_epoch for one in start.image.topics[name].partitions] for name in names}
+    assert epochs == {"__transaction_state": [8, 8], "t": [3]}
 
 
 def test_internal_topics_keep_their_own_configuration(caplog):
@@ -175,7 +187,7 @@ def test_an_adoption_that_was_interrupted_is_continued():
 
 def test_a_store_that_is_there_is_complete():
     server = MemoryMetadataServer()
-    controller = Controller(server.connect(), ClusterMetadata(), 1, lambda: 0)
-    run_now(controller.prepare("a-cluster"))
-    run_now(controller.prepare("a-cluster", begins_adoption=True))
-    assert not run_now(is_in_progress(controller.store))
+    store = server.connect()
+    run_now(prepare_store(store, "a-cluster"))
+    run_now(prepare_store(store, "a-cluster", begins_adoption=True))
+    assert not run_now(is_in_progress(store))

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.assignment import assign_replicas
+from odradek.replication.controller.assignment import assign_replicas
 
 
 def test_kafkas_own_example():

@@ -18,7 +18,7 @@ from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
 from odradek.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from odradek.replication.metadata_store import run_now
+from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 
@@ -321,7 +321,7 @@ def test_other_requests_are_served_between_resources():
         pauses.append(None)
 
     cluster = Cluster()
-    cluster.controller.pause = pause
+    cluster.controller.context.pause = pause
     create(cluster, new("t"), new("u"))
     pauses.clear()
     change = [("segment.bytes", SET, "2097152")]

@@ -4,23 +4,25 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.create_topics import CreateTopicsRequest
-from odradek.replication import znodes
-from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
-from odradek.replication.controller import Controller, StartError
-from odradek.replication.memory_store import MemoryMetadataServer
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
-from odradek.replication.tests.support import Cluster, broker, log_keys
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.registration import StartError, prepare_store
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
+from odradek.replication.metadata.updates import LocalPublisher
+from odradek.replication.tests.support import Cluster, Step, SteppedExecutor, broker, log_keys
 from odradek.replication.tests.test_topic_admin import create, new
 
 
 def controller(server, broker_id):
-    return Controller(server.connect(), ClusterMetadata(), broker_id, lambda: 5)
+    return Controller(server.connect(), LocalPublisher(ClusterMetadata()), broker_id, lambda: 5)
 
 
 def start(server, broker_id, **options):
     it = controller(server, broker_id)
-    run_now(it.prepare("a-cluster"))
+    run_now(prepare_store(it.store, "a-cluster"))
     run_now(it.start(options.pop("registration", broker(broker_id)), **options))
     return it
 
@@ -41,11 +43,11 @@ def test_a_lone_broker_registers_and_becomes_the_controller():
 
 def test_the_cluster_id_stays():
     server = MemoryMetadataServer()
-    assert run_now(controller(server, 1).prepare("first")) == "first"
-    assert run_now(controller(server, 1).prepare("first")) == "first"
-    assert run_now(controller(server, 1).prepare("")) == "first"
+    assert run_now(prepare_store(server.connect(), "first")) == "first"
+    assert run_now(prepare_store(server.connect(), "first")) == "first"
+    assert run_now(prepare_store(server.connect(), "")) == "first"
     with pytest.raises(StartError, match="belongs to cluster second"):
-        run_now(controller(server, 1).prepare("second"))
+        run_now(prepare_store(server.connect(), "second"))
 
 
 def test_a_second_broker_does_not_become_controller_but_follows_when_the_first_goes():
@@ -55,9 +57,11 @@ def test_a_second_broker_does_not_become_controller_but_follows_when_the_first_g
     assert second.image.controller_id == 1
     assert sorted(second.image.brokers) == [1, 2]
     run_now(first.close())
+    assert (first.is_active, second.is_active, second.epoch) == (False, True, 2)
+    assert sorted(second.image.brokers) == [2]
     third = start(server, 3)
-    assert (third.is_active, third.epoch) == (True, 2)
-    assert sorted(third.image.brokers) == [2, 3]
+    assert not third.is_active
+    assert sorted(second.image.brokers) == sorted(third.image.brokers) == [2, 3]
 
 
 def test_a_broker_id_is_used_once():
@@ -154,6 +158,7 @@ def test_what_kafka_wrote_is_understood():
         b'{"partitions":{"0":[0,2,1]},"topic_id":"ZAdgemhXSEeKenw-lHBBSw","adding_replicas":{"0":[0]},'
         b'"removing_replicas":{"0":[1]},"version":3}'
     )
+    assert topic.topic_id is not None
     assert znodes.uuid_text(topic.topic_id) == "ZAdgemhXSEeKenw-lHBBSw"
     state = znodes.decode_state(
         b'{"controller_epoch":2,"leader":-1,"version":1,"leader_epoch":1,"isr":[1,2],"leader_recovery_state":1}',
@@ -170,7 +175,7 @@ def test_new_leader_epochs_of_many_topics_are_one_change():
     cluster = Cluster()
     create(cluster, *(new(f"t{number}") for number in range(30)))
     before = run_now(cluster.store.exists("/brokers/topics/t0/partitions/0/state")).modified_id
-    run_now(cluster.controller._elect_leaders(True))
+    run_now(cluster.controller.changes.elect_leaders("a test", fenced=1))
     stats = [
         run_now(cluster.store.exists(f"/brokers/topics/t{number}/partitions/0/state")) for number in range(30)
     ]
@@ -208,7 +213,7 @@ def test_clients_are_told_of_a_failed_log_even_if_the_store_failed_with_it():
 
 
 def test_topics_of_which_the_store_took_a_part_are_published_as_it_has_them(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 1)
     cluster = Cluster()
     create(cluster, new("first"), new("second"))
     transaction, calls = cluster.store.transaction, []
@@ -228,11 +233,11 @@ def test_topics_of_which_the_store_took_a_part_are_published_as_it_has_them(monk
         assert partition.partition_epoch == state.version
         assert not cluster.replicas.get(name, 0).is_leader
     # The next change of either is taken.
-    run_now(cluster.controller.put_partitions(cluster.image.topics.values()))
+    run_now(cluster.controller.put_partitions(list(cluster.image.topics.values())))
 
 
 def test_a_failed_change_of_several_leaves_listeners_with_what_was_written(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 1)
     cluster = Cluster()
     create(cluster, new("first"), new("second"))
     transaction, calls = cluster.store.transaction, []
@@ -245,15 +250,20 @@ def test_a_failed_change_of_several_leaves_listeners_with_what_was_written(monke
 
     monkeypatch.setattr(cluster.store, "transaction", refuse_the_second)
     with pytest.raises(StoreUnavailableError):
-        run_now(cluster.controller._elect_leaders(True))
+        run_now(cluster.controller.changes.elect_leaders("a test", fenced=1))
     assert [cluster.replicas.get(name, 0).leader_epoch for name in ("first", "second")] == [1, 0]
 
 
-class _Pause:
-    """Suspends the coroutine that awaits it, once."""
+def stepped(cluster):
+    executor = SteppedExecutor()
+    cluster.controller.run_on(executor)
+    return executor
 
-    def __await__(self):
-        yield
+
+def stored_image(cluster):
+    stored = ClusterMetadata()
+    run_now(load_image(cluster.store, stored))
+    return stored
 
 
 @pytest.mark.parametrize("is_recreated", [True, False])
@@ -266,7 +276,7 @@ def test_a_change_that_the_store_confirms_late_does_not_bring_a_deleted_topic_ba
 
     async def confirm_late(operations):
         results = await transaction(operations)
-        await _Pause()
+        await Step()
         return results
 
     changes = {
@@ -276,18 +286,57 @@ def test_a_change_that_the_store_confirms_late_does_not_bring_a_deleted_topic_ba
         "put_topic_config": lambda: cluster.controller.put_topic_config("t", {"retention.ms": "1"}),
         "take_offline": lambda: cluster.controller.take_offline([("t", 0)]),
     }
-    change = changes[how]()
-    with monkeypatch.context() as patch:
-        patch.setattr(cluster.store, "transaction", confirm_late)
-        change.send(None)
-    assert run_now(cluster.controller.delete_topics(["t"])) == {}
-    if is_recreated:
-        create(cluster, new("t"))
-    before = cluster.image.contents()
-    with pytest.raises(StopIteration if how == "take_offline" else KafkaError):
-        change.send(None)
-    assert cluster.image.contents() == before
+    monkeypatch.setattr(cluster.store, "transaction", confirm_late)
+    executor = stepped(cluster)
+    change = executor.start(changes[how]())
+    deletion = executor.start(cluster.controller.delete_topics(["t"]))
+    creation = executor.start(cluster.topics.create_topics(CreateTopicsRequest(topics=[new("t")] * is_recreated)))
+    assert not (change.is_over or deletion.is_over)
+    assert cluster.image.topics["t"] == topic, "the change is under way, and those after it have to wait"
+    executor.finish()
+    assert change.outcome() is None
+    assert deletion.outcome() == {}
+    assert [result.error_code for result in creation.outcome().topics] == [0] * is_recreated
+    assert cluster.image.contents() == stored_image(cluster).contents()
+    assert cluster.image.topic_configs == {}
+    assert [len(topic.partitions) for topic in cluster.image.topics.values()] == [1] * is_recreated
+    assert [p.offline for topic in cluster.image.topics.values() for p in topic.partitions] == [()] * is_recreated
     assert [key for key in log_keys(cluster) if key[0] == "t"] == ([("t", 0)] if is_recreated else [])
+
+
+@pytest.mark.parametrize("how", ["add_partitions", "put_topic_config"])
+def test_a_change_of_a_topic_that_is_deleted_before_its_turn_is_refused(monkeypatch, how):
+    cluster = Cluster()
+    create(cluster, new("t"))
+    topic = cluster.image.topics["t"]
+    transaction = cluster.store.transaction
+
+    async def begin_late(operations):
+        await Step()
+        return await transaction(operations)
+
+    changes = {
+        "add_partitions": lambda: cluster.controller.add_partitions(
+            topic._replace(partitions=topic.partitions * 2), 1
+        ),
+        "put_topic_config": lambda: cluster.controller.put_topic_config("t", {"retention.ms": "1"}),
+    }
+    monkeypatch.setattr(cluster.store, "transaction", begin_late)
+    executor = stepped(cluster)
+    deletion = executor.start(cluster.controller.delete_topics(["t"]))
+    # A configuration is for the topic that has the name; partitions are added to the topic that has the id.
+    recreated = [new("t")] if how == "add_partitions" else []
+    creation = executor.start(cluster.topics.create_topics(CreateTopicsRequest(topics=recreated)))
+    change = executor.start(changes[how]())
+    executor.finish()
+    assert deletion.outcome() == {}
+    assert [result.error_code for result in creation.outcome().topics] == [0] * len(recreated)
+    with pytest.raises(KafkaError) as refused:
+        change.outcome()
+    assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert cluster.image.contents() == stored_image(cluster).contents()
+    assert cluster.image.topic_configs == {}
+    assert [len(topic.partitions) for topic in cluster.image.topics.values()] == [1] * len(recreated)
 
 
 def test_a_removal_that_comes_late_leaves_the_recreated_topic_alone():
@@ -303,21 +352,27 @@ def test_a_removal_that_comes_late_leaves_the_recreated_topic_alone():
     assert run_now(cluster.store.exists(znodes.state_path("t", 0))) is not None
 
 
-def test_a_topic_recreated_while_its_predecessor_is_grown_keeps_its_id_and_partitions(monkeypatch):
+def test_a_topic_recreated_while_its_predecessor_is_grown_keeps_its_id_and_partitions():
     cluster = Cluster()
     create(cluster, new("t"))
     topic = cluster.image.topics["t"]
-    growth = cluster.controller.add_partitions(topic._replace(partitions=topic.partitions * 600), 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(cluster.controller, "pause", _Pause)
-        growth.send(None)
-    assert run_now(cluster.controller.delete_topics(["t"])) == {}
-    create(cluster, new("t"))
+    executor = stepped(cluster)
+    cluster.controller.context.pause = executor.step
+    growth = executor.start(
+        cluster.controller.add_partitions(topic._replace(partitions=topic.partitions * 600), 1)
+    )
+    deletion = executor.start(cluster.controller.delete_topics(["t"]))
+    creation = executor.start(cluster.topics.create_topics(CreateTopicsRequest(topics=[new("t")])))
+    late = executor.start(cluster.controller.add_partitions(topic._replace(partitions=topic.partitions * 700), 600))
+    executor.finish()
+    assert growth.outcome() is None
+    assert deletion.outcome() == {}
+    assert [result.error_code for result in creation.outcome().topics] == [0]
     with pytest.raises(KafkaError):
-        growth.send(None)
-    stored = ClusterMetadata()
-    run_now(load_image(cluster.store, stored))
-    assert stored.contents() == cluster.image.contents()
+        late.outcome()
+    assert len(cluster.image.topics["t"].partitions) == 1
+    assert cluster.image.topics["t"].topic_id != topic.topic_id
+    assert cluster.image.contents() == stored_image(cluster).contents()
 
 
 def test_a_deletion_that_comes_late_leaves_the_store_ready_for_a_new_topic_of_that_name(monkeypatch):
@@ -328,31 +383,21 @@ def test_a_deletion_that_comes_late_leaves_the_store_ready_for_a_new_topic_of_th
     transaction = store.transaction
 
     async def begin_late(operations):
-        await _Pause()
+        await Step()
         return await transaction(operations)
 
-    second = controller.delete_topics(["t"])
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "ready", _Pause)
-        patch.setattr(store, "transaction", begin_late)
-        second.send(None)
-    assert run_now(controller.delete_topics(["t"])) == {}
-    creation = cluster.topics.create_topics(CreateTopicsRequest(topics=[new("t")]))
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "transaction", begin_late)
-        creation.send(None)
-    with monkeypatch.context() as patch:
-        patch.setattr(controller, "pause", _Pause)
-        with suppress(StopIteration):
-            second.send(None)
-    with pytest.raises(StopIteration) as created:
-        creation.send(None)
-    assert [result.error_code for result in created.value.value.topics] == [0]
-    with suppress(StopIteration, RuntimeError):
-        second.send(None)
-    stored = ClusterMetadata()
-    run_now(load_image(store, stored))
-    assert stored.contents() == cluster.image.contents()
+    monkeypatch.setattr(store, "transaction", begin_late)
+    executor = stepped(cluster)
+    controller.context.pause = executor.step
+    first = executor.start(controller.delete_topics(["t"]))
+    creation = executor.start(cluster.topics.create_topics(CreateTopicsRequest(topics=[new("t")])))
+    second = executor.start(controller.delete_topics(["t"]))
+    executor.finish()
+    assert first.outcome() == {}
+    assert [error.code for error in second.outcome().values()] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [result.error_code for result in creation.outcome().topics] == [0]
+    assert list(cluster.image.topics) == ["t"]
+    assert cluster.image.contents() == stored_image(cluster).contents()
 
 
 def test_partitions_that_go_offline_one_after_the_other_are_all_in_the_store(monkeypatch):
@@ -362,25 +407,21 @@ def test_partitions_that_go_offline_one_after_the_other_are_all_in_the_store(mon
     transaction = store.transaction
 
     async def begin_late(operations):
-        await _Pause()
+        await Step()
         return await transaction(operations)
 
-    first = controller.take_offline([("t", 0), ("u", 0)])
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "ready", _Pause)
-        patch.setattr(store, "transaction", begin_late)
-        first.send(None)
-    run_now(controller.take_offline([("t", 0)]))
-    with pytest.raises(StopIteration):
-        first.send(None)
-    stored = ClusterMetadata()
-    run_now(load_image(store, stored))
-    assert [stored.partition(name, 0).leader for name in ("t", "u")] == [-1, -1]
+    monkeypatch.setattr(store, "transaction", begin_late)
+    executor = stepped(cluster)
+    first = executor.start(controller.take_offline([("t", 0), ("u", 0)]))
+    second = executor.start(controller.take_offline([("t", 0)]))
+    executor.finish()
+    assert first.outcome() is second.outcome() is None
+    assert [stored_image(cluster).partition(name, 0).leader for name in ("t", "u")] == [-1, -1]
 
 
 @pytest.mark.parametrize("transactions", range(1, 6))
 def test_a_controller_starts_and_finishes_a_removal_that_stopped_after_any_transaction(monkeypatch, transactions):
-    monkeypatch.setattr("odradek.replication.topic_deletion.MAX_OPERATIONS", 3)
+    monkeypatch.setattr("odradek.replication.controller.topic_deletion.MAX_OPERATIONS", 3)
     cluster = Cluster()
     create(cluster, new("t", 5), new("kept"))
     transaction, left = cluster.store.transaction, [transactions]

@@ -9,15 +9,18 @@ from random import Random
 
 import pytest
 
-from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
-from odradek.log.partition_log import Origin
 from odradek.log.recovery import open_partition_log
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import config, read_all
-from odradek.protocol.batch_builder import build_batch
+from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.batch_builder import build_batch
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import ControlType, build_control_batch
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.partition import Partition
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import Partition
+
+pytestmark = pytest.mark.slow
 
 NOW_MS = 100_000
 DIRECTORY = "/d/t-0"
@@ -132,7 +135,7 @@ def changes(**properties):
     return machine.fs.operations - before
 
 
-PLAIN = {}
+PLAIN: dict[str, str] = {}
 SYNCED = {"flush_before_acks": "true"}
 
 
@@ -146,7 +149,7 @@ def test_a_disk_that_is_full_once_costs_a_retry_and_nothing_else(properties):
         try:
             machine.live()
         except LogDirFailure as failure:
-            assert "flush failed" in failure.message, "only a sync without room cannot be tried again"
+            assert "flush failed" in str(failure), "only a sync without room cannot be tried again"
             machine.fs.heal()
             machine.start(is_clean=False)
             machine.check()
@@ -188,7 +191,7 @@ def test_a_disk_that_stays_full_refuses_and_goes_on_when_there_is_room(propertie
         try:
             machine.live()
         except LogDirFailure as failure:
-            assert "flush failed" in failure.message
+            assert "flush failed" in str(failure)
             continue
         assert len(machine.acknowledged) == APPENDS
         machine.check()

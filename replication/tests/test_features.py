@@ -5,7 +5,7 @@ import json
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.features import (
+from odradek.replication.controller.features import (
     INITIAL_LEVELS,
     PATH,
     TRANSACTION_VERSION,
@@ -15,7 +15,7 @@ from odradek.replication.features import (
     decode,
     encode,
 )
-from odradek.replication.metadata_store import run_now
+from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster
 
 UP, SAFE, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
@@ -114,5 +114,5 @@ def test_a_change_that_came_first(cluster, features):
 
 
 def test_only_the_controller_changes_them(cluster, features):
-    cluster.controller.resign()
+    cluster.controller.context.resign("a test")
     assert update(features, cluster, 1, SAFE) == ErrorCode.NOT_CONTROLLER

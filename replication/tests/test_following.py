@@ -5,12 +5,13 @@ import weakref
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
-from odradek.replication.cluster_metadata import PartitionMetadata, TopicMetadata
-from odradek.replication.partition import Partition
+from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
+from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster, log_keys, memory_logs
 
 ID, OTHER_ID = bytes([1]) * 16, bytes([2]) * 16
@@ -40,11 +41,17 @@ class Steps:
             self.work.append(steps)
 
 
+class StepwiseCluster(Cluster):
+    """A cluster whose replica manager works when `steps` runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.replicas.run_steps = self.steps = Steps()
+
+
 @pytest.fixture
 def cluster():
-    cluster = Cluster()
-    cluster.steps = cluster.replicas.run_steps = Steps()
-    return cluster
+    return StepwiseCluster()
 
 
 def publish(cluster, *topics, deleted=()):
@@ -91,11 +98,17 @@ def test_clients_try_a_partition_again_until_its_log_is_there(cluster):
     append(cluster.replicas.get("t", 1))
 
 
+@pytest.mark.slow
 def test_growth_does_not_touch_what_was_there(cluster, monkeypatch):
     publish(cluster, topic(1000))
     cluster.steps.run()
     applied, apply = [], Partition.apply
-    monkeypatch.setattr(Partition, "apply", lambda self, *a: (applied.append(self.index), apply(self, *a)))
+
+    def note_applied(self, *arguments):
+        applied.append(self.index)
+        apply(self, *arguments)
+
+    monkeypatch.setattr(Partition, "apply", note_applied)
     cluster.steps.taken = 0
     publish(cluster, topic(1003))
     cluster.steps.run()
@@ -232,7 +245,7 @@ def test_a_retired_partition_keeps_no_file_open(cluster, tmp_path):
 
 
 def test_placing_a_log_does_not_look_at_all_others():
-    class Logs(dict):
+    class Logs(dict[tuple[str, int], PartitionLog]):
         def values(self):
             raise AssertionError("all logs are looked at")
 
@@ -240,7 +253,7 @@ def test_placing_a_log_does_not_look_at_all_others():
 
     cluster = Cluster(logs=memory_logs(Cluster().configs, ("/a", "/b")))
     logs: LogManager = cluster.logs
-    logs._logs = Logs()
+    logs.table.logs = Logs()
     for index in range(6):
         logs.create_log("t", index, ID, 0, is_new=True)
     logs.delete_log("t", 1)

@@ -6,9 +6,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from odradek.protocol.messages.create_topics import CreateTopicsRequestCreatableTopicConfig
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import run_now
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster, log_keys
 from odradek.replication.tests.test_config_admin import BROKER, TOPIC, increment
 from odradek.replication.tests.test_topic_admin import create, grow, new

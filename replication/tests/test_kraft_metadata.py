@@ -1,9 +1,9 @@
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.protocol.control_records import ControlType, build_control_batch
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.protocol.batches.control_records import ControlType, build_control_batch
 from odradek.protocol.types import DecodeError
-from odradek.replication.kraft_metadata import (
+from odradek.replication.metadata.kraft_metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,

@@ -3,8 +3,8 @@
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.log_capacity import LogCapacity
-from odradek.replication.metadata_store import run_now
+from odradek.replication.controller.log_capacity import LogCapacity
+from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, grow, new
 

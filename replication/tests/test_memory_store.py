@@ -1,7 +1,7 @@
 import pytest
 
-from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
-from odradek.replication.metadata_store import SessionEvent, WatchEvent, WatchKind, run_now
+from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata.store import SessionEvent, WatchEvent, WatchKind, run_now
 from odradek.replication.tests.store_contract import StoreContract
 
 
@@ -45,3 +45,21 @@ def test_run_now_refuses_a_coroutine_that_suspends():
 
     with pytest.raises(RuntimeError, match="suspended"):
         run_now(wait())
+
+
+def test_a_renewed_session_is_new_and_has_no_watches():
+    server = MemoryMetadataServer()
+    one, two = server.connect(), server.connect()
+    seen = []
+    run_now(one.exists("/a", seen.append))
+    run_now(one.create("/one", ephemeral=True))
+    run_now(one.renew())
+    assert run_now(two.exists("/one")) is not None, "a session that lives is kept"
+    first = one.session_id
+    server.expire(one)
+    run_now(one.renew())
+    assert one.session_id not in (first, two.session_id)
+    run_now(one.create("/one", ephemeral=True))
+    assert run_now(two.exists("/one")).ephemeral_owner == one.session_id
+    run_now(two.create("/a"))
+    assert seen == []

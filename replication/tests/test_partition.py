@@ -3,14 +3,14 @@ import errno
 import pytest
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.recovery import open_partition_log
-from odradek.protocol.batch_builder import build_batch
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.protocol.batches.batch_builder import build_batch
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.streaming import run_steps
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.metadata_store import run_now
-from odradek.replication.offset_lookup import (
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.store import run_now
+from odradek.replication.replicas.offset_lookup import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -19,7 +19,7 @@ from odradek.replication.offset_lookup import (
     MAX_TIMESTAMP,
     check_timestamp_supported,
 )
-from odradek.replication.partition import READ_COMMITTED, Partition
+from odradek.replication.replicas.partition import READ_COMMITTED, Partition
 from odradek.replication.tests.support import Cluster, memory_logs
 from odradek.replication.tests.test_config_admin import TOPIC, increment
 from odradek.replication.tests.test_topic_admin import create, new
@@ -28,9 +28,10 @@ E = ErrorCode
 
 
 class Waiting:
-    def __init__(self, partition):
+    def __init__(self, partition, *, for_log_end=False):
         self.woken = 0
-        partition.watchers[self] = None
+        watchers = partition.log_end_watchers if for_log_end else partition.watchers
+        watchers[self] = None
 
     def wake(self):
         self.woken += 1
@@ -486,3 +487,64 @@ def test_a_sync_that_failed_lets_nothing_be_acknowledged():
     assert not partition.has_reached(1)
     partition.take_offline()
     fails(E.KAFKA_STORAGE_ERROR, partition.has_reached, 1)
+
+
+def test_an_append_wakes_who_waits_for_the_log_end_although_the_high_watermark_stays():
+    partition = leader(replicas=(1, 2))
+    follower, consumer = Waiting(partition, for_log_end=True), Waiting(partition)
+    append(partition, 1, 2)
+    assert (partition.log.log_end_offset, partition.log.high_watermark) == (2, 0)
+    assert (follower.woken, consumer.woken) == (1, 0)
+
+
+def test_a_high_watermark_that_moves_wakes_nobody_who_waits_for_the_log_end():
+    partition = leader(replicas=(1, 2))
+    append(partition, 1, 2)
+    follower, consumer = Waiting(partition, for_log_end=True), Waiting(partition)
+    partition.update_follower(2, 2, 0, 0)
+    assert partition.log.high_watermark == 2
+    assert (follower.woken, consumer.woken) == (0, 1)
+
+
+def test_alone_an_append_wakes_both_and_the_high_watermark_is_there_by_then():
+    partition = leader()
+    seen = []
+
+    class Seeing(Waiting):
+        def wake(self):
+            seen.append(partition.log.high_watermark)
+
+    Seeing(partition), Seeing(partition, for_log_end=True)
+    append(partition, 1, 2, 3)
+    assert seen == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda partition: partition.apply(PartitionMetadata(2, 1, (1, 2), (1, 2)), partition.log),
+        lambda partition: partition.take_offline(),
+        lambda partition: partition.retire(),
+        lambda partition: partition.delete_records(0),
+    ],
+    ids=["another leader", "offline", "retired", "records deleted"],
+)
+def test_what_concerns_all_requests_wakes_both_kinds_of_watchers(change):
+    partition = leader(replicas=(1, 2))
+    waiting = [Waiting(partition), Waiting(partition, for_log_end=True)]
+    change(partition)
+    assert [one.woken for one in waiting] == [1, 1]
+
+
+def test_one_who_fails_when_woken_at_the_log_end_does_not_fail_the_append(caplog):
+    partition = leader(replicas=(1, 2))
+
+    class Failing(Waiting):
+        def wake(self):
+            raise RuntimeError("broken")
+
+    Failing(partition, for_log_end=True)
+    following = Waiting(partition, for_log_end=True)
+    assert append(partition, 1).last_offset == 0
+    assert following.woken == 1
+    assert "please report it" in caplog.text

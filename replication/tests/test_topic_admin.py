@@ -15,11 +15,11 @@ from odradek.protocol.messages.create_topics import (
     CreateTopicsRequestCreatableTopicConfig,
 )
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster, log_keys
-from odradek.replication.topic_ids import random_topic_id
 
 E = ErrorCode
 
@@ -161,7 +161,7 @@ def test_duplicates_in_a_request_are_refused_once_and_the_rest_is_done():
 
 def test_a_broker_that_is_not_the_controller_refuses():
     cluster = Cluster()
-    cluster.controller.resign()
+    cluster.controller.context.resign("a test")
     with pytest.raises(KafkaError) as error:
         create(cluster, new("t"))
     assert error.value.code == E.NOT_CONTROLLER
@@ -189,7 +189,7 @@ def test_a_given_replication_factor_of_internal_topics_holds():
 
 
 def test_a_large_request_is_written_in_several_transactions(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 20)
+    monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 20)
     cluster = Cluster()
     before = run_now(cluster.store.exists("/brokers/ids/1")).created_id
     results = create(cluster, *(new(f"t{number}", 3) for number in range(5)), new("large", 12))
@@ -200,7 +200,7 @@ def test_a_large_request_is_written_in_several_transactions(monkeypatch):
 
 
 def test_a_store_without_room_is_told_and_what_was_written_before_is_there(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 20)
+    monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 20)
     cluster = Cluster()
     write, calls = cluster.store.transaction, []
 
@@ -353,7 +353,7 @@ def test_a_topic_that_another_request_replaces_meanwhile_is_not_deleted():
             delete(cluster, names=["a"], version=5)
             create(cluster, new("a"))
 
-    cluster.controller.pause = pause
+    cluster.controller.context.pause = pause
     found = delete(cluster, topics=[("a", bytes(16)), ("b", bytes(16))])
     assert [(name, code) for name, _, code in found] == [("a", E.UNKNOWN_TOPIC_OR_PARTITION), ("b", 0)]
     assert list(cluster.image.topics) == ["a"]
@@ -415,7 +415,7 @@ def test_a_deletion_interrupted_at_any_write_leaves_the_topic_or_finishes():
     for allowed in range(3):
         cluster = Cluster()
         create(cluster, new("t", 2))
-        write, calls = cluster.controller.write, []
+        write, calls = cluster.controller.context.write, []
 
         async def fail_later(operations, write=write, calls=calls, allowed=allowed):
             if len(calls) == allowed:
@@ -423,7 +423,7 @@ def test_a_deletion_interrupted_at_any_write_leaves_the_topic_or_finishes():
             calls.append(operations)
             return await write(operations)
 
-        cluster.controller.write = fail_later
+        cluster.controller.context.write = fail_later
         [(_, _, code)] = delete(cluster, names=["t"])
         assert code == (E.NOT_CONTROLLER if allowed == 0 else E.NONE)
         cluster.server.expire(cluster.store)
@@ -439,6 +439,12 @@ def test_topic_ids_print_without_a_leading_dash():
 
         def getrandbits(self, bits):
             return self.left.pop(0)
+
+        def randrange(self, stop):
+            raise NotImplementedError
+
+        def shuffle(self, items):
+            raise NotImplementedError
 
     assert random_topic_id(Dashes()) == bytes.fromhex("ffffffffffff4fffbfffffffffffffff")
     dashes = Dashes()

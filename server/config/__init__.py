@@ -1,4 +1,18 @@
-"""The broker's configuration: Kafka's names, types, defaults and update modes, declared once each by theme."""
+"""The broker's configuration: Kafka's names, types, defaults and update modes.
+
+- `broker`: all broker properties as one set, with derived values and validation
+- `loading`: configuration files, overrides and warnings
+- `properties_file`: Java's .properties syntax
+- `listeners`: listeners and advertised addresses
+- `network`: properties of listeners, connections and requests
+- `storage`: properties of data directories, segments, retention and compaction
+- `cluster`: properties of identity, topic creation and replication
+- `groups`: properties of consumer groups and committed offsets
+- `transactions`: properties of transactions
+- `accepted`: properties that are accepted without effect
+- `reasons`: reasons why properties have no effect
+- `reference`: `odradek config` and docs/configuration.md
+"""
 
 from odradek.server.config.broker import THEMES, BrokerConfig
 from odradek.server.config.listeners import Listener

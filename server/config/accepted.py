@@ -1,11 +1,11 @@
-"""Properties of a real server.properties that are taken without effect."""
+"""Properties of Kafka's server.properties that are accepted without effect."""
 
 from odradek.properties import PropertySet, UpdateMode, boolean, class_name, integer, long, string, string_list
 from odradek.server.config.reasons import NO_AUTHENTICATION, NO_CLIENT_METRICS, NO_JMX, NO_KRAFT, NO_ZOOKEEPER
 
 
 class AcceptedProperties(PropertySet):
-    """Properties of a real server.properties that are taken without effect."""
+    """Properties accepted without effect."""
 
     broker_heartbeat_interval_ms = integer(
         "broker.heartbeat.interval.ms",
@@ -30,13 +30,13 @@ class AcceptedProperties(PropertySet):
         25,
         minimum=0,
         no_effect=NO_KRAFT,
-        doc="How long a KRaft leader gathers writes.",
+        doc="Time for which a KRaft leader batches writes.",
     )
     controller_quorum_auto_join_enable = boolean(
         "controller.quorum.auto.join.enable",
         False,
         no_effect=NO_KRAFT,
-        doc="Whether a KRaft controller joins the voters by itself.",
+        doc="Add a KRaft controller to the voters automatically.",
     )
     controller_quorum_bootstrap_servers = string_list(
         "controller.quorum.bootstrap.servers",
@@ -49,7 +49,7 @@ class AcceptedProperties(PropertySet):
         1000,
         minimum=0,
         no_effect=NO_KRAFT,
-        doc="KRaft's longest pause between elections.",
+        doc="KRaft's maximum pause between elections.",
     )
     controller_quorum_election_timeout_ms = integer(
         "controller.quorum.election.timeout.ms",
@@ -155,7 +155,7 @@ class AcceptedProperties(PropertySet):
         "metrics.recording.level",
         "INFO",
         no_effect=NO_JMX,
-        doc="Which metrics Kafka records.",
+        doc="Level of the metrics that Kafka records.",
     )
     metrics_sample_window_ms = long(
         "metrics.sample.window.ms",
@@ -169,27 +169,27 @@ class AcceptedProperties(PropertySet):
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
         update_mode=UpdateMode.PER_BROKER,
         no_effect=NO_AUTHENTICATION,
-        doc="Java class that names the user of a connection.",
+        doc="Java class that derives the principal of a connection.",
     )
     process_roles = string_list(
         "process.roles",
         (),
         choices=("broker", "controller"),
         no_effect=NO_KRAFT,
-        doc="Roles of a KRaft process; this broker always is its own controller.",
+        doc="Roles of a KRaft process; this broker is always its own controller.",
     )
     telemetry_max_bytes = integer(
         "telemetry.max.bytes",
         1_048_576,
         minimum=1,
         no_effect=NO_CLIENT_METRICS,
-        doc="Largest push of a client's metrics.",
+        doc="Maximum size of a push of client metrics.",
     )
     zookeeper_connect = string(
         "zookeeper.connect",
         None,
         no_effect=NO_ZOOKEEPER,
-        doc="Addresses of ZooKeeper; this version keeps its metadata itself.",
+        doc="Addresses of ZooKeeper; this version has an embedded metadata store.",
     )
     zookeeper_connection_timeout_ms = integer(
         "zookeeper.connection.timeout.ms",
@@ -208,11 +208,11 @@ class AcceptedProperties(PropertySet):
         10,
         minimum=1,
         no_effect=NO_ZOOKEEPER,
-        doc="Most unanswered requests to ZooKeeper.",
+        doc="Maximum number of requests in flight to ZooKeeper.",
     )
     zookeeper_set_acl = boolean(
         "zookeeper.set.acl",
         False,
         no_effect=NO_ZOOKEEPER,
-        doc="Whether what is written to ZooKeeper gets ACLs.",
+        doc="Set ACLs on data in ZooKeeper.",
     )

@@ -1,11 +1,11 @@
-"""The broker's properties as one set, what follows from them, and where they contradict one another."""
+"""All broker properties as one set, derived values, and contradictions between properties."""
 
 from collections.abc import Iterator, Mapping
 from typing import Self
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError
-from odradek.replication.broker_configs import LISTENER_PREFIX, listener_base
+from odradek.replication.metadata.broker_configs import LISTENER_PREFIX, listener_base
 from odradek.server.config.accepted import AcceptedProperties
 from odradek.server.config.cluster import ClusterProperties
 from odradek.server.config.groups import GroupProperties
@@ -23,7 +23,7 @@ from odradek.server.config.transactions import TransactionProperties
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 
 LISTENER_PROPERTIES = ("max.connections", "max.connection.creation.rate")
-"""Properties that one listener may have for itself, as `listener.name.<listener>.<property>`."""
+"""Properties that can be set per listener, as `listener.name.<listener>.<property>`."""
 
 THEMES = (
     NetworkProperties,
@@ -34,7 +34,7 @@ THEMES = (
     AcceptedProperties,
 )
 
-# (greater or equal, less or equal): pairs of properties whose order Kafka checks at start.
+# (a, b) with a >= b: pairs of properties whose order Kafka validates at start.
 _ORDERED = (
     ("group.max.session.timeout.ms", "group.min.session.timeout.ms"),
     ("group.consumer.max.heartbeat.interval.ms", "group.consumer.min.heartbeat.interval.ms"),
@@ -51,7 +51,7 @@ _ORDERED = (
     ("log.cleaner.max.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),
 )
 
-# Numbers of threads that may change by a factor of two at a time (KIP-226).
+# Numbers of threads, which may change by a factor of two at most (KIP-226).
 _THREADS = (
     "log.cleaner.threads",
     "num.io.threads",
@@ -60,7 +60,7 @@ _THREADS = (
     "num.replica.fetchers",
 )
 
-# Sizes and counts of internal topics whose default fits a cluster of three.
+# Counts of internal topics whose defaults are meant for three brokers or more.
 _CAPPED_BY_BROKERS = (
     "offsets.topic.replication.factor",
     "transaction.state.log.replication.factor",
@@ -69,12 +69,12 @@ _CAPPED_BY_BROKERS = (
 
 
 def is_listener_property(name: str) -> bool:
-    """Return whether it sets one of LISTENER_PROPERTIES for a listener."""
+    """Return whether a name sets one of LISTENER_PROPERTIES for a listener."""
     return listener_base(name) in LISTENER_PROPERTIES
 
 
 def parse_listener_property(name: str, text: str) -> tuple[tuple[str, str], int]:
-    """Listener, property and value of a name that `is_listener_property`. Raises PropertyError."""
+    """Parse a listener property; return ((listener, property), value). Raises PropertyError."""
     listener, base_name = name.removeprefix(LISTENER_PREFIX).split(".", 1)
     limit: int = NetworkProperties.declared()[base_name].parse(text)
     if limit < 1:
@@ -92,13 +92,13 @@ class BrokerConfig(
 ):
     """All properties of a broker.
 
-    Beyond the declared ones there are, derived once:
-        node_id: `node.id`, or `broker.id` where only that is given
-        data_dirs: `log.dirs`, or `log.dir` where that is not given
-        endpoints: where to listen, without the listeners of KRaft controllers
-        advertised_endpoints: what clients are told, before ports are bound (see `advertise`)
-        inter_broker_name: name of the listener that brokers use among themselves
-        topic_defaults: what holds for a topic without configuration of its own; the base of its LogConfig
+    Derived attributes:
+        node_id: `node.id`, or `broker.id` if only that is set
+        data_dirs: `log.dirs`, or `log.dir` if that is not set
+        endpoints: listeners, without those of KRaft controllers
+        advertised_endpoints: advertised listeners before ports are bound (see `advertise`)
+        inter_broker_name: name of the listener for connections between brokers
+        topic_defaults: configuration of a topic without own properties; the base of its LogConfig
         listener_limits: by listener and property, the `listener.name.<listener>.<property>` of LISTENER_PROPERTIES
         connections_of_hosts: `max.connections.per.ip.overrides` by host
     """
@@ -160,7 +160,7 @@ class BrokerConfig(
 
     @staticmethod
     def topic_values(broker_values: Mapping[str, str]) -> dict[str, str]:
-        """Topic properties that broker properties give a default, the first of several synonyms winning."""
+        """Return the topic properties that broker properties set; the first of several synonyms takes precedence."""
         values: dict[str, str] = {}
         for prop in LogConfig.declared().values():
             for name, factor in prop.synonyms:
@@ -174,10 +174,10 @@ class BrokerConfig(
         return values
 
     def for_brokers(self, name: str, live_brokers: int) -> int:
-        """A count for an internal topic: as given, or the default capped by the brokers there are.
+        """Return a count for an internal topic: the configured one, or the default limited by the number of brokers.
 
-        So a broker on its own needs no configuration, and a count that was asked for and cannot be had fails as
-        it does with Kafka. `name` is one of `offsets.topic.replication.factor`,
+        So a single broker needs no configuration, and a configured count that exceeds the number of brokers fails as
+        in Kafka. `name` is one of `offsets.topic.replication.factor`,
         `transaction.state.log.replication.factor`, `transaction.state.log.min.isr`.
         """
         assert name in _CAPPED_BY_BROKERS, name
@@ -185,7 +185,7 @@ class BrokerConfig(
         return value if name in self.explicit else max(1, min(value, live_brokers))
 
     def advertise(self, bound_ports: Mapping[str, int], host: str) -> tuple[Listener, ...]:
-        """What clients are told, given the bound port of each listener name and this machine's name."""
+        """Return the advertised listeners, given the bound port of each listener and the name of this host."""
         return resolve(self.advertised_endpoints, bound_ports.__getitem__, host)
 
     def validate(self) -> None:
@@ -193,7 +193,7 @@ class BrokerConfig(
             raise error
 
     def contradictions(self) -> Iterator[PropertyError]:
-        """Everything in which properties, each allowed, contradict one another or what this version serves."""
+        """Iterate over contradictions between valid properties, and values that this version does not support."""
         for validate in (
             self._validate_identity,
             self._validate_listeners,
@@ -273,7 +273,7 @@ class BrokerConfig(
     def _validate_connections(self) -> None:
         if self.max_connections_per_ip == 0 and not self.connections_of_hosts:
             name = "max.connections.per.ip"
-            raise PropertyError(name, "0", "needs max.connections.per.ip.overrides for those who may connect")
+            raise PropertyError(name, "0", "requires max.connections.per.ip.overrides with the hosts that may connect")
 
     def _validate_log(self) -> None:
         for name, minimum in (("log.roll.ms", 1), ("log.roll.jitter.ms", 0)):

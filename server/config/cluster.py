@@ -1,22 +1,22 @@
-"""The broker in its cluster: identity, topic creation, replication."""
+"""Properties of the broker in its cluster: identity, topic creation, replication."""
 
 from odradek.properties import PropertySet, UpdateMode, boolean, class_name, integer, long, string
 from odradek.server.config.reasons import JAVA_CLASS, ONE_BROKER
 
 
 class ClusterProperties(PropertySet):
-    """The broker in its cluster: identity, topic creation, replication."""
+    """Broker and cluster: identity, topic creation, replication."""
 
     node_id = integer(
         "node.id",
         1,
         minimum=0,
-        doc="This broker's number in its cluster.",
+        doc="Id of this broker in its cluster.",
     )
     broker_id = integer(
         "broker.id",
         -1,
-        doc="Older name of node.id; -1 is not set.",
+        doc="Former name of node.id; -1 means not set.",
     )
     broker_rack = string(
         "broker.rack",
@@ -26,42 +26,42 @@ class ClusterProperties(PropertySet):
     authorizer_class_name = string(
         "authorizer.class.name",
         "",
-        doc="Java class that decides who may do what; this version has no authorizer, so it must be empty.",
+        doc="Java class of the authorizer; this version has no authorizer, so it must be empty.",
     )
     num_partitions = integer(
         "num.partitions",
         1,
         minimum=1,
-        doc="Partitions of a topic created without a number.",
+        doc="Number of partitions of a topic that is created without one.",
     )
     default_replication_factor = integer(
         "default.replication.factor",
         1,
-        doc="Replicas of a topic created without a number.",
+        doc="Replication factor of a topic that is created without one.",
     )
     auto_create_topics_enable = boolean(
         "auto.create.topics.enable",
         True,
-        doc="Whether a topic is created when a client first asks for it.",
+        doc="Create a topic when a client requests its metadata for the first time.",
     )
     delete_topic_enable = boolean(
         "delete.topic.enable",
         True,
-        doc="Whether topics may be deleted.",
+        doc="Allow deletion of topics.",
     )
     min_insync_replicas = integer(
         "min.insync.replicas",
         1,
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Replicas that must be in sync for a write with acks=all.",
+        doc="Minimum number of in-sync replicas for a write with acks=all.",
     )
     unclean_leader_election_enable = boolean(
         "unclean.leader.election.enable",
         False,
         update_mode=UpdateMode.CLUSTER_WIDE,
         no_effect=ONE_BROKER,
-        doc="Whether a replica that is not in sync may become leader.",
+        doc="Allow a replica that is not in sync to become leader.",
     )
     unclean_leader_election_interval_ms = long(
         "unclean.leader.election.interval.ms",
@@ -69,32 +69,32 @@ class ClusterProperties(PropertySet):
         minimum=1,
         internal=True,
         no_effect=ONE_BROKER,
-        doc="Time between two looks for partitions that need an unclean election.",
+        doc="Interval of the check for partitions that need an unclean election.",
     )
     auto_leader_rebalance_enable = boolean(
         "auto.leader.rebalance.enable",
         True,
         no_effect=ONE_BROKER,
-        doc="Whether leadership goes back to preferred replicas by itself.",
+        doc="Return leadership to preferred replicas automatically.",
     )
     leader_imbalance_check_interval_seconds = long(
         "leader.imbalance.check.interval.seconds",
         300,
         minimum=1,
         no_effect=ONE_BROKER,
-        doc="Time between two looks for partitions led by another than their preferred replica.",
+        doc="Interval of the check for partitions that are not led by their preferred replica.",
     )
     controlled_shutdown_enable = boolean(
         "controlled.shutdown.enable",
         True,
         no_effect=ONE_BROKER,
-        doc="Whether leadership is handed over before a stop.",
+        doc="Transfer leadership before a shutdown.",
     )
     controller_socket_timeout_ms = integer(
         "controller.socket.timeout.ms",
         30_000,
         no_effect=ONE_BROKER,
-        doc="Longest wait for a broker's answer to the controller.",
+        doc="Timeout of the controller's requests to brokers.",
     )
     num_replica_fetchers = integer(
         "num.replica.fetchers",
@@ -102,33 +102,33 @@ class ClusterProperties(PropertySet):
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
         no_effect=ONE_BROKER,
-        doc="Connections on which a broker fetches from each leader.",
+        doc="Number of connections on which a broker fetches from each leader.",
     )
     replica_fetch_max_bytes = integer(
         "replica.fetch.max.bytes",
         1_048_576,
         minimum=0,
         no_effect=ONE_BROKER,
-        doc="Bytes a follower asks for of each partition.",
+        doc="Maximum bytes that a follower fetches per partition.",
     )
     replica_fetch_min_bytes = integer(
         "replica.fetch.min.bytes",
         1,
         no_effect=ONE_BROKER,
-        doc="Bytes for which a leader holds back its answer to a follower.",
+        doc="Minimum bytes in a leader's fetch response to a follower.",
     )
     replica_fetch_response_max_bytes = integer(
         "replica.fetch.response.max.bytes",
         10_485_760,
         minimum=0,
         no_effect=ONE_BROKER,
-        doc="Bytes a follower asks for in all.",
+        doc="Maximum bytes that a follower fetches per request.",
     )
     replica_fetch_wait_max_ms = integer(
         "replica.fetch.wait.max.ms",
         500,
         no_effect=ONE_BROKER,
-        doc="How long a leader may hold back its answer to a follower.",
+        doc="Maximum time for which a leader delays its fetch response to a follower.",
     )
     replica_fetch_backoff_ms = integer(
         "replica.fetch.backoff.ms",
@@ -140,19 +140,19 @@ class ClusterProperties(PropertySet):
     replica_high_watermark_checkpoint_interval_ms = long(
         "replica.high.watermark.checkpoint.interval.ms",
         5000,
-        doc="Time between two writes of the high watermarks.",
+        doc="Interval of the high watermark checkpoint.",
     )
     replica_lag_time_max_ms = long(
         "replica.lag.time.max.ms",
         30_000,
         no_effect=ONE_BROKER,
-        doc="Time without catching up after which a follower leaves the in-sync set.",
+        doc="Time without catching up after which a follower leaves the ISR.",
     )
     replica_socket_timeout_ms = integer(
         "replica.socket.timeout.ms",
         30_000,
         no_effect=ONE_BROKER,
-        doc="Longest wait for a leader's answer.",
+        doc="Timeout of requests to a leader.",
     )
     replica_socket_receive_buffer_bytes = integer(
         "replica.socket.receive.buffer.bytes",
@@ -164,7 +164,7 @@ class ClusterProperties(PropertySet):
         "replica.selector.class",
         None,
         no_effect=ONE_BROKER,
-        doc="Java class that picks the replica a consumer reads from.",
+        doc="Java class that selects the replica for a consumer.",
     )
     num_replica_alter_log_dirs_threads = integer(
         "num.replica.alter.log.dirs.threads",
@@ -176,11 +176,11 @@ class ClusterProperties(PropertySet):
         "create.topic.policy.class.name",
         None,
         no_effect=JAVA_CLASS,
-        doc="Java class that judges new topics.",
+        doc="Java class that validates new topics.",
     )
     alter_config_policy_class_name = class_name(
         "alter.config.policy.class.name",
         None,
         no_effect=JAVA_CLASS,
-        doc="Java class that judges changed configurations.",
+        doc="Java class that validates changed configurations.",
     )

@@ -1,4 +1,4 @@
-"""Consumer groups and committed offsets."""
+"""Properties of consumer groups and committed offsets."""
 
 from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, short, string, string_list
 from odradek.server.config.reasons import NO_CONSUMER_GROUPS, NO_THREADS
@@ -10,51 +10,51 @@ class GroupProperties(PropertySet):
     group_min_session_timeout_ms = integer(
         "group.min.session.timeout.ms",
         6000,
-        doc="Shortest session timeout a member of a classic group may ask for.",
+        doc="Minimum session timeout of a member of a classic group.",
     )
     group_max_session_timeout_ms = integer(
         "group.max.session.timeout.ms",
         1_800_000,
-        doc="Longest session timeout a member of a classic group may ask for.",
+        doc="Maximum session timeout of a member of a classic group.",
     )
     group_initial_rebalance_delay_ms = integer(
         "group.initial.rebalance.delay.ms",
         3000,
-        doc="How long a new group waits for more members before its first rebalance.",
+        doc="Time for which a new group waits for more members before its first rebalance.",
     )
     group_max_size = integer(
         "group.max.size",
         INT32_MAX,
         minimum=1,
-        doc="Most members of a classic group.",
+        doc="Maximum number of members of a classic group.",
     )
     group_coordinator_rebalance_protocols = string_list(
         "group.coordinator.rebalance.protocols",
         ("classic", "consumer", "streams"),
         choices=("consumer", "classic", "share", "streams"),
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Group protocols that are served.",
+        doc="Supported group protocols.",
     )
     group_coordinator_append_linger_ms = integer(
         "group.coordinator.append.linger.ms",
         -1,
         minimum=-1,
         no_effect=NO_THREADS,
-        doc="How long Kafka gathers writes of its coordinator.",
+        doc="Time for which Kafka's coordinator batches writes.",
     )
     group_coordinator_threads = integer(
         "group.coordinator.threads",
         4,
         minimum=1,
         no_effect=NO_THREADS,
-        doc="Kafka's coordinator threads.",
+        doc="Number of Kafka's coordinator threads.",
     )
     group_coordinator_background_threads = integer(
         "group.coordinator.background.threads",
         2,
         minimum=1,
         no_effect=NO_THREADS,
-        doc="Kafka's coordinator background threads.",
+        doc="Number of Kafka's coordinator background threads.",
     )
     group_coordinator_cached_buffer_max_bytes = integer(
         "group.coordinator.cached.buffer.max.bytes",
@@ -62,7 +62,7 @@ class GroupProperties(PropertySet):
         minimum=524288,
         update_mode=UpdateMode.CLUSTER_WIDE,
         no_effect=NO_THREADS,
-        doc="Buffer that Kafka's coordinator keeps for reuse.",
+        doc="Maximum size of the buffer that Kafka's coordinator reuses.",
     )
     group_consumer_session_timeout_ms = integer(
         "group.consumer.session.timeout.ms",
@@ -76,35 +76,35 @@ class GroupProperties(PropertySet):
         45_000,
         minimum=1,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Shortest session timeout a consumer group may be given.",
+        doc="Minimum session timeout of a consumer group.",
     )
     group_consumer_max_session_timeout_ms = integer(
         "group.consumer.max.session.timeout.ms",
         60_000,
         minimum=1,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Longest session timeout a consumer group may be given.",
+        doc="Maximum session timeout of a consumer group.",
     )
     group_consumer_heartbeat_interval_ms = integer(
         "group.consumer.heartbeat.interval.ms",
         5000,
         minimum=1,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Time between heartbeats of members of consumer groups.",
+        doc="Heartbeat interval of members of consumer groups.",
     )
     group_consumer_min_heartbeat_interval_ms = integer(
         "group.consumer.min.heartbeat.interval.ms",
         5000,
         minimum=1,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Shortest heartbeat interval a consumer group may be given.",
+        doc="Minimum heartbeat interval of a consumer group.",
     )
     group_consumer_max_heartbeat_interval_ms = integer(
         "group.consumer.max.heartbeat.interval.ms",
         15_000,
         minimum=1,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Longest heartbeat interval a consumer group may be given.",
+        doc="Maximum heartbeat interval of a consumer group.",
     )
     group_consumer_assignment_interval_ms = integer(
         "group.consumer.assignment.interval.ms",
@@ -112,34 +112,34 @@ class GroupProperties(PropertySet):
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Shortest time between two assignments of a consumer group.",
+        doc="Minimum interval between assignments of a consumer group.",
     )
     group_consumer_min_assignment_interval_ms = integer(
         "group.consumer.min.assignment.interval.ms",
         0,
         minimum=0,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Lower bound of that time for a group.",
+        doc="Lower bound of a group's assignment interval.",
     )
     group_consumer_max_assignment_interval_ms = integer(
         "group.consumer.max.assignment.interval.ms",
         15_000,
         minimum=0,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Upper bound of that time for a group.",
+        doc="Upper bound of a group's assignment interval.",
     )
     group_consumer_max_size = integer(
         "group.consumer.max.size",
         INT32_MAX,
         minimum=1,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Most members of a consumer group.",
+        doc="Maximum number of members of a consumer group.",
     )
     group_consumer_assignors = string_list(
         "group.consumer.assignors",
         ("uniform", "range"),
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Assignors of the broker; the first is the default.",
+        doc="Server-side assignors; the first is the default.",
     )
     group_consumer_migration_policy = string(
         "group.consumer.migration.policy",
@@ -147,7 +147,7 @@ class GroupProperties(PropertySet):
         choices=("disabled", "downgrade", "upgrade", "bidirectional"),
         ignore_case=True,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Which live groups may change between the classic and the consumer protocol.",
+        doc="Allowed migrations of live groups between the classic and the consumer protocol.",
     )
     group_consumer_regex_refresh_interval_ms = integer(
         "group.consumer.regex.refresh.interval.ms",
@@ -155,49 +155,49 @@ class GroupProperties(PropertySet):
         minimum=10000,
         internal=True,
         no_effect=NO_CONSUMER_GROUPS,
-        doc="Time after which a subscribed pattern is matched anew; for tests.",
+        doc="Interval at which subscribed patterns are matched again; for tests.",
     )
     offset_metadata_max_bytes = integer(
         "offset.metadata.max.bytes",
         4096,
-        doc="Longest text a client may commit with an offset.",
+        doc="Maximum size of the metadata of a committed offset.",
     )
     offsets_commit_timeout_ms = integer(
         "offsets.commit.timeout.ms",
         5000,
         minimum=1,
-        doc="Longest wait for a commit, or another write of the group coordinator, to be replicated; the request is "
-        "then answered with an error that clients retry after.",
+        doc="Timeout for the replication of a commit or another write of the group coordinator; after it, the request "
+        "fails with a retriable error.",
     )
     offsets_load_buffer_size = integer(
         "offsets.load.buffer.size",
         5_242_880,
         minimum=1,
-        doc="Bytes read at a time when groups are loaded; at most 1 MiB.",
+        doc="Bytes per read while groups are loaded; at most 1 MiB.",
     )
     offsets_retention_minutes = integer(
         "offsets.retention.minutes",
         10_080,
         minimum=1,
-        doc="Minutes for which an idle group's offsets are kept.",
+        doc="Minutes for which the offsets of an empty group are kept.",
     )
     offsets_retention_check_interval_ms = long(
         "offsets.retention.check.interval.ms",
         600_000,
         minimum=1,
-        doc="Time between two looks for expired offsets.",
+        doc="Interval of the check for expired offsets.",
     )
     offsets_topic_num_partitions = integer(
         "offsets.topic.num.partitions",
         50,
         minimum=1,
-        doc="Partitions of __consumer_offsets; fixed once it exists.",
+        doc="Number of partitions of __consumer_offsets; fixed once the topic exists.",
     )
     offsets_topic_replication_factor = short(
         "offsets.topic.replication.factor",
         3,
         minimum=1,
-        doc="Replicas of __consumer_offsets; unless set, no more than there are brokers.",
+        doc="Replication factor of __consumer_offsets; the default is limited by the number of brokers.",
     )
     offsets_topic_segment_bytes = integer(
         "offsets.topic.segment.bytes",

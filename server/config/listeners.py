@@ -1,7 +1,7 @@
-"""Listeners: where the broker listens and what it tells clients to connect to.
+"""Listeners, and the addresses that clients connect to.
 
-Follows "Broker Configs: listeners, advertised.listeners, listener.security.protocol.map" of Kafka's documentation
-and KIP-103 (listener names), KIP-797 (one port for an IPv4 and an IPv6 listener).
+Sources: Kafka's documentation, "Broker Configs: listeners, advertised.listeners, listener.security.protocol.map";
+KIP-103 (listener names), KIP-797 (one port for an IPv4 and an IPv6 listener).
 """
 
 import re
@@ -19,7 +19,7 @@ _IPV4 = re.compile(r"\d{1,3}(\.\d{1,3}){3}")
 
 
 class Listener(NamedTuple):
-    """One listener: its name in capitals, its security protocol, its host without brackets, its port."""
+    """A listener: name in capitals, security protocol, host without brackets, port."""
 
     name: str
     protocol: str
@@ -28,7 +28,7 @@ class Listener(NamedTuple):
 
     @property
     def address(self) -> str:
-        """`host:port` as people write it, an IPv6 host in brackets."""
+        """`host:port`, with an IPv6 host in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -37,7 +37,7 @@ class Listener(NamedTuple):
 
 
 def parse_protocol_map(property_name: str, text: str) -> dict[str, str]:
-    """Security protocol by listener name, from `NAME:PROTOCOL,...`. Raises PropertyError."""
+    """Parse `NAME:PROTOCOL,...` to security protocols by listener name. Raises PropertyError."""
     protocols: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, colon, protocol = (part.strip() for part in entry.partition(":"))
@@ -54,7 +54,7 @@ def parse_protocol_map(property_name: str, text: str) -> dict[str, str]:
 def parse_listeners(
     property_name: str, entries: Iterable[str], protocols: dict[str, str], *, distinct_ports: bool
 ) -> tuple[Listener, ...]:
-    """The listeners of a property. Raises PropertyError for a bad form, an unknown name, or a clash."""
+    """Parse the listeners of a property. Raises PropertyError for an invalid form, an unknown name, or a conflict."""
     listeners: list[Listener] = []
     for entry in entries:
         match = _LISTENER.fullmatch(entry)
@@ -81,7 +81,7 @@ def _refuse_same_names(property_name: str, listeners: list[Listener]) -> None:
 
 
 def _refuse_same_ports(property_name: str, listeners: list[Listener]) -> None:
-    """One port may serve two listeners only if one is on an IPv4 and the other on an IPv6 address."""
+    """Raise PropertyError if listeners share a port, unless one has an IPv4 and the other an IPv6 address."""
     by_port: dict[int, list[str]] = {}
     for listener in listeners:
         if listener.port:
@@ -95,18 +95,18 @@ def _refuse_same_ports(property_name: str, listeners: list[Listener]) -> None:
 
 
 def refuse_wildcards(property_name: str, listeners: Iterable[Listener]) -> None:
-    """Raises PropertyError for an address that clients cannot connect to."""
+    """Raise PropertyError for an address that clients cannot connect to."""
     for listener in listeners:
         if listener.host in WILDCARD_HOSTS and listener.host:
             raise PropertyError(
                 property_name,
                 str(listener),
-                f"clients cannot connect to {listener.host}; set advertised.listeners to an address they reach",
+                f"clients cannot connect to {listener.host}; set advertised.listeners to a reachable address",
             )
 
 
 def resolve(listeners: Iterable[Listener], port_of: Callable[[str], int], host: str) -> tuple[Listener, ...]:
-    """Advertised listeners once the ports are bound: port 0 becomes the bound one, an empty host `host`."""
+    """Return the advertised listeners with bound ports instead of port 0, and `host` instead of an empty host."""
     return tuple(
         listener._replace(host=listener.host or host, port=listener.port or port_of(listener.name))
         for listener in listeners

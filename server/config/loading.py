@@ -1,4 +1,4 @@
-"""From a configuration file and overrides to a BrokerConfig, with what there is to warn of."""
+"""Loading of a BrokerConfig from a configuration file and overrides, with warnings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -7,8 +7,8 @@ from odradek.properties import PropertyError, nearest
 from odradek.server.config.broker import BrokerConfig, is_listener_property, parse_listener_property
 from odradek.server.config.properties_file import read_properties
 
-# Kafka's properties of things this broker does not have: taken, so that a file written for Kafka can be used as it
-# is, but not declared.
+# Prefixes of Kafka's properties for components that this broker lacks. They are accepted, so that a file for Kafka can
+# be used unchanged, but not declared.
 ACCEPTED_PREFIXES = (
     "alter.log.dirs.replication.quota.", "client.quota.callback.", "config.providers", "connections.max.reauth.",
     "controller.performance.", "controller.quorum.", "controller.quota.", "delegation.token.",
@@ -17,11 +17,11 @@ ACCEPTED_PREFIXES = (
     "share.", "ssl.", "unstable.",
 )  # fmt: skip
 
-_NO_SUCH_PART = "this broker does not have that part of Kafka"
+_NO_SUCH_PART = "this broker lacks the component"
 
 
 class Loaded(NamedTuple):
-    """A configuration that is whole and free of contradiction, and lines to warn with."""
+    """A valid configuration, and warnings."""
 
     config: BrokerConfig
     warnings: list[str]
@@ -32,7 +32,7 @@ OWN_LOG_DIRS: Final = "./data"
 
 
 class InvalidConfigError(ValueError):
-    """Several things are wrong in a configuration; `str()` has a line for each."""
+    """Several errors in a configuration; `str()` has one line for each."""
 
     def __init__(self, errors: Sequence[ValueError]) -> None:
         super().__init__("\n".join(str(error) for error in errors))
@@ -40,12 +40,12 @@ class InvalidConfigError(ValueError):
 
 
 def load_config(path: str | None, overrides: Iterable[str] = ()) -> Loaded:
-    """Reads a .properties file, if there is one, and lays `name=value` overrides over it.
+    """Read a .properties file, if any, and apply `name=value` overrides.
 
-    Where neither has a property for them, the broker listens on OWN_LISTENERS and keeps its data in OWN_LOG_DIRS:
-    Kafka's defaults are all interfaces, without security, and a directory that a restart of the machine may empty.
+    Without properties for them, the broker listens on OWN_LISTENERS and stores its data in OWN_LOG_DIRS: Kafka's
+    defaults are all interfaces, without security, and a directory that a restart of the machine may empty.
 
-    Raises OSError if the file cannot be read, ValueError with a readable line for everything that is wrong in it.
+    Raises OSError if the file cannot be read, ValueError with one line for each error in it.
     """
     values: dict[str, str] = {}
     if path is not None:
@@ -67,7 +67,7 @@ def load_config(path: str | None, overrides: Iterable[str] = ()) -> Loaded:
 
 
 def config_of(values: Mapping[str, str]) -> Loaded:
-    """A configuration of texts by name; unknown names are left out with a warning.
+    """Return a configuration of texts by name; unknown names are ignored with a warning.
 
     Raises PropertyError, or InvalidConfigError if several properties are wrong.
     """
@@ -97,7 +97,7 @@ def config_of(values: Mapping[str, str]) -> Loaded:
 
 
 def _checked(values: Mapping[str, str]) -> BrokerConfig:
-    """A configuration in which nothing is wrong. Contradictions are looked for once each value is valid."""
+    """Return a valid configuration. Contradictions are checked once all single values are valid."""
     declared = BrokerConfig.declared()
     errors: list[ValueError] = []
     valid: dict[str, str] = {}

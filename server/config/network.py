@@ -1,4 +1,4 @@
-"""Listeners, connections and requests."""
+"""Properties of listeners, connections and requests."""
 
 from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, string, string_list
 from odradek.server.config.reasons import NO_AUTHENTICATION, NO_OUTGOING_CONNECTIONS, NO_THREADS
@@ -13,7 +13,7 @@ class NetworkProperties(PropertySet):
         unique=True,
         may_be_empty=False,
         update_mode=UpdateMode.PER_BROKER,
-        doc="Where to listen, as NAME://host:port; an empty host is every interface, port 0 any free port. "
+        doc="Listeners, as NAME://host:port; an empty host is every interface, port 0 any free port. "
         "`odradek start` listens on PLAINTEXT://127.0.0.1:9092 if neither this nor advertised.listeners is set.",
     )
     advertised_listeners = string_list(
@@ -21,7 +21,7 @@ class NetworkProperties(PropertySet):
         None,
         unique=True,
         may_be_empty=False,
-        doc="What clients are told to connect to, when that is not what listeners says.",
+        doc="Listeners that clients connect to, if they differ from listeners.",
     )
     listener_security_protocol_map = string(
         "listener.security.protocol.map",
@@ -32,35 +32,35 @@ class NetworkProperties(PropertySet):
     inter_broker_listener_name = string(
         "inter.broker.listener.name",
         None,
-        doc="Listener that brokers use among themselves.",
+        doc="Listener for connections between brokers.",
     )
     security_inter_broker_protocol = string(
         "security.inter.broker.protocol",
         "PLAINTEXT",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        doc="Protocol between brokers when inter.broker.listener.name is not set.",
+        doc="Protocol between brokers if inter.broker.listener.name is not set.",
     )
     socket_send_buffer_bytes = integer(
         "socket.send.buffer.bytes",
         102_400,
-        doc="SO_SNDBUF of a connection, if it is set; otherwise, and with -1, the system chooses.",
+        doc="SO_SNDBUF of connections; the operating system's default if not set or -1.",
     )
     socket_receive_buffer_bytes = integer(
         "socket.receive.buffer.bytes",
         102_400,
-        doc="SO_RCVBUF of a connection, if it is set; otherwise, and with -1, the system chooses.",
+        doc="SO_RCVBUF of connections; the operating system's default if not set or -1.",
     )
     socket_request_max_bytes = integer(
         "socket.request.max.bytes",
         104_857_600,
         minimum=1,
-        doc="Largest request that is read; a larger one closes its connection.",
+        doc="Maximum size of a request; a larger one closes its connection.",
     )
     socket_listen_backlog_size = integer(
         "socket.listen.backlog.size",
         50,
         minimum=1,
-        doc="Connections the system queues before they are accepted.",
+        doc="Connections that the operating system queues before they are accepted.",
     )
     connections_max_idle_ms = long(
         "connections.max.idle.ms",
@@ -72,7 +72,7 @@ class NetworkProperties(PropertySet):
         100,
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="How long one step of the broker may hold up all requests before it is logged with what ran. Apache Kafka "
+        doc="Duration of a step above which it is logged, because it blocks all requests. Apache Kafka "
         "has no such property.",
     )
     max_connections = integer(
@@ -80,7 +80,7 @@ class NetworkProperties(PropertySet):
         INT32_MAX,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Most connections in all; further ones wait. A listener may have a limit of its own besides: "
+        doc="Maximum number of connections; further ones wait. A listener can have an additional limit: "
         "listener.name.<listener>.max.connections.",
     )
     max_connections_per_ip = integer(
@@ -88,7 +88,7 @@ class NetworkProperties(PropertySet):
         INT32_MAX,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Most connections from one address; further ones are closed at once.",
+        doc="Maximum number of connections from one address; further ones are closed immediately.",
     )
     max_connections_per_ip_overrides = string(
         "max.connections.per.ip.overrides",
@@ -101,64 +101,64 @@ class NetworkProperties(PropertySet):
         INT32_MAX,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Most new connections a second; further ones wait. A listener may have a limit of its own besides: "
+        doc="Maximum number of new connections per second; further ones wait. A listener can have an additional limit: "
         "listener.name.<listener>.max.connection.creation.rate.",
     )
     quota_window_num = integer(
         "quota.window.num",
         11,
         minimum=1,
-        doc="Samples over which max.connection.creation.rate is measured.",
+        doc="Number of samples over which max.connection.creation.rate is measured.",
     )
     quota_window_size_seconds = integer(
         "quota.window.size.seconds",
         1,
         minimum=1,
-        doc="Length of such a sample, and the longest pause between two connections beyond the rate.",
+        doc="Length of a sample, and the maximum pause between two connections above the rate.",
     )
     connection_failed_authentication_delay_ms = integer(
         "connection.failed.authentication.delay.ms",
         100,
         minimum=0,
         no_effect=NO_AUTHENTICATION,
-        doc="How long the answer to a failed authentication is held back.",
+        doc="Delay of the response to a failed authentication.",
     )
     request_timeout_ms = integer(
         "request.timeout.ms",
         30_000,
-        doc="Longest wait for the answer to a request that the broker itself sends, and for the replication of a "
+        doc="Timeout of requests that the broker sends, and of the replication of a "
         "transaction's state.",
     )
     fetch_max_bytes = integer(
         "fetch.max.bytes",
         57_671_680,
         minimum=1024,
-        doc="Most bytes of records in one fetch response.",
+        doc="Maximum bytes of records in a fetch response.",
     )
     max_incremental_fetch_session_cache_slots = integer(
         "max.incremental.fetch.session.cache.slots",
         1000,
         minimum=0,
-        doc="Incremental fetch sessions kept (KIP-227).",
+        doc="Maximum number of incremental fetch sessions (KIP-227).",
     )
     max_request_partition_size_limit = integer(
         "max.request.partition.size.limit",
         2000,
         minimum=1,
-        doc="Most partitions in one answer to DescribeTopicPartitions.",
+        doc="Maximum number of partitions in a DescribeTopicPartitions response.",
     )
     queued_max_request_bytes = long(
         "queued.max.request.bytes",
         -1,
         no_effect=NO_THREADS,
-        doc="Kafka's bound on queued requests; here a connection has one request in progress.",
+        doc="Kafka's limit of queued requests; here a connection has one request in progress.",
     )
     queued_max_requests = integer(
         "queued.max.requests",
         500,
         minimum=1,
         no_effect=NO_THREADS,
-        doc="Kafka's length of the queue between its threads.",
+        doc="Length of the queue between Kafka's threads.",
     )
     num_network_threads = integer(
         "num.network.threads",
@@ -166,7 +166,7 @@ class NetworkProperties(PropertySet):
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
         no_effect=NO_THREADS,
-        doc="Kafka's network threads; here one event loop does this work.",
+        doc="Number of Kafka's network threads; here one event loop does this work.",
     )
     num_io_threads = integer(
         "num.io.threads",
@@ -174,7 +174,7 @@ class NetworkProperties(PropertySet):
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
         no_effect=NO_THREADS,
-        doc="Kafka's request threads; here one event loop does this work.",
+        doc="Number of Kafka's request threads; here one event loop does this work.",
     )
     background_threads = integer(
         "background.threads",
@@ -182,37 +182,37 @@ class NetworkProperties(PropertySet):
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
         no_effect=NO_THREADS,
-        doc="Kafka's background threads.",
+        doc="Number of Kafka's background threads.",
     )
     fetch_purgatory_purge_interval_requests = integer(
         "fetch.purgatory.purge.interval.requests",
         1000,
         no_effect=NO_THREADS,
-        doc="How often Kafka sweeps its waiting fetches.",
+        doc="Purge interval of Kafka's fetch purgatory.",
     )
     producer_purgatory_purge_interval_requests = integer(
         "producer.purgatory.purge.interval.requests",
         1000,
         no_effect=NO_THREADS,
-        doc="How often Kafka sweeps its waiting produce requests.",
+        doc="Purge interval of Kafka's produce purgatory.",
     )
     delete_records_purgatory_purge_interval_requests = integer(
         "delete.records.purgatory.purge.interval.requests",
         1,
         no_effect=NO_THREADS,
-        doc="How often Kafka sweeps its waiting DeleteRecords requests.",
+        doc="Purge interval of Kafka's DeleteRecords purgatory.",
     )
     socket_connection_setup_timeout_ms = long(
         "socket.connection.setup.timeout.ms",
         10_000,
         no_effect=NO_OUTGOING_CONNECTIONS,
-        doc="Time for a connection the broker opens to be established.",
+        doc="Timeout for the broker's outgoing connections to be established.",
     )
     socket_connection_setup_timeout_max_ms = long(
         "socket.connection.setup.timeout.max.ms",
         30_000,
         no_effect=NO_OUTGOING_CONNECTIONS,
-        doc="Upper bound of that time after repeated failures.",
+        doc="Upper bound of that timeout after repeated failures.",
     )
     early_start_listeners = string_list(
         "early.start.listeners",

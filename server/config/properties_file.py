@@ -1,4 +1,4 @@
-"""Java's .properties syntax (java.util.Properties.load), in which Kafka's configuration files are written."""
+"""Java's .properties syntax (java.util.Properties.load), the syntax of Kafka's configuration files."""
 
 import re
 
@@ -9,9 +9,9 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 
 
 def read_properties(data: bytes) -> dict[str, str]:
-    """The properties in a file's bytes: UTF-8, or ISO-8859-1 as Java has it when it is not valid UTF-8.
+    """Parse a file's bytes: UTF-8, or ISO-8859-1 as in Java if they are not valid UTF-8.
 
-    The last of several values of a name holds. Raises ValueError for a malformed `\\u` escape.
+    The last of several values of a name takes effect. Raises ValueError for a malformed `\\u` escape.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -25,7 +25,7 @@ def read_properties(data: bytes) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Lines without comments and leading blanks, each joined with the lines that continue it."""
+    """Return the lines without comments and leading blanks, each joined with its continuation lines."""
     lines: list[str] = []
     pending: str | None = None
     for raw in _LINE_END.split(text):
@@ -44,12 +44,12 @@ def _logical_lines(text: str) -> list[str]:
 
 
 def _continues(line: str) -> bool:
-    """Whether a line ends in an odd number of backslashes: an even number is escaped backslashes."""
+    """Return whether a line ends in an odd number of backslashes: an even number is escaped backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Name and value, still escaped: the name ends at the first `=`, `:` or blank that is not escaped."""
+    """Split a line into name and value, both escaped: the name ends at the first unescaped `=`, `:` or blank."""
     position = 0
     while position < len(line) and line[position] not in "=:" + _BLANK:
         position += 2 if line[position] == "\\" else 1

@@ -1,4 +1,4 @@
-"""Reasons for which properties of Apache Kafka are accepted without effect."""
+"""Reasons why properties of Apache Kafka are accepted without effect."""
 
 from typing import Final
 
@@ -22,10 +22,10 @@ __all__ = [
 JAVA_CLASS: Final = "Java classes cannot be loaded"
 NO_AUTHENTICATION: Final = "clients are not authenticated"
 NO_CLIENT_METRICS: Final = "metrics of clients are not collected"
-NO_CONSUMER_GROUPS: Final = "groups have the classic protocol only"
+NO_CONSUMER_GROUPS: Final = "only the classic group protocol is supported"
 NO_CORDONING: Final = "log directories cannot be cordoned"
-NO_JMX: Final = "there are no metrics of Kafka's kind"
+NO_JMX: Final = "there are no JMX metrics"
 NO_KRAFT: Final = "there is no KRaft quorum"
-NO_OUTGOING_CONNECTIONS: Final = "the broker opens no connections"
+NO_OUTGOING_CONNECTIONS: Final = "the broker opens no connections itself"
 NO_THREADS: Final = "one event loop does the work"
-NO_ZOOKEEPER: Final = "the broker keeps its metadata itself"
+NO_ZOOKEEPER: Final = "the metadata store is embedded"

@@ -1,4 +1,4 @@
-"""The declared properties as text: for `odradek config` and for docs/configuration.md."""
+"""Descriptions of the declared properties, for `odradek config` and docs/configuration.md."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -7,19 +7,22 @@ from odradek.log.config import LogConfig
 from odradek.properties import INT32_MAX, INT64_MAX, Property, UnknownPropertyError, nearest
 from odradek.server.config.broker import THEMES, BrokerConfig
 
+AnyProperty = Property[Any]
+"""A property with values of any type."""
 
-def _rows(properties: Iterable[Property[Any]], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
-    """Name, type, default, update mode, doc of each property that is not internal, by name."""
+
+def _rows(properties: Iterable[AnyProperty], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
+    """Return name, type, default, update mode and description of each property that is not internal, by name."""
     for prop in sorted(properties, key=lambda one: one.name):
         if not prop.internal:
             yield prop.name, _kind(prop), _default(prop), _update(prop, is_topic), prop.doc
 
 
-def _kind(prop: Property[Any]) -> str:
+def _kind(prop: AnyProperty) -> str:
     return prop.kind.name.lower()
 
 
-def _default(prop: Property[Any]) -> str:
+def _default(prop: AnyProperty) -> str:
     if prop.default is None:
         return "not set"
     if prop.default in (INT32_MAX, INT64_MAX) and not isinstance(prop.default, bool):
@@ -27,27 +30,27 @@ def _default(prop: Property[Any]) -> str:
     return prop.format(prop.default) or "empty"
 
 
-def _update(prop: Property[Any], is_topic: bool) -> str:
+def _update(prop: AnyProperty, is_topic: bool) -> str:
     if prop.no_effect:
         return "no effect"
     return "topic" if is_topic else prop.update_mode.value
 
 
 def table() -> str:
-    """All properties, a line each: broker properties, then topic properties."""
+    """Return a line for each property: broker properties, then topic properties."""
     blocks = [("BROKER PROPERTIES", list(_rows(BrokerConfig.declared().values(), is_topic=False)))]
     blocks.append(("TOPIC PROPERTIES", list(_rows(LogConfig.declared().values(), is_topic=True))))
     lines: list[str] = []
     width = max(len(row[0]) for _, rows in blocks for row in rows)
     for title, rows in blocks:
         lines += ["", title] if lines else [title]
-        for name, kind, default, update, doc in (("NAME", "TYPE", "DEFAULT", "UPDATE", "WHAT IT IS FOR"), *rows):
+        for name, kind, default, update, doc in (("NAME", "TYPE", "DEFAULT", "UPDATE", "DESCRIPTION"), *rows):
             lines.append(f"{name:<{width}}  {kind:<8}  {default:<24}  {update:<12}  {doc}")
     return "\n".join(lines) + "\n"
 
 
 def describe(name: str) -> str:
-    """Everything about one property, at broker and at topic level. Raises UnknownPropertyError."""
+    """Return all details of a property, at broker and at topic level. Raises UnknownPropertyError."""
     parts = []
     broker, topic = BrokerConfig.declared().get(name), LogConfig.declared().get(name)
     if broker is not None:
@@ -59,7 +62,7 @@ def describe(name: str) -> str:
     return "\n".join(parts)
 
 
-def _details(prop: Property[Any], scope: str, *, is_topic: bool) -> str:
+def _details(prop: AnyProperty, scope: str, *, is_topic: bool) -> str:
     pairs = [("scope", scope), ("type", _kind(prop)), ("default", _default(prop))]
     if prop.allowed:
         pairs.append(("allowed", prop.allowed))
@@ -73,15 +76,20 @@ def _details(prop: Property[Any], scope: str, *, is_topic: bool) -> str:
 
 
 def markdown() -> str:
-    """docs/configuration.md: a table per theme."""
+    """Return docs/configuration.md: one table per group of properties."""
     lines = [
         "# Configuration",
         "",
-        "Written by `odradek config --markdown` from the declarations; do not edit.",
+        "All properties of a broker and of a topic. A configuration file is a .properties file like Kafka's:",
+        "",
+        "    odradek start server.properties --override num.partitions=3",
+        "    odradek config retention.ms                  # describes a property",
         "",
         "Names, types, defaults and update modes are those of Apache Kafka 4.3. `read-only` properties take effect",
-        "at start; `per-broker` and `cluster-wide` ones can be changed while the broker runs, as with Kafka.",
-        "Properties marked *no effect* are accepted so that a file written for Kafka can be used as it is.",
+        "at start; `per-broker` and `cluster-wide` properties can also be changed at run time, with kafka-configs.sh.",
+        "Properties marked *no effect* are accepted, so that a configuration file of Kafka can be used unchanged.",
+        "",
+        "`odradek config --markdown` generates this page from the declarations; do not edit it.",
     ]
     for theme in THEMES:
         lines += _section((theme.__doc__ or "").rstrip("."), theme.declared().values(), is_topic=False)
@@ -89,9 +97,9 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(title: str, properties: Iterable[Property[Any]], *, is_topic: bool) -> list[str]:
+def _section(title: str, properties: Iterable[AnyProperty], *, is_topic: bool) -> list[str]:
     last = "Broker default" if is_topic else "Update"
-    lines = ["", f"## {title}", "", f"| Name | Type | Default | Allowed | {last} | What it is for |"]
+    lines = ["", f"## {title}", "", f"| Name | Type | Default | Allowed | {last} | Description |"]
     lines.append("|---|---|---|---|---|---|")
     shown = {prop.name: prop for prop in properties}
     for name, kind, default, update, doc in _rows(shown.values(), is_topic=is_topic):

@@ -7,7 +7,7 @@ in version 0 with UNSUPPORTED_VERSION and the range of ApiVersions itself. Featu
 """
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.headers import API_VERSIONS_KEY
@@ -18,19 +18,25 @@ from odradek.protocol.messages.api_versions import (
     ApiVersionsResponseFinalizedFeatureKey,
     ApiVersionsResponseSupportedFeatureKey,
 )
-from odradek.replication.features import SUPPORTED
+from odradek.replication.controller.features import SUPPORTED
 from odradek.server.apis import APIS, Api, advertised_first_version
 
 if TYPE_CHECKING:
+    from odradek.replication.controller.features import Features
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
 
 LEVEL_0_SINCE: Final = 4
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
+class ApiVersionsServices(Protocol):
+    """The parts of a broker that ApiVersions needs."""
+
+    features: "Features"
+
+
 def api_versions(
-    services: "Services", context: "RequestContext", request: ApiVersionsRequest | None
+    services: ApiVersionsServices, context: "RequestContext", request: ApiVersionsRequest | None
 ) -> ApiVersionsResponse:
     """The table of APIs; `request` is None when its version is not known."""
     if request is None:

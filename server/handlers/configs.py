@@ -3,7 +3,7 @@
 Sources and synonyms of a value: KIP-226; its documentation: KIP-569. Errors stand at each resource.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.alter_configs import (
@@ -26,15 +26,28 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from odradek.protocol.schema import rows
-from odradek.server.waits import carry_through
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.replication.controller.config_admin import ConfigAdmin
+    from odradek.replication.controller.config_description import ConfigDescriber
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+
+
+class ConfigServices(Protocol):
+    """The parts of a broker that requests about configurations need."""
+
+    @property
+    def config_admin(self) -> "ConfigAdmin": ...
+
+    @property
+    def config_describer(self) -> "ConfigDescriber": ...
 
 
 def describe_configs(
-    services: "Services", context: "RequestContext", request: DescribeConfigsRequest
+    services: ConfigServices, context: "RequestContext", request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """What is in force, and where it comes from."""
     return services.config_describer.describe(request)
@@ -57,7 +70,9 @@ def describe_configs_error(
     )
 
 
-def alter_configs(services: "Services", context: "RequestContext", request: AlterConfigsRequest) -> Any:
+def alter_configs(
+    services: ConfigServices, context: "RequestContext", request: AlterConfigsRequest
+) -> "Deferred[AlterConfigsResponse]":
     """Replaces all of a resource's explicit values."""
     return carry_through(services.config_admin.alter_configs(request))
 
@@ -78,8 +93,8 @@ def alter_configs_error(request: AlterConfigsRequest, version: int, error: Kafka
 
 
 def incremental_alter_configs(
-    services: "Services", context: "RequestContext", request: IncrementalAlterConfigsRequest
-) -> Any:
+    services: ConfigServices, context: "RequestContext", request: IncrementalAlterConfigsRequest
+) -> "Deferred[IncrementalAlterConfigsResponse]":
     """Sets, deletes, appends to and subtracts from single values."""
     return carry_through(services.config_admin.incremental_alter_configs(request))
 
@@ -102,7 +117,7 @@ def incremental_alter_configs_error(
 
 
 def list_config_resources(
-    services: "Services", context: "RequestContext", request: ListConfigResourcesRequest
+    services: ConfigServices, context: "RequestContext", request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """What has, or may have, a configuration."""
     return services.config_admin.list_config_resources(request, context.api_version)

@@ -7,7 +7,7 @@ All partitions of one log directory, of this request and of others, share a writ
 
 from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
 
@@ -19,14 +19,17 @@ from odradek.protocol.messages.delete_records import (
     DeleteRecordsResponseDeleteRecordsTopicResult,
 )
 from odradek.protocol.schema import rows
-from odradek.server.purgatory import DelayedOperation
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
-from odradek.server.waits import shield
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.waits import shield
 
 if TYPE_CHECKING:
-    from odradek.replication.partition import Partition
+    from odradek.log.log_manager import LogManager
+    from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.server.work.clock import Clock
+    from odradek.server.work.slices import Slices
 
 LEAST_WAIT_FOR_DISK_MS: Final = 1_000
 """Kafka's timeout is for followers, and 0 succeeds without any. The write gets this long whatever the timeout is."""
@@ -35,14 +38,25 @@ _INVALID_LOW_WATERMARK: Final = -1
 _Row = DeleteRecordsResponseDeleteRecordsPartitionResult
 
 
-def delete_records(services: "Services", context: "RequestContext", request: DeleteRecordsRequest) -> Any:
+class DeleteRecordsServices(Protocol):
+    """The parts of a broker that DeleteRecords needs."""
+
+    logs: "LogManager"
+    reactor: "Clock"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+
+def delete_records(
+    services: DeleteRecordsServices, context: "RequestContext", request: DeleteRecordsRequest
+) -> "Deferred[DeleteRecordsResponse]":
     """Move the log start of each partition; errors are per partition. All move although the client may be gone."""
     timeout_ms = request.timeout_ms
     moved = services.slices.run(_move(services, request), SMALL_REQUEST_STEPS)
     return shield(moved).addCallback(lambda pending: pending.wait(timeout_ms))
 
 
-def _move(services: "Services", request: DeleteRecordsRequest) -> "Generator[None, None, _PendingRequest]":
+def _move(services: DeleteRecordsServices, request: DeleteRecordsRequest) -> "Generator[None, None, _PendingRequest]":
     """Move one log start in each step, then have them written. Of a partition named twice, the last offset counts."""
     offsets: dict[str, dict[int, int]] = {}
     for topic in request.topics:
@@ -110,13 +124,15 @@ class _PendingRequest:
     gets the error and tries again, which writes the checkpoint again.
     """
 
-    def __init__(self, services: "Services", response: DeleteRecordsResponse, deletions: list[_Deletion]) -> None:
+    def __init__(
+        self, services: DeleteRecordsServices, response: DeleteRecordsResponse, deletions: list[_Deletion]
+    ) -> None:
         self._services = services
         self._response = response
         self._pending = deletions
         self._directories = dict.fromkeys(deletion.log_directory for deletion in deletions)
         self._outcomes: dict[str, Exception | None] = {}
-        self._operation: DelayedOperation | None = None
+        self._operation: DelayedOperation[DeleteRecordsResponse] | None = None
 
     def save(self) -> None:
         """Have the checkpoints written."""

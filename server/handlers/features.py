@@ -5,7 +5,7 @@ version 0 says of downgrades goes unheard, as in a KRaft cluster. From version 2
 feature.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.update_features import (
@@ -14,17 +14,29 @@ from odradek.protocol.messages.update_features import (
     UpdateFeaturesResponse,
     UpdateFeaturesResponseUpdatableFeatureResult,
 )
-from odradek.replication.features import FeatureUpdate
-from odradek.server.waits import carry_through
+from odradek.replication.controller.features import FeatureUpdate
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.replication.controller.controller import Controller
+    from odradek.replication.controller.features import Features
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
 
 ROWS_UNTIL: Final = 1
 
 
-def update_features(services: "Services", context: "RequestContext", request: UpdateFeaturesRequest) -> Any:
+class FeatureServices(Protocol):
+    """The parts of a broker that UpdateFeatures needs."""
+
+    controller: "Controller"
+    features: "Features"
+
+
+def update_features(
+    services: FeatureServices, context: "RequestContext", request: UpdateFeaturesRequest
+) -> "Deferred[UpdateFeaturesResponse]":
     """Change the levels, or only say whether they could be changed."""
     version = context.api_version
     updates = [_update(asked) for asked in request.feature_updates]

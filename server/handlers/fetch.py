@@ -1,17 +1,19 @@
-"""Fetch 4-18: record batches from many partitions, closed, waiting a while when there are too few of them.
+"""Fetch 4-18: record batches of many partitions, served unchanged, after a wait if there are too few.
 
-The answer comes when min_bytes are there, when a partition fails, diverges or is read up to the end of an older
-segment, or when max_wait_ms are over. A fetch that waits tracks the bytes of each partition: an append costs as much
-for a fetch of many partitions as for one of a few. All partitions are read when it begins and once more when it is
-answered; of many, in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader epochs: KIP-320.
+The response is sent when min_bytes are available, when a partition fails, diverges or is read up to the end of an older
+segment, or after max_wait_ms. A fetch that waits tracks the available bytes of each partition, so that an append costs
+the same for a fetch of many partitions as for one of a few. All partitions are read when the fetch begins and again
+when it is answered; many partitions in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader
+epochs: KIP-320.
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol, overload
 
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -26,7 +28,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponseNodeEndpoint,
 )
 from odradek.protocol.schema import rows
-from odradek.server.fetch_sessions import (
+from odradek.server.fetching.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     INVALID_SESSION_ID,
@@ -36,19 +38,20 @@ from odradek.server.fetch_sessions import (
     FetchSession,
     PartitionKey,
 )
-from odradek.server.limited_read import (
-    NO_RECORDS,
-    FetchTarget,
-    LimitedRead,
-    Row,
-    available_bytes,
-    failed_row,
-)
-from odradek.server.purgatory import DelayedOperation
+from odradek.server.fetching.limited_read import NO_RECORDS, FetchTarget, LimitedRead, Row, available_bytes, failed_row
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.handlers.leaders import find_leader
 
 if TYPE_CHECKING:
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.config import BrokerConfig
+    from odradek.server.fetching.fetch_sessions import FetchSessionCache
+    from odradek.server.fetching.purgatory import CompletionQueue
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.clock import Clock
+    from odradek.server.work.slices import Slices
 
 TOPIC_IDS_SINCE: Final = 13
 ERROR_AT_TOP_SINCE: Final = 7
@@ -56,7 +59,7 @@ CONSUMER: Final = -1
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
 ENDED_INPUT_WAIT_MS: Final = 1000
-"""Longest wait of a client that has closed its side: one that only reads on gets its answer, too."""
+"""Longest wait of a client that has closed its side: it may still read the response."""
 MOST_AT_ONCE: Final = 100
 """Partitions of a fetch that is read in one step, within 0.5 ms; those of a larger one are read in steps of so many."""
 
@@ -64,11 +67,26 @@ _FREED_AT_ONCE: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 Wanted = dict[PartitionKey, FetchPartition]
-Steps = Generator[None, None, Any]
+Reading = Generator[None, None, FetchResponse]
+FirstReading = Generator[None, None, FetchResponse | None]
+"""Returns None to wait for more."""
 
 
-def fetch(services: "Services", context: "RequestContext", request: FetchRequest) -> Any:
-    """Read at once if there is enough to read, else wait for it."""
+class FetchServices(Protocol):
+    """The parts of a broker that Fetch needs."""
+
+    completions: "CompletionQueue"
+    config: "BrokerConfig"
+    fetch_sessions: "FetchSessionCache"
+    metadata: "ClusterMetadata"
+    monotonic_ms: Callable[[], int]
+    reactor: "Clock"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+
+def fetch(services: FetchServices, context: "RequestContext", request: FetchRequest) -> "Reply[FetchResponse]":
+    """Read at once if enough is available, else wait."""
     return _Fetch(services, context, request).begin()
 
 
@@ -88,7 +106,7 @@ def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> Fetch
 
 
 class _Fetch:
-    """One Fetch request from its session to its answer.
+    """One Fetch request, from its session to its response.
 
     targets: the partitions that can be read; refused, reasons: the others, and for each an error that many share
     available_bytes: of all targets, while the fetch waits
@@ -114,7 +132,7 @@ class _Fetch:
         "wanted",
     )
 
-    def __init__(self, services: "Services", context: "RequestContext", request: FetchRequest) -> None:
+    def __init__(self, services: FetchServices, context: "RequestContext", request: FetchRequest) -> None:
         self.services = services
         self.context = context
         self.request = request
@@ -125,13 +143,13 @@ class _Fetch:
         self.session: FetchSession | None = None
         self.epoch = 0
         self.opens_session = False
-        self.operation: DelayedOperation | None = None
+        self.operation: DelayedOperation[FetchResponse] | None = None
         self.targets: list[FetchTarget] = []
         self.refused: list[FetchPartition] = []
         self.reasons: list[KafkaError] = []
         self.available_bytes = 0
 
-    def begin(self) -> Any:
+    def begin(self) -> "Reply[FetchResponse]":
         request = self.request
         self._resume()
         if _is_large(request):
@@ -164,10 +182,10 @@ class _Fetch:
 
     # -- a fetch of many partitions --------------------------------------------------------------------------------
 
-    def _begin_in_slices(self, steps: Steps) -> Any:
+    def _begin_in_slices(self, steps: FirstReading) -> "Deferred[FetchResponse]":
         return self.services.slices.run(steps).addErrback(self._end_broken_session).addCallback(self._begun)
 
-    def _begun(self, response: FetchResponse | None) -> Any:
+    def _begun(self, response: FetchResponse | None) -> "Reply[FetchResponse]":
         if response is not None:
             return response
         operation = self.operation
@@ -177,7 +195,7 @@ class _Fetch:
             operation.wake()
         return outcome
 
-    def _decoded_steps(self) -> Steps:
+    def _decoded_steps(self) -> FirstReading:
         asked: Wanted = OrderedDict()
         named = 0
         for topic, partitions in _parts(self.request.topics):
@@ -217,7 +235,7 @@ class _Fetch:
             self.services.fetch_sessions.remove(session.id)
         return failure
 
-    def _first_steps(self, wanted: Wanted) -> Steps:
+    def _first_steps(self, wanted: Wanted) -> FirstReading:
         """Read all partitions; return the response, or None to wait for more.
 
         Each partition is watched from before it is read on: nothing that happens to it until the end is missed.
@@ -246,7 +264,7 @@ class _Fetch:
             operation.drop()
         return (yield from self._respond_steps(read))
 
-    def _read_steps(self) -> Steps:
+    def _read_steps(self) -> Reading:
         """Read all partitions once more, and return the response."""
         read = self._new_read()
         for start in range(0, len(self.targets), MOST_AT_ONCE):
@@ -260,7 +278,7 @@ class _Fetch:
             self._add_refused(read, start, start + MOST_AT_ONCE)
             yield
 
-    def _respond_steps(self, read: LimitedRead) -> Steps:
+    def _respond_steps(self, read: LimitedRead) -> Reading:
         """As `_respond`. A session goes on at any step; what the client was not told after all is then news again."""
         rows, session = read.rows, self.session
         topics: list[FetchResponseFetchableTopicResponse] = []
@@ -290,19 +308,19 @@ class _Fetch:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def _new_operation(self) -> DelayedOperation:
+    def _new_operation(self) -> DelayedOperation[FetchResponse]:
         self.operation = DelayedOperation(self._try_complete, self._complete, self.services.completions)
         return self.operation
 
-    def _wait(self, operation: DelayedOperation) -> Any:
-        """Wait for max_wait_ms; not for long once the client may be gone, as what a fetch keeps may be large."""
+    def _wait(self, operation: DelayedOperation[FetchResponse]) -> "Deferred[FetchResponse]":
+        """Wait for max_wait_ms; briefly once the client may be gone, because a waiting fetch may hold much memory."""
         max_wait_ms = self.request.max_wait_ms
         if self.context.has_input_ended:
             max_wait_ms = min(max_wait_ms, ENDED_INPUT_WAIT_MS)
         operation.let_hasten(self.services.reactor, ENDED_INPUT_WAIT_MS)
         return operation.begin(self.services.reactor, max_wait_ms)
 
-    def _try_complete(self) -> Any:
+    def _try_complete(self) -> "Reply[FetchResponse] | None":
         if len(self.targets) + len(self.refused) > 1:
             return self._complete() if self._has_enough() else None
         read = self._new_read()
@@ -311,10 +329,10 @@ class _Fetch:
         return self._respond(read) if self._is_enough(read) else None
 
     def _has_enough(self) -> bool:
-        """Look at the targets that have changed: many of them are left for the next time."""
+        """Check the targets that have changed, up to `MOST_AT_ONCE` of them at a time."""
         operation = self.operation
         assert operation is not None
-        changed: dict[Any, None] = operation.changed
+        changed: dict[FetchTarget, None] = operation.changed  # type: ignore[assignment] # a fetch watches targets
         isolation_level = self.request.isolation_level
         for _ in range(min(len(changed), MOST_AT_ONCE)):
             target, _ = changed.popitem()
@@ -330,8 +348,8 @@ class _Fetch:
             operation.wake()
         return False
 
-    def _complete(self) -> Any:
-        """The response with what there is now, or a Deferred of it."""
+    def _complete(self) -> "Reply[FetchResponse]":
+        """Return the response with the records available now, or a Deferred of it."""
         if len(self.targets) + len(self.refused) > MOST_AT_ONCE:
             return self.services.slices.run(self._read_steps())
         read = self._new_read()
@@ -377,8 +395,9 @@ class _Fetch:
 
     def _find(self, wanted: Iterable[tuple[PartitionKey, FetchPartition]]) -> list[FetchTarget]:
         """Find the replicas; return what is new in `targets`."""
-        replicas = self.services.replicas
-        partitions: Any = replicas.partitions_by_id if self.uses_ids else replicas.partitions
+        # The keys of a request are all ids or all names.
+        by_id, by_name = self.services.replicas.partitions_by_id, self.services.replicas.partitions
+        partitions: dict[PartitionKey, Partition] = by_id if self.uses_ids else by_name  # type: ignore[assignment]
         request = self.request
         replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
         found = []
@@ -387,7 +406,7 @@ class _Fetch:
             if partition is None:
                 self._refuse(asked, self._why_missing(asked))
             elif replica_id > CONSUMER:
-                # No other broker has a replica of anything yet: one that thinks so learns it at each partition.
+                # No other broker has a replica of any partition yet; a fetch that claims one is refused.
                 has_epoch = asked.current_leader_epoch >= 0
                 self._refuse(asked, ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
@@ -417,7 +436,7 @@ class _Fetch:
         return LimitedRead(self.version, self.request.isolation_level, self.max_bytes, names_all, self._cause)
 
     def _add_refused(self, read: LimitedRead, start: int, end: int) -> None:
-        """A partition that does not exist does not hasten the answer: the client may be waiting for the others."""
+        """Add error rows. A missing partition does not end the wait: the client may be waiting for the others."""
         for asked, error in zip(self.refused[start:end], self.reasons[start:end], strict=True):
             read.refuse(asked, error, is_urgent=error.code not in _MISSING)
 
@@ -425,12 +444,14 @@ class _Fetch:
         return read.is_urgent or not self.targets or read.read_bytes >= self.min_bytes
 
     def _cause(self, asked: FetchPartition, error: KafkaError) -> KafkaError:
-        """A partition that was there when the request came may have been deleted since."""
+        """Return the error for a failed read: the partition may have been deleted since the request arrived."""
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            replicas = self.services.replicas
-            partitions: Any = replicas.partitions_by_id if self.uses_ids else replicas.partitions
-            key = (asked.topic_id if self.uses_ids else asked.topic), asked.index
-            if key not in partitions and self._why_missing(asked) in _MISSING:
+            replicas, index = self.services.replicas, asked.index
+            if self.uses_ids:
+                is_here = (asked.topic_id, index) in replicas.partitions_by_id
+            else:
+                is_here = (asked.topic, index) in replicas.partitions
+            if not is_here and self._why_missing(asked) in _MISSING:
                 return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return error
 
@@ -458,11 +479,11 @@ class _Fetch:
 
     @staticmethod
     def _superseded(session: FetchSession) -> FetchResponse:
-        """The same client went on with the session while this request waited: it does not know what it is told."""
+        """Refuse: the client continued the session with another request while this one waited."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
 
     def _tell(self, rows: list[Row]) -> None:
-        """Note what the client is told. Partitions that gave records go to the end of the order: each gets its turn."""
+        """Record the values sent to the client. Partitions with records move to the end of the order."""
         session = self.session
         for asked, row in rows:
             asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
@@ -493,12 +514,12 @@ class _Fetch:
         return read.has_failed and self.version >= LEADER_NAMED_SINCE
 
     def _name_leaders(self, nodes: dict[int, FetchResponseNodeEndpoint], rows: list[Row]) -> None:
-        """Tell who leads the partitions that are not led here any more (KIP-951)."""
+        """Name the leaders of the partitions that are no longer led here (KIP-951)."""
         for asked, row in rows:
             if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
                 continue
-            leader = self.services.current_leader(
-                asked.topic, asked.topic_id, asked.index, self.context.listener_name
+            leader = find_leader(
+                self.services.metadata, asked.topic, asked.topic_id, asked.index, self.context.listener_name
             )
             if leader is not None:
                 row.current_leader = FetchResponseLeaderIdAndEpoch(
@@ -507,6 +528,14 @@ class _Fetch:
                 nodes[leader.broker_id] = FetchResponseNodeEndpoint(
                     node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
                 )
+
+
+class _Freeable(Protocol):
+    """A list of anything."""
+
+    def __len__(self) -> int: ...
+
+    def __delitem__(self, index: slice, /) -> None: ...
 
 
 @cache
@@ -532,7 +561,7 @@ def _drain(wanted: Wanted) -> Iterator[tuple[PartitionKey, FetchPartition]]:
         yield wanted.popitem(last=False)
 
 
-def _free_steps(done: Iterable[list[Any]]) -> Generator[None, None, None]:
+def _free_steps(done: Iterable[_Freeable]) -> Generator[None, None, None]:
     """Empty lists that are not needed any more. To free much at once takes long."""
     count = 0
     for items in done:
@@ -545,7 +574,19 @@ def _free_steps(done: Iterable[list[Any]]) -> Generator[None, None, None]:
                 count = 0
 
 
-def _parts(topics: Iterable[Any]) -> Iterator[tuple[Any, list[Any]]]:
+@overload
+def _parts(
+    topics: Iterable[FetchRequestFetchTopic],
+) -> Iterator[tuple[FetchRequestFetchTopic, list[FetchRequestFetchPartition]]]: ...
+
+
+@overload
+def _parts(
+    topics: Iterable[FetchRequestForgottenTopic],
+) -> Iterator[tuple[FetchRequestForgottenTopic, list[int]]]: ...
+
+
+def _parts(topics: Iterable[FetchRequestFetchTopic | FetchRequestForgottenTopic]) -> Iterator[tuple[object, object]]:
     """Each topic with a few of its partitions at a time. One without any comes once: it takes time, too."""
     for topic in topics:
         partitions = topic.partitions

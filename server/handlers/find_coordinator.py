@@ -6,7 +6,7 @@ here and are refused with INVALID_REQUEST, so that a client fails at once instea
 """
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.find_coordinator import (
@@ -15,13 +15,19 @@ from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorResponseCoordinator,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from odradek.server.slices import SMALL_REQUEST_STEPS
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from odradek.server.work.slices import SMALL_REQUEST_STEPS
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
-    from odradek.server.coordinator_runtime import CoordinatorRuntime
+    from twisted.internet.defer import Deferred
+
+    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+    from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.server.work.slices import Slices
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -32,11 +38,29 @@ NO_ERROR: Final = "NONE"
 _TOPICS: Final = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 
 
-def find_coordinator(services: "Services", context: "RequestContext", request: FindCoordinatorRequest) -> Any:
+class FindCoordinatorServices(Protocol):
+    """The parts of a broker that FindCoordinator needs."""
+
+    metadata: "ClusterMetadata"
+    slices: "Slices"
+
+    @property
+    def groups(self) -> "GroupCoordinatorRuntime": ...
+
+    @property
+    def topics(self) -> "TopicAdmin": ...
+
+    @property
+    def transactions(self) -> "TransactionCoordinatorRuntime": ...
+
+
+def find_coordinator(
+    services: FindCoordinatorServices, context: "RequestContext", request: FindCoordinatorRequest
+) -> "Deferred[FindCoordinatorResponse]":
     """The coordinator of each key."""
     topic = _TOPICS.get(request.key_type)
     if topic is not None and topic not in services.metadata.topics:
-        return services.create_internal_topic(topic).addCallback(
+        return carry_through(services.topics.auto_create([topic])).addCallback(
             lambda _: services.slices.run(_answer(services, context, request), SMALL_REQUEST_STEPS)
         )
     return services.slices.run(_answer(services, context, request), SMALL_REQUEST_STEPS)
@@ -50,7 +74,7 @@ def find_coordinator_error(
 
 
 def _answer(
-    services: "Services", context: "RequestContext", request: FindCoordinatorRequest
+    services: FindCoordinatorServices, context: "RequestContext", request: FindCoordinatorRequest
 ) -> Generator[None, None, FindCoordinatorResponse]:
     version = context.api_version
     found = []
@@ -64,9 +88,9 @@ def _answer(
 
 
 def _find(
-    services: "Services", context: "RequestContext", key_type: int, key: str
+    services: FindCoordinatorServices, context: "RequestContext", key_type: int, key: str
 ) -> FindCoordinatorResponseCoordinator:
-    coordinators: CoordinatorRuntime[Any]
+    coordinators: GroupCoordinatorRuntime | TransactionCoordinatorRuntime
     if key_type == GROUP:
         coordinators = services.groups
     elif key_type == TRANSACTION:

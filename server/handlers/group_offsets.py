@@ -5,11 +5,11 @@ OffsetDelete (KIP-496) is refused for topics a live group subscribes to.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from odradek.coordinator import responses
-from odradek.coordinator.offset_commands import PreparedCommit
-from odradek.coordinator.offset_requests import (
+from odradek.coordinator.groups import responses
+from odradek.coordinator.groups.offset_commands import PreparedCommit
+from odradek.coordinator.groups.offset_wire import (
     GROUPS_LISTED_SINCE,
     fetch_groups,
     fetch_response,
@@ -33,16 +33,31 @@ from odradek.protocol.messages.offset_fetch import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.waits import then
 
 if TYPE_CHECKING:
-    from odradek.replication.cluster_metadata import ClusterMetadata
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from twisted.internet.defer import Deferred
+
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.slices import Slices
+
+
+class OffsetServices(Protocol):
+    """The parts of a broker that requests about committed offsets need."""
+
+    metadata: "ClusterMetadata"
+    now_ms: Callable[[], int]
+    slices: "Slices"
+
+    @property
+    def groups(self) -> "GroupCoordinatorRuntime": ...
 
 
 class Topics:
-    """What the coordinator has to know of topics, out of the metadata image."""
+    """The topics of the metadata image, as the group coordinator uses them."""
 
     __slots__ = ("_metadata",)
 
@@ -70,24 +85,26 @@ def _everything(name: str) -> bool:
     return True
 
 
-def offset_commit(services: "Services", context: "RequestContext", request: OffsetCommitRequest) -> Any:
-    """What exists goes to the group's shard; if nothing is left, the group is not even looked at.
+def offset_commit(
+    services: OffsetServices, context: "RequestContext", request: OffsetCommitRequest
+) -> "Reply[OffsetCommitResponse]":
+    """Commit offsets of existing topics in the group's shard; if there are none, the shard is not asked.
 
-    The records of a large commit are made in slices. It is decided, written and applied at once.
+    The records of a large commit are made in slices. The decision, the write and its effect are one step.
     """
     asked = request.topics
     remaining, refused = split_commit(request, context.api_version, Topics(services.metadata), _everything)
     if remaining is None:
         return refused
 
-    def decide(commit: PreparedCommit | None = None) -> Any:
-        outcome = services.groups.run(
+    def decide(commit: PreparedCommit | None = None) -> "Reply[OffsetCommitResponse]":
+        outcome: Reply[OffsetCommitResponse] = services.groups.run(
             remaining.group_id,
             lambda shard, token, now_ms: shard.commit_offsets(remaining, context, token, now_ms, commit),
         )
-        return _then(outcome, lambda response: merge_commit(refused, response)) if refused.topics else outcome
+        return then(outcome, lambda response: merge_commit(refused, response)) if refused.topics else outcome
 
-    def prepared(commit: PreparedCommit) -> Any:
+    def prepared(commit: PreparedCommit) -> "Reply[OffsetCommitResponse]":
         topics = Topics(services.metadata)
         if all(topics.topic_id(topic.name) == topic.topic_id for topic in remaining.topics):
             return decide(commit)
@@ -107,13 +124,15 @@ def offset_commit_error(request: OffsetCommitRequest, version: int, error: Kafka
     return responses.offset_commit_error(request, error.code)
 
 
-def offset_fetch(services: "Services", context: "RequestContext", request: OffsetFetchRequest) -> Any:
+def offset_fetch(
+    services: OffsetServices, context: "RequestContext", request: OffsetFetchRequest
+) -> "Deferred[OffsetFetchResponse]":
     """Each group from its shard."""
     return services.slices.run(_fetch_groups(services, context, request), SMALL_REQUEST_STEPS)
 
 
 def _fetch_groups(
-    services: "Services", context: "RequestContext", request: OffsetFetchRequest
+    services: OffsetServices, context: "RequestContext", request: OffsetFetchRequest
 ) -> Generator[None, None, OffsetFetchResponse]:
     version = context.api_version
     groups = []
@@ -123,7 +142,7 @@ def _fetch_groups(
 
 
 def _fetch_group(
-    services: "Services", context: "RequestContext", group: OffsetFetchRequestGroup, require_stable: bool
+    services: OffsetServices, context: "RequestContext", group: OffsetFetchRequestGroup, require_stable: bool
 ) -> Generator[None, None, OffsetFetchResponseGroup]:
     """Fetch a few partitions in each step, as of the first. A group whose shard stops to serve gets the error."""
     topics = Topics(services.metadata)
@@ -211,21 +230,18 @@ def offset_fetch_error(request: OffsetFetchRequest, version: int, error: KafkaEr
     )
 
 
-def offset_delete(services: "Services", context: "RequestContext", request: OffsetDeleteRequest) -> Any:
-    """The group's shard is asked even if no topic is left: it knows whether there is such a group."""
+def offset_delete(
+    services: OffsetServices, context: "RequestContext", request: OffsetDeleteRequest
+) -> "Reply[OffsetDeleteResponse]":
+    """Delete offsets in the group's shard. It is asked even if no topic is left: only it can find the group missing."""
     remaining, refused = split_delete(request, Topics(services.metadata), _everything)
-    outcome = services.groups.run(
+    outcome: Reply[OffsetDeleteResponse] = services.groups.run(
         remaining.group_id,
         lambda shard, token, now_ms: shard.delete_offsets(remaining, context, token, now_ms),
     )
-    return _then(outcome, lambda response: merge_delete(refused, response))
+    return then(outcome, lambda response: merge_delete(refused, response))
 
 
 def offset_delete_error(request: OffsetDeleteRequest, version: int, error: KafkaError) -> OffsetDeleteResponse:
     """The error for the request as a whole."""
     return responses.offset_delete_error(error.code)
-
-
-def _then(outcome: Any, change: Callable[[Any], Any]) -> Any:
-    """Change a response that is there or will come."""
-    return outcome.addCallback(change) if hasattr(outcome, "addCallback") else change(outcome)

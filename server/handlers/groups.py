@@ -1,20 +1,20 @@
 """The classic group protocol: JoinGroup 0-9, SyncGroup 0-5, Heartbeat 0-4, LeaveGroup 0-5, DescribeGroups 0-6,
 ListGroups 0-5, DeleteGroups 0-2.
 
-The coordinator decides; here a request is brought to the shard of its group and the parts of an answer are put
-together. KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member id required), KIP-430 (authorized
-operations), KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignment).
+The coordinator decides; the handlers pass a request to the shard of its group and combine the parts of a response.
+KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member id required), KIP-430 (authorized operations),
+KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignment).
 """
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 
-from odradek.coordinator import responses
-from odradek.coordinator.group_shard import GroupShard
-from odradek.coordinator.result import Result
+from odradek.coordinator.groups import responses
+from odradek.coordinator.groups.shard import GroupShard
+from odradek.coordinator.result import CoordinatorResult
 from odradek.coordinator.steps import Steps, pieces
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -25,21 +25,35 @@ from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from odradek.server.authorized_operations import GROUP_OPERATIONS
-from odradek.server.waits import carry_through, wait_for_all
+from odradek.server.work.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.server.coordinators.context import PendingReply
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.slices import Slices
 
 _TOMBSTONES_PER_STEP: Final = 64
 """A group has one for itself and one for each of its offsets, all in one batch."""
 
 
-def join_group(services: "Services", context: "RequestContext", request: JoinGroupRequest) -> Any:
-    """Parked until the generation begins, unless it can be answered at once."""
-    return services.groups.run(
+class GroupServices(Protocol):
+    """The parts of a broker that requests about groups need."""
+
+    slices: "Slices"
+
+    @property
+    def groups(self) -> "GroupCoordinatorRuntime": ...
+
+
+def join_group(
+    services: GroupServices, context: "RequestContext", request: JoinGroupRequest
+) -> "Reply[JoinGroupResponse]":
+    """Wait until the generation begins, unless the response is known at once."""
+    reply: Reply[JoinGroupResponse] = services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.join_group(request, context, token, now_ms)
     )
+    return reply
 
 
 def join_group_error(request: JoinGroupRequest, version: int, error: KafkaError) -> JoinGroupResponse:
@@ -47,11 +61,14 @@ def join_group_error(request: JoinGroupRequest, version: int, error: KafkaError)
     return responses.join_error(error.code, request.member_id)
 
 
-def sync_group(services: "Services", context: "RequestContext", request: SyncGroupRequest) -> Any:
-    """Parked until the leader's assignment is written."""
-    return services.groups.run(
+def sync_group(
+    services: GroupServices, context: "RequestContext", request: SyncGroupRequest
+) -> "Reply[SyncGroupResponse]":
+    """Wait until the leader's assignment is written."""
+    reply: Reply[SyncGroupResponse] = services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.sync_group(request, context, token, now_ms)
     )
+    return reply
 
 
 def sync_group_error(request: SyncGroupRequest, version: int, error: KafkaError) -> SyncGroupResponse:
@@ -59,11 +76,14 @@ def sync_group_error(request: SyncGroupRequest, version: int, error: KafkaError)
     return responses.sync_error(error.code)
 
 
-def heartbeat(services: "Services", context: "RequestContext", request: HeartbeatRequest) -> Any:
+def heartbeat(
+    services: GroupServices, context: "RequestContext", request: HeartbeatRequest
+) -> "Reply[HeartbeatResponse]":
     """Answered at once."""
-    return services.groups.run(
+    reply: Reply[HeartbeatResponse] = services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.heartbeat(request, context, token, now_ms)
     )
+    return reply
 
 
 def heartbeat_error(request: HeartbeatRequest, version: int, error: KafkaError) -> HeartbeatResponse:
@@ -71,11 +91,14 @@ def heartbeat_error(request: HeartbeatRequest, version: int, error: KafkaError) 
     return responses.heartbeat_response(error.code)
 
 
-def leave_group(services: "Services", context: "RequestContext", request: LeaveGroupRequest) -> Any:
+def leave_group(
+    services: GroupServices, context: "RequestContext", request: LeaveGroupRequest
+) -> "Reply[LeaveGroupResponse]":
     """One member up to version 2, several after."""
-    return services.groups.run(
+    reply: Reply[LeaveGroupResponse] = services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.leave_group(request, context, token, now_ms)
     )
+    return reply
 
 
 def leave_group_error(request: LeaveGroupRequest, version: int, error: KafkaError) -> LeaveGroupResponse:
@@ -83,13 +106,15 @@ def leave_group_error(request: LeaveGroupRequest, version: int, error: KafkaErro
     return responses.leave_error(error.code)
 
 
-def describe_groups(services: "Services", context: "RequestContext", request: DescribeGroupsRequest) -> Any:
+def describe_groups(
+    services: GroupServices, context: "RequestContext", request: DescribeGroupsRequest
+) -> "Deferred[DescribeGroupsResponse]":
     """Each group from its shard, in the order asked for."""
     return services.slices.run(_describe_groups(services, context, request))
 
 
 def _describe_groups(
-    services: "Services", context: "RequestContext", request: DescribeGroupsRequest
+    services: GroupServices, context: "RequestContext", request: DescribeGroupsRequest
 ) -> Steps[DescribeGroupsResponse]:
     described = []
     for group_id in request.groups:
@@ -112,12 +137,14 @@ def describe_groups_error(
     return DescribeGroupsResponse(groups=responses.describe_groups_error(request.groups, error.code))
 
 
-def list_groups(services: "Services", context: "RequestContext", request: ListGroupsRequest) -> Any:
+def list_groups(
+    services: GroupServices, context: "RequestContext", request: ListGroupsRequest
+) -> "Deferred[ListGroupsResponse]":
     """The groups of all shards; one that is still loading fails the request."""
     return services.slices.run(_list_groups(services, request))
 
 
-def _list_groups(services: "Services", request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
+def _list_groups(services: GroupServices, request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
     groups = []
     for shard in services.groups.shards():
         groups += yield from shard.list_groups(request.states_filter, request.types_filter)
@@ -129,13 +156,15 @@ def list_groups_error(request: ListGroupsRequest, version: int, error: KafkaErro
     return ListGroupsResponse(error_code=error.code)
 
 
-def delete_groups(services: "Services", context: "RequestContext", request: DeleteGroupsRequest) -> Any:
-    """Each shard deletes its part; the answer comes when all have. All are deleted, although the client may be gone."""
+def delete_groups(
+    services: GroupServices, context: "RequestContext", request: DeleteGroupsRequest
+) -> "Deferred[DeleteGroupsResponse]":
+    """Each shard deletes its part; the answer comes when all have. All are deleted even if the connection is lost."""
     return carry_through(_delete_groups(services, context, request))
 
 
 async def _delete_groups(
-    services: "Services", context: "RequestContext", request: DeleteGroupsRequest
+    services: GroupServices, context: "RequestContext", request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
     waits = await services.slices.run(_begin_deletion(services, context, request))
     parts: list[DeleteGroupsResponse] = await wait_for_all(waits) if waits else []
@@ -143,7 +172,7 @@ async def _delete_groups(
 
 
 def _begin_deletion(
-    services: "Services", context: "RequestContext", request: DeleteGroupsRequest
+    services: GroupServices, context: "RequestContext", request: DeleteGroupsRequest
 ) -> "Steps[list[Deferred[DeleteGroupsResponse]]]":
     """Let the shards decide on a few groups in each step; what is a group's state then counts."""
     by_index: dict[int, deque[str]] = {}
@@ -172,8 +201,8 @@ def _take_some(shard: GroupShard, group_ids: deque[str]) -> list[str]:
 
 
 def _delete_in_shard(
-    group_ids: list[str], context: "RequestContext", shard: GroupShard, token: Any, now_ms: int
-) -> Result:
+    group_ids: list[str], context: "RequestContext", shard: GroupShard, token: "PendingReply", now_ms: int
+) -> CoordinatorResult:
     return shard.delete_groups(group_ids, context, token, now_ms)
 
 

@@ -6,8 +6,9 @@ upload (11, KIP-1023). A partition named twice is INVALID_REQUEST. Read-committe
 """
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.list_offsets import (
     ListOffsetsRequest,
@@ -24,15 +25,16 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponseOffsetForLeaderTopicResult,
 )
 from odradek.protocol.schema import rows
-from odradek.protocol.streaming import Step
-from odradek.replication.offset_lookup import MAX_TIMESTAMP, check_timestamp_supported
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Work
+from odradek.replication.replicas.offset_lookup import MAX_TIMESTAMP, check_timestamp_supported
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Work
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
+    from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.server.work.record_work import RecordWork
+    from odradek.server.work.slices import Slices
 
 CONSUMER: Final = -1
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
@@ -40,8 +42,16 @@ _LOOKUPS_PER_STEP: Final = 64
 """Partitions of which an end of the log is asked: a few microseconds each. A search by timestamp is a step at least."""
 
 
+class ListOffsetsServices(Protocol):
+    """The parts of a broker that ListOffsets and OffsetForLeaderEpoch need."""
+
+    record_work: "RecordWork"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+
 def list_offsets(
-    services: "Services", context: "RequestContext", request: ListOffsetsRequest
+    services: ListOffsetsServices, context: "RequestContext", request: ListOffsetsRequest
 ) -> "Deferred[ListOffsetsResponse]":
     """Each partition by itself; one that fails does not touch the others. A client that goes ends the search.
 
@@ -51,7 +61,7 @@ def list_offsets(
 
 
 def _list_offsets(
-    services: "Services", context: "RequestContext", request: ListOffsetsRequest, version: int
+    services: ListOffsetsServices, context: "RequestContext", request: ListOffsetsRequest, version: int
 ) -> Work[ListOffsetsResponse]:
     isolation_level = request.isolation_level if request.replica_id == CONSUMER else None
     repeated = yield from _find_repeated(request)
@@ -123,7 +133,7 @@ def list_offsets_error(request: ListOffsetsRequest, version: int, error: KafkaEr
 
 
 def _look_up(
-    services: "Services",
+    services: ListOffsetsServices,
     topic: str,
     asked: ListOffsetsRequestListOffsetsPartition,
     version: int,
@@ -149,8 +159,8 @@ def _failed_row(index: int, error: KafkaError, version: int) -> ListOffsetsRespo
 
 
 def offset_for_leader_epoch(
-    services: "Services", context: "RequestContext", request: OffsetForLeaderEpochRequest
-) -> Any:
+    services: ListOffsetsServices, context: "RequestContext", request: OffsetForLeaderEpochRequest
+) -> "Deferred[OffsetForLeaderEpochResponse]":
     """Return where each epoch ends, for a consumer to find out whether its position was truncated away."""
 
     def look_up() -> Generator[None, None, OffsetForLeaderEpochResponse]:
@@ -188,7 +198,7 @@ def offset_for_leader_epoch_error(
 
 
 def _epoch_end(
-    services: "Services", topic: str, asked: OffsetForLeaderEpochRequestOffsetForLeaderPartition
+    services: ListOffsetsServices, topic: str, asked: OffsetForLeaderEpochRequestOffsetForLeaderPartition
 ) -> OffsetForLeaderEpochResponseEpochEndOffset:
     try:
         epoch, end_offset = services.replicas.get(topic, asked.partition).offset_for_leader_epoch(

@@ -5,9 +5,9 @@ there are no moves between directories (future replicas) and no cordoned directo
 """
 
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from odradek.log.log_manager import DirectoryDescription
+from odradek.log.management.log_directories import DirectoryDescription
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
@@ -16,19 +16,33 @@ from odradek.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResponseDescribeLogDirsResult,
     DescribeLogDirsResponseDescribeLogDirsTopic,
 )
-from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.work.slices import ROWS_PER_STEP
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.log.log_manager import LogManager
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.server.work.slices import Slices
 
 
-def describe_log_dirs(services: "Services", context: "RequestContext", request: DescribeLogDirsRequest) -> Any:
+class LogDirServices(Protocol):
+    """The parts of a broker that DescribeLogDirs needs."""
+
+    logs: "LogManager"
+    slices: "Slices"
+
+
+def describe_log_dirs(
+    services: LogDirServices, context: "RequestContext", request: DescribeLogDirsRequest
+) -> "Deferred[DescribeLogDirsResponse]":
     """Every directory, with those of the partitions asked for that are in it."""
     return services.slices.run(_describe(services, request))
 
 
-def _describe(services: "Services", request: DescribeLogDirsRequest) -> Generator[None, None, DescribeLogDirsResponse]:
+def _describe(
+    services: LogDirServices, request: DescribeLogDirsRequest
+) -> Generator[None, None, DescribeLogDirsResponse]:
     asked: Iterator[tuple[str, int]] | None = None
     if request.topics is not None:
         # A topic without partitions gives a key too, so that many of them take several steps.

@@ -6,7 +6,7 @@ are those of the listener that was asked. Authorized operations: KIP-430.
 """
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from odradek.protocol.codec import step_encoder
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -24,19 +24,22 @@ from odradek.protocol.messages.metadata import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.cluster_metadata import NO_CONTROLLER, PartitionMetadata, TopicMetadata, offline_replicas
-from odradek.replication.topic_names import check_topic_name, is_internal
+from odradek.replication.metadata.image import NO_CONTROLLER, PartitionMetadata, TopicMetadata, offline_replicas
+from odradek.replication.metadata.topic_names import check_topic_name, is_internal
 from odradek.server.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from odradek.server.request import EncodedBody
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
-from odradek.server.waits import carry_through
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
+    from odradek.server.config import BrokerConfig
+    from odradek.server.image_cache import ImageCache
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.slices import Slices
 
 TOPIC_IDS_ASKED_SINCE: Final = 12
 LISTENER_NOT_FOUND_SINCE: Final = 6
@@ -44,12 +47,28 @@ BROKER_ENDPOINT: Final = 1
 CONTROLLER_ENDPOINT: Final = 2
 
 
-def metadata(services: "Services", context: "RequestContext", request: MetadataRequest) -> "Deferred[Any]":
+class MetadataServices(Protocol):
+    """The parts of a broker that Metadata and DescribeCluster need."""
+
+    config: "BrokerConfig"
+    metadata: "ClusterMetadata"
+    slices: "Slices"
+
+    @property
+    def metadata_bodies(self) -> "ImageCache[EncodedBody]": ...
+
+    @property
+    def topics(self) -> "TopicAdmin": ...
+
+
+def metadata(
+    services: MetadataServices, context: "RequestContext", request: MetadataRequest
+) -> "Deferred[MetadataResponse] | Deferred[EncodedBody]":
     """Return what is asked for, at once or after the topics that were missing are created."""
     if _asks_for_all(request, context.api_version):
         return _all_topics(services, context, request)
 
-    def create_missing(found: "_Asked") -> Any:
+    def create_missing(found: "_Asked") -> "Reply[MetadataResponse]":
         if not found.missing:
             return _response(services.metadata, context, request, found.names, found.unknown_ids, {})
         creation = carry_through(services.topics.auto_create(found.missing))
@@ -57,7 +76,9 @@ def metadata(services: "Services", context: "RequestContext", request: MetadataR
             lambda errors: _response(services.metadata, context, request, found.names, found.unknown_ids, errors)
         )
 
-    return services.slices.run(_find_asked(services, context, request), SMALL_REQUEST_STEPS).addCallback(create_missing)
+    found = services.slices.run(_find_asked(services, context, request), SMALL_REQUEST_STEPS)
+    response: Deferred[MetadataResponse] = found.addCallback(create_missing)
+    return response
 
 
 def metadata_error(request: MetadataRequest, version: int, error: KafkaError) -> MetadataResponse:
@@ -77,7 +98,9 @@ def _asks_for_all(request: MetadataRequest, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
-def _all_topics(services: "Services", context: "RequestContext", request: MetadataRequest) -> "Deferred[Any]":
+def _all_topics(
+    services: MetadataServices, context: "RequestContext", request: MetadataRequest
+) -> "Deferred[EncodedBody]":
     """Clients ask for all topics again and again: the encoded response is kept until the image changes."""
     key = (
         context.api_version,
@@ -107,7 +130,7 @@ class _Asked(NamedTuple):
 
 
 def _find_asked(
-    services: "Services", context: "RequestContext", request: MetadataRequest
+    services: MetadataServices, context: "RequestContext", request: MetadataRequest
 ) -> Generator[None, None, _Asked]:
     """Find what a request names. If any ids are given, only they count."""
     image, version = services.metadata, context.api_version
@@ -189,7 +212,7 @@ def _reachable_brokers(
 
 
 def missing_topic_error(name: str) -> ErrorCode:
-    """What is said of a topic that does not exist: whether it could."""
+    """Return the error for a missing topic, which differs for an invalid name."""
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -237,7 +260,7 @@ class _View:
 
 
 def describe_cluster(
-    services: "Services", context: "RequestContext", request: DescribeClusterRequest
+    services: MetadataServices, context: "RequestContext", request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """The brokers, as one asks a broker for them; controllers have no endpoint of their own here (KIP-919)."""
     if request.endpoint_type != BROKER_ENDPOINT:

@@ -1,24 +1,25 @@
 """Produce 3-13: appends one record batch to each partition named.
 
-acks: 0 gets no response at all, and a failure closes the connection; 1 is answered once the leader has appended, -1
-once all replicas in sync have (KIP-679 makes that the clients' default). Anything else is INVALID_REQUIRED_ACKS.
-Topics go by id from version 13 on (KIP-516). From 8 on an error names the records that caused it (KIP-467), from 10 on
-NOT_LEADER_OR_FOLLOWER says who leads (KIP-951). A batch that was appended before is answered with the offsets of
-that time (KIP-98). A transaction's first batch on a partition is verified by the transaction's coordinator, or from 12
-on adds the partition to it (KIP-890). Where flush.messages or flush.before.acks asks for it, the answer waits for the
-disk. A batch that takes long to check is checked in steps between other requests; all that may change meanwhile
-(leadership, properties, transaction, sequence) is looked at when it is appended.
+acks=0 gets no response, and a failure closes the connection; acks=1 is answered after the leader's append, acks=-1
+after that of all replicas in sync (the clients' default since KIP-679). Other values are INVALID_REQUIRED_ACKS. Topics
+are named by id from version 13 on (KIP-516). From version 8 on an error names the records that caused it (KIP-467),
+from 10 on NOT_LEADER_OR_FOLLOWER names the leader (KIP-951). A duplicate of an appended batch is answered with the
+offsets of that append (KIP-98). A transaction's first batch on a partition is verified by the transaction's
+coordinator, or from version 12 on adds the partition to it (KIP-890). With flush.messages or flush.before.acks the
+response waits for a sync to disk. A batch that takes long to validate is validated in steps between other requests;
+what may change meanwhile (leadership, properties, transaction, sequence) is checked when it is appended.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from twisted.internet.defer import Deferred
 
-from odradek.log.log_append import AppendInfo
-from odradek.log.record_check import RejectedRecordsError
-from odradek.log.validation import CheckedRecords, LongValidation, NotOneBatchError
+from odradek.log.append import AppendInfo
+from odradek.log.validation.batch import CheckedRecords, LongValidation, NotOneBatchError
+from odradek.log.validation.record import RejectedRecordsError
+from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -32,31 +33,34 @@ from odradek.protocol.messages.produce import (
     ProduceResponseTopicProduceResponse,
 )
 from odradek.protocol.schema import rows
-from odradek.protocol.streaming import Step
-from odradek.server.purgatory import DelayedOperation
-from odradek.server.request import NO_RESPONSE, CloseConnection
-from odradek.server.waits import shield, wait_for_all
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.handlers.leaders import find_leader
+from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch
+from odradek.server.request import NO_RESPONSE, CloseConnection, NoResponse
+from odradek.server.work.waits import AnyDeferred, shield, wait_for_all
 
 if TYPE_CHECKING:
-    from odradek.replication.partition import Partition
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
-    from odradek.server.transaction_verification import Verified
+    from odradek.log.partition_log import PartitionLog
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.coordinators.interfaces import TransactionVerification
+    from odradek.server.coordinators.transaction_verification import Verified
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.clock import Clock
+    from odradek.server.work.flusher import Flusher
+    from odradek.server.work.record_work import RecordWork
+    from odradek.server.work.slices import Slices
 
-TOPIC_IDS_SINCE: Final = 13
 MOST_AT_ONCE: Final = 8
 """Partitions that are appended to in one step. A batch takes 20 us, one of the largest 1 ms."""
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client that may write to internal topics, as in Kafka."""
 
-_ATTRIBUTES_AT: Final = 22
-_MAGIC_AT: Final = 16
-_TRANSACTIONAL: Final = 0x10
-"""In the lower byte of a batch's attributes."""
-
 _CHECKED_PER_STEP: Final = 200
 _VALID_ACKS: Final = (-1, 1, 0)
+ProduceOutcome = ProduceResponse | NoResponse
 _Unfinished = dict["Partition", tuple[int, ProduceResponsePartitionProduceResponse]]
 """The offset that the high watermark of a partition has to reach, and the row of the response that waits for it."""
 
@@ -76,11 +80,26 @@ _WITHOUT_LOG_START: Final = frozenset(
 _EMPTY_RECORDS: Final = memoryview(b"")
 
 
-def produce(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
-    """Append what each partition was sent; wait for replicas and for the disk where that was asked for.
+class ProduceServices(Protocol):
+    """The parts of a broker that Produce needs."""
 
-    A request is carried out to its end when the connection is lost meanwhile, as in Kafka: with acks=0 a client may
-    close right after it. Only the wait for replicas, when all is appended, ends then.
+    flusher: "Flusher"
+    metadata: "ClusterMetadata"
+    now_ms: Callable[[], int]
+    reactor: "Clock"
+    record_work: "RecordWork"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+    @property
+    def verifier(self) -> "TransactionVerification": ...
+
+
+def produce(services: ProduceServices, context: "RequestContext", request: ProduceRequest) -> "Reply[ProduceOutcome]":
+    """Append a batch to each partition; wait for replicas and for a sync where the request or the topic asks for it.
+
+    As in Kafka, a request is completed although the connection is lost: with acks=0 a client may close right after it.
+    Only the wait for replicas, after all appends, ends with the connection.
     """
     topics = request.topic_data
     count = len(topics[0].partition_data) if len(topics) == 1 else sum([len(topic.partition_data) for topic in topics])
@@ -91,43 +110,46 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
             pass
     for _ in _check_transactional(request):
         pass
-    verified = None
-    if request.transactional_id is not None:
-        verified = services.verifier.before_produce(request, context.api_version)
+    if request.transactional_id is None:
+        return _Appends(services, context, request, None).run().finish()
+    verified = services.verifier.before_produce(request, context.api_version)
     if isinstance(verified, Deferred):
         appended = verified.addCallback(lambda outcome: _Appends(services, context, request, outcome).run())
         return shield(appended).addCallback(_Appends.finish)
     return _Appends(services, context, request, verified).run().finish()
 
 
-def _produce_in_slices(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
-    """Append to many partitions. Other requests are served in between: each partition is found when its turn comes."""
+def _produce_in_slices(
+    services: ProduceServices, context: "RequestContext", request: ProduceRequest
+) -> "Deferred[ProduceOutcome]":
+    """Append to many partitions in slices. Each partition is looked up when its turn comes."""
 
     def check() -> Generator[None, None, None]:
         yield from _drop_repeated(request, context.api_version)
         yield from _check_transactional(request)
 
-    def verify(_: None) -> Any:
+    def verify(_: None) -> "Reply[Verified | None]":
         if request.transactional_id is None:
             return None
         return services.verifier.before_produce(request, context.api_version)
 
-    def append(verified: "Verified | None") -> Any:
+    def append(verified: "Verified | None") -> "Deferred[_Appends]":
         return services.slices.run(_Appends(services, context, request, verified).run_in_steps())
 
-    appended = services.slices.run(check()).addCallback(verify).addCallback(append)
+    checked: Deferred[Verified | None] = services.slices.run(check()).addCallback(verify)
+    appended: Deferred[_Appends] = checked.addCallback(append)
     return shield(appended).addCallback(_Appends.finish)
 
 
 class _Appends:
-    """The appends of one request, and what its response waits for."""
+    """The appends of one request, and the waits of its response."""
 
     __slots__ = (
         "_context", "_flushes", "_has_failed", "_later", "_request", "_services", "_topics", "_unfinished", "_verified",
     )  # fmt: skip
 
     def __init__(
-        self, services: "Services", context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
+        self, services: ProduceServices, context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
     ) -> None:
         self._services = services
         self._context = context
@@ -135,12 +157,12 @@ class _Appends:
         self._verified = verified
         self._topics: list[ProduceResponseTopicProduceResponse] = []
         self._unfinished: _Unfinished = {}
-        self._flushes: list[Deferred[Any]] = []
+        self._flushes: list[Deferred[None]] = []
         self._later: list[Generator[Step, None, None]] = []
         self._has_failed = False
 
     def run(self) -> Self:
-        """Append all batches in one step, but for those that take long to check."""
+        """Append all batches in one step, except those that take long to validate."""
         now_ms = self._services.now_ms()
         for topic in self._request.topic_data:
             answered = self._begin_topic(topic)
@@ -157,8 +179,8 @@ class _Appends:
                 yield
         return self
 
-    def finish(self) -> Any:
-        """The response, or a Deferred of it. Raises CloseConnection if a failure has no other way to be reported."""
+    def finish(self) -> "Reply[ProduceOutcome]":
+        """Return the response, or a Deferred of it. Raises CloseConnection for a failure with acks=0."""
         if self._later:
             record_work = self._services.record_work
             waits = [record_work.run(steps, self._context, ends_with_client=False) for steps in self._later]
@@ -203,8 +225,8 @@ class _Appends:
         position: int,
         validation: LongValidation,
     ) -> Generator[Step, None, None]:
-        """Check a large batch in steps, then append it if that may still be done."""
-        from odradek.log.long_validation import check_in_steps
+        """Validate a large batch in steps, then append it if it is still allowed."""
+        from odradek.log.validation.long_batch import check_in_steps
 
         now_ms = self._services.now_ms
         while True:
@@ -213,7 +235,7 @@ class _Appends:
                 answered[position] = self._append(topic, data, now_ms(), checked)
                 return
             except LongValidation as again:
-                # The topic's properties have changed meanwhile, or it is another topic of that name.
+                # The topic's properties have changed meanwhile, or the topic was deleted and created again.
                 validation = again
             except KafkaError as error:
                 self._has_failed = True
@@ -222,7 +244,7 @@ class _Appends:
 
     def _find(self, topic: ProduceRequestTopicProduceData, index: int) -> "Partition | None":
         with suppress(KafkaError):
-            return find_partition(self._services, topic, index, self._context.api_version)
+            return find_partition(self._services.replicas, topic, index, self._context.api_version)
         return None
 
     def _append(
@@ -237,8 +259,8 @@ class _Appends:
         partition: Partition | None = None
         try:
             partition = _find_writable(self._services, self._context, request, topic, data.index, self._verified)
-            # The log is what it was then: whom the append wakes may find its disk broken.
-            log: Any = partition.log
+            # Kept, because a watcher that the append wakes may discover a disk failure, which releases the log.
+            log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
             info = partition.append_as_leader(
                 data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
                 required_acks=request.acks,
@@ -251,7 +273,7 @@ class _Appends:
             self._has_failed = True
             return _failed_row(data.index, error, partition)
         row = _row(data.index, info)
-        if request.acks == -1 and log.high_watermark <= info.last_offset:
+        if request.acks == -1 and log.state.high_watermark <= info.last_offset:
             self._unfinished[partition] = info.last_offset + 1, row
         if info.flush_due and partition.waits_for_sync(info, request.acks):
             self._flushes.append(_flush(self._services, partition, row))
@@ -259,7 +281,7 @@ class _Appends:
 
 
 def _find_writable(
-    services: "Services",
+    services: ProduceServices,
     context: "RequestContext",
     request: ProduceRequest,
     topic: ProduceRequestTopicProduceData,
@@ -267,7 +289,7 @@ def _find_writable(
     verified: "Verified | None",
 ) -> "Partition":
     """Return the partition to append to. Raises KafkaError if the request may not write to it."""
-    partition = find_partition(services, topic, index, context.api_version)
+    partition = find_partition(services.replicas, topic, index, context.api_version)
     if request.acks not in _VALID_ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
@@ -280,7 +302,7 @@ def _find_writable(
 
 
 def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, None, None]:
-    """Of a partition that is named twice, the last word counts."""
+    """Keep the last of the entries for the same partition."""
     seen: set[tuple[str | bytes, int]] = set()
     is_repeated = False
     for topic in reversed(request.topic_data):
@@ -307,39 +329,20 @@ def _check_transactional(request: ProduceRequest) -> Generator[None, None, None]
         return
     for topic in request.topic_data:
         for number, data in enumerate(topic.partition_data):
-            if is_transactional_batch(data.records):
+            if is_transactional_batch(data.records):  # type: ignore[arg-type] # decoded: a view of the frame
                 raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             if not (number + 1) % _CHECKED_PER_STEP:
                 yield
 
 
-def is_transactional_batch(records: Any) -> bool:
-    """Whether a produced batch says that it belongs to a transaction."""
-    return bool(
-        records
-        and len(records) > _ATTRIBUTES_AT
-        and records[_MAGIC_AT] == 2
-        and records[_ATTRIBUTES_AT] & _TRANSACTIONAL
-    )
-
-
-def find_partition(
-    services: "Services", topic: ProduceRequestTopicProduceData, index: int, version: int
-) -> "Partition":
-    """The partition that a request means. Raises as `ReplicaManager.get` and `get_by_id`."""
-    if version >= TOPIC_IDS_SINCE:
-        return services.replicas.get_by_id(topic.topic_id, index)
-    return services.replicas.get(topic.name, index)
-
-
 def finish_one(
-    services: "Services",
+    services: ProduceServices,
     partition: "Partition",
     topic: ProduceRequestTopicProduceData,
     request: ProduceRequest,
     info: AppendInfo,
-) -> "Deferred[ProduceResponse]":
-    """The response to a request for one partition whose batch is appended, but has to be waited for."""
+) -> "Deferred[ProduceOutcome]":
+    """Return the response for one partition whose batch is appended, after replication or a sync."""
     row = _row(partition.index, info)
     response = ProduceResponse(
         responses=[
@@ -354,7 +357,7 @@ def finish_one(
 def failed_after_append(
     topic: ProduceRequestTopicProduceData, index: int, info: AppendInfo, error: KafkaError
 ) -> ProduceResponse:
-    """The response to a request for one partition whose batch was appended, but not replicated or synced."""
+    """Return the response for one partition whose batch was appended, but not replicated or synced."""
     row = _row(index, info)
     _fail_row(row, error)
     return ProduceResponse(
@@ -374,7 +377,7 @@ def _row(index: int, info: AppendInfo) -> ProduceResponsePartitionProduceRespons
 
 
 def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse | None:
-    """The error at every partition; with acks=0 the connection is closed instead."""
+    """Return the error at every partition; None with acks=0, which closes the connection instead."""
     if request.acks == 0:
         return None
     return ProduceResponse(
@@ -392,7 +395,7 @@ def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> P
 def _failed_row(
     index: int, error: KafkaError, partition: "Partition | None"
 ) -> ProduceResponsePartitionProduceResponse:
-    """The error of one partition; `partition` if it refused the batch itself, whose log start is in the row then."""
+    """Return the error row of one partition. It has the log start of `partition`, if that refused the batch."""
     row = ProduceResponsePartitionProduceResponse(
         index=index, error_code=error.code, base_offset=-1, error_message=error.message
     )
@@ -415,14 +418,16 @@ def _first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
     return "unknown"
 
 
-def _name_leaders(services: "Services", context: "RequestContext", response: ProduceResponse) -> None:
-    """Tell who leads the partitions that are not led here (KIP-951)."""
+def _name_leaders(services: ProduceServices, context: "RequestContext", response: ProduceResponse) -> None:
+    """Name the leaders of the partitions that are not led here (KIP-951)."""
     nodes: dict[int, ProduceResponseNodeEndpoint] = {}
     for topic in response.responses:
         for row in topic.partition_responses:
             if row.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 continue
-            leader = services.current_leader(topic.name, topic.topic_id, row.index, context.listener_name)
+            leader = find_leader(
+                services.metadata, topic.name, topic.topic_id, row.index, context.listener_name
+            )
             if leader is None:
                 continue
             row.current_leader = ProduceResponseLeaderIdAndEpoch(
@@ -435,13 +440,13 @@ def _name_leaders(services: "Services", context: "RequestContext", response: Pro
 
 
 def _when_done(
-    services: "Services",
+    services: ProduceServices,
     request: ProduceRequest,
     response: ProduceResponse,
     unfinished: _Unfinished,
-    flushes: list["Deferred[Any]"],
-) -> "Deferred[ProduceResponse]":
-    """The response once every partition is replicated as far as asked, or failed, or time is up, and synced."""
+    flushes: list["Deferred[None]"],
+) -> "Deferred[ProduceOutcome]":
+    """Return the response when every partition is replicated and synced, has failed, or the timeout expires."""
 
     def settle(partition: "Partition") -> None:
         offset, row = unfinished[partition]
@@ -464,17 +469,17 @@ def _when_done(
             _fail_row(row, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         return response
 
-    waits: list[Deferred[Any]] = list(flushes)
+    waits: list[AnyDeferred] = [*flushes]
     for partition in list(unfinished):
         settle(partition)
     if unfinished:
-        operation = DelayedOperation(settle_changed, timed_out)
+        operation = DelayedOperation[ProduceResponse](settle_changed, timed_out)
         waits.append(operation.wait(services.reactor, request.timeout_ms, list(unfinished)))
     return wait_for_all(waits).addCallback(lambda _: response)
 
 
 def _flush(
-    services: "Services", partition: "Partition", row: ProduceResponsePartitionProduceResponse
+    services: ProduceServices, partition: "Partition", row: ProduceResponsePartitionProduceResponse
 ) -> "Deferred[None]":
     def synced(is_synced: bool) -> None:
         if not is_synced:
@@ -484,6 +489,6 @@ def _flush(
 
 
 def _fail_row(row: ProduceResponsePartitionProduceResponse, error: KafkaError) -> None:
-    """The batch was appended: as in Kafka, the row has its offset although the request failed."""
+    """Set the error of an appended batch. As in Kafka, the row keeps its offset."""
     row.error_code = error.code
     row.error_message = error.message

@@ -4,10 +4,10 @@ Idempotent producers get an id of their own, transactional ones theirs from thei
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek.coordinator.steps import Steps
-from odradek.log.producer_table import RECORD
+from odradek.log.producers.table import RECORD
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -18,25 +18,44 @@ from odradek.protocol.messages.describe_producers import (
 )
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from odradek.protocol.schema import rows
-from odradek.replication.topic_names import check_topic_name
-from odradek.server.waits import carry_through
+from odradek.replication.metadata.topic_names import check_topic_name
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from twisted.internet.defer import Deferred
+
+    from odradek.coordinator.transactions.producer_ids import ProducerIdManager
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.slices import Slices
 
 NO_PRODUCER: Final = -1
 
 
-def init_producer_id(services: "Services", context: "RequestContext", request: InitProducerIdRequest) -> Any:
+class ProducerServices(Protocol):
+    """The parts of a broker that InitProducerId and DescribeProducers need."""
+
+    producer_ids: "ProducerIdManager"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+    @property
+    def transactions(self) -> "TransactionCoordinatorRuntime": ...
+
+
+def init_producer_id(
+    services: ProducerServices, context: "RequestContext", request: InitProducerIdRequest
+) -> "Reply[InitProducerIdResponse]":
     """A fresh id with epoch 0; the id and epoch a producer had say nothing without a transactional id."""
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        return services.transactions.run(
+        reply: Reply[InitProducerIdResponse] = services.transactions.run(
             request.transactional_id,
             lambda shard, token, now_ms: shard.init_producer_id(request, context, token, now_ms),
         )
+        return reply
     return carry_through(services.producer_ids.next_id()).addCallback(
         lambda producer_id: InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
     )
@@ -49,13 +68,15 @@ def init_producer_id_error(
     return InitProducerIdResponse(error_code=error.code, producer_id=NO_PRODUCER, producer_epoch=NO_PRODUCER)
 
 
-def describe_producers(services: "Services", context: "RequestContext", request: DescribeProducersRequest) -> Any:
+def describe_producers(
+    services: ProducerServices, context: "RequestContext", request: DescribeProducersRequest
+) -> "Deferred[DescribeProducersResponse]":
     """What each partition's leader remembers of its producers."""
     return services.slices.run(_describe_producers(services, request))
 
 
 def _describe_producers(
-    services: "Services", request: DescribeProducersRequest
+    services: ProducerServices, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
     """Copy the packed producers of one partition in each step; rows are made of them when they are encoded."""
     response = DescribeProducersResponse(topics=[])
@@ -87,7 +108,7 @@ def describe_producers_error(
     )
 
 
-def _producers(services: "Services", topic: str, index: int) -> DescribeProducersResponsePartitionResponse:
+def _producers(services: ProducerServices, topic: str, index: int) -> DescribeProducersResponsePartitionResponse:
     try:
         check_topic_name(topic)
         log = services.replicas.get(topic, index).leading_log()

@@ -9,7 +9,7 @@ from collections.abc import Container, Generator, Iterable
 from functools import partial
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_topic_partitions import (
@@ -20,29 +20,41 @@ from odradek.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.cluster_metadata import PartitionMetadata, offline_replicas
-from odradek.replication.topic_names import is_internal
+from odradek.replication.metadata.image import PartitionMetadata, offline_replicas
+from odradek.replication.metadata.topic_names import is_internal
 from odradek.server.authorized_operations import TOPIC_OPERATIONS
 from odradek.server.handlers.metadata import missing_topic_error
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.server.config import BrokerConfig
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.server.work.slices import Slices
 
 NO_LEADER: Final = -1
 _SORTED_AT_ONCE: Final = 1000
 
 
+class TopicPartitionServices(Protocol):
+    """The parts of a broker that DescribeTopicPartitions needs."""
+
+    config: "BrokerConfig"
+    metadata: "ClusterMetadata"
+    slices: "Slices"
+
+
 def describe_topic_partitions(
-    services: "Services", context: "RequestContext", request: DescribeTopicPartitionsRequest
-) -> Any:
+    services: TopicPartitionServices, context: "RequestContext", request: DescribeTopicPartitionsRequest
+) -> "Deferred[DescribeTopicPartitionsResponse]":
     """One page."""
     return services.slices.run(_describe_page(services, request), SMALL_REQUEST_STEPS)
 
 
 def _describe_page(
-    services: "Services", request: DescribeTopicPartitionsRequest
+    services: TopicPartitionServices, request: DescribeTopicPartitionsRequest
 ) -> Generator[None, None, DescribeTopicPartitionsResponse]:
     cursor, image = request.cursor, services.metadata
     names = yield from _names(services, request)
@@ -92,7 +104,7 @@ def describe_topic_partitions_error(
 
 
 def _names(
-    services: "Services", request: DescribeTopicPartitionsRequest
+    services: TopicPartitionServices, request: DescribeTopicPartitionsRequest
 ) -> Generator[None, None, Iterable[str]]:
     """The topics from the cursor on, sorted; in steps, since there may be many."""
     cursor = request.cursor

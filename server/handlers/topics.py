@@ -4,7 +4,7 @@ The controller decides; what it answers is already in the shape of the response.
 on (KIP-516).
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.create_partitions import (
@@ -22,16 +22,27 @@ from odradek.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicsResponseDeletableTopicResult,
 )
-from odradek.server.waits import carry_through
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.replication.controller.topic_admin import TopicAdmin
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
 
 DELETED_BY_ID_SINCE: Final = 6
 
 
-def create_topics(services: "Services", context: "RequestContext", request: CreateTopicsRequest) -> Any:
+class TopicServices(Protocol):
+    """The parts of a broker that requests about topics need."""
+
+    @property
+    def topics(self) -> "TopicAdmin": ...
+
+
+def create_topics(
+    services: TopicServices, context: "RequestContext", request: CreateTopicsRequest
+) -> "Deferred[CreateTopicsResponse]":
     """Each topic by itself."""
     return carry_through(services.topics.create_topics(request))
 
@@ -47,7 +58,9 @@ def create_topics_error(request: CreateTopicsRequest, version: int, error: Kafka
     )
 
 
-def delete_topics(services: "Services", context: "RequestContext", request: DeleteTopicsRequest) -> Any:
+def delete_topics(
+    services: TopicServices, context: "RequestContext", request: DeleteTopicsRequest
+) -> "Deferred[DeleteTopicsResponse]":
     """Each topic by itself."""
     return carry_through(services.topics.delete_topics(request, context.api_version))
 
@@ -65,7 +78,9 @@ def delete_topics_error(request: DeleteTopicsRequest, version: int, error: Kafka
     return DeleteTopicsResponse(responses=rows)
 
 
-def create_partitions(services: "Services", context: "RequestContext", request: CreatePartitionsRequest) -> Any:
+def create_partitions(
+    services: TopicServices, context: "RequestContext", request: CreatePartitionsRequest
+) -> "Deferred[CreatePartitionsResponse]":
     """Each topic by itself."""
     return carry_through(services.topics.create_partitions(request))
 

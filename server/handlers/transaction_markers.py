@@ -5,7 +5,7 @@ From version 2 on it says by which version of transactions the producer worked, 
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from odradek.coordinator.steps import Steps, pieces
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -16,27 +16,43 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponseWritableTxnMarkerResult,
     WriteTxnMarkersResponseWritableTxnMarkerTopicResult,
 )
-from odradek.server.marker_sender import Marker, TopicPartition
-from odradek.server.waits import Wait, carry_through
+from odradek.server.coordinators.marker_sender import Marker, TopicPartition
+from odradek.server.work.waits import Wait, carry_through
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.coordinators.interfaces import MarkerWriter
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.server.work.slices import Slices
 
 Errors = dict[int, dict[TopicPartition, ErrorCode]]
 """By producer id and partition."""
 
 
-def write_txn_markers(services: "Services", context: "RequestContext", request: WriteTxnMarkersRequest) -> Any:
+class MarkerServices(Protocol):
+    """The parts of a broker that WriteTxnMarkers needs."""
+
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+    @property
+    def markers(self) -> "MarkerWriter": ...
+
+
+def write_txn_markers(
+    services: MarkerServices, context: "RequestContext", request: WriteTxnMarkersRequest
+) -> "Deferred[WriteTxnMarkersResponse]":
     """Write each marker to each of its partitions, and answer when all of them are replicated or have failed.
 
-    All are written, although who asked may be gone. Raises KafkaError E-1, with nothing written, if one of them names
-    no producer or no epoch: no batch can bear it.
+    All are written even if the connection is lost. Raises KafkaError UNKNOWN_SERVER_ERROR, with nothing written, if a
+    marker has no producer id or no epoch.
     """
     return carry_through(_write_all(services, request))
 
 
-async def _write_all(services: "Services", request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     work = await services.slices.run(_collect(services, request))
     errors: Errors = {entry.producer_id: {} for entry in request.markers}
     unfinished = len(work)
@@ -64,7 +80,7 @@ async def _write_all(services: "Services", request: WriteTxnMarkersRequest) -> W
 
 
 def _collect(
-    services: "Services", request: WriteTxnMarkersRequest
+    services: MarkerServices, request: WriteTxnMarkersRequest
 ) -> Steps[list[tuple[Marker, TopicPartition]]]:
     work = []
     for entry in request.markers:

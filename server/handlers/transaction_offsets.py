@@ -8,12 +8,12 @@ COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
 
 from itertools import compress
 from operator import not_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from odradek.coordinator.result import Result, client_error
+from odradek.coordinator.result import CoordinatorResult, client_error
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -22,14 +22,19 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from odradek.replication.partition import Partition
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.transaction_verification import NO_SEQUENCE, Support, Verified, Writer
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
+from odradek.replication.replicas.partition import Partition
+from odradek.server.coordinators.transaction_verification import NO_SEQUENCE, Support, Verified, Writer
+from odradek.server.work.waits import then
 
 if TYPE_CHECKING:
-    from odradek.coordinator.group_shard import GroupShard
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.coordinator.groups.shard import GroupShard
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.coordinators.context import PendingReply
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+    from odradek.server.coordinators.interfaces import TransactionVerification
+    from odradek.server.request import Reply, RequestContext
 
 LOADING_KNOWN_SINCE: Final = 2
 
@@ -37,8 +42,23 @@ TopicIds = dict[str, bytes]
 """Topic id by name."""
 
 
-def txn_offset_commit(services: "Services", context: "RequestContext", request: TxnOffsetCommitRequest) -> Any:
-    """What exists goes to the group's shard; if nothing is left, nobody is asked."""
+class TransactionOffsetServices(Protocol):
+    """The parts of a broker that TxnOffsetCommit needs."""
+
+    metadata: "ClusterMetadata"
+    replicas: "ReplicaManager"
+
+    @property
+    def groups(self) -> "GroupCoordinatorRuntime": ...
+
+    @property
+    def verifier(self) -> "TransactionVerification": ...
+
+
+def txn_offset_commit(
+    services: TransactionOffsetServices, context: "RequestContext", request: TxnOffsetCommitRequest
+) -> "Reply[TxnOffsetCommitResponse]":
+    """Commit offsets of existing topics in the group's shard; if there are none, the shard is not asked."""
     version = context.api_version
     topic_ids = _topic_ids(services, request)
     remaining, refused = _split(services, request, topic_ids)
@@ -48,22 +68,23 @@ def txn_offset_commit(services: "Services", context: "RequestContext", request: 
     def answer(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
         return _merged(refused, response, version)
 
-    def failed(failure: Failure) -> Any:
+    def failed(failure: Failure) -> "TxnOffsetCommitResponse | Failure":
         error = failure.value
-        return txn_offset_commit_error(remaining, version, error) if isinstance(error, KafkaError) else failure
+        return answer(txn_offset_commit_error(remaining, version, error)) if isinstance(error, KafkaError) else failure
 
     try:
         outcome = _verify_and_commit(services, context, remaining, topic_ids)
     except KafkaError as error:
         return answer(txn_offset_commit_error(remaining, version, error))
     if isinstance(outcome, Deferred):
-        return outcome.addErrback(failed).addCallback(answer)
+        answered: Deferred[TxnOffsetCommitResponse] = outcome.addCallbacks(answer, failed)
+        return answered
     return answer(outcome)
 
 
 def _verify_and_commit(
-    services: "Services", context: "RequestContext", request: TxnOffsetCommitRequest, topic_ids: TopicIds
-) -> Any:
+    services: TransactionOffsetServices, context: "RequestContext", request: TxnOffsetCommitRequest, topic_ids: TopicIds
+) -> "Reply[TxnOffsetCommitResponse]":
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     index = services.groups.index_of(request.group_id)
@@ -73,14 +94,14 @@ def _verify_and_commit(
     support = Support.of_offset_commit(context.api_version)
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch, support)
 
-    def commit(verified: Verified) -> Any:
+    def commit(verified: Verified) -> "Reply[TxnOffsetCommitResponse]":
         code = verified.errors.get(partition)
         if code is not None:
             raise KafkaError(code)
         remaining, refused = _split(services, request, topic_ids)
         if not remaining.topics:
             return refused
-        outcome = services.groups.run_on(
+        outcome: Reply[TxnOffsetCommitResponse] = services.groups.run_on(
             index,
             lambda shard, token, now_ms: _decide(
                 shard, context, remaining, token, now_ms, verified, partition, topic_ids
@@ -88,9 +109,7 @@ def _verify_and_commit(
         )
         if not refused.topics:
             return outcome
-        if isinstance(outcome, Deferred):
-            return outcome.addCallback(lambda response: _merged(refused, response, context.api_version))
-        return _merged(refused, outcome, context.api_version)
+        return then(outcome, lambda response: _merged(refused, response, context.api_version))
 
     verified = services.verifier.verify(writer, {partition: NO_SEQUENCE})
     return verified.addCallback(commit) if isinstance(verified, Deferred) else commit(verified)
@@ -100,12 +119,12 @@ def _decide(
     shard: "GroupShard",
     context: "RequestContext",
     request: TxnOffsetCommitRequest,
-    token: Any,
+    token: "PendingReply",
     now_ms: int,
     verified: Verified,
     partition: Partition,
     topic_ids: TopicIds,
-) -> Result:
+) -> CoordinatorResult:
     """Let the shard decide, but write only while the verification holds or the transaction is open here."""
     result = shard.commit_offsets_in_transaction(request, context, token, now_ms, topic_ids)
     if not result.records or verified.may_append(partition):
@@ -117,14 +136,14 @@ def _decide(
     return result
 
 
-def _topic_ids(services: "Services", request: TxnOffsetCommitRequest) -> TopicIds:
+def _topic_ids(services: TransactionOffsetServices, request: TxnOffsetCommitRequest) -> TopicIds:
     """The ids of the topics that exist."""
     topics = services.metadata.topics
     return {topic.name: topics[topic.name].topic_id for topic in request.topics if topic.name in topics}
 
 
 def _split(
-    services: "Services", request: TxnOffsetCommitRequest, topic_ids: TopicIds
+    services: TransactionOffsetServices, request: TxnOffsetCommitRequest, topic_ids: TopicIds
 ) -> tuple[TxnOffsetCommitRequest, TxnOffsetCommitResponse]:
     """The request for what exists under these ids, and the answer to the rest."""
     topics = services.metadata.topics

@@ -6,13 +6,14 @@ EndTxn 5 on the answer bears the epoch for the next transaction. KIP-98, KIP-664
 duration), KIP-1152 (by pattern).
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 
 from odradek.coordinator.steps import Steps
-from odradek.coordinator.transaction_admin import describe_error, unknown_states
-from odradek.coordinator.transaction_responses import (
+from odradek.coordinator.transactions.admin import describe_error, unknown_states
+from odradek.coordinator.transactions.responses import (
     add_offsets_response,
     add_partitions_response,
     add_partitions_result,
@@ -34,19 +35,42 @@ from odradek.protocol.messages.describe_transactions import (
 )
 from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, is_internal
-from odradek.server.waits import carry_through, wait_for_all
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, is_internal
+from odradek.server.work.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+    from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.slices import Slices
 
 BATCHED_SINCE: Final = 4
 
 Topics = list[AddPartitionsToTxnRequestAddPartitionsToTxnTopic]
 
 
-def add_partitions_to_txn(services: "Services", context: "RequestContext", request: AddPartitionsToTxnRequest) -> Any:
+class TransactionServices(Protocol):
+    """The parts of a broker that requests about transactions need."""
+
+    metadata: "ClusterMetadata"
+    now_ms: Callable[[], int]
+    slices: "Slices"
+
+    @property
+    def groups(self) -> "GroupCoordinatorRuntime": ...
+
+    @property
+    def topics(self) -> "TopicAdmin": ...
+
+    @property
+    def transactions(self) -> "TransactionCoordinatorRuntime": ...
+
+
+def add_partitions_to_txn(
+    services: TransactionServices, context: "RequestContext", request: AddPartitionsToTxnRequest
+) -> "Reply[AddPartitionsToTxnResponse]":
     """What exists goes to the transaction's shard."""
     version = context.api_version
     if version >= BATCHED_SINCE:
@@ -55,19 +79,20 @@ def add_partitions_to_txn(services: "Services", context: "RequestContext", reque
     missing = _refused(services, transactional_id, request.v3_and_below_topics, is_client=True)
     if missing is not None:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=missing.topic_results)
-    return services.transactions.run(
+    reply: Reply[AddPartitionsToTxnResponse] = services.transactions.run(
         transactional_id,
         lambda shard, token, now_ms: shard.add_partitions(request, context, token, now_ms),
     )
+    return reply
 
 
 async def _add_batched(
-    services: "Services", context: "RequestContext", request: AddPartitionsToTxnRequest
+    services: TransactionServices, context: "RequestContext", request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     """One transaction in each step. All are decided on, although who asked may be gone."""
 
-    def add() -> Steps[list[Deferred[Any]]]:
-        waits: list[Deferred[Any]] = []
+    def add() -> Steps[list[Deferred[AddPartitionsToTxnResponseAddPartitionsToTxnResult]]]:
+        waits: list[Deferred[AddPartitionsToTxnResponseAddPartitionsToTxnResult]] = []
         for transaction in request.transactions:
             result = _add_one(services, context, transaction)
             waits.append(result if isinstance(result, Deferred) else succeed(result))
@@ -80,21 +105,22 @@ async def _add_batched(
 
 
 def _add_one(
-    services: "Services",
+    services: TransactionServices,
     context: "RequestContext",
     transaction: AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
-) -> Any:
+) -> "Reply[AddPartitionsToTxnResponseAddPartitionsToTxnResult]":
     missing = _refused(services, transaction.transactional_id, transaction.topics, is_client=False)
     if missing is not None:
         return missing
-    return services.transactions.run(
+    reply: Reply[AddPartitionsToTxnResponseAddPartitionsToTxnResult] = services.transactions.run(
         transaction.transactional_id,
         lambda shard, token, now_ms: shard.add_partitions_of(transaction, context, token, now_ms),
     )
+    return reply
 
 
 def _refused(
-    services: "Services", transactional_id: str, topics: Topics, *, is_client: bool
+    services: TransactionServices, transactional_id: str, topics: Topics, *, is_client: bool
 ) -> AddPartitionsToTxnResponseAddPartitionsToTxnResult | None:
     """The answer where a partition does not exist, or is the brokers' own: nothing was tried with the others."""
     errors: dict[tuple[str, int], ErrorCode] = {}
@@ -126,23 +152,28 @@ def add_partitions_to_txn_error(
     )
 
 
-def add_offsets_to_txn(services: "Services", context: "RequestContext", request: AddOffsetsToTxnRequest) -> Any:
+def add_offsets_to_txn(
+    services: TransactionServices, context: "RequestContext", request: AddOffsetsToTxnRequest
+) -> "Reply[AddOffsetsToTxnResponse]":
     """Add the partition that holds the group's offsets. Where there is none yet, the client asks for nothing else."""
     if GROUP_METADATA_TOPIC in services.metadata.topics:
         return _add_offsets(services, context, request)
-    return services.create_internal_topic(GROUP_METADATA_TOPIC).addCallback(
+    return carry_through(services.topics.auto_create([GROUP_METADATA_TOPIC])).addCallback(
         lambda _: _add_offsets(services, context, request)
     )
 
 
-def _add_offsets(services: "Services", context: "RequestContext", request: AddOffsetsToTxnRequest) -> Any:
+def _add_offsets(
+    services: TransactionServices, context: "RequestContext", request: AddOffsetsToTxnRequest
+) -> "Reply[AddOffsetsToTxnResponse]":
     index = services.groups.index_of(request.group_id)
     if index < 0:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic could not be created")
-    return services.transactions.run(
+    reply: Reply[AddOffsetsToTxnResponse] = services.transactions.run(
         request.transactional_id,
         lambda shard, token, now_ms: shard.add_offsets(request, context, token, now_ms, offsets_partition=index),
     )
+    return reply
 
 
 def add_offsets_to_txn_error(
@@ -152,11 +183,14 @@ def add_offsets_to_txn_error(
     return add_offsets_response(error.code, version)
 
 
-def end_txn(services: "Services", context: "RequestContext", request: EndTxnRequest) -> Any:
+def end_txn(
+    services: TransactionServices, context: "RequestContext", request: EndTxnRequest
+) -> "Reply[EndTxnResponse]":
     """Answered once the decision is written; the markers follow."""
-    return services.transactions.run(
+    reply: Reply[EndTxnResponse] = services.transactions.run(
         request.transactional_id, lambda shard, token, now_ms: shard.end_txn(request, context, token, now_ms)
     )
+    return reply
 
 
 def end_txn_error(request: EndTxnRequest, version: int, error: KafkaError) -> EndTxnResponse:
@@ -165,14 +199,14 @@ def end_txn_error(request: EndTxnRequest, version: int, error: KafkaError) -> En
 
 
 def describe_transactions(
-    services: "Services", context: "RequestContext", request: DescribeTransactionsRequest
-) -> Any:
+    services: TransactionServices, context: "RequestContext", request: DescribeTransactionsRequest
+) -> "Deferred[DescribeTransactionsResponse]":
     """Each transactional id from its shard."""
     return services.slices.run(_describe_transactions(services, request))
 
 
 def _describe_transactions(
-    services: "Services", request: DescribeTransactionsRequest
+    services: TransactionServices, request: DescribeTransactionsRequest
 ) -> Steps[DescribeTransactionsResponse]:
     coordinators = services.transactions
     states = []
@@ -191,13 +225,15 @@ def describe_transactions_error(
     )
 
 
-def list_transactions(services: "Services", context: "RequestContext", request: ListTransactionsRequest) -> Any:
-    """The transactions of all shards of this broker that pass the filters; states nobody knows are given back."""
+def list_transactions(
+    services: TransactionServices, context: "RequestContext", request: ListTransactionsRequest
+) -> "Deferred[ListTransactionsResponse]":
+    """List the transactions of this broker's shards that pass the filters. The response names unknown states."""
     return services.slices.run(_list_transactions(services, request))
 
 
 def _list_transactions(
-    services: "Services", request: ListTransactionsRequest
+    services: TransactionServices, request: ListTransactionsRequest
 ) -> Steps[ListTransactionsResponse]:
     now_ms = services.now_ms()
     found = []

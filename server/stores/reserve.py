@@ -19,7 +19,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from odradek.log.filesystem import OsFileSystem, is_disk_full
+from odradek.log.storage.filesystem import OsFileSystem, is_disk_full
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from odradek.log.filesystem import OsFileSystem
-from odradek.replication.metadata_store import (
+from odradek.log.storage.filesystem import OsFileSystem
+from odradek.replication.metadata.store import (
     MetadataStoreError,
     Operation,
     OperationResult,
@@ -24,7 +24,14 @@ from odradek.replication.metadata_store import (
     StoreDamagedError,
     StoreUnavailableError,
 )
-from odradek.replication.znode_store import NodeTable, Record, Watches, ZnodeStore, delete_ephemerals, parent_of
+from odradek.replication.metadata.znode_store import (
+    NodeTable,
+    Watches,
+    Znode,
+    ZnodeStore,
+    delete_ephemerals,
+    parent_of,
+)
 from odradek.server.stores.reserve import Reserve
 from odradek.server.stores.sqlite_file import (
     COLUMNS,
@@ -67,7 +74,7 @@ class SqliteNodeTable(NodeTable):
     def __init__(self, path: Path, connect: Connect = connect) -> None:
         self._path = path
         self._connect = connect
-        self._changed: dict[str, Record | None] = {}
+        self._changed: dict[str, Znode | None] = {}
         self._number = 0
         self._unsettled: int | None = None
         self._reserve = Reserve(path)
@@ -82,11 +89,11 @@ class SqliteNodeTable(NodeTable):
             raise translated(error, self._path) from error
         return connection
 
-    def load(self, path: str) -> Record | None:
+    def load(self, path: str) -> Znode | None:
         if path in self._changed:
             return self._changed[path]
         row = self._execute(f"SELECT {COLUMNS} FROM node WHERE path = ?", (path,)).fetchone()
-        return None if row is None else Record(*row)
+        return None if row is None else Znode(*row)
 
     def children(self, path: str) -> list[str]:
         start = 1 if path == "/" else len(path) + 1
@@ -112,7 +119,7 @@ class SqliteNodeTable(NodeTable):
         self._number = int(number)
         return self._number
 
-    def put(self, path: str, record: Record) -> None:
+    def put(self, path: str, record: Znode) -> None:
         self._changed[path] = record
 
     def remove(self, path: str) -> None:
@@ -234,6 +241,8 @@ class SqliteMetadataStore(ZnodeStore):
             raise
         super().__init__(self._nodes, watches, session_id, now_ms)
 
+    is_shared = False
+
     def damaged(self, why: str) -> StoreDamagedError:
         return damaged(self._path, why)
 
@@ -283,7 +292,7 @@ def has_store(directory: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _row(path: str, record: Record) -> tuple[object, ...]:
+def _row(path: str, record: Znode) -> tuple[object, ...]:
     return (
         path,
         "" if path == "/" else parent_of(path),

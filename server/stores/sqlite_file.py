@@ -9,8 +9,8 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from odradek.log.filesystem import OsFileSystem
-from odradek.replication.metadata_store import MetadataStoreError, StoreDamagedError, StoreUnavailableError
+from odradek.log.storage.filesystem import OsFileSystem
+from odradek.replication.metadata.store import MetadataStoreError, StoreDamagedError, StoreUnavailableError
 from odradek.server.stores import reserve
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Threads and long work on a `Clock`, for tests of the parts that use them."""
 
-from odradek.log.background import run_inline
-from odradek.server.slices import Slices
+from odradek.log.background.tasks import run_inline
+from odradek.server.work.slices import Slices
 
 
 def background(clock, slice_s=1.0):

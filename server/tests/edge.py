@@ -12,6 +12,7 @@ import socket
 import struct
 from collections import deque
 from enum import Enum, unique
+from functools import partial
 from types import SimpleNamespace
 
 from twisted.internet.defer import Deferred
@@ -26,17 +27,19 @@ from odradek.protocol.messages.fetch import (
     FetchResponseFetchableTopicResponse,
     FetchResponsePartitionData,
 )
-from odradek.server.apis import Api, Dispatch
-from odradek.server.connection import Connection
-from odradek.server.connections import ConnectionRegistry
+from odradek.server.apis import Api
+from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
-from odradek.server.produce_memo import PendingProduce
-from odradek.server.reactor import PlainEPollReactor
+from odradek.server.network import stalls
+from odradek.server.network.connection import Connection
+from odradek.server.network.connections import ConnectionRegistry
+from odradek.server.network.produce_fast_path import PendingProduce
+from odradek.server.network.reactor import PlainEPollReactor
+from odradek.server.network.scheduler import RequestScheduler
+from odradek.server.network.transport import KafkaTransport
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
-from odradek.server.scheduler import RequestScheduler
 from odradek.server.tests.wire import request_frame
-from odradek.server.transport import KafkaTransport
-from odradek.server.waits import Wait
+from odradek.server.work.waits import Wait
 
 VERSION = 11
 FETCH_KEY = 1
@@ -259,7 +262,7 @@ def make_reactor(wait, seconds):
     reactor._poller.close()
     reactor._poller = ScriptedPoller(wait)
     reactor.seconds = seconds
-    reactor.scheduler = RequestScheduler(seconds, reactor.turn, reactor.watchdog)
+    reactor.scheduler = RequestScheduler(seconds, reactor.write_coalescer, reactor.watchdog)
     reactor.running = True
     return reactor
 
@@ -295,8 +298,9 @@ class Edge:
         self._other = Other()
         self.now_s = 0.0
         self.reactor = make_reactor(self._wait, lambda: self.now_s)
-        services = SimpleNamespace(reactor=self.reactor, groups_in_use=None)
-        self.registry = ConnectionRegistry(services, more.get("max_idle_ms", -1))
+        services = SimpleNamespace(reactor=self.reactor)
+        own_timeout_ms = partial(stalls.own_timeout_ms, None)
+        self.registry = ConnectionRegistry(self.reactor, own_timeout_ms, more.get("max_idle_ms", -1))
         dispatch = Dispatch(services, {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")})
         any_handler_module.edge, any_handler_module.edge_error = self._handle, self._error_response
         context = RequestContext("host", "PLAINTEXT")
@@ -310,7 +314,7 @@ class Edge:
         self.tcp.connected = 1
         self.protocol.makeConnection(self.tcp)
         if REPEATED & set(self.kinds):
-            self.protocol.connection._produce_memo = SimpleNamespace(answer=self._repeat)
+            self.protocol.connection._pipeline._fast_path = SimpleNamespace(answer=self._repeat)
         self.tcp.startReading()
         self.reactor.addReader(self._other)
 
@@ -379,7 +383,7 @@ class Edge:
         return outcome
 
     def _repeat(self, frame):
-        """In place of `ProduceMemo.answer`."""
+        """In place of `ProduceFastPath.answer`."""
         (n,) = struct.unpack_from(">i", frame, SIZE_BYTES + 4)
         kind = self.kinds[n]
         if kind is Kind.REPEATED_FAILS:

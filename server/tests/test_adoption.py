@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from odradek.log.filesystem import OsFileSystem
+from odradek.log.storage.filesystem import OsFileSystem
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
 from odradek.protocol.messages.describe_configs import (

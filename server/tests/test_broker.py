@@ -8,25 +8,25 @@ from types import SimpleNamespace
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.log.background import run_inline
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.log.background.tasks import run_inline
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.broker import Broker, BrokerStartError
 from odradek.server.config import BrokerConfig
-from odradek.server.surroundings import Surroundings
+from odradek.server.environment import Environment
 from odradek.server.tests.test_failing_store import FailingServer
 
 
 def test_without_any_log_directory_it_stops_once_and_has_failed():
     stops = []
     reactor = SimpleNamespace(stop=lambda: stops.append(1), callLater=lambda delay_s, action: None)
-    broker = Broker(BrokerConfig({}), Surroundings(reactor))
-    broker.services.logs = SimpleNamespace(online_directories=["/other"])
+    broker = Broker(BrokerConfig({}), Environment(reactor))
+    broker._logs = SimpleNamespace(online_directories=["/other"])
     broker._is_running = True
     broker._on_directory_failure("/data", [])
     assert (stops, broker.has_failed) == ([], False)
-    broker.services.logs.online_directories.clear()
+    broker._logs.online_directories.clear()
     for _ in range(2):
         broker._on_directory_failure("/other", [])
     assert (stops, broker.has_failed) == ([1], True)
@@ -37,7 +37,7 @@ def test_a_store_whose_disk_died_does_not_keep_it_from_stopping(caplog):
         raise StoreUnavailableError("disk I/O error")
 
     reactor = SimpleNamespace(stop=lambda: None, callLater=lambda delay_s, action: None)
-    broker = Broker(BrokerConfig({}), Surroundings(reactor))
+    broker = Broker(BrokerConfig({}), Environment(reactor))
     broker._store = SimpleNamespace(close=close)
     with caplog.at_level(logging.WARNING):
         run_now(broker.stop())
@@ -65,8 +65,8 @@ class Reactor(Clock):
         return Port()
 
 
-class Unreal(Surroundings):
-    """A broker's surroundings in memory."""
+class Unreal(Environment):
+    """A broker's environment in memory."""
 
     def __init__(self, server):
         super().__init__(Reactor(), Random(1))
@@ -96,8 +96,8 @@ def started(server):
     return started_on(Unreal(server))
 
 
-def started_on(surroundings):
-    broker = Broker(CONFIG, surroundings)
+def started_on(environment, config=CONFIG):
+    broker = Broker(config, environment)
     failures = []
     Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
     assert failures == []
@@ -137,11 +137,11 @@ def test_it_stops_while_a_deletion_is_to_be_finished():
 
 def test_a_start_that_loses_every_log_directory_fails():
     """Nothing would be served, and nobody would hear of it."""
-    surroundings = Unreal(FailingServer())
-    broker = started_on(surroundings)
+    environment = Unreal(FailingServer())
+    broker = started_on(environment)
     create(broker.services, new("t"))
     run_now(broker.stop())
-    again, fs = Unreal(surroundings.server), surroundings.fs
+    again, fs = Unreal(environment.server), environment.fs
     again.fs = fs
     fs.remove_tree("/data/t-0")
     fs.fail("create", error=errno.EIO, path_contains="/data/t-0/")
@@ -171,4 +171,53 @@ def test_a_changed_default_reaches_the_logs_one_by_one():
     assert sorted(set(counts)) == [0, 1, 2, 3, 4]
     assert sorted((log.topic, log.config.retention_ms) for log in logs) == [*[("t", 7)] * 3, ("u", 5)]
     assert services.logs.create_log("v", 0, bytes(range(16)), 0).config.retention_ms == 7
+    run_now(broker.stop())
+
+
+def test_a_broker_that_runs_takes_over_when_the_controllers_session_expires():
+    server = FailingServer()
+    first = started(server)
+    create(first.services, new("t"))
+    config = BrokerConfig({"node.id": "2", "log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9093"})
+    second = started_on(Unreal(server), config)
+    assert not second.services.controller.is_active
+    first._is_running = False  # It has died: nothing follows from its events any more.
+    server.expire(first.services.controller.store)
+    controller = second.services.controller
+    assert (controller.is_active, controller.epoch) == (True, 2)
+    assert second.services.metadata.controller_id == 2
+    assert sorted(second.services.metadata.brokers) == [2]
+    assert [p.leader for p in second.services.metadata.topics["t"].partitions] == [-1]
+    create(second.services, new("u"))
+    assert second.services.replicas.get("u", 0).is_leader
+    run_now(second.stop())
+
+
+def test_a_broker_whose_session_expires_registers_again_and_serves_on():
+    server = FailingServer()
+    broker = started(server)
+    create(broker.services, new("t"))
+    before = broker.services.metadata.brokers[broker.config.node_id].epoch
+    server.expire(broker.services.controller.store)
+    assert broker.services.controller.is_active
+    assert broker.services.controller.epoch == 2
+    assert broker.services.metadata.brokers[broker.config.node_id].epoch > before
+    assert broker.services.metadata.partition("t", 0).leader == broker.config.node_id
+    create(broker.services, new("u"))
+    assert broker.services.replicas.get("u", 0).is_leader
+    run_now(broker.stop())
+    assert run_now(server.connect().get_children("/brokers/ids")) == []
+
+
+def test_a_broker_that_cannot_register_again_tries_on():
+    server = FailingServer()
+    broker = started(server)
+    server.refuse_paths("/brokers/ids/")
+    server.expire(broker.services.controller.store)
+    assert not broker.services.controller.is_active
+    broker._reactor.advance(3)
+    assert not broker.services.controller.is_active
+    server.heal()
+    broker._reactor.advance(1)
+    assert broker.services.controller.is_active
     run_now(broker.stop())

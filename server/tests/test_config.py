@@ -39,7 +39,7 @@ def test_kafka_s_own_sample_configuration_loads_with_one_warning():
         "properties without effect, because one event loop does the work: num.io.threads, num.network.threads",
         "properties without effect, because there is no KRaft quorum: controller.listener.names, "
         "controller.quorum.bootstrap.servers, process.roles",
-        "properties without effect, because this broker does not have that part of Kafka: "
+        "properties without effect, because this broker lacks the component: "
         "share.coordinator.state.topic.min.isr, share.coordinator.state.topic.replication.factor",
     ]
 
@@ -92,7 +92,7 @@ def test_node_id_and_its_older_name(values, node_id):
         ({"process.roles": "observer"}, "must be any of: broker, controller"),
         ({"authorizer.class.name": "org.example.Authorizer"}, "has no authorizer"),
         ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: must be at least 1"),
-        ({"log.dirs": "/a,/a"}, "must not name anything twice"),
+        ({"log.dirs": "/a,/a"}, "must not have duplicate entries"),
         ({"log.dirs": ""}, "must not be empty"),
     ],
 )

@@ -10,14 +10,15 @@ from twisted.internet.task import Clock, SchedulerStopped
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from odradek.server.apis import Api, Dispatch
-from odradek.server.connection import Connection
+from odradek.server.apis import Api
+from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
+from odradek.server.network.connection import Connection
+from odradek.server.network.scheduler import RequestScheduler
+from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
-from odradek.server.scheduler import RequestScheduler
-from odradek.server.slices import Slices
-from odradek.server.turn import Turn
-from odradek.server.waits import Wait
+from odradek.server.work.slices import Slices
+from odradek.server.work.waits import Wait
 
 
 class Writer:
@@ -42,7 +43,7 @@ class Transport:
         self.closed = False
         self.reading = True
         self.now_s = 0.0
-        self.scheduler = RequestScheduler(lambda: self.now_s, Turn())
+        self.scheduler = RequestScheduler(lambda: self.now_s, WriteCoalescer())
 
     def close(self):
         self.closed = True

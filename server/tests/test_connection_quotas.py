@@ -7,11 +7,11 @@ from twisted.internet.defer import fail, succeed
 from twisted.internet.task import Clock
 
 from odradek.properties import PropertyError
-from odradek.replication.broker_configs import BrokerConfigs
-from odradek.replication.cluster_metadata import ClusterMetadata
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.image import ClusterMetadata
 from odradek.server.config import BrokerConfig
 from odradek.server.config.loading import config_of
-from odradek.server.connection_quotas import MOST_ACCEPTS, ConnectionQuotas, CreationRate
+from odradek.server.network.connection_quotas import MOST_ACCEPTS, ConnectionQuotas, CreationRate
 
 LISTENERS = "INTERNAL://127.0.0.1:1,CLIENT://127.0.0.1:2"
 PROTOCOLS = "INTERNAL:PLAINTEXT,CLIENT:PLAINTEXT"

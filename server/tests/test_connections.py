@@ -11,8 +11,8 @@ import pytest
 from twisted.internet.task import Clock
 
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
-from odradek.server.connections import ConnectionRegistry
-from odradek.server.stalls import MARGIN_S
+from odradek.server.network.connections import ConnectionRegistry
+from odradek.server.network.stalls import MARGIN_S
 from odradek.server.tests.edge import NOTHING, Edge, Kind, Script
 from odradek.server.tests.wire import Wire, request_frame, until
 from odradek.testing import OdradekBroker
@@ -209,7 +209,7 @@ class StubTransport:
 @pytest.fixture
 def stubs():
     clock = Clock()
-    registry = ConnectionRegistry(SimpleNamespace(reactor=clock, groups_in_use=None), max_idle_ms=-1)
+    registry = ConnectionRegistry(clock, lambda request: 0, max_idle_ms=-1)
     return clock, registry
 
 

@@ -46,7 +46,7 @@ def test_a_member_whose_heartbeat_has_arrived_stays_after_a_pause_beyond_its_ses
         until(lambda: process_state(broker) == "T")
         for _ in range(count):
             member.wire.send(heartbeat, 3)
-        time.sleep(SESSION_S + 0.3)
+        time.sleep(SESSION_S + 0.3)  # the pause is what the test is about
     finally:
         os.kill(broker.pid, signal.SIGCONT)
     for _ in range(count):

@@ -8,16 +8,18 @@ from types import SimpleNamespace
 import pytest
 from twisted.internet.task import Clock
 
-from odradek.coordinator.group_shard import GroupShard
+from odradek.coordinator.coordinator_state import CoordinatorState
+from odradek.coordinator.groups.records import OffsetCommitValue, offset_commit_record
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard import GroupShard
 from odradek.coordinator.partitioning import partition_for
-from odradek.coordinator.phase import Phase
-from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
-from odradek.coordinator.settings import GroupSettings
-from odradek.log.background import run_inline
+from odradek.log.background.tasks import run_inline
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import LogDirFailure, MemoryFileSystem
 from odradek.log.recovery import open_partition_log
-from odradek.log.validation import Origin
+from odradek.log.storage.filesystem import LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.record_batch import RECORD_BATCH_OVERHEAD
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
 from odradek.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -31,18 +33,17 @@ from odradek.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
 from odradek.protocol.records import Codec, build_batch
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.partition import Partition
-from odradek.server.coordinator_loading import MAX_RETRY_PAUSE_S
-from odradek.server.group_coordinators import GroupCoordinatorRuntime
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import Partition
+from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+from odradek.server.coordinators.loading import MAX_RETRY_PAUSE_S
 from odradek.server.handlers.groups import list_groups
 from odradek.server.request import RequestContext
-from odradek.server.slices import Slices
 from odradek.server.tests.test_coordinator_writes import World
 from odradek.server.tests.test_group_restart import await_coordinator
 from odradek.server.tests.wire import Wire, until
+from odradek.server.work.slices import Slices
 from odradek.testing import OdradekBroker
 
 PARTITIONS = 3
@@ -148,7 +149,7 @@ def test_a_load_that_failed_for_a_reason_that_passes_is_tried_again(world, monke
         patch.setattr(world.offsets.log, "read", raises(error))
         world.groups.lead(world.offsets)
         for _ in range(8):
-            assert world.groups.shard(0).phase is Phase.CLOSED
+            assert world.groups.shard(0).coordinator_state is CoordinatorState.CLOSED
             [listed] = world.ask(list_groups, ListGroupsRequest(), 5)
             assert listed.groups == []
             world.clock.advance(MAX_RETRY_PAUSE_S)
@@ -204,7 +205,7 @@ def test_bytes_that_are_no_batches_end_the_load(world, monkeypatch, caplog, chun
     world.groups.lead(world.offsets)
     for _ in range(10):
         world.clock.advance(MAX_RETRY_PAUSE_S)
-    assert world.groups.shard(0).phase is Phase.CLOSED
+    assert world.groups.shard(0).coordinator_state is CoordinatorState.CLOSED
     attempts = [call for call in world.clock.getDelayedCalls() if call.func == world.groups._load_again]
     assert attempts == [], "it is not tried again"
     [record] = [record for record in caplog.records if "coordinator not loaded" in record.message]
@@ -214,7 +215,7 @@ def test_bytes_that_are_no_batches_end_the_load(world, monkeypatch, caplog, chun
 def test_while_a_shard_is_loaded_groups_are_not_listed(world):
     """As in Apache Kafka: the list would not be whole."""
     world.groups.lead(world.offsets)
-    assert world.groups.shard(0).phase is Phase.LOADING
+    assert world.groups.shard(0).coordinator_state is CoordinatorState.LOADING
     failures = []
     list_groups(world, None, ListGroupsRequest()).addErrback(failures.append)
     assert failures[0].value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -272,7 +273,7 @@ class Shards:
         return self.replayed.total() - before
 
     def phases(self):
-        return {shard.phase for shard in self.groups.shards()}
+        return {shard.coordinator_state for shard in self.groups.shards()}
 
 
 def context():
@@ -287,9 +288,9 @@ def test_all_shards_share_the_slices_while_they_load(monkeypatch):
     most, fewest_when_first_is_loaded = 0, None
     for _ in range(1_000):
         most = max(most, shards.iterate())
-        if fewest_when_first_is_loaded is None and Phase.ACTIVE in shards.phases():
+        if fewest_when_first_is_loaded is None and CoordinatorState.ACTIVE in shards.phases():
             fewest_when_first_is_loaded = min(shards.replayed.values())
-        if shards.phases() == {Phase.ACTIVE}:
+        if shards.phases() == {CoordinatorState.ACTIVE}:
             break
     assert set(shards.replayed.values()) == {BATCHES}
     assert most * RECORD_S < SLICE_S + 32 * RECORD_S, "a step has 32 records"
@@ -301,7 +302,7 @@ def test_requests_of_a_shard_are_refused_while_it_loads_and_no_longer(monkeypatc
     shards = Shards(monkeypatch)
     shards.groups.lead(shards.partitions[0])
     for _ in range(100):
-        if shards.phases() == {Phase.ACTIVE}:
+        if shards.phases() == {CoordinatorState.ACTIVE}:
             break
         fetched = shards.groups.shard(0).fetch_offsets(
             OffsetFetchRequestGroup(group_id="g", topics=None), context(), require_stable=False
@@ -347,7 +348,7 @@ def test_what_may_be_large_is_decompressed_on_a_thread(monkeypatch, records):
     shards = Shards(monkeypatch, Codec.ZSTD, records, batches=3)
     shards.groups.lead(shards.partitions[0])
     most = 0
-    while shards.phases() != {Phase.ACTIVE}:
+    while shards.phases() != {CoordinatorState.ACTIVE}:
         most = max(most, shards.iterate())
     assert shards.replayed.total() == 3 * records
     assert shards.threads == 1 + (3 if records > 1 else 0)

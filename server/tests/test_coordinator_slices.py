@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 from twisted.internet.defer import Deferred
 
-from odradek.coordinator import topic_deletion
-from odradek.coordinator.phase import Phase
-from odradek.coordinator.record_types import group_metadata_tombstone
-from odradek.coordinator.result import Effects
-from odradek.log.filesystem import DiskFullError
+from odradek.coordinator.coordinator_state import CoordinatorState
+from odradek.coordinator.groups import topic_deletion
+from odradek.coordinator.groups.records import group_metadata_tombstone
+from odradek.coordinator.result import CoordinatorResult
+from odradek.log.storage.filesystem import DiskFullError
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.add_partitions_to_txn import (
@@ -35,8 +35,8 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from odradek.replication.cluster_metadata import PartitionMetadata, TopicMetadata
-from odradek.server import coordinator_runtime
+from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
+from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.handlers import group_offsets, groups, producers, transaction_offsets, transactions
 from odradek.server.tests.test_coordinator_writes import CHECK_MS, OFFSETS, OLD_ID, RETENTION_MS, SESSION_MS, World
 
@@ -139,16 +139,16 @@ def test_groups_are_listed_and_described_in_slices(world):
 
 def test_a_group_that_is_deleted_while_groups_are_listed_is_left_out(world, monkeypatch):
     world.commit_all()
-    monkeypatch.setattr("odradek.coordinator.group_admin.pieces", lambda items: iter([[group] for group in items]))
+    monkeypatch.setattr("odradek.coordinator.groups.admin.pieces", lambda items: iter([[group] for group in items]))
     listed = world.ask(groups.list_groups, ListGroupsRequest(), 5)
     world.delete_group("g49")
-    world.iterate_until(lambda: listed)
+    world.iterate_until(lambda: world.follow() or listed)
     assert sorted(group.group_id for group in listed[0].groups) == sorted(set(NAMES) - {"g49"})
 
 
 def test_a_shard_that_is_given_up_while_groups_are_listed(world, monkeypatch):
     world.commit_all()
-    monkeypatch.setattr("odradek.coordinator.group_admin.pieces", lambda items: iter([[group] for group in items]))
+    monkeypatch.setattr("odradek.coordinator.groups.admin.pieces", lambda items: iter([[group] for group in items]))
     listed = world.ask(groups.list_groups, ListGroupsRequest(), 5)
     world.groups.resign(0)
     world.iterate_until(lambda: listed)
@@ -179,7 +179,7 @@ def test_a_deadline_that_fails_is_reported_and_the_others_take_effect(world, mon
     world.sync(member_id)
     world.follow()
 
-    def fail(effects, now_ms):
+    def fail(result, now_ms):
         raise RuntimeError("defect")
 
     world.groups.shard(0)._state.timers.schedule(("defect",), 1_000, fail)
@@ -312,17 +312,17 @@ def test_a_deletion_that_is_under_way_goes_on_after_the_shard_is_loaded_anew(wor
     with monkeypatch.context() as patch:
         patch.setattr(world.offsets._leader_log, "append_as_leader", append_once)
         world.groups.run_on(0, lambda shard, token, now_ms: _two_records())
-    assert world.groups.shard(0).phase is Phase.LOADING
+    assert world.groups.shard(0).coordinator_state is CoordinatorState.LOADING
     world.clock.advance(0)
     world.follow()
     assert committed(world) == []
 
 
 def _two_records():
-    effects = Effects()
-    effects.is_atomic = False
-    effects.records += [group_metadata_tombstone("unknown")] * 2
-    return effects.result()
+    result = CoordinatorResult()
+    result.is_atomic = False
+    result.records += [group_metadata_tombstone("unknown")] * 2
+    return result
 
 
 @pytest.mark.parametrize("is_loaded_anew", [True, False])

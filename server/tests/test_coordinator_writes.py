@@ -9,11 +9,12 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, MemoryFileSystem
 from odradek.log.recovery import open_partition_log
+from odradek.log.storage.filesystem import DiskFullError
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -43,16 +44,16 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
-from odradek.replication.partition import Partition
-from odradek.server import coordinator_runtime
-from odradek.server.group_coordinators import GroupCoordinatorRuntime
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
+from odradek.replication.replicas.partition import Partition
+from odradek.server.coordinators import runtime as coordinator_runtime
+from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+from odradek.server.coordinators.marker_sender import Marker, MarkerSender
+from odradek.server.coordinators.transaction_verification import TransactionVerifier
+from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
 from odradek.server.handlers import group_offsets, groups, transaction_offsets
-from odradek.server.marker_sender import Marker, MarkerSender
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
-from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
-from odradek.server.transaction_verification import TransactionVerifier
 
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 START_MS, RETENTION_MS, CHECK_MS, SESSION_MS = 1_000_000, 100_000, 50_000, 10_000

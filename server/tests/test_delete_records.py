@@ -9,7 +9,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import append, opened
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode
@@ -18,11 +18,11 @@ from odradek.protocol.messages.delete_records import (
     DeleteRecordsRequestDeleteRecordsPartition,
     DeleteRecordsRequestDeleteRecordsTopic,
 )
-from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.delete_records import delete_records
-from odradek.server.slices import Slices
+from odradek.server.work.slices import Slices
 
 E = ErrorCode
 PATHS = ("/data/a", "/data/b")

@@ -156,7 +156,7 @@ def test_a_start_that_cannot_open_its_logs_fails_with_one_line():
 def test_a_start_raises_the_soft_limit():
     code = """
         import resource
-        from odradek.log import descriptors
+        from odradek.log.storage import descriptors
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
         assert (descriptors.limit(), descriptors.reserve()) == (100, 12)

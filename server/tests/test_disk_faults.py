@@ -14,8 +14,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.coordinator.settings import GroupSettings
-from odradek.log.filesystem import MemoryFileSystem
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol import codec
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.offset_commit import (
@@ -31,17 +31,19 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch, iter_batches, iter_records
-from odradek.replication.memory_store import MemoryMetadataServer
-from odradek.replication.metadata_store import run_now
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster, memory_logs
 from odradek.replication.tests.test_topic_admin import create, new
-from odradek.server.flusher import Flusher
-from odradek.server.group_coordinators import GroupCoordinatorRuntime
+from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.handlers.group_offsets import offset_commit, offset_fetch
 from odradek.server.handlers.produce import produce
-from odradek.server.produce_memo import PendingProduce, ProduceMemo
+from odradek.server.network.produce_fast_path import PendingProduce, ProduceFastPath
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
+from odradek.server.work.flusher import Flusher
+
+pytestmark = pytest.mark.slow
 
 OFFSETS = "__consumer_offsets"
 VERSION = 9
@@ -67,7 +69,7 @@ class Broker:
         shared = background(self.clock)
         self.services = SimpleNamespace(
             replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image, flusher=self.flusher,
-            reactor=self.clock, slices=shared["slices"], current_leader=lambda *_: None,
+            reactor=self.clock, slices=shared["slices"],
             groups=GroupCoordinatorRuntime(
                 GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0,
                 random_uuid=lambda: "id", partition_count=lambda: 1, load_buffer_bytes=1 << 20,
@@ -76,8 +78,8 @@ class Broker:
         )  # fmt: skip
         if cluster.replicas.get(OFFSETS, 0).log is not None:
             self.services.groups.lead(cluster.replicas.get(OFFSETS, 0))
-        logs._on_directory_failure = self._directory_failed
-        self.memo = ProduceMemo(self.services)
+        logs.log_dirs.on_failure = self._directory_failed
+        self.memo = ProduceFastPath(self.services)
         self.context = RequestContext("host", "PLAINTEXT")
         self.context.api_version = VERSION
         self.other = RequestContext("host", "PLAINTEXT")

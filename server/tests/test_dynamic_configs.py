@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from odradek.protocol.compression import Codec
+from odradek.protocol.batches.compression import Codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.alter_configs import (
     AlterConfigsRequest,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
-from odradek.server import connection as connection_module
-from odradek.server import transport as transport_module
+from odradek.server.network import connection as connection_module
+from odradek.server.network import transport as transport_module
 from odradek.server.tests.edge import EDGE_FD, NOTHING, Edge, Kind, Script, run_all_scripts
 
 DEPTH = 7
@@ -42,6 +42,7 @@ def test_a_socket_that_has_room_again_at_once_does_not_block_the_connection():
     assert edge.script.taken[1] == (1, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [(1,), (3,), (1, 2)], ids=str)
 @pytest.mark.parametrize(
     "kinds", list(itertools.product(ANSWERED, repeat=2)), ids=lambda kinds: "-".join(kind.name for kind in kinds)
@@ -61,6 +62,7 @@ def test_every_order_with_a_socket_that_fails_and_a_client_that_leaves(kind):
     assert run_all_scripts(run, DEPTH - 1) > DEPTH
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=12),
@@ -111,7 +113,7 @@ def test_another_protocol_closes_the_connection_with_one_line(data, protocol, ca
     edge.run()
     assert edge.socket.is_closed
     (record,) = caplog.records
-    assert f"why='looks like {protocol}, not like a Kafka request'" in record.getMessage()
+    assert f"why='received {protocol} instead of a Kafka request'" in record.getMessage()
 
 
 def test_connections_are_kept_alive_and_send_at_once_as_those_of_kafka():

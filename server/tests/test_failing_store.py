@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.headers import response_is_flexible
@@ -28,19 +28,19 @@ from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
 from odradek.protocol.messages.metadata import MetadataRequest
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster, log_keys, memory_logs
-from odradek.server.apis import Dispatch
-from odradek.server.connection import Connection
-from odradek.server.delayed_tasks import DelayedTasks
+from odradek.server.dispatch import Dispatch
 from odradek.server.image_cache import ImageCache
+from odradek.server.network.connection import Connection
 from odradek.server.request import RequestContext
-from odradek.server.slices import Slices
 from odradek.server.tests.test_connection import Transport
 from odradek.server.tests.wire import request_frame
+from odradek.server.work.delayed_tasks import DelayedTasks
+from odradek.server.work.slices import Slices
 
 E = ErrorCode
 MARK = "/admin/delete_topics/"
@@ -93,6 +93,19 @@ class FailingServer(MemoryMetadataServer):
         self.refuses = lambda operations: not all(MARK in one.path for one in operations[1:])
 
 
+class DeferredExecutor:
+    """Runs the controller's events, which wait for Deferreds."""
+
+    def start(self, work):
+        Deferred.fromCoroutine(work)
+
+    def waiter(self):
+        return Deferred()
+
+    async def pause(self):
+        pass
+
+
 class Broker:
     """One life of a broker on a store and a disk that outlive it."""
 
@@ -105,6 +118,7 @@ class Broker:
         self.tasks = DelayedTasks(self.clock)
         self.cluster = cluster = Cluster(server=self.server, logs=logs)
         cluster.controller.deletion.run_later = self.tasks.run_later
+        cluster.controller.run_on(DeferredExecutor())
         slices = Slices(self.clock, self.clock.seconds)
         services = SimpleNamespace(
             topics=cluster.topics,
@@ -288,7 +302,7 @@ def test_a_topic_that_cannot_be_removed_leaves_the_others_alone(broker):
 
 
 def test_a_topic_that_cannot_be_marked_is_not_deleted_and_the_others_are(broker, monkeypatch):
-    monkeypatch.setattr("odradek.replication.topic_deletion.MAX_OPERATIONS", 2)
+    monkeypatch.setattr("odradek.replication.controller.topic_deletion.MAX_OPERATIONS", 2)
     names = ["a", "b", "c", "d", "e"]
     broker.create(*names)
     broker.server.refuse_paths(MARK + "c")
@@ -308,7 +322,7 @@ def test_a_topic_that_is_marked_already_is_deleted(broker):
 
 
 def test_a_topic_with_more_partitions_than_a_transaction_takes(broker, monkeypatch):
-    monkeypatch.setattr("odradek.replication.topic_deletion.MAX_OPERATIONS", 5)
+    monkeypatch.setattr("odradek.replication.controller.topic_deletion.MAX_OPERATIONS", 5)
     broker.create("t", partitions=9)
     removals = itertools.count()
     broker.server.refuses = lambda operations: "/brokers/topics/t" in operations[1].path and next(removals) == 2
@@ -363,8 +377,8 @@ def test_a_store_that_cannot_be_read_for_a_moment_ends_no_term(broker, monkeypat
 
 @pytest.mark.parametrize("number", range(1, 24))
 def test_image_and_store_agree_whichever_change_fails(number, monkeypatch):
-    monkeypatch.setattr("odradek.replication.topic_deletion.MAX_OPERATIONS", 3)
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 20)
+    monkeypatch.setattr("odradek.replication.controller.topic_deletion.MAX_OPERATIONS", 3)
+    monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 20)
     broker = Broker()
     broker.server.refuse_nth(number)
     broker.create("a", "b", "c")

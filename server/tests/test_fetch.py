@@ -17,17 +17,17 @@ from odradek.protocol.messages.fetch import (
     FetchRequestForgottenTopic,
 )
 from odradek.protocol.records import build_batch
-from odradek.replication.metadata_store import run_now
-from odradek.replication.partition import READ_COMMITTED
+from odradek.replication.metadata.store import run_now
+from odradek.replication.replicas.partition import READ_COMMITTED
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.config import BrokerConfig
-from odradek.server.fetch_sessions import FetchSessionCache
+from odradek.server.fetching.fetch_sessions import FetchSessionCache
+from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.handlers.fetch import ENDED_INPUT_WAIT_MS, fetch
-from odradek.server.purgatory import CompletionQueue
 from odradek.server.request import RequestContext
-from odradek.server.slices import Slices
-from odradek.server.waits import hasten_wait
+from odradek.server.work.slices import Slices
+from odradek.server.work.waits import hasten_wait
 
 E = ErrorCode
 BY_NAME, LATEST = 12, 18
@@ -47,7 +47,6 @@ class World:
             fetch_sessions=FetchSessionCache(2, itertools.count(1).__next__),
             reactor=self.clock,
             monotonic_ms=lambda: int(self.clock.seconds() * 1000),
-            current_leader=lambda *partition: None,
             slices=Slices(self.clock, self.clock.seconds),
         )
         self.services.completions = CompletionQueue(self.services.slices)

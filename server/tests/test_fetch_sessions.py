@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.server import fetch_sessions
-from odradek.server.fetch_sessions import EVICTION_MS, MAX_EPOCH, FetchPartition, FetchSessionCache
+from odradek.server.fetching import fetch_sessions
+from odradek.server.fetching.fetch_sessions import EVICTION_MS, MAX_EPOCH, FetchPartition, FetchSessionCache
 
 
 def make_cache(slots=2):

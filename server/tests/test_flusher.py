@@ -3,7 +3,7 @@
 import pytest
 from twisted.internet.task import Clock
 
-from odradek.server.flusher import Flusher
+from odradek.server.work.flusher import Flusher
 
 
 class Logs:

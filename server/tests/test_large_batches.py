@@ -7,8 +7,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from odradek.log.tests.test_long_validation import many, raw_batch
-from odradek.protocol.batch_builder import build_batch
-from odradek.protocol.compression import Codec
+from odradek.protocol.batches.batch_builder import build_batch
+from odradek.protocol.batches.compression import Codec
+from odradek.protocol.batches.record_batch import HEADER, read_header
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.list_offsets import (
     ListOffsetsRequest,
@@ -20,15 +21,14 @@ from odradek.protocol.messages.produce import (
     ProduceRequestPartitionProduceData,
     ProduceRequestTopicProduceData,
 )
-from odradek.protocol.record_batch import HEADER, read_header
 from odradek.protocol.records import stamp_timestamps
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.list_offsets import list_offsets
 from odradek.server.handlers.produce import produce
-from odradek.server.record_work import FREE_STEPS, MOST_IN_PROGRESS, RecordWork
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
-from odradek.server.slices import Slices
+from odradek.server.work.record_work import FREE_STEPS, MOST_IN_PROGRESS, RecordWork
+from odradek.server.work.slices import Slices
 
 VERSION = 9
 NOW_MS = 1_700_000_000_000
@@ -76,7 +76,6 @@ class Machine:
             now_ms=lambda: NOW_MS,
             reactor=self.clock,
             record_work=RecordWork(self.slices, self.threads.run),
-            current_leader=lambda *arguments: None,
             flusher=SimpleNamespace(flush=self._flush),
         )
 
@@ -242,7 +241,7 @@ def test_a_failure_of_the_log_meanwhile_counts(machine):
     pending = machine.produce()
     machine.step(2)
     log = machine.partition.log
-    log._fail("test", OSError(5, "broken"))
+    log.state.fail("test", OSError(5, "broken"))
     machine.finish()
     assert pending.row == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
     assert log.log_end_offset == 0

@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.log.background import run_inline
+from odradek.log.background.tasks import run_inline
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -19,15 +19,15 @@ from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import SessionEvent, StoreUnavailableError, TransactionError, run_now
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, TransactionError, run_now
 from odradek.replication.tests.support import Cluster, log_keys
-from odradek.server.pacing import ReactorPacing
-from odradek.server.slices import Slices
 from odradek.server.stores.sqlite import SETTLE_INTERVAL_S, SqliteMetadataStore, SqliteNodeTable
 from odradek.server.stores.tests.test_sqlite_commit import Disk
-from odradek.server.waits import carry_through
+from odradek.server.work.metadata_pacing import ReactorPacing
+from odradek.server.work.slices import Slices
+from odradek.server.work.waits import carry_through
 
 COUNT = 60
 """More operations than are carried out at once."""
@@ -59,7 +59,7 @@ class Paced:
         slices = Slices(self.clock, lambda: 0.0, slice_s=0.0)
         pacing = ReactorPacing(self.clock, slices, lambda: 0.0, lambda *work: self.threads.append(work), 0.0)
         cluster.replicas.run_steps = pacing.run_to_stop
-        cluster.controller.pause = pacing.pause
+        cluster.controller.run_on(pacing)
         store.pace(pacing)
 
     def connect(self):
@@ -301,7 +301,7 @@ async def asking(work):
 
 
 def test_a_paced_transaction_tells_which_operation_failed(paced):
-    from odradek.replication.metadata_store import Create, NoNodeError
+    from odradek.replication.metadata.store import Create, NoNodeError
 
     operations = [Create(f"/n{number}") for number in range(150)]
     operations[130] = Create("/absent/n")

@@ -16,21 +16,21 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.metadata_store import run_now
-from odradek.replication.partition import Partition
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.store import run_now
+from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
-from odradek.server import transaction_verification
-from odradek.server.apis import Dispatch
-from odradek.server.connection import Connection
+from odradek.server.coordinators import transaction_verification
+from odradek.server.dispatch import Dispatch
+from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers.produce import MOST_AT_ONCE, produce
-from odradek.server.purgatory import DelayedOperation
+from odradek.server.network.connection import Connection
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
-from odradek.server.slices import SLICE_S, Slices
 from odradek.server.tests import test_transaction_verification as verification_tests
 from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_connection import Transport
+from odradek.server.work.slices import SLICE_S, Slices
 
 E = ErrorCode
 VERSION = 9
@@ -50,7 +50,6 @@ class World:
             now_ms=lambda: 0,
             reactor=self.clock,
             slices=Slices(self.clock, self._tick),
-            current_leader=lambda *partition: None,
             verifier=SimpleNamespace(),
         )
 

@@ -17,13 +17,14 @@ from odradek.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from odradek.protocol.schema import rows
-from odradek.server.apis import Api, Dispatch
-from odradek.server.connection import Connection
+from odradek.server.apis import Api
+from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
+from odradek.server.network.connection import Connection
 from odradek.server.request import EncodedBody, RequestContext
-from odradek.server.slices import Slices
 from odradek.server.tests.test_connection import Transport
 from odradek.server.tests.wire import request_frame
+from odradek.server.work.slices import Slices
 
 VERSION = 9
 NAMES = [f"topic-{number}" for number in range(3_000)]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from twisted.internet.task import Clock
 
-from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.groups.settings import GroupSettings
 from odradek.log.tests.managers import append
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
@@ -19,10 +19,10 @@ from odradek.protocol.messages import offset_commit as oc
 from odradek.protocol.messages import offset_delete as od
 from odradek.protocol.messages import offset_fetch as of
 from odradek.protocol.messages import offset_for_leader_epoch as epochs
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.group_coordinators import GroupCoordinatorRuntime
+from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.handlers import (
     configs,
     delete_records,
@@ -32,10 +32,10 @@ from odradek.server.handlers import (
     log_dirs,
     topic_partitions,
 )
-from odradek.server.record_work import RecordWork
 from odradek.server.request import RequestContext
-from odradek.server.slices import ROWS_PER_STEP
 from odradek.server.tests.background import background
+from odradek.server.work.record_work import RecordWork
+from odradek.server.work.slices import ROWS_PER_STEP
 
 PARTITIONS = 300
 

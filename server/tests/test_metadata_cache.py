@@ -17,7 +17,7 @@ from odradek.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from odradek.replication.cluster_metadata import (
+from odradek.replication.metadata.image import (
     BrokerMetadata,
     ClusterMetadata,
     Endpoint,
@@ -27,7 +27,7 @@ from odradek.replication.cluster_metadata import (
 from odradek.server.handlers.metadata import metadata
 from odradek.server.image_cache import MOST_VALUES, ImageCache
 from odradek.server.request import RequestContext
-from odradek.server.slices import Slices
+from odradek.server.work.slices import Slices
 
 VERSION = 13
 

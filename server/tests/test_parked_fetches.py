@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from odradek.log.filesystem import MemoryFile
+from odradek.log.storage.memory_filesystem import MemoryFile
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
     FetchRequest,
@@ -18,17 +18,17 @@ from odradek.protocol.messages.fetch import (
     FetchRequestFetchTopic,
     FetchRequestForgottenTopic,
 )
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.partition import READ_COMMITTED, Partition
-from odradek.server import fetch_sessions
-from odradek.server.fetch_sessions import FetchPartition, FetchSession
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import READ_COMMITTED, Partition
+from odradek.server.fetching import fetch_sessions
+from odradek.server.fetching.fetch_sessions import FetchPartition, FetchSession
+from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.handlers import fetch as handler
 from odradek.server.handlers.fetch import fetch
-from odradek.server.purgatory import CompletionQueue
 from odradek.server.request import RequestContext
-from odradek.server.slices import SLICE_S, Slices
 from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_fetch import BY_NAME, World, begin, errors, rows, sizes, told
+from odradek.server.work.slices import SLICE_S, Slices
 
 E = ErrorCode
 MOST_AT_ONCE = 5
@@ -241,7 +241,7 @@ def test_segments_may_go_while_a_fetch_waits(world):
     world.append("t", size=300)
     assert sizes(answers[0]) == [size, 0]
     _, answers = world.park(("t", 0, 3), ("t", 1, 0), min_bytes=NEVER)
-    partition.log.high_watermark = 4
+    partition.log.state.high_watermark = 4
     assert partition.log.delete_old_segments(10**15)
     partition.wake_watchers()
     assert errors(answers[0]) == [E.OFFSET_OUT_OF_RANGE, E.NONE]

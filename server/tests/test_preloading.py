@@ -13,7 +13,7 @@ from odradek.server.tests.wire import until
 from odradek.testing import OdradekBroker
 
 ROOT = Path(odradek.__file__).resolve().parent.parent
-AT_START = {"server/cli.py", "server/broker.py", "server/surroundings.py", "server/store_location.py"}
+AT_START = {"server/cli.py", "server/broker.py", "server/environment.py", "server/store_location.py"}
 """Modules whose functions import at the start only."""
 
 NOT_NEEDED = {"difflib", "re", "annotationlib", "crc32c"}
@@ -52,7 +52,7 @@ def test_everything_that_functions_import_is_preloaded():
         print(*sorted(set(sys.argv[1:]) - set(sys.modules)))
     """
     needed = imports_within_functions()
-    assert "odradek.server.group_coordinators" in needed
+    assert "odradek.server.coordinators.groups" in needed
     assert run(code, *needed).split() == []
 
 
@@ -62,7 +62,8 @@ def test_an_import_without_a_descriptor_is_made_up_for():
         from types import SimpleNamespace
         from odradek.protocol.headers import api_code
         from odradek.protocol.types import DecodeError
-        from odradek.server.apis import APIS, Dispatch
+        from odradek.server.apis import APIS
+        from odradek.server.dispatch import Dispatch
         from odradek.server.preloading import preload
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
         dispatch = Dispatch(SimpleNamespace())

@@ -15,14 +15,14 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.partition import Partition
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
-from odradek.server.apis import Dispatch
-from odradek.server.connection import Connection
+from odradek.server.dispatch import Dispatch
 from odradek.server.handlers.produce import produce
-from odradek.server.produce_memo import ProduceMemo
+from odradek.server.network.connection import Connection
+from odradek.server.network.produce_fast_path import ProduceFastPath
 from odradek.server.request import RequestContext
 from odradek.server.tests.test_connection import Transport
 
@@ -82,7 +82,7 @@ def test_what_is_appended_is_acknowledged_though_the_disk_broke_for_a_reader(ser
 def test_the_same_from_memory(services):
     content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
     frame = struct.pack(">i", len(content)) + content
-    memo = ProduceMemo(services)
+    memo = ProduceFastPath(services)
     memo.remember(frame, context(), request(), produce(services, context(), request()))
     BrokenDisk(services.replicas.get("t", 0))
     answer = memo.answer(frame)
@@ -114,7 +114,7 @@ def test_what_would_have_to_wait_for_replicas_fails_at_once(services, is_known):
     services.reactor = Clock()
     content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
     frame = struct.pack(">i", len(content)) + content
-    memo = ProduceMemo(services)
+    memo = ProduceFastPath(services)
     memo.remember(frame, context(), request(), produce(services, context(), request()))
     partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
     produce(services, context(), request())

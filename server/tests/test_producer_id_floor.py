@@ -4,15 +4,15 @@ import itertools
 
 import pytest
 
-from odradek.coordinator.transaction_records import TransactionLogValue, transaction_record
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.log_manager import LogManagerSettings
+from odradek.coordinator.transactions.records import TransactionLogValue, transaction_record
+from odradek.log.management.settings import LogManagerSettings
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import opened
 from odradek.protocol.records import build_batch
-from odradek.replication.memory_store import MemoryMetadataStore
-from odradek.replication.metadata_store import run_now
-from odradek.replication.producer_id_blocks import allocate_block
-from odradek.server.producer_id_floor import settle_producer_ids
+from odradek.replication.metadata.memory_store import MemoryMetadataStore
+from odradek.replication.metadata.producer_id_blocks import allocate_block
+from odradek.replication.metadata.store import run_now
+from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 
 EXPIRY_MS = 1000
 SETTINGS = LogManagerSettings(num_recovery_threads_per_data_dir=1, producer_id_expiration_ms=EXPIRY_MS)

@@ -72,7 +72,7 @@ def test_texts_are_parsed_as_kafka_does(name, text, value):
         ("ratio", "half", "expected a number"),
         ("ratio", "nan", "must be between 0 and 1"),
         ("colour", "green", "must be one of: red, blue"),
-        ("names", "a,b,a", "must not name anything twice"),
+        ("names", "a,b,a", "must not have duplicate entries"),
         ("names", "a,,b", "must not have empty entries"),
         ("names", "", "must not be empty"),
     ],
@@ -158,9 +158,12 @@ def test_gzip_has_levels_1_to_9_and_its_own_default(level):
         LogConfig({"compression.gzip.level": level})
 
 
-@pytest.mark.parametrize("text", ["", "*", "0:1", "0:1,1:2"])
-def test_throttled_replicas(text):
-    LogConfig({"leader.replication.throttled.replicas": text})
+@pytest.mark.parametrize(
+    ("text", "replicas"), [("", ()), ("*", ("*",)), ("0:1", ("0:1",)), ("0:1,1:2", ("0:1", "1:2"))]
+)
+def test_throttled_replicas(text, replicas):
+    config = LogConfig({"leader.replication.throttled.replicas": text})
+    assert config.leader_replication_throttled_replicas == replicas
 
 
 @pytest.mark.parametrize("text", ["0", "a:b", "*,0:1", ":"])

@@ -7,14 +7,15 @@ import pytest
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock, SchedulerStopped
 
-from odradek.server.purgatory import CompletionQueue, DelayedOperation
-from odradek.server.slices import SLICE_S, Slices
+from odradek.server.fetching.purgatory import CompletionQueue, DelayedOperation, PartitionWatch
 from odradek.server.tests.background import run_iteration
+from odradek.server.work.slices import SLICE_S, Slices
 
 
 class Partition:
     def __init__(self):
         self.watchers = {}
+        self.log_end_watchers = {}
 
     def happen(self):
         for watcher in list(self.watchers):
@@ -183,3 +184,18 @@ def test_operations_that_wait_for_their_retry_end_with_the_slices():
     retries.iterate()
     assert len(retries.retried) < 100
     assert retries.failures == [SchedulerStopped] * LONG_WORK
+
+
+def test_an_operation_may_wait_for_the_end_of_a_log():
+    clock, partition, ready = Clock(), Partition(), []
+    operation = DelayedOperation(lambda: ready[-1] if ready else None, lambda: "late")
+    operation.watch(PartitionWatch(partition), log_end=True)
+    answers = []
+    operation.begin(clock, 500).addBoth(answers.append)
+    ready.append("data")
+    partition.happen()
+    assert answers == []
+    for watcher in list(partition.log_end_watchers):
+        watcher.wake()
+    assert answers == ["data"]
+    assert partition.watchers == partition.log_end_watchers == {}

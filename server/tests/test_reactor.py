@@ -5,9 +5,9 @@ import select
 
 from twisted.internet.error import ConnectionLost
 
-from odradek.server import reactor as reactor_module
-from odradek.server.slices import Slices
+from odradek.server.network import reactor as reactor_module
 from odradek.server.tests.edge import Edge, Kind, Script
+from odradek.server.work.slices import Slices
 
 PAUSE_S = 30.0
 FIRST_FD = 1_000_002

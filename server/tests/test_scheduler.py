@@ -6,8 +6,8 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.server.scheduler import DIRECT_S, ITERATION_S, OVERTAKING_S, RequestScheduler
-from odradek.server.turn import Turn
+from odradek.server.network.scheduler import DIRECT_S, ITERATION_S, OVERTAKING_S, RequestScheduler
+from odradek.server.network.write_coalescer import WriteCoalescer
 
 PING, COMMIT, METADATA = 18, 8, 3
 
@@ -73,7 +73,7 @@ class Line:
         self.now_s = 0.0
         self.served = []
         self.longest_wait_s = 0.0
-        self.turn = Turn()
+        self.turn = WriteCoalescer()
         self.scheduler = RequestScheduler(lambda: self.now_s, self.turn)
 
     def iterate(self):
@@ -196,7 +196,8 @@ def test_a_request_is_begun_as_it_is_read_while_nothing_waits_and_the_iteration_
 
 def test_a_reactor_that_does_not_look_is_asked_once_to_serve():
     line, asked = Line(), []
-    line.scheduler = RequestScheduler(lambda: line.now_s, Turn(), wake=lambda: asked.append(1), iteration_s=0.0)
+    coalescer = WriteCoalescer()
+    line.scheduler = RequestScheduler(lambda: line.now_s, coalescer, wake=lambda: asked.append(1), iteration_s=0.0)
     line.client("a", (PING, 0.0), (PING, 0.0))
     line.client("b", (PING, 0.0))
     assert len(asked) == 1

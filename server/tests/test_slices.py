@@ -7,7 +7,7 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock, SchedulerStopped
 
-from odradek.server.slices import Slices
+from odradek.server.work.slices import Slices
 
 STEP_S = 0.001
 

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from odradek.server.transport import SocketWriter
+from odradek.server.network.transport import SocketWriter
 
 
 def test_an_iteration_sends_a_bounded_number_of_pieces():

@@ -5,21 +5,22 @@ from types import SimpleNamespace
 import pytest
 from twisted.internet.task import Clock
 
-from odradek.coordinator.phase import Phase
-from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record, offset_commit_tombstone
+from odradek.coordinator.coordinator_state import CoordinatorState
+from odradek.coordinator.groups.records import OffsetCommitValue, offset_commit_record, offset_commit_tombstone
+from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.result import (
     CoordinatorRecord,
-    Effects,
+    CoordinatorResult,
     ReplyWhenWritten,
     TransactionalProducer,
     TransactionOutcome,
 )
-from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.tests.driver import run_at_once
-from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
 from odradek.log.recovery import open_partition_log
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -33,16 +34,16 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequestWritableTxnMarkerTopic,
 )
 from odradek.protocol.records import iter_batches, iter_records, parse_control_record, read_header
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.partition import Partition
-from odradek.server import coordinator_runtime
-from odradek.server.coordinator_context import PendingReply
-from odradek.server.group_coordinators import GroupCoordinatorRuntime
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import Partition
+from odradek.server.coordinators import runtime as coordinator_runtime
+from odradek.server.coordinators.context import PendingReply
+from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+from odradek.server.coordinators.marker_sender import Marker, MarkerSender
+from odradek.server.coordinators.transactions import MARKERS_AT_ONCE, TransactionCoordinatorRuntime
 from odradek.server.handlers.transaction_markers import write_txn_markers
-from odradek.server.marker_sender import Marker, MarkerSender
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
-from odradek.server.transaction_coordinators import MARKERS_AT_ONCE, TransactionCoordinatorRuntime
 
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 ID, EPOCH = 7, 3
@@ -207,7 +208,7 @@ def test_another_brokers_markers(world):
 
 def commit_offset(world, offset):
     """What a shard would decide on a TxnOffsetCommit; the answers sent."""
-    effects = Effects()
+    result = CoordinatorResult()
     value = OffsetCommitValue(
         offset=offset,
         leader_epoch=-1,
@@ -216,12 +217,12 @@ def commit_offset(world, offset):
         expire_timestamp=-1,
         topic_id=b"\0" * 16,
     )
-    effects.records.append(offset_commit_record("g", "t", 0, value))
-    effects.producer = TransactionalProducer(ID, EPOCH)
+    result.records.append(offset_commit_record("g", "t", 0, value))
+    result.producer = TransactionalProducer(ID, EPOCH)
 
     def decide(shard, token, now_ms):
-        effects.completions.append(ReplyWhenWritten(token, "written", lambda error: error))
-        return effects.result()
+        result.completions.append(ReplyWhenWritten(token, "written", lambda error: error))
+        return result
 
     outcome = world.groups.run_on(0, decide)
     answers = [outcome] if isinstance(outcome, str) else []
@@ -292,9 +293,9 @@ def test_records_that_are_written_in_part_are_loaded_anew(world, monkeypatch):
     offsets = world.add(OFFSETS)
     commit_offset(world, 5)
     world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), lambda error: None)
-    effects = Effects()
-    effects.is_atomic = False
-    effects.records += [CoordinatorRecord(OFFSET_KEY, None)] * 2
+    result = CoordinatorResult()
+    result.is_atomic = False
+    result.records += [CoordinatorRecord(OFFSET_KEY, None)] * 2
     append = offsets._leader_log.append_as_leader
 
     def append_once(*args, **how):
@@ -303,11 +304,11 @@ def test_records_that_are_written_in_part_are_loaded_anew(world, monkeypatch):
         return append(*args, **how)
 
     monkeypatch.setattr(offsets._leader_log, "append_as_leader", append_once)
-    world.groups.run_on(0, lambda shard, token, now_ms: effects.result())
-    assert world.groups.shard(0).phase is Phase.LOADING
+    world.groups.run_on(0, lambda shard, token, now_ms: result)
+    assert world.groups.shard(0).coordinator_state is CoordinatorState.LOADING
     world.clock.advance(0)
     world.clock.advance(0)
-    assert world.groups.shard(0).phase is Phase.ACTIVE
+    assert world.groups.shard(0).coordinator_state is CoordinatorState.ACTIVE
     assert visible(world) is None, "as the log has it"
 
 
@@ -329,7 +330,7 @@ class FindsItBroken:
 def test_a_disk_found_broken_while_a_coordinator_appends(world):
     FindsItBroken(world.add(STATE))
     assert [answer.error_code for answer in Client(world).init()] == [ErrorCode.NOT_COORDINATOR]
-    assert world.transactions.shard(0).phase is Phase.CLOSED
+    assert world.transactions.shard(0).coordinator_state is CoordinatorState.CLOSED
 
 
 @pytest.mark.parametrize("topic", [OFFSETS, "t"])
@@ -363,7 +364,7 @@ def test_a_disk_found_broken_while_a_coordinator_loads(world, monkeypatch, read)
     world.transactions.lead(state)
     world.clock.advance(0)
     assert state.log is None
-    assert world.transactions.shard(0).phase is Phase.CLOSED
+    assert world.transactions.shard(0).coordinator_state is CoordinatorState.CLOSED
 
 
 # -- the coordinator -------------------------------------------------------------------------------------------------
@@ -606,7 +607,7 @@ def test_markers_are_sent_after_a_load_only_when_the_decision_is_replicated(worl
     for _ in range(3):
         world.clock.advance(1)
     assert markers(data) == []
-    assert world.transactions.shard(0).phase is Phase.LOADING
+    assert world.transactions.shard(0).coordinator_state is CoordinatorState.LOADING
     follow(state)
     world.clock.advance(0)
     assert [kind for kind, *_ in markers(data)] == ["COMMIT"]

@@ -6,8 +6,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.log.validation import Origin
-from odradek.protocol.control_records import ControlType, build_control_batch
+from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.control_records import ControlType, build_control_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponseAddPartitionsToTxnPartitionResult,
@@ -21,7 +21,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.replication.tests.test_partition import leader
-from odradek.server.transaction_verification import Support, TransactionVerifier, Writer
+from odradek.server.coordinators.transaction_verification import Support, TransactionVerifier, Writer
 
 ID, EPOCH = 7, 3
 

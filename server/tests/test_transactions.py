@@ -9,7 +9,7 @@ import time
 import pytest
 
 from odradek.coordinator.partitioning import partition_for
-from odradek.coordinator.transaction_records import (
+from odradek.coordinator.transactions.records import (
     TransactionLogValue,
     TransactionLogValuePartitionsSchema,
     transaction_record,

@@ -2,9 +2,9 @@
 
 import time
 
-from odradek.server.reactor import PlainEPollReactor
+from odradek.server.network.reactor import PlainEPollReactor
+from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.server.tests.edge import Edge, Kind, Script
-from odradek.server.turn import Turn
 
 
 class Writer:
@@ -26,7 +26,7 @@ class Writer:
 
 
 def test_a_writer_that_fails_is_closed_and_the_others_are_flushed(caplog):
-    turn, flushed = Turn(), []
+    turn, flushed = WriteCoalescer(), []
     first, failing, last = Writer(flushed), Writer(flushed, ZeroDivisionError("a defect")), Writer(flushed)
     for writer in (first, failing, last):
         turn.add(writer)
@@ -39,7 +39,7 @@ def test_a_writer_that_fails_is_closed_and_the_others_are_flushed(caplog):
 
 
 def test_what_is_added_while_others_are_flushed_is_flushed_too():
-    turn, flushed = Turn(), []
+    turn, flushed = WriteCoalescer(), []
     late = Writer(flushed)
     early = Writer(flushed, then=lambda: turn.add(late))
     turn.add(early)
@@ -48,10 +48,10 @@ def test_what_is_added_while_others_are_flushed_is_flushed_too():
 
 
 def test_many_writers_do_not_wait_for_the_end():
-    turn, flushed = Turn(), []
-    for _ in range(Turn.LIMIT):
+    turn, flushed = WriteCoalescer(), []
+    for _ in range(WriteCoalescer.LIMIT):
         turn.add(Writer(flushed))
-    assert len(flushed) == Turn.LIMIT
+    assert len(flushed) == WriteCoalescer.LIMIT
 
 
 def test_calls_that_a_flush_after_the_timers_schedules_are_made_before_the_reactor_sleeps():

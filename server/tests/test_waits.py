@@ -6,9 +6,9 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.coordinator.group_shard import GroupShard
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard import GroupShard
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.tests.driver import run_at_once
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -17,9 +17,9 @@ from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.messages.sync_group import SyncGroupRequest
-from odradek.server.purgatory import DelayedOperation
-from odradek.server.stalls import own_timeout_ms
-from odradek.server.waits import UNNAMED, Wait, describe_wait, wait_for_all
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.network.stalls import own_timeout_ms
+from odradek.server.work.waits import UNNAMED, Wait, describe_wait, wait_for_all
 
 
 def test_a_deferred_without_a_name():
@@ -74,11 +74,11 @@ def test_the_purgatory_names_its_partitions():
 
 
 def test_the_time_a_request_may_wait():
-    services = SimpleNamespace(groups_in_use=None)
-    assert own_timeout_ms(services, FetchRequest(max_wait_ms=500)) == 500
-    assert own_timeout_ms(services, ProduceRequest(timeout_ms=30_000)) == 30_000
-    assert own_timeout_ms(services, DeleteTopicsRequest(timeout_ms=7)) == 7
-    assert own_timeout_ms(services, HeartbeatRequest()) == 0
+    groups = None
+    assert own_timeout_ms(groups, FetchRequest(max_wait_ms=500)) == 500
+    assert own_timeout_ms(groups, ProduceRequest(timeout_ms=30_000)) == 30_000
+    assert own_timeout_ms(groups, DeleteTopicsRequest(timeout_ms=7)) == 7
+    assert own_timeout_ms(groups, HeartbeatRequest()) == 0
 
 
 def test_members_of_a_group_wait_for_the_slowest_of_them():
@@ -93,9 +93,8 @@ def test_members_of_a_group_wait_for_the_slowest_of_them():
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         )
-        shard.join_group(join, RequestContext(api_version=3), object(), 0)
+        shard.on_appended(shard.join_group(join, RequestContext(api_version=3), object(), 0), 0, 0)
     groups = SimpleNamespace(index_of=lambda group_id: 0, shard=lambda index: shard)
-    services = SimpleNamespace(groups_in_use=groups)
-    assert own_timeout_ms(services, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
-    assert own_timeout_ms(services, SyncGroupRequest(group_id="g")) == 300_000
-    assert own_timeout_ms(services, SyncGroupRequest(group_id="other")) == 0
+    assert own_timeout_ms(groups, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
+    assert own_timeout_ms(groups, SyncGroupRequest(group_id="g")) == 300_000
+    assert own_timeout_ms(groups, SyncGroupRequest(group_id="other")) == 0

@@ -1,4 +1,4 @@
-"""Offsets that were committed for a limited time: none is gone before, and none is there that was deleted."""
+"""Offsets committed with a retention time: none expires early, and deleted ones are not returned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.simulation.history import OFFSETS_TOPIC, GroupDeletion, OffsetCommi
 def check_brief(
     evidence: Evidence, commits: Sequence[OffsetCommit], fetches: Sequence[OffsetFetch]
 ) -> Iterator[Violation]:
-    """Check the fetches of one group and partition, of which the last commit counts."""
+    """Check the fetches of a group and partition; the last commit takes effect."""
     crashes = evidence.crashes(OFFSETS_TOPIC)
     deletions = [one for one in evidence.history.group_deletions if one.group == commits[0].group]
     for fetch in fetches:
@@ -20,7 +20,7 @@ def check_brief(
             continue
         last = before[-1]
         where = f"group {fetch.group} {name_of(fetch.partition)}: {fetch.client}"
-        # A loss of power may take the tombstone of a deletion as it takes any other record.
+        # A power loss may lose the tombstone of a deletion, as any other record.
         lasting = [one for one in deletions if crashes.era(one.invoked) == crashes.era(fetch.invoked)]
         if fetch.offset >= 0 and _is_deleted(before, lasting, fetch):
             yield Violation(ViolationKind.OFFSET_INVENTED, f"{where} got {fetch.offset} of a deleted group")
@@ -33,12 +33,12 @@ def check_brief(
             is_due = False
         if fetch.offset != last.offset and (is_due or fetch.offset >= 0):
             yield Violation(
-                ViolationKind.OFFSET_BACK, f"{where} got {fetch.offset} instead of {last.offset} before its time"
+                ViolationKind.OFFSET_BACK, f"{where} got {fetch.offset} instead of {last.offset} before it expired"
             )
 
 
 def _may_follow(deletion: GroupDeletion, commit: OffsetCommit, fetch: OffsetFetch) -> bool:
-    """Return whether a deletion may have come between a commit and a fetch."""
+    """Return whether a deletion may have happened between a commit and a fetch."""
     if deletion.outcome is Outcome.FAILED or fetch.finished is None or deletion.invoked.order > fetch.finished.order:
         return False
     is_over = deletion.outcome is Outcome.OK and deletion.finished is not None
@@ -48,7 +48,7 @@ def _may_follow(deletion: GroupDeletion, commit: OffsetCommit, fetch: OffsetFetc
 def _is_deleted(
     commits: Sequence[OffsetCommit], deletions: Sequence[GroupDeletion], fetch: OffsetFetch
 ) -> bool:
-    """Return whether the group was deleted before the fetch, and nothing can have been committed since."""
+    """Return whether the group was deleted before the fetch, and no commit can have followed."""
     done = [
         deletion.invoked.order
         for deletion in deletions
@@ -58,7 +58,7 @@ def _is_deleted(
     ]
     if not done:
         return False
-    # One that was never answered may be written late.
+    # A commit without a response may be written late.
     return all(
         commit.outcome is Outcome.OK and commit.finished is not None and commit.finished.order < done[-1]
         for commit in commits

@@ -1,4 +1,4 @@
-"""Read-process-write: what lies before the group's committed positions was copied once, and nothing else (KIP-447)."""
+"""Read-process-write: records before the group's committed offsets were copied exactly once, no others (KIP-447)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odradek.simulation.history import (
 
 
 def check_copies(evidence: Evidence) -> Iterator[Violation]:
-    """Every job whose topics no crash may have cut."""
+    """Check every job unless a crash may have truncated its topics."""
     for copy in evidence.history.copies:
         topics = [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, *(topic for topic, _ in (*copy.inputs, *copy.outputs))]
         if not any(len(evidence.crashes(topic)) for topic in topics):
@@ -54,6 +54,6 @@ def _check(evidence: Evidence, copy: Copy) -> Iterator[Violation]:
         if source in copy.inputs:
             yield Violation(
                 ViolationKind.COPY_DUPLICATE,
-                f"group {copy.group}: {', '.join(places)} copies {name_of(source)} offset {offset}, which no reader of "
-                "committed records is given",
+                f"group {copy.group}: {', '.join(places)} copies {name_of(source)} offset {offset}, which "
+                "READ_COMMITTED consumers do not receive",
             )

@@ -1,4 +1,4 @@
-"""ListOffsets: the end of a partition never goes back, and lies behind all that was acknowledged before."""
+"""ListOffsets: the end of a partition never decreases, and is above all acknowledged offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.simulation.history import EndOffset, Isolation, Outcome, Partition,
 
 
 def check_ends(evidence: Evidence) -> Iterator[Violation]:
-    """Every partition and isolation level by itself, and every era."""
+    """Check every partition, isolation level and era separately."""
     found: dict[tuple[Partition, Isolation, int], list[EndOffset]] = defaultdict(list)
     for end in evidence.history.end_offsets:
         era = evidence.crashes(end.partition[0]).era(end.invoked)
@@ -45,6 +45,6 @@ def _falls(
         if end.offset < least:
             yield Violation(
                 ViolationKind.END_FELL,
-                f"{name_of(partition)} ({isolation.name}) was said to {end.client} to end at {end.offset}; "
+                f"{name_of(partition)} ({isolation.name}) ended at {end.offset} for {end.client}; "
                 f"{least} had been {source}",
             )

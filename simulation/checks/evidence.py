@@ -1,4 +1,4 @@
-"""A history made ready for the checks: who sent a value, what was read at the end, what became of a transaction."""
+"""Indexes of a history for the checks: senders of values, final reads, outcomes of transactions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from odradek.simulation.history import (
     Send,
     Transaction,
 )
-from odradek.simulation.lives import TopicLife
+from odradek.simulation.topic_lives import TopicLife
 
 
 class ViolationKind(Enum):
-    """A promise of Kafka's that was broken."""
+    """Kind of a violation of Kafka's guarantees."""
 
     LOST_WRITE = "lost acknowledged write"
     TWO_VALUES = "one offset with two values"
@@ -46,23 +46,23 @@ class ViolationKind(Enum):
     BEYOND_BOUND = "read beyond the high watermark or last stable offset"
     END_FELL = "end of a partition went back"
     OFFSET_BACK = "committed offset went back"
-    OFFSET_INVENTED = "committed offset that nobody committed"
-    UNREAD_COMMIT = "committed past records nobody was given"
+    OFFSET_INVENTED = "committed offset that was never committed"
+    UNREAD_COMMIT = "committed past records that no member got"
     TWO_OWNERS = "two members own one partition"
     COPY_MISSING = "input was not copied"
     COPY_DUPLICATE = "input was copied more than once"
     COPY_UNCOMMITTED = "input was copied but not committed"
     WRONG_LOOKUP = "ListOffsets disagrees with the records"
     RESURRECTED = "deleted topic is back"
-    FOREIGN_TOPIC = "topic that nobody created"
+    FOREIGN_TOPIC = "topic that was never created"
     DELETION_UNDONE = "deleted records are back"
     UNREADABLE = "partition cannot be read at the end"
-    ODD_ANSWER = "answer that a broker must never give"
+    INVALID_RESPONSE = "response that a broker must never send"
 
 
 @dataclass(slots=True, frozen=True)
 class Violation:
-    """One broken promise, in words that name partition, offset, value and client."""
+    """A violation; the text names partition, offset, value and client."""
 
     kind: ViolationKind
     text: str
@@ -72,7 +72,7 @@ class Violation:
 
 
 class Evidence:
-    """A history with its final reads, indexed. Nothing here judges."""
+    """A history with its final reads, indexed. It makes no checks itself."""
 
     def __init__(self, history: History, final: FinalState) -> None:
         self.history = history
@@ -99,13 +99,13 @@ class Evidence:
         self._visible: dict[Partition, set[bytes]] = {}
 
     def _is_lost(self, life: TopicLife) -> bool:
-        """Return whether the topic may have gone with the metadata store, since nothing was in it."""
+        """Return whether the topic may have been lost with the metadata store, since it was empty."""
         sends = [send for index in range(life.partitions) for send in self.sends.get(life.partition(index), ())]
         is_empty = not any(send.outcome is Outcome.OK for send in sends)
         return is_empty and any(loss.order > life.created.order for loss in self.history.store_losses)
 
     def crashes(self, topic: str) -> LossyCrashes:
-        """The crashes that may have cost the topic acknowledged records."""
+        """Return the crashes that may have lost acknowledged records of the topic."""
         found = self._crashes.get(topic)
         if found is None:
             found = self._crashes[topic] = self.history.lossy_crashes(topic)
@@ -115,7 +115,7 @@ class Evidence:
         return self.final.logs.get((partition, isolation))
 
     def final_records(self, partition: Partition, isolation: Isolation) -> dict[int, ReadRecord]:
-        """By offset; empty if the partition was not read."""
+        """Return the final records by offset; empty if the partition was not read."""
         found = self._final_by_offset.get((partition, isolation))
         if found is None:
             log = self.final_log(partition, isolation)
@@ -124,7 +124,7 @@ class Evidence:
         return found
 
     def is_visible(self, partition: Partition, value: bytes) -> bool:
-        """Whether a reader of committed records sees the value at the end."""
+        """Return whether the final READ_COMMITTED read has the value."""
         found = self._visible.get(partition)
         if found is None:
             records = self.final_records(partition, Isolation.READ_COMMITTED).values()
@@ -132,7 +132,7 @@ class Evidence:
         return value in found
 
     def is_out_of_reach(self, partition: Partition, value: bytes) -> bool:
-        """Whether the value lies where a reader of committed records does not get, behind an open transaction."""
+        """Return whether the value is above the last stable offset, behind an open transaction."""
         log = self.final_log(partition, Isolation.READ_COMMITTED)
         if log is None:
             return True
@@ -144,7 +144,7 @@ class Evidence:
         return value in found
 
     def superseding(self, partition: Partition) -> dict[bytes | None, int]:
-        """For a compacted topic the last committed offset of each key: what lies before it may be gone."""
+        """Return the last committed offset of each key of a compacted topic: earlier records may be removed."""
         if partition[0] not in self.history.settings.compacted:
             return {}
         found = self._superseding.get(partition)
@@ -155,20 +155,20 @@ class Evidence:
         return found
 
     def is_deleted(self, topic: str) -> bool:
-        """Return whether somebody asked for the topic's deletion, or nothing but the metadata store may have had it."""
+        """Return whether the topic's deletion was requested, or it may have existed in the lost metadata store only."""
         return topic in self._gone
 
     def is_clock_set(self, after: Moment, before: Moment) -> bool:
-        """Return whether the broker's wall clock was set forward in between: what is kept for a time goes earlier."""
+        """Return whether the broker's wall clock was set forward in between, so that retention ends earlier."""
         return any(
             step_ms > 0 and after.order < moment.order < before.order
             for moment, step_ms in self.history.clock_steps
         )
 
     def may_be_gone(self, partition: Partition, offset: int, timestamp: int) -> bool:
-        """Return whether somebody asked for the deletion of a record, or retention may have taken it.
+        """Return whether the deletion of a record was requested, or retention may have removed it.
 
-        One without a timestamp goes with the segment that it is in.
+        A record without a timestamp is removed with its segment.
         """
         if offset < self._deleted_before.get(partition, -1):
             return True
@@ -178,15 +178,15 @@ class Evidence:
         return timestamp < 0 or self.history.now_ms - timestamp > settings.retention_ms
 
     def transaction_of(self, value: bytes | None) -> Transaction | None:
-        """The transaction in which a value was sent."""
+        """Return the transaction in which a value was sent."""
         sender = self.senders.get(value) if value is not None else None
         return None if sender is None else sender[0].transaction
 
     def is_excused(self, transaction: Transaction) -> bool:
-        """Whether a crash may have taken a part of the transaction, so that nothing can be asked of it.
+        """Return whether a crash may have lost a part of the transaction, so that it cannot be checked.
 
-        The log of a partition, or that of the coordinator, may have lost its tail while another kept it: then records
-        of an aborted transaction may come to light, as in Kafka without flushing. See also is_trusted.
+        The log of a partition or of the coordinator may have lost its tail while another log has not. Then records of
+        an aborted transaction may become visible, as in Kafka without flushes. See also `is_trusted`.
         """
         if len(self.crashes(TRANSACTIONS_TOPIC)):
             return True
@@ -194,17 +194,17 @@ class Evidence:
         return any(self.crashes(topic).era(transaction.invoked) < self.crashes(topic).last_era for topic in topics)
 
     def is_trusted(self, send: Send) -> bool:
-        """Whether an acknowledgement means what it says.
+        """Return whether an acknowledgement is reliable.
 
-        A coordinator whose log has lost its tail gives out producer epochs a second time. A partition that remembers
-        the first takes new batches for repetitions, and acknowledges them with the offsets of old ones. So it is in
-        Kafka without flushing.
+        A coordinator whose log has lost its tail allocates producer epochs a second time. A partition with state of the
+        first epoch regards new batches as duplicates, and acknowledges them with the offsets of the old ones. Kafka
+        without flushes does the same.
         """
         return send.transaction is None or self.crashes(TRANSACTIONS_TOPIC).era(send.invoked) == 0
 
 
 def effective_outcome(transaction: Transaction) -> Outcome:
-    """OK, FAILED or UNKNOWN: a transaction that nobody asked to commit never is."""
+    """Return the outcome; a transaction without a commit request is FAILED."""
     if transaction.commit_invoked is None:
         return Outcome.FAILED
     if transaction.outcome is Outcome.PENDING:

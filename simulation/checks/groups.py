@@ -1,4 +1,4 @@
-"""Groups: in one generation a partition has one owner."""
+"""Groups: a partition has one owner in a generation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.simulation.history import Assignment, Outcome, Partition, name_of
 
 
 def check_groups(evidence: Evidence) -> Iterator[Violation]:
-    """All assignments that members learnt, unless groups without offsets expire: their generations begin again."""
+    """Check all assignments, unless groups without offsets expire: their generations restart."""
     if evidence.history.settings.groups_expire:
         return
     owners: dict[tuple[str, int, int, Partition], Assignment] = {}
@@ -28,7 +28,7 @@ def check_groups(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _is_deleted(evidence: Evidence, first: Assignment, second: Assignment) -> bool:
-    """Return whether the group may have been deleted between two assignments, so that its generations begin again."""
+    """Return whether the group may have been deleted between two assignments, so that its generations restarted."""
     return any(
         deletion.invoked.order < second.invoked.order
         and (

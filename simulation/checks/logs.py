@@ -1,4 +1,4 @@
-"""What lies at which offset: lost writes, wrong offsets, one offset with two values, records nobody sent so."""
+"""Contents of partitions: lost writes, wrong offsets, one offset with two values, altered and unknown records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odradek.simulation.history import (
 
 
 class Seen(NamedTuple):
-    """Somebody learnt, in an era, that a value lies at an offset."""
+    """An observation, in an era, of a value at an offset."""
 
     era: int
     offset: int
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 
 
 def check_logs(evidence: Evidence) -> Iterator[Violation]:
-    """Every partition by itself."""
+    """Check every partition separately."""
     for partition in evidence.partitions:
         crashes = evidence.crashes(partition[0])
         if evidence.final_log(partition, Isolation.READ_UNCOMMITTED) is None:
@@ -41,7 +41,7 @@ def check_logs(evidence: Evidence) -> Iterator[Violation]:
 
 
 def seen_in(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Seen]:
-    """All that was learnt of a partition: acknowledgements, polls, final reads."""
+    """Iterate over all observations of a partition: acknowledgements, polls, final reads."""
     for send in evidence.sends.get(partition, ()):
         if send.outcome is Outcome.OK and send.base_offset >= 0 and evidence.is_trusted(send):
             era = crashes.era(send.attempts[-1])
@@ -57,7 +57,7 @@ def seen_in(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> 
 
 
 def _conflicts(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Violation]:
-    """Within one era an offset has one value; across the crash that ends an era the tail may be written anew."""
+    """Within an era an offset has one value; after the crash at its end the tail may be rewritten."""
     first: dict[tuple[int, int], Seen] = {}
     for seen in seen_in(evidence, partition, crashes):
         before = first.setdefault((seen.era, seen.offset), seen)
@@ -70,7 +70,7 @@ def _conflicts(evidence: Evidence, partition: Partition, crashes: LossyCrashes) 
 
 
 def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Violation]:
-    """Acknowledged records lie at the end where they were said to; what a crash may take is the tail only."""
+    """Acknowledged records are at the acknowledged offsets at the end; a crash may remove the tail only."""
     final = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
     places: dict[bytes | None, int] = {record.value: offset for offset, record in final.items()}
     superseded = evidence.superseding(partition)
@@ -81,7 +81,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
         if send.outcome is not Outcome.OK or not evidence.is_trusted(send):
             continue
         if is_compacted and send.transaction is not None:
-            # Compaction takes what was aborted; what was committed is looked for with its transaction.
+            # Compaction removes aborted records; committed records are checked with their transaction.
             continue
         era = crashes.era(send.attempts[-1])
         for number, record in enumerate(send.records):
@@ -98,23 +98,23 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
                 yield Violation(
                     ViolationKind.WRONG_OFFSET,
                     f"{name_of(partition)} {label_text(record.value)} of {send.client} was acknowledged at {offset} "
-                    f"and lies at {places[record.value]}",
+                    f"but is at {places[record.value]}",
                 )
             else:
                 yield Violation(
                     ViolationKind.LOST_WRITE,
                     f"{name_of(partition)} {label_text(record.value)} of {send.client}, acknowledged at {offset} with "
-                    f"acks={send.acks}, is gone; there now: {label_text(found.value) if found else 'nothing'}",
+                    f"acks={send.acks}, is missing; the offset has {label_text(found.value) if found else 'nothing'}",
                 )
     if not is_compacted:
-        # In a compacted log nobody can tell the hole that a loss of power left from one that compaction made.
+        # In a compacted log a hole of a power loss cannot be distinguished from one of compaction.
         yield from _holes(partition, crashes, kept, lost)
 
 
 def _holes(
     partition: Partition, crashes: LossyCrashes, kept: list[tuple[int, int, Send, int]], lost: list[tuple[int, int]]
 ) -> Iterator[Violation]:
-    """A crash that took a record took all that lay behind it."""
+    """A crash that lost a record lost all records after it."""
     if not lost:
         return
     lowest_since = [1 << 62] * (crashes.last_era + 2)
@@ -126,15 +126,15 @@ def _holes(
         if era < crashes.last_era and lowest_since[era] < offset:
             yield Violation(
                 ViolationKind.HOLE,
-                f"{name_of(partition)} {label_text(send.records[number].value)} at {offset} outlived a crash that took "
+                f"{name_of(partition)} {label_text(send.records[number].value)} at {offset} survived a crash that lost "
                 f"the record acknowledged at {lowest_since[era]}",
             )
             return
 
 
 def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
-    """Whatever was read was sent, to this partition, and as it was read."""
-    told: set[tuple[int, bytes | None]] = set()
+    """All records that were read were sent to this partition with the same contents."""
+    reported: set[tuple[int, bytes | None]] = set()
     crashes = evidence.crashes(partition[0])
     reads: list[tuple[str, tuple[ReadRecord, ...], int]] = [
         (poll.client, poll.records, crashes.era(poll.invoked)) for poll in evidence.polls.get(partition, ())
@@ -145,29 +145,29 @@ def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     for client, records, era in reads:
         for read in records:
             violation = _content(evidence, partition, client, read, era)
-            if violation is not None and (read.offset, read.value) not in told:
-                told.add((read.offset, read.value))
+            if violation is not None and (read.offset, read.value) not in reported:
+                reported.add((read.offset, read.value))
                 yield violation
 
 
 def _content(
     evidence: Evidence, partition: Partition, client: str, read: ReadRecord, era: int
 ) -> Violation | None:
-    """What is wrong with a record that was read in an era."""
+    """Return the violation of a record that was read in an era, if any."""
     sender = evidence.senders.get(read.value) if read.value is not None else None
     where = f"{name_of(partition)} offset {read.offset} {label_text(read.value)} as read by {client}"
     if sender is None:
-        return Violation(ViolationKind.UNKNOWN_VALUE, f"{where} was sent by nobody")
+        return Violation(ViolationKind.UNKNOWN_VALUE, f"{where} was never sent")
     send, number = sender
     sent = send.records[number]
     if send.partition != partition:
         return Violation(ViolationKind.ALTERED_RECORD, f"{where} was sent to {name_of(send.partition)}")
     if send.outcome is Outcome.FAILED:
-        return Violation(ViolationKind.REFUSED_WRITE, f"{where} had been refused: {send.error}")
+        return Violation(ViolationKind.REFUSED_WRITE, f"{where} had been rejected: {send.error}")
     timestamp = sent.timestamp
     if partition[0] in evidence.history.settings.log_append_time:
-        # What an attempt that nobody answered has written has a time of its own. It may lie where the answered one
-        # does, if it was read before a crash that took it.
+        # A record written by an attempt without a response has another timestamp. It may have the same offset as the
+        # acknowledged one, if it was read before a crash that removed it.
         is_answered = send.log_append_time >= 0 and read.offset == send.base_offset + number
         is_answered = is_answered and era >= evidence.crashes(partition[0]).era(send.attempts[-1])
         timestamp = send.log_append_time if is_answered else read.timestamp

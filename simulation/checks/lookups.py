@@ -1,4 +1,4 @@
-"""ListOffsets by timestamp and for the largest timestamp: the answers follow from the records (KIP-79, KIP-734)."""
+"""ListOffsets by timestamp and for the largest timestamp: the responses match the records (KIP-79, KIP-734)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_lookups(evidence: Evidence) -> Iterator[Violation]:
         if (lookup.offset, lookup.timestamp) not in expected:
             yield Violation(
                 ViolationKind.WRONG_LOOKUP,
-                f"{name_of(lookup.partition)} for {lookup.wanted}: {_text(lookup)}, the records give {expected[:3]}",
+                f"{name_of(lookup.partition)} for {lookup.wanted}: {_text(lookup)}, expected: {expected[:3]}",
             )
 
 
@@ -29,11 +29,11 @@ def _text(lookup: Lookup) -> str:
 
 
 def _expected(wanted: int, start_offset: int, stamps: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-    """The right answers, offset and timestamp; any record of several that share the largest timestamp."""
+    """Return the correct (offset, timestamp) pairs; several if records share the largest timestamp."""
     if wanted == EARLIEST:
         return [(start_offset, -1)]
     if wanted == LARGEST:
         largest = max((timestamp for _, timestamp in stamps), default=-1)
-        # Without any timestamp Kafka names the first record.
+        # If no record has a timestamp, Kafka returns the first record.
         return [_NONE, *stamps] if largest < 0 else [stamp for stamp in stamps if stamp[1] == largest]
     return [next((stamp for stamp in stamps if stamp[1] >= wanted), _NONE)]

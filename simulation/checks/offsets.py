@@ -1,4 +1,4 @@
-"""Committed positions of groups: none goes back, none comes from nowhere, none of an aborted transaction counts."""
+"""Committed offsets of groups: none decreases, all were committed, none is from an aborted transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GroupPartition = tuple[str, Partition]
 
 
 def check_offsets(evidence: Evidence) -> Iterator[Violation]:
-    """Every group and partition by itself."""
+    """Check every group and partition separately."""
     history = evidence.history
     commits: dict[GroupPartition, list[OffsetCommit]] = defaultdict(list)
     for commit in history.commits:
@@ -52,11 +52,10 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
-    """Return whether offsets of a deleted topic may be there for lack of a deletion that a crash prevented, or took.
+    """Return whether offsets of a deleted topic may remain because a crash prevented or lost their deletion.
 
-    Or that the disk refused, until a stop.
-
-    Those of a name without a topic are of no topic's consumers, those of a topic that is there only for its own.
+    The disk may also have refused the deletion, until a stop. Offsets of a name without a topic may belong to any of
+    its lives, offsets of an existing topic to that topic only.
     """
     topic, is_life, _ = partition[0].partition("#")
     if not any(life.topic == topic for life in evidence.history.topics.lives):
@@ -67,7 +66,7 @@ def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
 
 
 def _may_be_of_the_life_before(evidence: Evidence, fetch: OffsetFetch) -> bool:
-    """Return whether the store may have lost the topic, so that offsets of its name are returned, left as above."""
+    """Return whether the metadata store may have lost the topic, so that remaining offsets of its name are returned."""
     history = evidence.history
     losses = [loss.order for loss in history.store_losses]
     is_lost = any(
@@ -78,7 +77,7 @@ def _may_be_of_the_life_before(evidence: Evidence, fetch: OffsetFetch) -> bool:
 
 
 class _Positions:
-    """The commits of one group for one partition."""
+    """The commits of a group for a partition."""
 
     def __init__(self, evidence: Evidence, key: GroupPartition, commits: list[OffsetCommit]) -> None:
         self._evidence = evidence
@@ -130,21 +129,21 @@ class _Positions:
             if _may_be_of_the_life_before(self._evidence, fetch):
                 return
             yield Violation(
-                ViolationKind.OFFSET_INVENTED, f"{self._where}: {fetch.client} was told {fetch.offset}, never committed"
+                ViolationKind.OFFSET_INVENTED, f"{self._where}: {fetch.client} got {fetch.offset}, never committed"
             )
             return
         least = self._least(fetch.invoked, fetch.stable)
         if fetch.offset < least and not self._may_be_lower(fetch, origins):
             yield Violation(
                 ViolationKind.OFFSET_BACK,
-                f"{self._where}: {fetch.client} was told {fetch.offset} although {least} had been acknowledged before",
+                f"{self._where}: {fetch.client} got {fetch.offset} although {least} had been acknowledged before",
             )
 
     def _may_be_lower(self, fetch: OffsetFetch, origins: list[OffsetCommit]) -> bool:
         """Return whether a fetched offset may be lower than acknowledged ones.
 
-        A commit among its `origins` that got no response may be stored late. A deletion of the group that was requested
-        during the fetch may precede its response, which is then -1 or a commit that may follow the deletion.
+        A commit among its `origins` without a response may be stored late. A deletion of the group that was requested
+        during the fetch may precede its response, which is then -1 or a commit after the deletion.
         """
         assert fetch.finished is not None
         if any(commit.lost for commit in origins):
@@ -157,7 +156,7 @@ class _Positions:
         )
 
     def _may_lie_beyond_the_end(self, commit: OffsetCommit) -> bool:
-        """Whether the position is from before a crash that cost the topic its tail; readers begin before it then."""
+        """Return whether a crash after the commit may have lost the topic's tail, so that readers start before it."""
         era = self._evidence.crashes(commit.partition[0]).era(commit.invoked)
         if era == 0:
             return False
@@ -166,7 +165,7 @@ class _Positions:
         return before == 0 or commit.offset > reached[before - 1]
 
     def _may_be_deleted(self, commit: OffsetCommit) -> bool:
-        """Return whether a deletion of the group, asked for before the commit was stored, may have come after it."""
+        """Return whether a deletion of the group, requested before the commit was stored, may have followed it."""
         return any(
             deletion.outcome is not Outcome.OK
             or deletion.finished is None
@@ -176,7 +175,7 @@ class _Positions:
         )
 
     def _acknowledged(self, commit: OffsetCommit) -> Moment | None:
-        """When it was certainly stored for good."""
+        """Return the moment from which the commit is certainly stored."""
         if commit.outcome is not Outcome.OK:
             return None
         transaction = commit.transaction
@@ -192,16 +191,16 @@ class _Positions:
         transaction = commit.transaction
         if transaction is None or self._evidence.is_excused(transaction):
             return True
-        asked = transaction.commit_invoked
-        if asked is None or asked.order > until.order:
+        requested_at = transaction.commit_invoked
+        if requested_at is None or requested_at.order > until.order:
             return False
         return is_committed(self._evidence, transaction) is not False
 
     def _least(self, moment: Moment, stable: bool = True) -> int:
-        """What a position may not lie before at a moment.
+        """Return the lower bound of the committed offset at a moment.
 
-        The end of a transaction is answered before its markers are written, so a fetch that does not ask for stable
-        positions may be given the one before; how long is not promised.
+        EndTxn gets its response before the markers are written, so a fetch without require_stable may return the
+        previous offset for an unspecified time.
         """
         if not stable and any(commit.transaction is not None for commit in self._commits):
             return -1
@@ -213,9 +212,10 @@ class _Positions:
 
 
 def _lossy(evidence: Evidence, topic: str) -> LossyCrashes:
-    """Positions committed within transactions hang on the log of their coordinator as well.
+    """Return the crashes that may have lost committed offsets of a topic.
 
-    And when the topic has lost its tail, consumers that were beyond its end begin at an earlier position again.
+    Offsets committed within transactions also depend on the log of the transaction coordinator. If the topic has lost
+    its tail, consumers beyond its end restart from an earlier offset.
     """
     found = LossyCrashes([])
     for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic):
@@ -224,7 +224,7 @@ def _lossy(evidence: Evidence, topic: str) -> LossyCrashes:
 
 
 def _polled_to(evidence: Evidence, key: GroupPartition) -> dict[int, tuple[list[int], list[int]]]:
-    """In each era of the topic, how far a group had read a partition when: orders, and the highest position by then."""
+    """Return, for each era of the topic, a group's read progress in a partition: orders, and the highest position."""
     group, partition = key
     crashes = evidence.crashes(partition[0])
     polls: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -239,7 +239,7 @@ def _polled_to(evidence: Evidence, key: GroupPartition) -> dict[int, tuple[list[
 
 
 def _unread(evidence: Evidence, group: str, partition: Partition, committed: int) -> Iterator[Violation]:
-    """Whatever lies before the committed position was given to some member."""
+    """All records before the committed offset were returned to a member of the group."""
     ranges = sorted(
         (poll.fetch_offset, poll.next_offset) for poll in evidence.polls.get(partition, ()) if poll.group == group
     )
@@ -258,6 +258,6 @@ def _unread(evidence: Evidence, group: str, partition: Partition, committed: int
         if position < len(offsets) and offsets[position] < min(end, committed):
             yield Violation(
                 ViolationKind.UNREAD_COMMIT,
-                f"group {group} {name_of(partition)}: {committed} is committed, nobody got {offsets[position]}",
+                f"group {group} {name_of(partition)}: {committed} is committed, but no member got {offsets[position]}",
             )
             return

@@ -1,4 +1,4 @@
-"""What consumers were given: in order, without gaps, within bounds, and nothing undecided or aborted (KIP-98)."""
+"""Fetched records: in order, without gaps, within bounds, none of undecided or aborted transactions (KIP-98)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEVER = 1 << 62
 
 
 def check_polls(evidence: Evidence) -> Iterator[Violation]:
-    """Every partition by itself."""
+    """Check every partition separately."""
     for partition, polls in evidence.polls.items():
         yield from _sequence(partition, polls)
         final = FinalOrder(evidence, partition)
@@ -40,24 +40,25 @@ def _where(poll: Poll) -> str:
 
 
 def _sequence(partition: Partition, polls: list[Poll]) -> Iterator[Violation]:
-    """A poll goes on where the one before it in the same assignment stopped."""
+    """A poll begins at the end of the previous poll of the same assignment."""
     next_offsets: dict[str, int] = {}
     for poll in polls:
         expected = next_offsets.get(poll.assignment, poll.fetch_offset)
         if poll.fetch_offset != expected:
             kind = ViolationKind.POLL_ORDER if poll.fetch_offset < expected else ViolationKind.SKIPPED
-            yield Violation(kind, f"{_where(poll)} follows one that ended at {expected}")
+            yield Violation(kind, f"{_where(poll)} follows a poll that ended at {expected}")
         next_offsets[poll.assignment] = poll.next_offset
 
 
 def _bounds(poll: Poll) -> Iterator[Violation]:
     offsets = [record.offset for record in poll.records]
     if any(later <= earlier for earlier, later in pairwise(offsets)):
-        yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} gave offsets {offsets}")
+        yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} returned offsets {offsets}")
     if poll.next_offset < poll.fetch_offset or (offsets and not poll.fetch_offset <= offsets[0]):
         yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} went back to {min([poll.next_offset, *offsets])}")
     if offsets and offsets[-1] >= poll.next_offset:
-        yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} gave {offsets[-1]}, goes on at {poll.next_offset}")
+        text = f"{_where(poll)} returned {offsets[-1]}, but continues at {poll.next_offset}"
+        yield Violation(ViolationKind.POLL_ORDER, text)
     bound = poll.high_watermark
     if poll.isolation is Isolation.READ_COMMITTED:
         bound = poll.last_stable_offset
@@ -66,27 +67,27 @@ def _bounds(poll: Poll) -> Iterator[Violation]:
                 ViolationKind.BEYOND_BOUND, f"{_where(poll)}: stable up to {bound}, beyond {poll.high_watermark}"
             )
     if offsets and offsets[-1] >= bound:
-        yield Violation(ViolationKind.BEYOND_BOUND, f"{_where(poll)} gave {offsets[-1]} where {bound} is the bound")
+        yield Violation(ViolationKind.BEYOND_BOUND, f"{_where(poll)} returned {offsets[-1]}, but the bound is {bound}")
 
 
 def _isolated(evidence: Evidence, poll: Poll) -> Iterator[Violation]:
-    """Nothing of a transaction that is not committed, or was not yet asked to be when it was read."""
+    """No record of a transaction that is not committed, or whose commit was not requested before the read."""
     for record in poll.records:
         transaction = evidence.transaction_of(record.value)
         if transaction is None or evidence.is_excused(transaction):
             continue
-        text = f"{_where(poll)} gave {label_text(record.value)} at {record.offset} of {transaction.transactional_id}"
+        text = f"{_where(poll)} got {label_text(record.value)} at {record.offset} of {transaction.transactional_id}"
         if effective_outcome(transaction) is Outcome.FAILED:
             yield Violation(ViolationKind.ABORTED_READ, f"{text}, whose transaction was never committed")
             return
         assert transaction.commit_invoked is not None and poll.finished is not None
         if transaction.commit_invoked.order > poll.finished.order:
-            yield Violation(ViolationKind.DIRTY_READ, f"{text} before anybody asked to commit its transaction")
+            yield Violation(ViolationKind.DIRTY_READ, f"{text} before the commit of its transaction was requested")
             return
 
 
 class FinalOrder:
-    """The records of a partition at the end, against which a poll is held: it gives all of those in its range."""
+    """The final records of a partition, with which polls are compared: a poll returns all records in its range."""
 
     def __init__(self, evidence: Evidence, partition: Partition) -> None:
         self._evidence = evidence
@@ -98,7 +99,7 @@ class FinalOrder:
         self._crashed = len(self._crashes) or len(evidence.crashes(TRANSACTIONS_TOPIC))
 
     def skipped_by(self, poll: Poll) -> Iterator[Violation]:
-        """Records in the poll's range that it did not give. Records it gave that are not there are found by logs."""
+        """Report records in the poll's range that it did not return. `logs` reports the opposite case."""
         isolation = poll.isolation
         end = min(poll.next_offset, self._trusted_end(poll))
         if not self._is_read or end <= poll.fetch_offset:
@@ -111,7 +112,7 @@ class FinalOrder:
             if offset not in given and not self._is_late_comer(poll, offset) and not self._may_be_back(poll, record):
                 yield Violation(
                     ViolationKind.SKIPPED,
-                    f"{_where(poll)} to {poll.next_offset} left out {label_text(record.value)} at {offset}",
+                    f"{_where(poll)} to {poll.next_offset} omitted {label_text(record.value)} at {offset}",
                 )
                 return
         if not self._is_compacted and not self._crashed:
@@ -125,13 +126,13 @@ class FinalOrder:
             ):
                 yield Violation(
                     ViolationKind.LOST_WRITE,
-                    f"{_where(poll)} gave {label_text(record.value)} at {record.offset}, which the final "
-                    f"{poll.isolation.name} read did not",
+                    f"{_where(poll)} returned {label_text(record.value)} at {record.offset}, which the final "
+                    f"{poll.isolation.name} read did not return",
                 )
                 return
 
     def _trusted_end(self, poll: Poll) -> int:
-        """Up to where the log at the end is the log that was polled: all of it, unless a crash may have cut it."""
+        """Return the offset up to which the final log is the polled log: its end, unless a crash truncated it."""
         if not self._crashed:
             return _NEVER
         era = self._crashes.era(poll.invoked)
@@ -149,16 +150,16 @@ class FinalOrder:
         return self._crashes.era(sender[0].attempts[-1]) <= era
 
     def _may_be_back(self, poll: Poll, record: ReadRecord) -> bool:
-        """Return whether compaction may have removed a record before the poll, and a loss of power undone it since.
+        """Return whether compaction may have removed a record before the poll, and a power loss undone that since.
 
-        The new segments have their names durably only after the next sync of the directory.
+        The names of the new segments are durable only after the next sync of the directory.
         """
         if not self._is_compacted or not self._evidence.history.has_lost_power_since(poll.invoked):
             return False
         return self._evidence.superseding(poll.partition).get(record.key, -1) > record.offset
 
     def _is_late_comer(self, poll: Poll, offset: int) -> bool:
-        """Whether a record is of a transaction that a crash may have brought back to life."""
+        """Return whether a record is of a transaction that a crash may have reopened."""
         if poll.isolation is Isolation.READ_UNCOMMITTED:
             return False
         transaction = self._evidence.transaction_of(self._records[poll.isolation][offset].value)
@@ -166,10 +167,10 @@ class FinalOrder:
 
 
 class UndecidedTransactions:
-    """Finds polls that went past a transaction while it was certainly open.
+    """Detects polls that passed a transaction while it was certainly open.
 
-    A transaction that was committed in the end has been open from its first record until somebody asked to commit it.
-    So no reader of committed records may have come past its first record before that.
+    A committed transaction was open from its first record until its commit was requested. Until then no READ_COMMITTED
+    consumer may pass its first record.
     """
 
     def __init__(self, evidence: Evidence, partition: Partition) -> None:
@@ -193,15 +194,15 @@ class UndecidedTransactions:
         self._lowest.reverse()
 
     def passed_by(self, poll: Poll) -> Iterator[Violation]:
-        """Whether the poll ended behind the first record of a transaction that was open when it was answered."""
+        """Report a poll that ended after the first record of a transaction that was open at the response."""
         assert poll.finished is not None
         if self._crashes.era(poll.invoked) < self._crashes.last_era:
-            # What it went past was cut off, and the offsets given out again.
+            # The passed records were truncated, and their offsets reused.
             return
         offset, transactional_id = self._lowest[bisect_right(self._commits, poll.finished.order)]
         if offset < poll.next_offset and poll.next_offset > poll.fetch_offset:
             yield Violation(
                 ViolationKind.DIRTY_READ,
-                f"{_where(poll)} to {poll.next_offset} went past {offset}, where a transaction of {transactional_id} "
+                f"{_where(poll)} to {poll.next_offset} passed {offset}, where a transaction of {transactional_id} "
                 "was open",
             )

@@ -1,4 +1,4 @@
-"""Duplicates and order: an idempotent producer's records are there once, in the order it sent them (KIP-98)."""
+"""Duplicates and order: an idempotent producer's records exist once, in the order of sending (KIP-98)."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from odradek.simulation.history import Guarantee, Isolation, Partition, label_te
 
 
 def check_producers(evidence: Evidence) -> Iterator[Violation]:
-    """Every partition by itself."""
+    """Check every partition separately."""
     for partition in evidence.partitions:
         yield from _duplicates(evidence, partition)
         yield from _order(evidence, partition)
 
 
 def _duplicates(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
-    """Within one era a value lies at one offset; a plain producer's at no more offsets than it was sent."""
+    """Within an era a value has one offset; a plain producer's value has at most one offset per attempt."""
     places: dict[tuple[int, bytes], set[int]] = defaultdict(set)
     for seen in seen_in(evidence, partition, evidence.crashes(partition[0])):
         if seen.value is not None:
             places[seen.era, seen.value].add(seen.offset)
-    told = set()
+    reported = set()
     for (_, value), offsets in places.items():
         sender = evidence.senders.get(value)
-        if len(offsets) < 2 or sender is None or value in told:
+        if len(offsets) < 2 or sender is None or value in reported:
             continue
         send = sender[0]
         if send.guarantee is not Guarantee.PLAIN or len(offsets) > len(send.attempts):
-            told.add(value)
+            reported.add(value)
             yield Violation(
                 ViolationKind.DUPLICATE,
-                f"{name_of(partition)} {label_text(value)} of {send.guarantee.value} producer {send.producer} lies at "
+                f"{name_of(partition)} {label_text(value)} of {send.guarantee.value} producer {send.producer} is at "
                 f"{sorted(offsets)} after {len(send.attempts)} attempts",
             )
 
 
 def _order(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
-    """The last one seen of each producer comes before the next, in the order of sending."""
+    """The records of each producer are in the order of sending."""
     last: dict[str, tuple[tuple[int, int], bytes]] = {}
     records = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
     for offset in sorted(records):
@@ -53,7 +53,7 @@ def _order(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
         if before is not None and before[0] > place:
             yield Violation(
                 ViolationKind.REORDERED,
-                f"{name_of(partition)} offset {offset}: {label_text(value)} of {send.producer} lies behind "
+                f"{name_of(partition)} offset {offset}: {label_text(value)} of {send.producer} follows "
                 f"{label_text(before[1])}, which was sent later",
             )
         last[send.producer] = place, value

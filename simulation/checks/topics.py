@@ -1,4 +1,4 @@
-"""Topics that are deleted and created again, and records that are deleted: what is gone stays gone."""
+"""Deleted topics, also if they are created again, and deleted records do not reappear."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
 from odradek.simulation.history import CrashKind, Isolation, Moment, Outcome, Partition, name_of
-from odradek.simulation.lives import RecordDeletion
+from odradek.simulation.topic_lives import RecordDeletion
 
 _END = Moment(1 << 62, 0)
 
 
 def check_topics(evidence: Evidence) -> Iterator[Violation]:
-    """Check listings of topics, and the starts of logs."""
+    """Check listings of topics, and log start offsets."""
     yield from _listings(evidence)
     for deletion in evidence.history.topics.record_deletions:
         if deletion.outcome is Outcome.OK:
@@ -27,21 +27,21 @@ def _listings(evidence: Evidence) -> Iterator[Violation]:
             continue
         life = by_id.get(listing.topic_id)
         if life is None:
-            text = f"{listing.client} was given {listing.topic}, which nobody had created"
+            text = f"{listing.client} got {listing.topic}, which was never created"
             yield Violation(ViolationKind.FOREIGN_TOPIC, text)
         elif life.deleted is not None and _is_certain(evidence, life.deleted, listing.invoked):
-            text = f"{listing.client} was given {life.name}, which had been deleted"
+            text = f"{listing.client} got {life.name}, which had been deleted"
             yield Violation(ViolationKind.RESURRECTED, text)
 
 
 def _is_certain(evidence: Evidence, deleted: Moment, listed: Moment) -> bool:
-    """Return whether a deletion was before a listing. A store that is lost may take the memory of deletions with it."""
+    """Return whether a deletion preceded a listing. The loss of the metadata store may lose deletions."""
     losses = evidence.history.store_losses
     return deleted.order < listed.order and not any(loss.order > deleted.order for loss in losses)
 
 
 def _undone(evidence: Evidence, deletion: RecordDeletion) -> Iterator[Violation]:
-    """Find a read, asked for after the deletion was acknowledged, that begins before it."""
+    """Report a read, requested after the acknowledged deletion, that begins before its offset."""
     partition = deletion.partition
     done = deletion.finished
     assert done is not None
@@ -65,7 +65,7 @@ def _final_start(evidence: Evidence, partition: Partition) -> list[tuple[Moment,
 
 
 def _machine_crashed(evidence: Evidence, since: Moment, until: Moment) -> bool:
-    """Return whether more than the process was lost in between."""
+    """Return whether the machine crashed in between."""
     return any(
         crash.kind is not CrashKind.PROCESS_KILL and since.order < crash.moment.order < until.order
         for crash in evidence.history.crashes

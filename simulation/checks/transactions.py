@@ -1,4 +1,4 @@
-"""Transactions as they are seen at the end: all of one or nothing, and nothing of an aborted one."""
+"""Transactions in the final reads: complete or absent, and no records of aborted ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from odradek.simulation.history import (
 
 
 def check_transactions(evidence: Evidence) -> Iterator[Violation]:
-    """Every transaction of which no crash may have taken a part, and the final reads of committed records."""
+    """Check every transaction unless a crash may have lost a part of it, and the final READ_COMMITTED reads."""
     for transaction in evidence.history.transactions:
         if not evidence.is_excused(transaction):
             yield from _check(evidence, transaction)
@@ -26,7 +26,7 @@ def check_transactions(evidence: Evidence) -> Iterator[Violation]:
 
 
 def is_committed(evidence: Evidence, transaction: Transaction) -> bool | None:
-    """Whether it was committed, as far as can be told in the end; None if not at all."""
+    """Return whether a transaction is committed according to the final reads; None if they do not show it."""
     outcome = effective_outcome(transaction)
     if outcome is not Outcome.UNKNOWN:
         return outcome is Outcome.OK
@@ -56,17 +56,17 @@ def _check(evidence: Evidence, transaction: Transaction) -> Iterator[Violation]:
     who = f"transaction of {transaction.transactional_id} by {transaction.client} at {transaction.invoked.time_ms}"
     if outcome is Outcome.FAILED:
         if visible:
-            yield Violation(ViolationKind.ABORTED_READ, f"{who} was never committed, yet there is {_some(visible)}")
+            yield Violation(ViolationKind.ABORTED_READ, f"{who} was never committed, but has {_some(visible)}")
     elif visible and hidden:
         yield Violation(
-            ViolationKind.TORN_TRANSACTION, f"{who} ({outcome.value}) shows {_some(visible)} but not {_some(hidden)}"
+            ViolationKind.TORN_TRANSACTION, f"{who} ({outcome.value}) has {_some(visible)} but not {_some(hidden)}"
         )
     elif hidden and outcome is Outcome.OK:
-        yield Violation(ViolationKind.LOST_TRANSACTION, f"{who} was committed, yet there is no {_some(hidden)}")
+        yield Violation(ViolationKind.LOST_TRANSACTION, f"{who} was committed, but lacks {_some(hidden)}")
 
 
 def _final_read(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
-    """A reader of committed records gets all but those of transactions, and comes to the end of the log."""
+    """A READ_COMMITTED read returns all records outside of transactions, and reaches the end of the log."""
     committed = evidence.final_log(partition, Isolation.READ_COMMITTED)
     everything = evidence.final_log(partition, Isolation.READ_UNCOMMITTED)
     if committed is None or everything is None:
@@ -75,21 +75,21 @@ def _final_read(evidence: Evidence, partition: Partition) -> Iterator[Violation]
     if committed.end_offset < everything.high_watermark and not crashed:
         yield Violation(
             ViolationKind.HANGING_TRANSACTION,
-            f"{name_of(partition)}: last stable offset {committed.end_offset} stays behind the high watermark "
+            f"{name_of(partition)}: last stable offset {committed.end_offset} is below the high watermark "
             f"{everything.high_watermark}",
         )
     visible = evidence.final_records(partition, Isolation.READ_COMMITTED)
     for record in everything.records:
         if record.offset >= committed.end_offset:
             break
-        # This read comes second: retention may have moved the start of the log in between.
+        # This read is the second: retention may have moved the log start in between.
         is_gone = record.offset < committed.start_offset and evidence.may_be_gone(
             partition, record.offset, record.timestamp
         )
         if record.offset not in visible and not is_gone and evidence.transaction_of(record.value) is None:
             yield Violation(
                 ViolationKind.SKIPPED,
-                f"{name_of(partition)} offset {record.offset} {label_text(record.value)}: of no transaction, yet not "
+                f"{name_of(partition)} offset {record.offset} {label_text(record.value)}: non-transactional, but not "
                 "read by the final READ_COMMITTED read",
             )
     physical = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)

@@ -1,4 +1,4 @@
-"""A consumer that reads partitions it chose itself, with either isolation level, over and over."""
+"""A consumer of partitions that it assigns itself, with either isolation level."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FETCH_WITH_ZSTD: Final = (10, 18)
 
 
 class AssignedConsumer:
-    """Reads from the start or from somewhere in the middle; begins anew now and then, and asks for ends."""
+    """Reads from the start or from a random offset, restarts at random times, and lists end offsets."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class AssignedConsumer:
         await self._link.nap(random.choice((0.001, 0.02, 0.1)))
 
     def _assign(self) -> None:
-        """Take some of the partitions, each from the start or from some way before what is known of its end."""
+        """Assign some of the partitions, each from the start or from an offset before its last known end."""
         chosen = self._random.sample(self._partitions, self._random.randint(1, len(self._partitions)))
         ends = self._fetcher.high_watermarks
         positions = {
@@ -71,7 +71,7 @@ class AssignedConsumer:
         self._fetcher.assign(positions)
 
     def _out_of_range(self, partition: Partition) -> None:
-        """Only a crash that took the tail of the log can be the cause, or retention."""
+        """Report a position out of range, unless a crash that lost the tail of the log or retention explains it."""
         if not len(self._history.lossy_crashes(partition[0])) and partition[0] not in self._history.settings.aged:
             position = self._fetcher.positions[partition]
             self._history.note_odd(self.name, f"position {position} of {partition} is out of range")

@@ -1,7 +1,7 @@
-"""Batches as clients build them: every codec, and headers whose largest timestamp is not that of the records.
+"""Batches as clients build them: all codecs, and headers whose largest timestamp differs from that of the records.
 
-librdkafka with `timestamp=-1` sends base timestamp -1 under a largest timestamp of 0. Other clients send a header that
-is stale or ahead. A broker computes the largest timestamp from the records.
+librdkafka with `timestamp=-1` sends base timestamp -1 and largest timestamp 0. Other clients send a largest timestamp
+that is too low or too high. A broker computes the largest timestamp from the records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from odradek.properties import INT64_MAX
-from odradek.protocol.record_batch import ATTRIBUTES_POSITION, NO_TIMESTAMP
+from odradek.protocol.batches.record_batch import ATTRIBUTES_POSITION, NO_TIMESTAMP
 from odradek.protocol.records import Codec, build_batch, stamp_timestamps
 from odradek.simulation.history import SentRecord
 
@@ -34,7 +34,7 @@ _LARGEST: Final = _COMMON | _ABSURD
 
 
 class Packing(NamedTuple):
-    """Codec and kind of header of one producer's batches; `header` is a key of `_LARGEST`."""
+    """Codec and kind of header of a producer's batches; `header` is a key of `_LARGEST`."""
 
     codec: Codec = Codec.NONE
     header: str = "exact"
@@ -44,12 +44,12 @@ class Packing(NamedTuple):
 
 
 def draw_packing(random: Random) -> Packing:
-    """Choose how a producer packs its batches."""
+    """Draw the packing of a producer."""
     return Packing(random.choice(CODECS), random.choice(("exact", "exact", "exact", *_COMMON)))
 
 
-def draw_lying_packing(random: Random) -> Packing:
-    """Choose how a producer packs its batches whose headers are far from the truth."""
+def draw_wrong_packing(random: Random) -> Packing:
+    """Draw the packing of a producer with wrong batch headers."""
     return Packing(random.choice(CODECS), random.choice(list(_ABSURD)))
 
 

@@ -1,7 +1,7 @@
-"""A committer of offsets that live briefly: the requests say for how long, as those of old clients may.
+"""A client that commits offsets with a short retention time, which old versions of OffsetCommit can set.
 
-It commits and fetches, with time in between for the offsets to expire, deletes its group, and at times does two things
-at once over two connections.
+It commits and fetches with pauses in which offsets expire, deletes its group, and sometimes runs two operations
+concurrently over two connections.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from odradek.simulation.clients.produce import NEVER_EXPECTED
 from odradek.simulation.history import History, Outcome, Partition
 
 _LIMITS: Final = {8: (2, 4), 9: (8, 9), 10: (1, 6)}
-"""Versions whose commits carry their time, and fetches by name."""
+"""Versions with a retention time in OffsetCommit, and topic names in OffsetFetch."""
 
 
 class BriefCommitter:
-    """The only user of its group."""
+    """The only client of its group."""
 
     def __init__(self, world: World, history: History, name: str, random: Random, partition: Partition) -> None:
         self.name = name
@@ -88,9 +88,9 @@ class BriefCommitter:
         )
         topic = OffsetCommitRequestTopic(name=partition[0], partitions=[row])
         request = OffsetCommitRequest(group_id=self.name, retention_time_ms=self._retention_ms, topics=[topic])
-        outcome, error = Outcome.UNKNOWN, "no answer"
+        outcome, error = Outcome.UNKNOWN, "no response"
         try:
-            answer = await self._link.ask(request)
+            answer = await self._link.request(request)
             code = ErrorCode(answer.topics[0].partitions[0].error_code)
             error = code.name
             if code == ErrorCode.NONE:
@@ -104,11 +104,11 @@ class BriefCommitter:
         topic = OffsetFetchRequestTopics(name=self._partition[0], partition_indexes=[self._partition[1]])
         group = OffsetFetchRequestGroup(group_id=self.name, topics=[topic])
         await self._link.connection()
-        asked = self._history.moment()
-        answer: Any = (await self._link.ask(OffsetFetchRequest(groups=[group], require_stable=True))).groups[0]
+        requested_at = self._history.moment()
+        answer: Any = (await self._link.request(OffsetFetchRequest(groups=[group], require_stable=True))).groups[0]
         if answer.error_code == ErrorCode.NONE and answer.topics:
             row = answer.topics[0].partitions[0]
             if row.error_code == ErrorCode.NONE:
                 self._history.fetched(
-                    self.name, asked, self.name, self._partition, row.committed_offset, stable=True
+                    self.name, requested_at, self.name, self._partition, row.committed_offset, stable=True
                 )

@@ -1,7 +1,7 @@
-"""Read, process, write: a member of a group that copies what it reads, with its positions in the same transaction.
+"""Read-process-write: a group member that copies records and commits its offsets in the same transaction.
 
-As in KIP-447: the group's generation fences a member that has lost its partitions, the transactional id an instance
-that has been replaced. So each input is copied exactly once, whoever dies when.
+As in KIP-447, the group's generation fences a member that has lost its partitions, and the transactional id fences an
+instance that was replaced. So each input is copied exactly once, whichever instance dies at any time.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ from typing import Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients import membership as groups
 from odradek.simulation.clients.fetching import Fetcher, OutOfRange
 from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
-from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, Membership
+from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, FencedMember, Membership
 from odradek.simulation.clients.offsets import fetch_committed
-from odradek.simulation.clients.transactions import GROUP_ERRORS, Fenced, Flow, MustAbort, TransactionalSession
+from odradek.simulation.clients.transaction_session import (
+    GROUP_ERRORS,
+    FencedProducer,
+    Flow,
+    MustAbort,
+    TransactionalSession,
+)
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Copy, History, Isolation, Partition, ReadRecord, SentRecord, copied_value
 
 _OFFSET_FETCH = {9: (7, 10)}
-"""Versions that can ask for stable positions."""
+"""Versions with require_stable."""
 _RECORDS_A_WRITE: Final = 4
 
 
 class Copier:
-    """One instance after another under one transactional id, until the world ends."""
+    """A sequence of instances with one transactional id, until the world ends."""
 
     def __init__(
         self, world: World, history: History, name: str, random: Random, job: Copy, flow: Flow
@@ -48,8 +53,8 @@ class Copier:
             instance = self._instance(f"{self.name}#{number}")
             try:
                 await instance.run()
-            except (ClientDied, GaveUp, Fenced, groups.Fenced) as end:
-                self._history.say(f"{self.name}#{number}", f"ends: {type(end).__name__} {end}")
+            except (ClientDied, GaveUp, FencedProducer, FencedMember) as end:
+                self._history.note(f"{self.name}#{number}", f"ends: {type(end).__name__} {end}")
             instance.end()
             if self._world.is_ending:
                 return
@@ -65,7 +70,7 @@ class Copier:
 
 
 class _Instance:
-    """A copier from its start to its end."""
+    """One instance, from its start to its end."""
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class _Instance:
         self._fetcher = fetcher
 
     async def run(self) -> None:
-        """Copy until the world ends. Raises whatever ends an instance."""
+        """Copy until the world ends. Raises the exception that ends the instance."""
         await self._session.start()
         chance = self._random.choice((0.0, 0.003, 0.02))
         self._link.chance_of_death = self._session.link.chance_of_death = chance
@@ -101,12 +106,12 @@ class _Instance:
         await self._membership.leave()
 
     def end(self) -> None:
-        """Close everything; an open transaction stays open."""
+        """Close all connections; an open transaction stays open."""
         self._session.abandon()
         self._link.close()
 
     async def _rewind(self, owned: Sequence[Partition]) -> None:
-        """Go on from the committed positions, once no transaction may change them any more."""
+        """Continue from the committed offsets, once no open transaction can change them."""
         positions = {}
         if owned:
             committed = await fetch_committed(self._link, self._job.group, owned)
@@ -114,7 +119,7 @@ class _Instance:
         self._fetcher.assign(positions)
 
     async def _step(self, owned: Sequence[Partition]) -> bool:
-        """Copy what one poll gives; False if it is time to join again."""
+        """Copy the records of one poll; return False if the member has to rejoin."""
         try:
             code = await self._membership.heartbeat()
             if code == ErrorCode.REBALANCE_IN_PROGRESS or code in LOST_MEMBERSHIP:
@@ -137,7 +142,7 @@ class _Instance:
     async def _copy(
         self, owned: Sequence[Partition], records: Sequence[tuple[Partition, ReadRecord]], moved: dict[Partition, int]
     ) -> bool:
-        """One transaction; False if the group has moved on meanwhile."""
+        """Copy in one transaction; return False if the group has a new generation."""
         session = self._session
         session.begin()
         try:
@@ -149,10 +154,10 @@ class _Instance:
             )
             await self._perhaps_sleep()
             if self._random.random() < 0.1:
-                raise MustAbort("of its own accord")
+                raise MustAbort("voluntarily")
             await session.commit()
         except MustAbort as reason:
-            self._link.history.say(self._link.name, f"aborts: {reason}")
+            self._link.history.note(self._link.name, f"aborts: {reason}")
             await session.abort()
             if str(reason) in {code.name for code in GROUP_ERRORS}:
                 self._membership.forget(ErrorCode[str(reason)])
@@ -161,7 +166,7 @@ class _Instance:
         return True
 
     def _outputs(self, records: Sequence[tuple[Partition, ReadRecord]]) -> dict[Partition, list[SentRecord]]:
-        """The copies, those of one input partition in one output partition and in their order."""
+        """Return the copies by output partition; those of one input partition stay together and in order."""
         outputs: dict[Partition, list[SentRecord]] = {}
         for source, record in records:
             assert record.value is not None
@@ -171,14 +176,14 @@ class _Instance:
         return outputs
 
     async def _perhaps_sleep(self) -> None:
-        """Long enough to lose the partitions, or to have the transaction time out."""
+        """Sometimes sleep long enough to lose the partitions, or to let the transaction time out."""
         if self._random.random() < 0.03 and not self._world.is_ending:
             await self._world.sleep(self._random.choice((0.1, 0.5, 2.0)))
 
     def _out_of_range(self, partition: Partition) -> bool:
         history = self._link.history
         if not len(history.lossy_crashes(partition[0])):
-            history.note_odd(self._link.name, f"position {self._fetcher.positions[partition]} of {partition} is gone")
+            history.note_odd(self._link.name, f"{self._fetcher.positions[partition]} is out of range in {partition}")
         positions = self._fetcher.positions | {partition: 0}
         self._fetcher.assign(positions)
         return True

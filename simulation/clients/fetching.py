@@ -1,4 +1,4 @@
-"""Reading partitions as Kafka's consumer does: positions, fetch sessions (KIP-227), aborted transactions (KIP-98)."""
+"""Fetches as in Kafka's consumer: positions, fetch sessions (KIP-227), aborted transactions (KIP-98)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, Final
 
-from odradek.protocol.compression import CompressionError
+from odradek.protocol.batches.compression import CompressionError
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import (
     FetchRequest,
@@ -29,7 +29,7 @@ from odradek.simulation.clients.produce import NEVER_EXPECTED
 from odradek.simulation.history import History, Isolation, Moment, Partition, Poll, ReadRecord, name_of
 
 _NOWHERE: Final = -1
-"""As the position that a session knows: whatever it knows, the partition is to be named again."""
+"""Position in a session that forces the partition into the next request."""
 _SESSION_ERRORS: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -39,8 +39,8 @@ _SESSION_ERRORS: Final = frozenset(
 )
 
 
-class OutOfRange(Exception):  # noqa: N818 - what happened
-    """A position lies outside of the log."""
+class OutOfRange(Exception):  # noqa: N818 - an event, not a programming error
+    """A position outside of the log."""
 
     def __init__(self, partition: Partition) -> None:
         super().__init__(name_of(partition))
@@ -48,7 +48,7 @@ class OutOfRange(Exception):  # noqa: N818 - what happened
 
 
 class Fetcher:
-    """Reads some partitions from positions of its own. Polls between two calls of `assign` belong together."""
+    """Reads partitions from its positions. Polls between two calls of `assign` are one assignment."""
 
     def __init__(
         self,
@@ -74,23 +74,23 @@ class Fetcher:
         self._most_bytes = most_bytes or random.choice((1, 300, 3_000, 1_000_000))
 
     def assign(self, positions: dict[Partition, int]) -> None:
-        """Read these partitions from these positions from now on."""
-        # Counted, as a group that a loss of power took begins again with the same generation.
+        """Set the partitions to read, with their positions."""
+        # Counted here, because a group that was lost in a power loss restarts with the same generation.
         self._assignments += 1
         self.positions = dict(positions)
         self.high_watermarks = {}
 
     async def poll(self, max_wait_ms: int) -> list[tuple[Partition, ReadRecord]]:
-        """The records of one fetch. Raises ConnectionLost and OutOfRange."""
+        """Return the records of one fetch. Raises ConnectionLost and OutOfRange."""
         topic_ids = await self._link.topic_ids(list(dict.fromkeys(topic for topic, _ in self.positions)))
         request = self._request(topic_ids, max_wait_ms)
         try:
-            # Connecting may take until after a crash, and what is asked then is asked of the broker's next life.
+            # A connection may be established after a crash only; then the request goes to the broker's next life.
             await self._link.connection()
             started = self._history.moment()
-            response = await self._link.ask(request)
+            response = await self._link.request(request)
         except ConnectionLost:
-            # The broker may not have seen the request: the session's epoch is not known any more.
+            # The broker may not have received the request, so the session epoch is unknown.
             self._forget_session()
             raise
         if not self._keep_session(response):
@@ -144,7 +144,7 @@ class Fetcher:
         return list(topics.values())
 
     def _keep_session(self, response: Any) -> bool:
-        """Follow the session; False if it is over and the fetch has to be repeated."""
+        """Update the session; return False if it has ended and the fetch has to be repeated."""
         if response.error_code in _SESSION_ERRORS:
             self._forget_session()
             return False
@@ -162,10 +162,10 @@ class Fetcher:
         self._in_session = {}
 
     def _take(self, started: Moment, partition: Partition, row: Any) -> Iterable[tuple[Partition, ReadRecord]]:
-        """What an answer for one partition gives, which moves its position."""
+        """Return the records in the response for a partition, and advance its position."""
         start = self.positions.get(partition)
         if start is None:
-            self._history.note_odd(self._link.name, f"Fetch answered {name_of(partition)}, which was not asked for")
+            self._history.note_odd(self._link.name, f"Fetch returned {name_of(partition)}, which was not requested")
             return []
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._forget_session()
@@ -174,7 +174,7 @@ class Fetcher:
             if row.error_code not in RETRIABLE or row.error_code in NEVER_EXPECTED:
                 name = ErrorCode(row.error_code).name
                 self._history.note_odd(self._link.name, f"Fetch of {name_of(partition)} at {start}: {name}")
-            # Asked for again, also within a session, since the session may have passed it by.
+            # Requested again even within a session, since the session may have skipped it.
             self._in_session[partition] = _NOWHERE
             return []
         self.high_watermarks[partition] = row.high_watermark
@@ -204,7 +204,7 @@ class Fetcher:
         return [(partition, record) for record in records]
 
     def _read(self, row: Any, start: int) -> tuple[list[ReadRecord], int]:
-        """The records an application gets, and the position behind them."""
+        """Return the records for the application, and the position after them."""
         aborted = row.aborted_transactions or ()
         beginnings = sorted(((one.first_offset, one.producer_id) for one in aborted), reverse=True)
         hides = self.isolation is Isolation.READ_COMMITTED

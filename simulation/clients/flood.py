@@ -1,7 +1,7 @@
-"""A client that sends many requests without reading a response, over many connections, and then reads them all.
+"""A client that pipelines many requests over many connections before it reads a response.
 
-Every request is answered once and in its order, which the connection itself checks; what was produced over one
-connection lies in the log in the order of the requests.
+Every request gets one response, in order, which the connection checks. Batches that were produced over one connection
+are in the log in the order of the requests.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
 _MOST_PRODUCED: Final = 15
-"""Of the requests over one connection: what is written has to be read, and judged, by others."""
+"""Maximum number of Produce requests per connection, which limits the work of readers and of the checker."""
 
 
 class _Sent(NamedTuple):
-    """A request under way; `send` if it is a Produce."""
+    """A request in flight; `send` is set for Produce."""
 
     answer: Deferred[Any]
     send: Send | None
 
 
 def _lost(failure: Any) -> None:
-    """There will be no response."""
+    """Ignore a lost response."""
     failure.trap(ConnectionLost)
 
 
 class Flood:
-    """Floods the broker now and then, until the world ends."""
+    """Floods the broker at random times, until the world ends."""
 
     def __init__(
         self, world: World, history: History, name: str, random: Random, partitions: Sequence[Partition]
@@ -80,7 +80,7 @@ class Flood:
         self._link.close()
 
     async def _flood(self) -> None:
-        """Over several connections at the same time; what one of them does not read holds up no other."""
+        """Flood several connections concurrently; a connection that is not read must not block the others."""
         await self._link.topic_ids([topic for topic, _ in self._partitions])
         floods = []
         try:
@@ -101,7 +101,7 @@ class Flood:
                 await self._link.nap(0.001)
         await self._link.nap(random.choice((0.0, 0.01, 0.3, 2.0)))
         if random.random() < 0.15:
-            # It goes without having read anything.
+            # The client closes without having read anything.
             connection.close()
         else:
             connection.read_again()
@@ -126,7 +126,7 @@ class Flood:
         return answer
 
     async def _read(self, sent: Sequence[_Sent]) -> None:
-        """Take the answers in the order of the requests; None is one that will not come."""
+        """Process the responses in the order of the requests; None is a lost response."""
         last_offsets: dict[Partition, int] = {}
         for answer, send in sent:
             response = await answer
@@ -149,11 +149,11 @@ class Flood:
         if produced.base_offset <= last_offsets.get(send.partition, -1):
             self._history.note_odd(
                 self.name,
-                f"a request was written at {produced.base_offset}, before an earlier one of the same connection",
+                f"a batch was appended at {produced.base_offset}, before an earlier batch of the same connection",
             )
         last_offsets[send.partition] = produced.base_offset
 
-    # What needs no answer but its own
+    # Requests that depend on no earlier response
 
     def _fetch(self) -> FetchRequest:
         topic, index = self._random.choice(self._partitions)
@@ -161,7 +161,7 @@ class Flood:
         row = FetchRequestFetchPartition(
             partition=index, fetch_offset=self._random.choice((0, 0, 1 << 40)), partition_max_bytes=10_000
         )
-        # Of an offset far ahead comes OFFSET_OUT_OF_RANGE, at once; the others wait at the end of an empty partition.
+        # An offset far ahead returns OFFSET_OUT_OF_RANGE at once; the others wait at the end of an empty partition.
         return FetchRequest(
             max_wait_ms=self._random.choice((0, 0, 20)),
             min_bytes=1,

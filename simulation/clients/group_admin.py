@@ -1,4 +1,4 @@
-"""An administrator who deletes groups of consumers, which succeeds while they have no members (KIP-229)."""
+"""An administrator that deletes consumer groups, which succeeds while they have no members (KIP-229)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _REFUSALS: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_
 
 
 async def delete_group(link: Link, group: str) -> None:
-    """Delete a group, once. Nothing is raised: the history has the outcome."""
+    """Try once to delete a group. Raises nothing; the history has the outcome."""
     try:
         await link.connection()
         deletion = link.history.begin_group_deletion(link.name, group)
     except ConnectionLost:
         return
-    outcome, error = Outcome.UNKNOWN, "no answer"
+    outcome, error = Outcome.UNKNOWN, "no response"
     try:
-        answer = await link.ask(DeleteGroupsRequest(groups_names=[group]))
+        answer = await link.request(DeleteGroupsRequest(groups_names=[group]))
         code = ErrorCode(answer.results[0].error_code)
         error = code.name
         if code == ErrorCode.NONE:
@@ -39,7 +39,7 @@ async def delete_group(link: Link, group: str) -> None:
 
 
 class GroupAdmin:
-    """Tries to delete one of the groups now and then, until the world ends."""
+    """Tries to delete one of the groups at random times, until the world ends."""
 
     def __init__(self, world: World, history: History, name: str, random: Random, groups: Sequence[str]) -> None:
         self.name = name

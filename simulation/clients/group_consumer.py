@@ -1,4 +1,4 @@
-"""A consumer in a group: reads what it is assigned from where the group committed, and commits as it goes."""
+"""A consumer in a group: reads its assigned partitions from the committed offsets, and commits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.fetching import Fetcher, OutOfRange
 from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
-from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, STATIC_LIMITS, Fenced, Membership
+from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, STATIC_LIMITS, FencedMember, Membership
 from odradek.simulation.clients.offsets import commit, fetch_committed
 from odradek.simulation.history import History, Isolation, Partition
 
 
 class GroupConsumer:
-    """One member after another, until the world ends; a static one (KIP-345) keeps its instance id."""
+    """A sequence of members, until the world ends; static members (KIP-345) keep the instance id."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class GroupConsumer:
             fetcher = Fetcher(link, self._history, self._random, self._isolation, self._group)
             try:
                 await _Member(self._world, self._random, link, membership, fetcher).run()
-            except (ClientDied, GaveUp, Fenced) as end:
-                self._history.say(link.name, f"ends: {type(end).__name__}")
+            except (ClientDied, GaveUp, FencedMember) as end:
+                self._history.note(link.name, f"ends: {type(end).__name__}")
             link.close()
             if self._world.is_ending:
                 return
@@ -72,7 +72,7 @@ class _Member:
         self._polls = 0
 
     async def run(self) -> None:
-        """Join again and again, and read in between."""
+        """Join, read, and rejoin."""
         link = self._link
         link.chance_of_death = self._random.choice((0.0, 0.003, 0.02))
         while not self._world.is_ending and self._polls < self._leaves_after:
@@ -84,7 +84,7 @@ class _Member:
         await self._membership.leave()
 
     async def _begin(self, owned: list[Partition]) -> None:
-        """Start a generation from the committed positions."""
+        """Start a generation from the committed offsets."""
         positions = {}
         if owned:
             self._committed = await fetch_committed(self._link, self._membership.group, owned)
@@ -92,7 +92,7 @@ class _Member:
         self._fetcher.assign(positions)
 
     async def _step(self) -> bool:
-        """One round of heartbeat, poll and perhaps commit; False if it is time to join again."""
+        """Send a heartbeat, poll, and sometimes commit; return False if the member has to rejoin."""
         random = self._random
         try:
             code = await self._membership.heartbeat()
@@ -112,14 +112,14 @@ class _Member:
         if random.random() < self._commit_chance and not await self._commit():
             return False
         if random.random() < 0.01:
-            # Long enough to be thrown out of the group, and then to go on as if nothing had happened.
+            # Long enough to be removed from the group; the member then continues as if it were still in it.
             await self._link.nap(self._membership.session_timeout_ms / 1000 * random.uniform(0.5, 2.0))
             return random.random() < 0.5 or await self._commit()
         await self._link.nap(random.choice((0.005, 0.02, 0.1)))
         return True
 
     async def _commit(self) -> bool:
-        """Commit what has moved; False if the group says that it is time to join again."""
+        """Commit the positions that have changed; return False if the member has to rejoin."""
         moved = {
             partition: position
             for partition, position in self._fetcher.positions.items()
@@ -139,6 +139,6 @@ class _Member:
     def _out_of_range(self, partition: Partition) -> bool:
         history = self._link.history
         if not len(history.lossy_crashes(partition[0])):
-            history.note_odd(self._link.name, f"position {self._fetcher.positions[partition]} of {partition} is gone")
+            history.note_odd(self._link.name, f"{self._fetcher.positions[partition]} is out of range in {partition}")
         self._fetcher.assign(self._fetcher.positions | {partition: 0})
         return True

@@ -1,6 +1,6 @@
-"""A producer of batches that a broker must refuse, one of each kind that broken or hostile clients send.
+"""A producer of invalid batches as defective or hostile clients send them; a broker must reject all of them.
 
-Whatever the answer, or without one, nothing of them may ever be read.
+Whatever the response, none of their records may ever be read.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from struct import Struct
 from typing import Final
 
 from odradek.properties import INT32_MAX, INT64_MAX
-from odradek.protocol.compression import compress
-from odradek.protocol.crc import crc32c
+from odradek.protocol.batches.compression import compress
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
 from odradek.protocol.records import Codec
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.batches import Packing, batch_of
@@ -31,14 +31,14 @@ _CONTROL, _LOG_APPEND_TIME, _UNKNOWN_CODEC = 0x20, 0x08, 0x07
 _DAYS_MS: Final = 3 * 86_400_000
 _EMPTY_RECORD: Final = bytes((12, 0, 0, 0, 1, 1, 0))
 _NOBODY: Final = 1 << 40
-"""A producer id that no broker gives out."""
+"""A producer id that no broker allocates."""
 
 Records = Sequence[SentRecord]
 Spoil = Callable[[Records, Random], bytes]
 
 
 def _patched(records: Records, *patches: tuple[int, str, int], packing: Packing | None = None) -> bytes:
-    """The batch with fields overwritten, each by position and format, under a checksum that is right again."""
+    """Return the batch with some fields overwritten, each by position and format, and a correct checksum."""
     batch = bytearray(batch_of(records, packing or Packing()))
     for position, layout, value in patches:
         Struct(">" + layout).pack_into(batch, position, value)
@@ -47,7 +47,7 @@ def _patched(records: Records, *patches: tuple[int, str, int], packing: Packing 
 
 
 def _resized(batch: bytes) -> bytes:
-    """The batch under the length that it has."""
+    """Return the batch with its length field corrected."""
     out = bytearray(batch)
     Struct(">i").pack_into(out, _LENGTH, len(out) - _LENGTH - 4)
     Struct(">I").pack_into(out, CRC_POSITION, crc32c(bytes(out[ATTRIBUTES_POSITION:])))
@@ -55,7 +55,7 @@ def _resized(batch: bytes) -> bytes:
 
 
 def _in_future(records: Records, first: int = 0) -> list[SentRecord]:
-    """The records, those from a number on days ahead of their time."""
+    """Return the records, from `first` on with timestamps days in the future."""
     return [
         record._replace(timestamp=record.timestamp + _DAYS_MS) if number >= first else record
         for number, record in enumerate(records)
@@ -68,7 +68,7 @@ def _compressed_garbage(records: Records, random: Random) -> bytes:
 
 
 def _far_fewer_than_counted(records: Records, random: Random) -> bytes:
-    """So many records that the broker checks them in steps."""
+    """Return a batch of so many records that the broker checks them in steps."""
     count = random.choice((20_000, 200_000, 3_000_000))
     header = _patched(
         records, (_COUNT, "i", count), (_LAST_DELTA, "i", count - 1), (ATTRIBUTES_POSITION, "h", Codec.ZSTD)
@@ -119,7 +119,7 @@ KINDS: Final[dict[str, Spoil]] = {
         (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp),
     ),
 }
-"""What is wrong, and what makes it of sound records. The topic has CreateTime."""
+"""Kinds of errors, each with a function that makes an invalid batch of valid records. The topic has CreateTime."""
 
 LIES: Final[dict[str, Spoil]] = {
     "two thousand million records counted": lambda records, random: _patched(
@@ -143,11 +143,11 @@ LIES: Final[dict[str, Spoil]] = {
     "a length beyond the batch": lambda records, random: _patched(records, (_LENGTH, "i", INT32_MAX)),
     "a negative length": lambda records, random: _patched(records, (_LENGTH, "i", -1)),
 }
-"""As `KINDS`: counts, deltas and lengths that have nothing to do with what is there."""
+"""As `KINDS`: counts, deltas and lengths that contradict the contents."""
 
 
 class HostileProducer:
-    """Sends a bad batch now and then, until the world ends."""
+    """Sends an invalid batch at random times, until the world ends."""
 
     def __init__(
         self,
@@ -185,9 +185,9 @@ class HostileProducer:
         request = await produce_request(self._link, {partition: batch}, -1)
         send = history.begin_send(self.name, partition, self.name, Guarantee.PLAIN, records)
         history.attempt_send(send, kind)
-        error = "no answer"
+        error = "no response"
         try:
-            answer = await self._link.ask(request)
+            answer = await self._link.request(request)
             code = answer.responses[0].partition_responses[0].error_code
             error = ErrorCode(code).name
             if code == ErrorCode.NONE:

@@ -1,8 +1,8 @@
-"""An idempotent producer: up to five requests in flight, and retries under the same sequence numbers (KIP-98, KIP-360).
+"""An idempotent producer: up to five requests in flight, and retries with the same sequence numbers (KIP-98, KIP-360).
 
-After a lost connection everything unanswered is sent again, in order. An error in the middle makes the ones behind it
-fail as out of order; then, too, all are sent again, once the last answer has come. If the broker does not know the
-sequence before the first of them, which a power loss may cause, the partition starts at 0 in a new epoch.
+After a lost connection all batches without a response are sent again, in order. An error of one batch makes the
+following ones fail as out of order; then, too, all are sent again after the last response. If the broker lacks the
+sequence before the first of them, which a power loss may cause, the partition restarts at sequence 0 in a new epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_ATTEMPTS: Final = 60
 
 
 class _Batch:
-    """A batch that is not settled yet, under the identity with which it is sent."""
+    """A batch without a final outcome, with the producer id, epoch and sequence with which it is sent."""
 
     __slots__ = ("answer", "epoch", "is_doubtful", "producer_id", "send", "sequence")
 
@@ -43,7 +43,7 @@ class _Batch:
 
 
 class IdempotentProducer:
-    """One instance after another, until the world ends; each takes a producer id of its own."""
+    """A sequence of instances, until the world ends; each has its own producer id."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class IdempotentProducer:
             try:
                 await instance.run()
             except (ClientDied, GaveUp):
-                self._history.say(self.name, "starts again")
+                self._history.note(self.name, "starts again")
             instance.end()
             if self._world.is_ending:
                 return
 
 
 class _Instance:
-    """A producer from its start to its end."""
+    """One instance, from its start to its end."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _Instance:
         self._queue: deque[_Batch] = deque()
 
     async def run(self) -> None:
-        """Send until the world ends or this instance dies."""
+        """Send until the world or this instance ends."""
         await self._take_producer_id()
         sent = attempt = 0
         while self._queue or not self._world.is_ending:
@@ -119,7 +119,7 @@ class _Instance:
                 await self._send_unsent()
                 is_progress = await self._settle_first()
             except ConnectionLost:
-                self._forget_answers()
+                self._discard_responses()
                 is_progress = False
             attempt = 0 if is_progress else attempt + 1
             if attempt > _MOST_ATTEMPTS:
@@ -129,7 +129,7 @@ class _Instance:
             await self._link.nap(self._pause_s * self._random.random() + 0.002)
 
     def end(self) -> None:
-        """Nothing more will be learnt of what is not settled."""
+        """End the instance; batches without a final outcome become UNKNOWN."""
         self._link.close()
         for batch in self._queue:
             self._history.end_send(batch.send, Outcome.UNKNOWN)
@@ -137,16 +137,16 @@ class _Instance:
 
     async def _take_producer_id(self) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        response = await self._link.ask_until(lambda: request, lambda answer: int(answer.error_code))
+        response = await self._link.request_until(lambda: request, lambda answer: int(answer.error_code))
         if response.error_code != ErrorCode.NONE:
             self._history.note_odd(self._name, f"InitProducerId: error {response.error_code}")
             raise GaveUp(self._name)
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._first_epoch = self._epoch
-        self._history.say(self._name, f"is producer {self._producer_id} epoch {self._epoch}")
+        self._history.note(self._name, f"is producer {self._producer_id} epoch {self._epoch}")
 
     def _enqueue(self) -> None:
-        """A new batch. A partition takes on a new epoch only when nothing of the old one is under way."""
+        """Add a new batch. A partition changes to a new epoch only when no batch of the old epoch is in flight."""
         partition = self._random.choice(self._partitions)
         current = self._producer_id, self._epoch
         if self._identity.get(partition) != current and all(
@@ -160,7 +160,7 @@ class _Instance:
         self._next_sequence[partition] += len(records)
 
     async def _send_unsent(self) -> None:
-        """Send what is not under way, in order, over one connection."""
+        """Send the batches that are not in flight, in order, over one connection."""
         for batch in self._queue:
             if batch.answer is None:
                 identity = batch.producer_id, batch.epoch, batch.sequence
@@ -168,14 +168,14 @@ class _Instance:
                 request = await produce_request(self._link, {batch.send.partition: data}, -1)
                 connection = await self._link.connection()
                 if any(other.answer is not None and other.answer.called for other in self._queue):
-                    # Something has been answered, perhaps by the end of the connection: that is looked at first.
+                    # A response or the end of the connection has arrived and is processed first.
                     return
                 self._history.attempt_send(batch.send, f"identity {identity} {self._packing}")
                 batch.answer = self._link.send(request, connection)
                 batch.answer.addErrback(lambda failure: failure.value)
 
     async def _settle_first(self) -> bool:
-        """Wait for the first answer; whether a batch is settled by it. Raises ConnectionLost."""
+        """Wait for the first response; return whether it settles a batch. Raises ConnectionLost."""
         if not self._queue:
             return True
         first = self._queue[0]
@@ -189,7 +189,7 @@ class _Instance:
         await self._drain()
         if answer.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if first.sequence != self._acknowledged[first.send.partition]:
-                # The broker has what came later: it has forgotten this batch, or it lost it alone. Nobody can tell.
+                # The broker has later batches: it has either no state of this batch left, or lost this batch alone.
                 raise GaveUp(self._name)
             self._begin_epoch(first)
         elif answer.code not in RETRIABLE:
@@ -215,7 +215,7 @@ class _Instance:
         self._acknowledged[batch.send.partition] = max(end, self._acknowledged[batch.send.partition])
 
     async def _drain(self) -> None:
-        """Wait for all answers under way and settle what succeeded."""
+        """Wait for all responses in flight and settle the successful batches."""
         kept: deque[_Batch] = deque()
         for batch in self._queue:
             answer = None
@@ -227,21 +227,21 @@ class _Instance:
                 kept.append(batch)
                 batch.is_doubtful |= answer is not None and answer.code not in NOT_WRITTEN
         self._queue = kept
-        self._forget_answers(is_lost=False)
+        self._discard_responses(is_lost=False)
 
     def _begin_epoch(self, first: _Batch) -> None:
-        """The broker has lost what came before: start the partition at sequence 0 in the next epoch.
+        """Restart the partition at sequence 0 in the next epoch, since the broker has lost earlier batches.
 
-        Out of order means that the batch is not there, hence nothing behind it either. Batches for other partitions
+        An out-of-order error implies that neither the batch nor a later one is in the log. Batches for other partitions
         keep their epoch until they are settled.
         """
         partition = first.send.partition
-        # No crash makes a partition know a producer that has not written to it.
+        # No crash gives a partition state of a producer that has not written to it.
         is_first = self._epoch == first.epoch == self._first_epoch and first.sequence == 0
         if is_first or (first.sequence > 0 and not len(self._history.lossy_crashes(partition[0]))):
             self._history.note_odd(self._name, f"sequence {first.sequence} is out of order in {partition}")
         self._epoch += 1
-        self._history.say(self._name, f"begins epoch {self._epoch}")
+        self._history.note(self._name, f"begins epoch {self._epoch}")
         self._identity[partition] = self._producer_id, self._epoch
         self._acknowledged[partition] = sequence = 0
         for batch in self._queue:
@@ -250,8 +250,8 @@ class _Instance:
                 sequence += len(batch.send.records)
         self._next_sequence[partition] = sequence
 
-    def _forget_answers(self, is_lost: bool = True) -> None:
-        """All that is queued is to be sent again."""
+    def _discard_responses(self, is_lost: bool = True) -> None:
+        """Mark all queued batches to be sent again."""
         for batch in self._queue:
             batch.is_doubtful |= is_lost and batch.answer is not None
             batch.answer = None

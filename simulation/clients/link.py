@@ -1,4 +1,4 @@
-"""A client's way to the broker: one connection that is made again when it breaks, and the versions it speaks."""
+"""A client's connection to the broker, which reconnects when it breaks, and the client's API versions."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ RETRIABLE: Final = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Errors after which a client of Kafka's asks again, in a while."""
+"""Errors after which Kafka's clients retry."""
 
 GROUP, TRANSACTION = 0, 1
 _PRODUCE, _METADATA, _FIND_COORDINATOR = 0, 3, 10
-_PATIENCE_S: Final = 40.0
-"""How long a client goes on asking when the faults are over."""
+_RETRY_LIMIT_S: Final = 40.0
+"""Limit of retries after the end of the faults."""
 
 
-class ClientDied(Exception):  # noqa: N818 - what happened
-    """The client's process ended in the midst of something; its connection is gone."""
+class ClientDied(Exception):  # noqa: N818 - an event, not a programming error
+    """The end of the client's process during an operation; its connection is closed."""
 
 
-class GaveUp(Exception):  # noqa: N818 - what happened
-    """No answer of use for as long as a client waits."""
+class GaveUp(Exception):  # noqa: N818 - an event, not a programming error
+    """No usable response within the client's time limit."""
 
 
 class Versions:
-    """The version of each API that a client speaks: the newest, or any; always the same in the life of a client."""
+    """The API versions of a client: the newest or random ones, fixed for the client's life."""
 
     def __init__(self, random: Random, limits: dict[int, tuple[int, int]] | None = None) -> None:
         self._random = random
@@ -64,7 +64,7 @@ class Versions:
         self._chosen: dict[int, int] = {}
 
     def of(self, message: Message) -> int:
-        """The version in which to send a request."""
+        """Return the version of a request."""
         key = message.api_key
         chosen = self._chosen.get(key)
         if chosen is None:
@@ -80,9 +80,9 @@ class Versions:
 
 
 class Link:
-    """The connection of one client. Requests go over whichever is open; a broken one is made anew by the next request.
+    """The connection of a client. After it breaks, the next request connects again.
 
-    `chance_of_death` is how often a client dies right after it has sent a request, which then may or may not arrive.
+    `chance_of_death` is the probability that a client dies after it has sent a request, which may or may not arrive.
     """
 
     def __init__(self, world: World, history: History, name: str, random: Random, versions: Versions) -> None:
@@ -97,44 +97,44 @@ class Link:
         self._lookups: dict[tuple[str, int], FindCoordinatorRequest] = {}
 
     async def connection(self) -> ClientConnection:
-        """One that was open a moment ago. Raises ConnectionLost."""
+        """Return an open connection. Raises ConnectionLost."""
         if self._connection is None or self._connection.is_lost:
             self._connection = None
             connection = await self.world.connect()
             if connection.is_lost:
-                raise ConnectionLost("the connection was lost at once")
+                raise ConnectionLost("the connection was lost immediately")
             self._connection = connection
         return self._connection
 
     def send(self, message: Message, connection: ClientConnection) -> Deferred[Any]:
-        """Send on a connection known to be open; more may be sent before the answer comes."""
+        """Send a request on an open connection; requests can be pipelined."""
         return connection.request(message, self.versions.of(message), client_id=self.name)
 
-    async def ask(self, message: Message) -> Any:
-        """The response. Raises ConnectionLost, and ClientDied by chance."""
+    async def request(self, message: Message) -> Any:
+        """Send a request and return its response. Raises ConnectionLost, and at random ClientDied."""
         connection = await self.connection()
         answer = self.send(message, connection)
         if self.chance_of_death and not self.world.is_ending and self.random.random() < self.chance_of_death:
             answer.addErrback(lambda failure: failure.value)
             await self.nap(self.random.choice((0.0, 0.001, 0.02)))
             self.close()
-            self.history.say(self.name, "dies")
+            self.history.note(self.name, "dies")
             raise ClientDied(self.name)
         return await answer
 
-    async def ask_until(
+    async def request_until(
         self, make: Callable[[], Message], code_of: Callable[[Any], int], retriable: frozenset[ErrorCode] = RETRIABLE
     ) -> Any:
-        """Ask until the answer's code is none of the retriable ones. Raises GaveUp if that takes too long.
+        """Repeat a request until its error code is not retriable. Raises GaveUp after the time limit.
 
-        For requests that may be repeated without harm.
+        For requests that are safe to repeat.
         """
         healthy_since_s: float | None = None
         for attempt in count():
             try:
-                # What is made notes when it is asked, which is not before there is a connection.
+                # `make` records the time of the request, so it is called only once there is a connection.
                 await self.connection()
-                response = await self.ask(make())
+                response = await self.request(make())
             except ConnectionLost:
                 await self.back_off(attempt)
                 continue
@@ -146,33 +146,33 @@ class Link:
                 await self._find_coordinators_again()
             if healthy_since_s is None and self.world.is_ending:
                 healthy_since_s = self.world.clock.seconds()
-            if healthy_since_s is not None and self.world.clock.seconds() > healthy_since_s + _PATIENCE_S:
+            if healthy_since_s is not None and self.world.clock.seconds() > healthy_since_s + _RETRY_LIMIT_S:
                 break
         self._give_up(f"gave up on {type(make()).__name__}")
         raise GaveUp(self.name)
 
     async def _find_coordinators_again(self) -> None:
-        """Ask once for each coordinator that was found: its topic may be gone with the metadata store."""
+        """Find the coordinators again: their internal topics may have been lost with the metadata store."""
         for request in self._lookups.values():
             with suppress(ConnectionLost):
                 await self.send(request, await self.connection())
 
     def _give_up(self, text: str) -> None:
-        """Nothing may block for ever, unless a power loss took the coordinator's log and not what it had caused.
+        """Give up; report that unless a power loss may have lost the coordinator's log but not its effects.
 
-        In Kafka, too, a transaction stays undecided if its markers are refused for a newer epoch of the producer.
+        In Kafka, too, a transaction stays undecided if its markers are rejected for a newer epoch of the producer.
         """
         if len(self.history.lossy_crashes(TRANSACTIONS_TOPIC)):
-            self.history.say(self.name, text)
+            self.history.note(self.name, text)
         else:
             self.history.note_odd(self.name, text)
 
     async def back_off(self, attempt: int = 0) -> None:
-        """Wait as clients do before they try again."""
+        """Wait before a retry."""
         await self.nap(min(0.5, 0.02 * 2 ** min(attempt, 6)) * self.random.uniform(0.8, 1.2))
 
     async def nap(self, seconds: float) -> None:
-        """Do nothing for a time."""
+        """Sleep."""
         await self.world.sleep(seconds)
 
     def close(self) -> None:
@@ -182,32 +182,32 @@ class Link:
             self._connection = None
 
     async def topic_ids(self, names: list[str]) -> dict[str, bytes]:
-        """The ids of topics, asked for once. Raises GaveUp."""
+        """Return the ids of topics, requested once. Raises GaveUp."""
         if any(name not in self._topic_ids for name in names):
             request = MetadataRequest(
                 topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
             )
-            response = await self.ask_until(
+            response = await self.request_until(
                 lambda: request, lambda answer: max((topic.error_code for topic in answer.topics), default=0)
             )
             self._topic_ids.update((topic.name, topic.topic_id) for topic in response.topics)
         return self._topic_ids
 
     def known_topic_id(self, name: str) -> bytes:
-        """The id of a topic that was asked for before."""
+        """Return the id of a topic that was requested before."""
         return self._topic_ids[name]
 
     async def find_coordinator(self, key: str, key_type: int) -> None:
-        """Ask who coordinates a group or a transactional id, which also creates the topic for it. Raises GaveUp."""
+        """Find the coordinator of a group or transactional id, which also creates its internal topic. Raises GaveUp."""
         request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
 
         def code_of(answer: Any) -> int:
             code: int = answer.coordinators[0].error_code if answer.coordinators else answer.error_code
             return code
 
-        await self.ask_until(lambda: request, code_of)
+        await self.request_until(lambda: request, code_of)
         self._lookups[key, key_type] = request
 
 
 NEEDS_IDS: Final = {_METADATA: (10, 13), _FIND_COORDINATOR: (1, 6)}
-"""Limits for clients that have to know topic ids, and to look for coordinators of transactions."""
+"""Version limits for clients that use topic ids and find transaction coordinators."""

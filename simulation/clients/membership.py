@@ -1,4 +1,4 @@
-"""A member of a group under the classic protocol: join, sync, heartbeat, leave; the leader assigns by ranges."""
+"""A group member of the classic protocol: join, sync, heartbeat, leave; range assignment."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ PROTOCOL_TYPE: Final = "consumer"
 _MOST_JOINS: Final = 300
 
 STATIC_LIMITS: Final = {11: (5, 9), 14: (3, 5), 12: (3, 4), 8: (7, 10), 13: (3, 5)}
-"""Versions that carry the id of a static member (KIP-345)."""
+"""Versions with group.instance.id (KIP-345)."""
 LIMITS: Final = NEEDS_IDS | {1: (10, 18)}
 
 LOST_MEMBERSHIP: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
-"""Errors after which a member owns nothing any more."""
+"""Errors after which a member owns no partitions."""
 
 
-class Fenced(Exception):  # noqa: N818 - what happened
-    """Another instance has taken over the id of this static member."""
+class FencedMember(Exception):  # noqa: N818 - an event, not a programming error
+    """Another instance has the id of this static member."""
 
 
 class Membership:
-    """One member. `partitions` is all that the group reads, which every member knows.
+    """A member. `partitions` are all partitions of the group.
 
-    generation, member_id: as the last join gave them
+    generation, member_id: from the last JoinGroup response
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class Membership:
         self._link = link
         self._last_heartbeat_ms = 0
         self._confirmed: tuple[Any, float] | None = None
-        """Over which connection this was last confirmed as a member, and when the request was sent, in seconds."""
+        """Connection and send time, in seconds, of the last request that confirmed the membership."""
         self._joined_over: Any = None
 
     async def join(self) -> list[Partition]:
-        """Enter the next generation; what this member owns in it. Raises GaveUp and Fenced."""
+        """Join the next generation; return the assigned partitions. Raises GaveUp and FencedMember."""
         self._confirmed = None
         await self._link.find_coordinator(self.group, GROUP)
         for attempt in range(_MOST_JOINS):
             try:
-                joined = await self._link.ask(self._join_request())
+                joined = await self._link.request(self._join_request())
                 if joined.error_code == ErrorCode.NONE:
                     owned = await self._sync(joined)
                     if owned is not None:
@@ -89,7 +89,7 @@ class Membership:
         )
 
     async def _sync(self, joined: Any) -> list[Partition] | None:
-        """Hand in the assignment if this is the leader, and learn one's own; None if the rebalance goes on."""
+        """Send SyncGroup, as leader with the assignment; return the own one, None if the rebalance continues."""
         self.member_id, self.generation = joined.member_id, joined.generation_id
         assignments = []
         if joined.leader == self.member_id and not joined.skip_assignment:
@@ -99,7 +99,7 @@ class Membership:
                 for member, owned in shares.items()
             ]
         connection = await self._link.connection()
-        synced = await self._link.ask(
+        synced = await self._link.request(
             SyncGroupRequest(
                 group_id=self.group,
                 generation_id=self.generation,
@@ -116,7 +116,7 @@ class Membership:
         owned = _assigned(synced.assignment)
         self._last_heartbeat_ms = self._link.world.now_ms()
         self._joined_over = connection
-        # A static member keeps what it owns, and the generation, under a new member id.
+        # A static member keeps its partitions and generation under a new member id.
         owner = self.instance_id or self.member_id
         self._link.history.assigned(self._link.name, self.group, self.generation, owner, owned)
         return owned
@@ -128,19 +128,19 @@ class Membership:
         elif code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         elif code == ErrorCode.FENCED_INSTANCE_ID:
-            raise Fenced(self._link.name)
+            raise FencedMember(self._link.name)
         elif code not in RETRIABLE and code not in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION):
             self._link.history.note_odd(self._link.name, f"{what}: {ErrorCode(code).name}")
 
     async def heartbeat(self) -> int:
-        """Say that one is alive, if it is time; the error code. Raises ConnectionLost."""
+        """Send a heartbeat if it is due; return the error code. Raises ConnectionLost."""
         now_ms = self._link.world.now_ms()
         if now_ms - self._last_heartbeat_ms < self.session_timeout_ms // 4:
             return ErrorCode.NONE
         self._last_heartbeat_ms = now_ms
         clock = self._link.world.clock
         connection, sent_s = await self._link.connection(), clock.seconds()
-        response = await self._link.ask(
+        response = await self._link.request(
             HeartbeatRequest(
                 group_id=self.group,
                 generation_id=self.generation,
@@ -151,15 +151,15 @@ class Membership:
         code = int(response.error_code)
         if code == ErrorCode.UNKNOWN_MEMBER_ID and self._confirmed is not None:
             self._check_expulsion(connection, clock.seconds())
-        # A coordinator that was started since, and loads, answers without an error whatever it will find.
+        # A coordinator that has restarted and is loading responds without an error, whatever the group's state.
         is_confirmed = code == ErrorCode.NONE and connection is self._joined_over
         self._confirmed = (connection, sent_s) if is_confirmed else None
         return code
 
     def _check_expulsion(self, connection: Any, now_s: float) -> None:
-        """A member that was heard of in time is not expelled, whatever becomes of the broker's wall clock.
+        """Report the expulsion of a member that sent heartbeats in time; the broker's wall clock must not matter.
 
-        Within one connection the broker was not started again; within the rebalance timeout no rebalance ended without
+        Within one connection the broker has not restarted, and within the rebalance timeout no rebalance ended without
         this member.
         """
         assert self._confirmed is not None
@@ -171,23 +171,23 @@ class Membership:
             )
 
     def forget(self, code: int) -> None:
-        """An error said that this member is none any more. Raises Fenced if another has its place."""
+        """Leave the generation after an error. Raises FencedMember if another instance has the static member's id."""
         if code == ErrorCode.FENCED_INSTANCE_ID:
-            raise Fenced(self._link.name)
+            raise FencedMember(self._link.name)
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
 
     async def leave(self) -> None:
-        """Tell the group, once; nobody waits for the outcome."""
+        """Send LeaveGroup once, without waiting for the response."""
         member = LeaveGroupRequestMemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
         with suppress(ConnectionLost):
-            await self._link.ask(
+            await self._link.request(
                 LeaveGroupRequest(group_id=self.group, member_id=self.member_id, members=[member])
             )
 
 
 def _ranges(members: Iterable[str], partitions: Sequence[Partition]) -> dict[str, list[Partition]]:
-    """Each topic's partitions in contiguous shares, the first members getting one more."""
+    """Assign each topic's partitions in contiguous ranges; the first members get one more."""
     ordered = sorted(members)
     shares: dict[str, list[Partition]] = {member: [] for member in ordered}
     topics: dict[str, list[Partition]] = {}
@@ -221,7 +221,7 @@ def _assignment(partitions: Iterable[Partition]) -> bytes:
 
 
 def _assigned(data: bytes) -> list[Partition]:
-    """The partitions of a ConsumerProtocolAssignment; none if it is empty."""
+    """Return the partitions of a ConsumerProtocolAssignment; none if it is empty."""
     if not data:
         return []
     (count,) = struct.unpack_from(">i", data, 2)

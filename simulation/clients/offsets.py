@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetFetch and OffsetCommit, as all consumers need them."""
+"""ListOffsets, OffsetFetch and OffsetCommit for consumers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OFFSET_FETCH: Final = 9
 _FIRST_STABLE: Final = 7
 _FIRST_WITH_ISOLATION: Final = 2
 _MAY_BE_STORED: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-"""Answers to a commit that was appended and then not replicated in time, or whose coordinator has resigned since."""
+"""Errors of a commit that was appended but not replicated in time, or whose coordinator resigned."""
 
 
 def _by_topic(partitions: Sequence[Partition]) -> dict[str, list[int]]:
@@ -41,7 +41,7 @@ def _by_topic(partitions: Sequence[Partition]) -> dict[str, list[int]]:
 
 
 async def list_end(link: Link, partition: Partition, isolation: Isolation) -> int:
-    """The end of a partition, noted in the history. Raises GaveUp."""
+    """Return the end of a partition and record it in the history. Raises GaveUp."""
     row = ListOffsetsRequestListOffsetsPartition(partition_index=partition[1], timestamp=LATEST)
     request = ListOffsetsRequest(
         replica_id=-1,
@@ -57,7 +57,7 @@ async def list_end(link: Link, partition: Partition, isolation: Isolation) -> in
         started = link.history.moment()
         return request
 
-    response = await link.ask_until(make, lambda answer: int(answer.topics[0].partitions[0].error_code))
+    response = await link.request_until(make, lambda answer: int(answer.topics[0].partitions[0].error_code))
     found = response.topics[0].partitions[0]
     if found.error_code != ErrorCode.NONE:
         link.history.note_odd(link.name, f"ListOffsets: {ErrorCode(found.error_code).name}")
@@ -67,7 +67,7 @@ async def list_end(link: Link, partition: Partition, isolation: Isolation) -> in
 
 
 async def fetch_committed(link: Link, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """The committed positions of a group, -1 for none; stable ones if the version can ask for that. Raises GaveUp."""
+    """Return the committed offsets of a group, -1 for none; stable ones if the version has that. Raises GaveUp."""
     topic_ids = await link.topic_ids(list(dict.fromkeys(topic for topic, _ in partitions)))
     by_topic = _by_topic(partitions)
     request = OffsetFetchRequest(
@@ -92,7 +92,7 @@ async def fetch_committed(link: Link, group: str, partitions: Sequence[Partition
         started = link.history.moment()
         return request
 
-    response = await link.ask_until(make, _fetch_code)
+    response = await link.request_until(make, _fetch_code)
     if _fetch_code(response) != ErrorCode.NONE:
         link.history.note_odd(link.name, f"OffsetFetch: {ErrorCode(_fetch_code(response)).name}")
     names = {topic_id: name for name, topic_id in topic_ids.items()}
@@ -118,7 +118,7 @@ def _fetch_code(answer: Any) -> int:
 
 
 class Committer(Protocol):
-    """The member of a group that commits."""
+    """The group member that commits."""
 
     generation: int
     member_id: str
@@ -126,7 +126,7 @@ class Committer(Protocol):
 
 
 async def commit(link: Link, group: str, offsets: Mapping[Partition, int], member: Committer) -> int:
-    """Commit positions, with retries; the error code, -1 if the connection was lost more often than clients try."""
+    """Commit offsets with retries; return the error code, -1 if the last retry lost its connection."""
     topic_ids = await link.topic_ids(list(dict.fromkeys(topic for topic, _ in offsets)))
     commits = {
         partition: link.history.begin_commit(link.name, group, partition, offset, member.generation)
@@ -144,7 +144,7 @@ async def commit(link: Link, group: str, offsets: Mapping[Partition, int], membe
             if code == ErrorCode.NONE:
                 link.history.end_commit(one, Outcome.OK)
             else:
-                # A refusal says nothing of the attempts before it.
+                # An error does not determine the outcome of earlier attempts.
                 certain = code >= 0 and code not in RETRIABLE and not may_be_stored
                 if code == -1:
                     link.history.lose_commit(one)
@@ -157,11 +157,11 @@ async def commit(link: Link, group: str, offsets: Mapping[Partition, int], membe
 async def _commit(
     link: Link, request: OffsetCommitRequest, commits: Mapping[Partition, OffsetCommit], refusals: list[int]
 ) -> int:
-    """Ask until there is an answer that is not to be tried again; those before it are added to `refusals`."""
+    """Send until the response is not retriable; earlier error codes are added to `refusals`."""
     code = -1
     for attempt in range(6):
         try:
-            response = await link.ask(request)
+            response = await link.request(request)
         except ConnectionLost:
             code = -1
             for one in commits.values():

@@ -15,7 +15,7 @@ from odradek.simulation.history import Guarantee, History, Outcome, Partition, S
 
 
 class PlainProducer:
-    """Sends batches to some partitions, one request after another, until the world ends."""
+    """Sends batches to some partitions, one request at a time, until the world ends."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class PlainProducer:
         self._link.close()
 
     async def _send_all(self, partitions: Sequence[Partition], acks: int) -> None:
-        """One request with a batch for each partition, sent again until all are settled."""
+        """Send one request with a batch for each partition, repeated until all batches are settled."""
         sends = {
             partition: self._history.begin_send(
                 self.name, partition, self.name, Guarantee.PLAIN, self._values.records(), acks

@@ -1,4 +1,4 @@
-"""What all producers have in common: the Produce request, and what its errors mean."""
+"""The Produce request, and the meaning of its errors, for all producers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOT_WRITTEN: Final = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-"""Errors that promise that this attempt has written nothing. After any other the batch may be there."""
+"""Errors after which the attempt has certainly written nothing. After any other error the batch may be in the log."""
 
 NEVER_EXPECTED: Final = frozenset(
     {
@@ -51,11 +51,11 @@ NEVER_EXPECTED: Final = frozenset(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
-"""Errors that no request of a simulated client deserves."""
+"""Errors that the broker must never return to a simulated client."""
 
 
 class Produced(NamedTuple):
-    """What the broker said of one batch."""
+    """The broker's response for one batch."""
 
     code: int
     base_offset: int
@@ -65,7 +65,7 @@ class Produced(NamedTuple):
 async def produce_request(
     link: Link, batches: Mapping[Partition, bytes], acks: int, transactional_id: str | None = None
 ) -> ProduceRequest:
-    """A request with one batch for each partition. Raises GaveUp."""
+    """Return a request with one batch for each partition. Raises GaveUp."""
     topic_ids = await link.topic_ids(list(dict.fromkeys(topic for topic, _ in batches)))
     topics: dict[str, ProduceRequestTopicProduceData] = {}
     for (topic, index), batch in batches.items():
@@ -79,7 +79,7 @@ async def produce_request(
 
 
 async def produced_by(link: Link, response: Any) -> dict[Partition, Produced]:
-    """The answers by partition; odd ones are noted."""
+    """Return the responses by partition; record invalid ones in the history."""
     names = {topic_id: name for name, topic_id in (await link.topic_ids([])).items()}
     found = {}
     for topic in response.responses:

@@ -1,4 +1,4 @@
-"""The requests of an administrator: topics created, grown and deleted, records deleted, configuration changed."""
+"""Requests of an administrator: create, grow and delete topics, delete records, change configuration."""
 
 from __future__ import annotations
 
@@ -31,52 +31,52 @@ from odradek.simulation.clients.link import Link
 from odradek.simulation.history import Partition
 
 VERSIONS: Final = {0: (13, 13), 3: (12, 13), 8: (10, 10), 9: (8, 9), 10: (1, 6), 19: (7, 7), 20: (6, 6)}
-"""Versions with topic ids, so that what comes late hits no later topic of the name."""
+"""Versions with topic ids, so that a delayed request cannot affect a later topic of the name."""
 _TIMEOUT_MS: Final = 1_500
 _TOPIC_RESOURCE, _SET = 2, 0
 
 
 async def create_topic(link: Link, name: str, partitions: int, configs: Mapping[str, str]) -> Any:
-    """The result of CreateTopics. Raises ConnectionLost."""
+    """Return the result of CreateTopics. Raises ConnectionLost."""
     topic = CreateTopicsRequestCreatableTopic(
         name=name,
         num_partitions=partitions,
         replication_factor=1,
         configs=[CreateTopicsRequestCreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
     )
-    return (await link.ask(CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))).topics[0]
+    return (await link.request(CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))).topics[0]
 
 
 async def delete_topic(link: Link, topic_id: bytes) -> ErrorCode:
-    """The error code of DeleteTopics by id. Raises ConnectionLost."""
+    """Return the error code of DeleteTopics by id. Raises ConnectionLost."""
     state = DeleteTopicsRequestDeleteTopicState(topic_id=topic_id)
-    answer = await link.ask(DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS))
+    answer = await link.request(DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS))
     return ErrorCode(answer.responses[0].error_code)
 
 
 async def describe_topic(link: Link, name: str) -> Any:
-    """The topic's row of Metadata. Raises ConnectionLost."""
+    """Return the topic's entry of Metadata. Raises ConnectionLost."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
-    return (await link.ask(request)).topics[0]
+    return (await link.request(request)).topics[0]
 
 
 async def grow_topic(link: Link, name: str, count: int) -> ErrorCode:
-    """The error code of CreatePartitions. Raises ConnectionLost."""
+    """Return the error code of CreatePartitions. Raises ConnectionLost."""
     topic = CreatePartitionsRequestCreatePartitionsTopic(name=name, count=count, assignments=None)
-    answer = await link.ask(CreatePartitionsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))
+    answer = await link.request(CreatePartitionsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))
     return ErrorCode(answer.results[0].error_code)
 
 
 async def delete_records(link: Link, partition: Partition, offset: int) -> Any:
-    """The result of DeleteRecords for one partition. Raises ConnectionLost."""
+    """Return the result of DeleteRecords for one partition. Raises ConnectionLost."""
     row = DeleteRecordsRequestDeleteRecordsPartition(partition_index=partition[1], offset=offset)
     topic = DeleteRecordsRequestDeleteRecordsTopic(name=partition[0], partitions=[row])
-    answer = await link.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))
+    answer = await link.request(DeleteRecordsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))
     return answer.topics[0].partitions[0]
 
 
 async def alter_topic(link: Link, name: str, configs: Mapping[str, str]) -> ErrorCode:
-    """The error code of IncrementalAlterConfigs. Raises ConnectionLost."""
+    """Return the error code of IncrementalAlterConfigs. Raises ConnectionLost."""
     resource = IncrementalAlterConfigsRequestAlterConfigsResource(
         resource_type=_TOPIC_RESOURCE,
         resource_name=name,
@@ -85,5 +85,5 @@ async def alter_topic(link: Link, name: str, configs: Mapping[str, str]) -> Erro
             for key, value in configs.items()
         ],
     )
-    answer = await link.ask(IncrementalAlterConfigsRequest(resources=[resource]))
+    answer = await link.request(IncrementalAlterConfigsRequest(resources=[resource]))
     return ErrorCode(answer.responses[0].error_code)

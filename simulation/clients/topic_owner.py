@@ -1,7 +1,7 @@
-"""The only client of a topic: it creates the topic, uses it, deletes it and creates it again under the same name.
+"""The only client of a topic: creates the topic, uses it, deletes it and recreates it under the same name.
 
-It writes, reads, deletes records, commits offsets, adds partitions and changes the configuration, one after the other,
-so that its history determines what must be in the topic.
+It writes, reads, deletes records, commits offsets, adds partitions and changes the configuration, one operation at a
+time, so that its history determines the contents of the topic.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from odradek.simulation.history import (
     Partition,
     Poll,
 )
-from odradek.simulation.lives import TopicLife
-from odradek.simulation.reading import NotYetError, read_log
+from odradek.simulation.log_reader import NotYetError, read_log
+from odradek.simulation.topic_lives import TopicLife
 
 _MOST_PARTITIONS: Final = 3
 _INTERNAL_COUNT: Final = 7
-_PATIENCE_S: Final = 40.0
-"""How long it goes on trying when the faults are over."""
+_RETRY_LIMIT_S: Final = 40.0
+"""Limit of retries after the end of the faults."""
 _LATE_S: Final = 3.0
-"""Longer than a request on a connection that broke may be under way."""
+"""Longer than a request on a broken connection may be in transit."""
 
 
 class _Retries:
-    """Retries without end while there are faults, then for as long as a client is patient."""
+    """Retries without limit while there are faults, then for `_RETRY_LIMIT_S`."""
 
     def __init__(self, world: World, link: Link, history: History) -> None:
-        self.problem = "no answer"
+        self.problem = "no response"
         self._world = world
         self._link = link
         self._history = history
@@ -66,19 +66,19 @@ class _Retries:
         self._attempts = 0
 
     async def wait(self) -> None:
-        """Wait before the next attempt. Raises GaveUp, which it notes with the problem."""
+        """Wait before the next attempt. Raises GaveUp after the limit, and records the problem in the history."""
         await self._link.back_off(self._attempts)
         self._attempts += 1
         now_s = self._world.clock.seconds()
         if self._healthy_since_s is None and self._world.is_ending:
             self._healthy_since_s = now_s
-        if self._healthy_since_s is not None and now_s > self._healthy_since_s + _PATIENCE_S:
+        if self._healthy_since_s is not None and now_s > self._healthy_since_s + _RETRY_LIMIT_S:
             self._history.note_odd(self._link.name, self.problem)
             raise GaveUp(self._link.name)
 
 
 class TopicOwner:
-    """`configs` are those with which the topic is created each time."""
+    """The owner of a topic, which is always created with `configs`."""
 
     def __init__(
         self, world: World, history: History, topic: str, random: Random, configs: dict[str, str], retention_ms: int
@@ -110,7 +110,7 @@ class TopicOwner:
         self._grows_internal_topics = random.random() < 0.1
 
     async def run(self) -> None:
-        """Work until the world ends, then leave the topic there or, at times, deleted."""
+        """Work until the world ends; then keep the topic or, sometimes, delete it."""
         random = self._random
         try:
             while not self._world.is_ending:
@@ -125,7 +125,7 @@ class TopicOwner:
         self._link.close()
 
     async def _live(self, life: TopicLife, steps: int, *, to_the_end: bool = False) -> None:
-        """Use a topic, and delete it, unless the world ends before."""
+        """Use a topic, and delete it unless the world ends before."""
         for _ in range(steps):
             if self._world.is_ending and not to_the_end:
                 return
@@ -148,7 +148,7 @@ class TopicOwner:
     # The topic
 
     async def _create(self) -> TopicLife:
-        """Create the topic, whatever it takes. Raises GaveUp."""
+        """Create the topic, with retries. Raises GaveUp."""
         count = self._random.randint(1, 2)
         retries = _Retries(self._world, self._link, self._history)
         while True:
@@ -177,30 +177,30 @@ class TopicOwner:
         return life
 
     async def _find(self) -> TopicLife | None:
-        """The topic that is there, if a request that was not answered can have created it.
+        """Return the existing topic, if a request without a response may have created it.
 
-        Any other is noted, and deleted. Raises ConnectionLost.
+        Any other topic is reported and deleted. Raises ConnectionLost.
         """
-        asked = self._history.moment()
+        requested_at = self._history.moment()
         row = await topic_admin.describe_topic(self._link, self._topic)
         if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            self._topics.listed(self.name, asked, self._topic, None)
+            self._topics.listed(self.name, requested_at, self._topic, None)
             return None
         is_known = any(life.topic_id == row.topic_id for life in self._topics.lives)
         if self._creations_in_doubt and not is_known:
             self._creations_in_doubt -= 1
             return self._begin(row.topic_id, len(row.partitions))
-        self._topics.listed(self.name, asked, self._topic, row.topic_id)
+        self._topics.listed(self.name, requested_at, self._topic, row.topic_id)
         await topic_admin.delete_topic(self._link, row.topic_id)
         return None
 
     async def _delete(self, life: TopicLife) -> None:
-        """Delete the topic, whatever it takes. Raises GaveUp."""
-        # With the store a topic is lost of which nothing is on the disk yet.
+        """Delete the topic, with retries. Raises GaveUp."""
+        # The loss of the metadata store also loses topics that have no data on disk yet.
         is_doubtful = any(loss.order > life.created.order for loss in self._history.store_losses)
         retries = _Retries(self._world, self._link, self._history)
         while True:
-            self._topics.ask_for_deletion(self.name, life)
+            self._topics.request_deletion(self.name, life)
             try:
                 code = await topic_admin.delete_topic(self._link, life.topic_id)
                 retries.problem = f"could not delete {life.name}: {code.name}"
@@ -219,7 +219,7 @@ class TopicOwner:
             return
         code = await topic_admin.grow_topic(self._link, self._topic, life.partitions + 1)
         if code in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):
-            # Invalid if an attempt that was not answered has added it before.
+            # INVALID_PARTITIONS if an earlier attempt without a response has added the partition.
             life.partitions += 1
         elif code not in RETRIABLE:
             self._history.note_odd(self.name, f"CreatePartitions: {code.name}")
@@ -244,7 +244,7 @@ class TopicOwner:
         return life.partition(self._random.randrange(life.partitions))
 
     async def _write(self, life: TopicLife) -> None:
-        """One batch, sent up to three times."""
+        """Write one batch, with up to three attempts."""
         history, partition = self._history, self._some_partition(life)
         life.readings.clear()
         records = self._values.records()
@@ -258,7 +258,7 @@ class TopicOwner:
             try:
                 await self._link.connection()
                 history.attempt_send(send, str(self._packing))
-                answer = await self._link.ask(request)
+                answer = await self._link.request(request)
             except ConnectionLost:
                 is_doubtful = is_doubtful or bool(send.attempts)
                 await self._link.back_off(attempt)
@@ -279,11 +279,11 @@ class TopicOwner:
         history.end_send(send, Outcome.UNKNOWN if is_doubtful else Outcome.FAILED, error=error)
 
     async def _read(self, life: TopicLife) -> None:
-        """All of every partition."""
+        """Read all partitions from start to end."""
         for index in range(life.partitions):
             for isolation in Isolation:
                 connection = await self._link.connection()
-                asked = self._history.moment()
+                requested_at = self._history.moment()
                 try:
                     log = await read_log(
                         connection, self.name, (self._topic, index), isolation, is_last_try=False
@@ -295,12 +295,12 @@ class TopicOwner:
                     return
                 self._readings += 1
                 life.readings[life.partition(index), isolation] = log
-                self._history.polled(self._poll_of(asked, life.partition(index), isolation, log))
+                self._history.polled(self._poll_of(requested_at, life.partition(index), isolation, log))
 
-    def _poll_of(self, asked: Moment, partition: Partition, isolation: Isolation, log: Any) -> Poll:
+    def _poll_of(self, requested_at: Moment, partition: Partition, isolation: Isolation, log: Any) -> Poll:
         return Poll(
             self.name,
-            asked,
+            requested_at,
             partition,
             isolation,
             f"{self.name}/{self._readings}",
@@ -323,7 +323,7 @@ class TopicOwner:
         try:
             row = await topic_admin.delete_records(self._link, (self._topic, partition[1]), offset)
         except ConnectionLost:
-            # It is asked for by name, and must not come so late that it hits the next topic of that name.
+            # The request names the topic, and must not arrive so late that it affects the next topic of that name.
             await self._link.nap(_LATE_S)
             raise
         code = ErrorCode(row.error_code)
@@ -344,7 +344,7 @@ class TopicOwner:
         )
         topic = OffsetCommitRequestTopic(name=self._topic, topic_id=life.topic_id, partitions=[row])
         try:
-            answer = await self._link.ask(OffsetCommitRequest(group_id=self._group, topics=[topic]))
+            answer = await self._link.request(OffsetCommitRequest(group_id=self._group, topics=[topic]))
         except ConnectionLost:
             self._history.lose_commit(commit)
             self._history.end_commit(commit, Outcome.UNKNOWN)
@@ -361,8 +361,8 @@ class TopicOwner:
         topic = OffsetFetchRequestTopics(name=self._topic, topic_id=life.topic_id, partition_indexes=[partition[1]])
         group = OffsetFetchRequestGroup(group_id=self._group, topics=[topic])
         await self._link.connection()
-        asked = self._history.moment()
-        answer = (await self._link.ask(OffsetFetchRequest(groups=[group], require_stable=True))).groups[0]
+        requested_at = self._history.moment()
+        answer = (await self._link.request(OffsetFetchRequest(groups=[group], require_stable=True))).groups[0]
         row = answer.topics[0].partitions[0] if answer.topics else None
         if answer.error_code == ErrorCode.NONE and row is not None and row.error_code == ErrorCode.NONE:
-            self._history.fetched(self.name, asked, self._group, partition, row.committed_offset, stable=True)
+            self._history.fetched(self.name, requested_at, self._group, partition, row.committed_offset, stable=True)

@@ -1,4 +1,4 @@
-"""A transactional producer, its crashes, and its zombies: an instance that sleeps while the next one takes over."""
+"""Transactional producers, their crashes, and zombies: instances that sleep while the next one takes over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from odradek.simulation.api import World
 from odradek.simulation.clients.link import ClientDied, GaveUp
-from odradek.simulation.clients.transactions import Fenced, Flow, MustAbort, TransactionalSession
+from odradek.simulation.clients.transaction_session import FencedProducer, Flow, MustAbort, TransactionalSession
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import History, Partition
 
@@ -19,7 +19,7 @@ _TIMEOUTS_MS: Final = (300, 1_000, 5_000)
 
 
 class TransactionalProducer:
-    """One instance after another under the same transactional id, until the world ends."""
+    """A sequence of instances with one transactional id, until the world ends."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class TransactionalProducer:
         self._instances: list[Deferred[None]] = []
 
     async def run(self) -> None:
-        """Work until the world ends, and all instances with it."""
+        """Work until the world and all instances have ended."""
         for number in count(1):
             instance = _Instance(self, f"{self.name}#{number}")
             self._instances.append(Deferred.fromCoroutine(instance.run()))
@@ -55,14 +55,14 @@ class TransactionalProducer:
             await running
 
     def session(self, name: str) -> TransactionalSession:
-        """A new instance's session."""
+        """Return the session of a new instance."""
         return TransactionalSession(
             self._world, self._history, name, self._random, self.name, self._flow, self._timeout_ms
         )
 
 
 class _Instance:
-    """An instance. `is_gone` fires when it has ended, or sleeps so deeply that it is taken for dead."""
+    """An instance. `is_gone` fires when it has ended, or sleeps so long that it is regarded as dead."""
 
     def __init__(self, producer: TransactionalProducer, name: str) -> None:
         self.is_gone: Deferred[None] = Deferred()
@@ -72,7 +72,7 @@ class _Instance:
         self._transactions_left = producer._random.choice((2, 10, 1 << 30))
 
     async def run(self) -> None:
-        """Start, and do transactions until the world ends or this instance does."""
+        """Run transactions until the world or this instance ends."""
         producer = self._producer
         try:
             await self._session.start()
@@ -81,8 +81,8 @@ class _Instance:
                 await self._transaction()
                 self._transactions_left -= 1
                 await producer._world.sleep(producer._random.choice((0.0, 0.0, 0.02, 0.1)))
-        except (Fenced, ClientDied, GaveUp) as end:
-            producer._history.say(self._name, f"ends: {type(end).__name__} {end}")
+        except (FencedProducer, ClientDied, GaveUp) as end:
+            producer._history.note(self._name, f"ends: {type(end).__name__} {end}")
         self._session.abandon()
         if not self.is_gone.called:
             self.is_gone.callback(None)
@@ -97,10 +97,10 @@ class _Instance:
             if random.random() < 0.03:
                 raise ClientDied(self._name)
             if random.random() < 0.3:
-                raise MustAbort("of its own accord")
+                raise MustAbort("voluntarily")
             await session.commit()
         except MustAbort as reason:
-            self._producer._history.say(self._name, f"aborts: {reason}")
+            self._producer._history.note(self._name, f"aborts: {reason}")
             await session.abort()
 
     async def _write(self) -> None:
@@ -110,13 +110,13 @@ class _Instance:
         await self._session.write({partition: producer._values.records(4) for partition in chosen})
 
     async def _perhaps_sleep(self) -> None:
-        """Now and then sleep, briefly or so that the transaction times out, or so that another takes over."""
+        """Sometimes sleep: briefly, until the transaction times out, or until another instance takes over."""
         producer = self._producer
         chance = producer._random.random()
         if producer._world.is_ending or chance > 0.08:
             return
         if chance < 0.02 and not self.is_gone.called:
-            producer._history.say(self._name, "falls asleep")
+            producer._history.note(self._name, "falls asleep")
             self.is_gone.callback(None)
             await producer._world.sleep(producer._random.uniform(0.2, 3.0))
         elif chance < 0.04:

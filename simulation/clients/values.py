@@ -1,4 +1,4 @@
-"""Records with unique values, and with the timestamps that clients give them."""
+"""Records with unique values, and with timestamps as clients set them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from odradek.protocol.record_batch import NO_TIMESTAMP
+from odradek.protocol.batches.record_batch import NO_TIMESTAMP
 from odradek.simulation.api import World
 from odradek.simulation.history import Headers, SentRecord
 
 YEARS_MS: Final = 3 * 365 * 86_400_000
 AHEAD_MS: Final = 300_000
-"""Of clients whose clock is fast. A broker takes an hour (`message.timestamp.after.max.ms`), by its own clock."""
+"""Offset of clients whose clock is fast. A broker accepts an hour (`message.timestamp.after.max.ms`) by its own clock.
+"""
 _MANY: Final = 60
 _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "now": ("now",),
@@ -22,17 +23,17 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "odd": ("ahead", "contradictory", "none"),
     "odd but new": ("ahead", "none"),
 }
-"""The kinds of timestamps that a producer may choose from; with "mixed" each record has another, and with
-"contradictory" a batch has some of the future, of the past and of none."""
+"""The kinds of timestamps of a producer. With "mixed" each record has another kind. With "contradictory" a batch has
+timestamps in the future, in the past, and none."""
 _CONTRADICTORY: Final = ("now", "none", "old", "ahead", "first")
 
 
 class Values:
-    """Makes records whose values nobody else makes, in the name of one client.
+    """Creates records with unique values for one client.
 
-    `times` is a key of `_KINDS`: the kinds of timestamps to choose from, of which -1 is that of a client that gives
-    none. A partition drops the state of a producer whose last batch is older than producer.id.expiration.ms by its own
-    timestamps, as Kafka does; so idempotent producers give those of now.
+    `times` is a key of `_KINDS`; -1 is the timestamp of a client that sets none. A partition drops the state of a
+    producer whose last batch is older than producer.id.expiration.ms by the batch's timestamps, as Kafka does.
+    Therefore idempotent producers use the present time.
     """
 
     def __init__(
@@ -46,18 +47,18 @@ class Values:
         self._numbers = count()
 
     def label(self) -> bytes:
-        """A new label: what makes a value unique."""
+        """Return a new label, which makes a value unique."""
         return b"%s.%d" % (self._name.encode(), next(self._numbers))
 
     def records(self, most: int = 8) -> tuple[SentRecord, ...]:
-        """One to `most` new records, and now and then many."""
+        """Return one to `most` new records, rarely many."""
         number = self._random.choice((1, 2, self._random.randint(1, most)))
         if self._random.random() < 0.01:
             number = _MANY
         return tuple(self.record() for _ in range(number))
 
     def record(self, value: bytes | None = None) -> SentRecord:
-        """A new record, of a given value or of a new one."""
+        """Return a new record with the given value or a new one."""
         random = self._random
         if value is None:
             value = self.label() + b"|" + b"." * random.choice((0, 0, 0, 3, 3, 40, 150))

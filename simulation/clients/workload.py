@@ -1,13 +1,14 @@
-"""Which clients a seed has."""
+"""The clients of a seed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from odradek.simulation.api import Client
 from odradek.simulation.clients.assigned import AssignedConsumer
-from odradek.simulation.clients.batches import draw_lying_packing
+from odradek.simulation.clients.batches import draw_wrong_packing
 from odradek.simulation.clients.brief_offsets import BriefCommitter
 from odradek.simulation.clients.copier import Copier
 from odradek.simulation.clients.flood import Flood
@@ -17,8 +18,8 @@ from odradek.simulation.clients.hostile import LIES, HostileProducer
 from odradek.simulation.clients.idempotent import IdempotentProducer
 from odradek.simulation.clients.plain import PlainProducer
 from odradek.simulation.clients.topic_owner import TopicOwner
+from odradek.simulation.clients.transaction_session import Flow
 from odradek.simulation.clients.transactional import TransactionalProducer
-from odradek.simulation.clients.transactions import Flow
 from odradek.simulation.history import Copy, History, Isolation, Partition
 from odradek.simulation.scenario import RETENTION_MS
 
@@ -29,26 +30,16 @@ if TYPE_CHECKING:
 
 _SELDOM_S: Final = (0.05, 0.2)
 _RARE_SHARE: Final = 0.2
-"""Of the seeds that have a kind of the clients that draw from a source of their own, beside the world's."""
-
-
-class Client(Protocol):
-    """What the world starts."""
-
-    name: str
-
-    async def run(self) -> None:
-        """Work until the world ends."""
-        ...
+"""Share of the seeds that have a rare kind of client; those kinds have separate random numbers."""
 
 
 def make_clients(world: World, history: History, scenario: Scenario) -> Sequence[Client]:
-    """The clients of a seed: some of each kind, on the scenario's topics."""
-    return list(_Cast(world, history, scenario).all())
+    """Draw the clients of a seed: some of each kind, on the scenario's topics."""
+    return list(_ClientDraw(world, history, scenario).all())
 
 
-class _Cast:
-    """Draws who takes part."""
+class _ClientDraw:
+    """Draws the clients."""
 
     def __init__(self, world: World, history: History, scenario: Scenario) -> None:
         self._world = cast("api.World", world)
@@ -58,14 +49,14 @@ class _Cast:
         self._seed = world.seed
 
     def all(self) -> Iterator[Client]:
-        """All of them."""
+        """Iterate over all clients."""
         yield from self._owners()
         yield from self._producers()
         yield from self._consumers()
         yield from self._groups()
         yield from self._administrators()
         yield from self._copiers()
-        yield from self._liars()
+        yield from self._wrong_headers()
         yield from self._floods()
 
     def _owners(self) -> Iterator[Client]:
@@ -144,8 +135,8 @@ class _Cast:
         for number in range(number_of_copiers):
             yield Copier(self._world, self._history, f"copier{number}", self._chance(), job, self._flow())
 
-    def _liars(self) -> Iterator[Client]:
-        """Producers whose timestamps contradict each other under headers far from the truth, and others that lie."""
+    def _wrong_headers(self) -> Iterator[Client]:
+        """Draw producers with contradictory timestamps and wrong batch headers."""
         random = Random(f"liars {self._seed}")
         if random.random() >= _RARE_SHARE:
             return
@@ -155,7 +146,7 @@ class _Cast:
         for number in range(random.choice((1, 2))):
             yield PlainProducer(
                 self._world, self._history, f"odd{number}", Random(random.getrandbits(64)), plain,
-                times="odd" if keeps_all else "odd but new", packing=draw_lying_packing(random),
+                times="odd" if keeps_all else "odd but new", packing=draw_wrong_packing(random),
             )  # fmt: skip
         yield HostileProducer(
             self._world, self._history, "liar", Random(random.getrandbits(64)), by_client, kinds=LIES
@@ -172,7 +163,7 @@ class _Cast:
         return Flow.V2 if self._scenario.transaction_version >= 2 and self._random.random() < 0.7 else Flow.V1
 
     def _chance(self) -> Random:
-        """A source of chance for one client, so that what one draws does not change what the others do."""
+        """Return random numbers for one client, so that its draws do not affect the others."""
         return Random(self._random.getrandbits(64))
 
     def _partitions(self, *, compacted: bool = False, aged: bool = False) -> list[Partition]:

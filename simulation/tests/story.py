@@ -1,6 +1,6 @@
-"""A history told in few words, for the tests of the checker."""
+"""Short notation for histories, for the tests of the checker."""
 
-from odradek.simulation.checker import check
+from odradek.simulation.checks.checker import check
 from odradek.simulation.history import (
     CrashKind,
     FinalLog,
@@ -12,7 +12,7 @@ from odradek.simulation.history import (
     Poll,
     ReadRecord,
     SentRecord,
-    Settings,
+    TopicSettings,
 )
 
 A, B = ("a", 0), ("b", 0)
@@ -28,16 +28,16 @@ def read(offset, value):
 
 
 class Story:
-    """Values are named by words; whatever is not said is as it should be."""
+    """A history whose values are named by words; details have valid defaults."""
 
     def __init__(self, **settings):
-        self.history = History(lambda: 0, Settings(**settings))
+        self.history = History(lambda: 0, TopicSettings(**settings))
         self.final = FinalState()
 
     def send(
         self, words, at=None, *, partition=A, producer="p", kind="idempotent", outcome=None, attempts=1, txn=None
     ):
-        """Send a batch; with `at` it was acknowledged there, without the outcome is unknown."""
+        """Send a batch; with `at` it is acknowledged at that offset, otherwise its outcome is unknown."""
         records = [sent(word.encode()) for word in words.split()]
         guarantee = Guarantee.TRANSACTIONAL if txn else Guarantee(kind)
         send = self.history.begin_send(producer, partition, producer, guarantee, records, transaction=txn)
@@ -52,15 +52,15 @@ class Story:
         return self.history.begin_transaction("p", name)
 
     def commit(self, txn, outcome=Outcome.OK):
-        self.history.ask_for_commit(txn)
+        self.history.request_commit(txn)
         self.history.end_transaction(txn, outcome)
 
     def abort(self, txn):
-        self.history.ask_for_abort(txn)
+        self.history.request_abort(txn)
         self.history.end_transaction(txn, Outcome.FAILED)
 
     def start_poll(self, start, words, **options):
-        """A poll that has been asked for; `polled` is its end. A word `-` is an offset the consumer does not get."""
+        """Begin a poll, which `polled` ends. A word `-` is an offset that the consumer does not receive."""
         options = {"partition": A, "isolation": RU, "assignment": "c1", "group": None, **options}
         words = words.split()
         end = options.get("end", start + len(words))
@@ -86,7 +86,7 @@ class Story:
         return tuple(read(start + number, word.encode()) for number, word in enumerate(words) if word != "-")
 
     def end(self, words, committed=None, partition=A, lso=None):
-        """What lies in the log at the end, `-` being a marker; `committed` is what a reader of that gets of it."""
+        """Set the final log, with `-` for a marker; `committed` is the result of a READ_COMMITTED read."""
         words = words.split()
         for isolation, said in ((RU, words), (RC, words if committed is None else committed.split())):
             stable = len(words) if isolation is RU or lso is None else lso
@@ -110,5 +110,5 @@ class Story:
         self.history.listed_end("c", self.history.moment(), A, isolation, offset)
 
     def found(self):
-        """The kinds of violation, each once."""
+        """Return the set of kinds of violations."""
         return {violation.kind.name for violation in check(self.history, self.final)}

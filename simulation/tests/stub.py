@@ -1,4 +1,4 @@
-"""The simplest client there is: writes one record at a time, and tries again when that fails."""
+"""A minimal client: writes one record at a time, with retries."""
 
 from odradek.protocol.messages.produce import (
     ProduceRequest,

@@ -1,4 +1,6 @@
-"""Adoption when the process dies in the midst of it, at every change of the disk or of the metadata store in turn."""
+"""Adoption with a crash at each change of the disk or of the metadata store in turn."""
+
+import pytest
 
 from odradek.protocol.messages.create_topics import (
     CreateTopicsRequest,
@@ -11,10 +13,12 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
-from odradek.replication.kraft_metadata import DIRECTORY
+from odradek.replication.metadata.kraft_metadata import DIRECTORY
 from odradek.replication.tests import kraft
 from odradek.simulation.tests.test_world import finish
 from odradek.simulation.world import World
+
+pytestmark = pytest.mark.slow
 
 TOPICS = {"kept": 2, "other": 1, "__consumer_offsets": 2}
 DAY_MS = 86_400_000
@@ -46,7 +50,7 @@ async def fill(world):
 
 
 def with_topics_and_no_store(seed):
-    """A world whose broker stopped, with records that would go by the defaults, and lost its store."""
+    """A world whose broker has stopped and lost its store, with records that the default retention would delete."""
     world = World(seed, PROPERTIES)
     world.broker.start()
     assert world.run(lambda: world.broker.is_up, 60)
@@ -65,7 +69,7 @@ def directories(world):
 
 
 def put_kraft_metadata(world, ids):
-    """The metadata of a Kafka broker that had two of the topics, and had deleted the other."""
+    """Write the metadata of a Kafka broker that has two of the topics and has deleted the other."""
     records = [
         *kraft.topic("kept", ids["kept"], 2, leader_epoch=5),
         kraft.config(kraft.TOPIC, "kept", "retention.ms", "-1"),
@@ -80,7 +84,7 @@ def put_kraft_metadata(world, ids):
 
 
 def adopt_with_a_crash_at(change, *, is_power_loss, with_kraft):
-    """Return whether the crash came before the broker was up."""
+    """Return whether the crash happened before the broker was up."""
     world, ids = with_topics_and_no_store(change)
     if with_kraft:
         put_kraft_metadata(world, ids)

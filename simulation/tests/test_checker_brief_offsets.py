@@ -1,4 +1,4 @@
-"""Offsets with a time limit, and groups that are deleted: each violation in a small history."""
+"""Offsets with a retention time, and deleted groups: each violation in a small history."""
 
 import pytest
 
@@ -9,7 +9,7 @@ RETENTION_MS = 100
 
 
 class BriefStory(Story):
-    """A story with a clock, in which every commit is for `RETENTION_MS`."""
+    """A story with a clock, in which every commit has the retention `RETENTION_MS`."""
 
     def __init__(self, **settings):
         super().__init__(**settings)

@@ -1,4 +1,4 @@
-"""Each kind of violation in one log is found in the least history that has it, and not in one that nearly has."""
+"""Each kind of violation in one log is found in a minimal history with it, and not in a similar one without it."""
 
 import pytest
 
@@ -107,7 +107,7 @@ def test_the_timestamp_of_the_broker():
 
 
 def answered_across_a_crash(kind):
-    """A reader gets what the first attempt wrote; the second, after a crash, is answered with a later time."""
+    """A reader gets the record of the first attempt; the second, after a crash, is acknowledged with a later time."""
     story = Story(log_append_time=frozenset({"a"}))
     send = story.send("x")
     story.poll(0, "x")
@@ -295,4 +295,4 @@ def test_the_end_may_go_back_in_a_power_loss(story):
 
 def test_an_odd_answer(story):
     story.history.note_odd("c", "an answer of another's request")
-    assert story.found() == {"ODD_ANSWER"}
+    assert story.found() == {"INVALID_RESPONSE"}

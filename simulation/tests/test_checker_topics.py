@@ -20,7 +20,7 @@ def create(story, number, topic="t"):
 
 
 def delete(story, life):
-    story.history.topics.ask_for_deletion("o", life)
+    story.history.topics.request_deletion("o", life)
     story.history.topics.end("o", life)
 
 
@@ -35,7 +35,7 @@ def delete_records(story, offset, answered=True, partition=A):
 
 
 def end_at(story, words, start, partition=A):
-    """What lies in the log at the end, from an offset on."""
+    """Set the final log from an offset on."""
     for isolation in (RU, RC):
         records = story.records(words.split(), start)
         end = start + len(records)
@@ -165,7 +165,7 @@ def test_a_deleted_topic_is_back(story):
 
 
 def test_a_topic_whose_deletion_was_not_acknowledged_may_be_there(story):
-    story.history.topics.ask_for_deletion("o", create(story, 1))
+    story.history.topics.request_deletion("o", create(story, 1))
     list_topic(story, 1)
     assert story.found() == set()
 

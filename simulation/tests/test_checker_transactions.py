@@ -1,4 +1,4 @@
-"""Each kind of violation of a transaction, a poll, a group or a copy, and what comes near one and is none."""
+"""Each kind of violation of a transaction, a poll, a group or a copy, and similar histories without one."""
 
 import pytest
 
@@ -158,7 +158,7 @@ def test_a_read_while_the_commit_is_under_way(story):
     txn = story.begin()
     story.send("x", 0, txn=txn)
     poll = story.start_poll(0, "x", isolation=RC)
-    story.history.ask_for_commit(txn)
+    story.history.request_commit(txn)
     story.history.polled(poll)
     story.history.end_transaction(txn, Outcome.OK)
     story.end("x -")
@@ -442,7 +442,7 @@ def test_one_owner_after_another(story):
 
 
 def copier(story, copies, committed, inputs="x y"):
-    """Inputs in A, copies of the offsets named in B, `committed` the group's position."""
+    """Inputs in A, copies of the given offsets in B; `committed` is the group's offset."""
     story.history.copies.append(Copy("g", (A,), (B,)))
     story.send(inputs, 0)
     story.end(inputs)

@@ -1,6 +1,7 @@
-"""Simulated clients against a scripted broker: they retry, filter, assign and remember as Kafka's own do."""
+"""Simulated clients against a scripted broker: they retry, filter, assign and keep state as Kafka's clients do."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
@@ -40,7 +41,7 @@ A = ("a", 0)
 
 
 class ScriptedWorld:
-    """No time passes. Each request of an API is answered by the next of its script, then by its last."""
+    """A world in which no time passes. Each request of an API gets the next response of its script, then the last."""
 
     def __init__(self, most_requests=60):
         self.random = Random(1)
@@ -127,7 +128,7 @@ def history(world):
 
 
 def run(coroutine):
-    results = []
+    results: list[Any] = []
     Deferred.fromCoroutine(coroutine).addBoth(results.append)
     assert results and not hasattr(results[0], "raiseException"), results
     return results[0]
@@ -142,7 +143,7 @@ def batches_sent(world):
                 header = read_header(row.records)
                 first = next(iter_records(row.records))
                 identity = (header.producer_id, header.producer_epoch, header.base_sequence)
-                found.append((*identity, label_of(first.value)))
+                found.append((*identity, label_of(first.value or b"")))
     return found
 
 
@@ -298,7 +299,7 @@ def answered(code):
 class Member:
     generation = 1
     member_id = "m"
-    instance_id = None
+    instance_id: str | None = None
 
 
 @pytest.mark.parametrize(

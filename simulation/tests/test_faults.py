@@ -1,4 +1,4 @@
-"""Whether a broker may refuse to start is judged by what the disk did in that very start."""
+"""A broker may refuse to start only because of disk errors during that start."""
 
 import errno
 
@@ -23,7 +23,7 @@ def start(world):
 
 
 def lock_out(world):
-    """Let another process have the directory: a reason not to start that is none of the disk's."""
+    """Lock the directory by another process: a reason not to start that is no disk error."""
     assert start(world)
     world.broker.kill()
     world.disk.come_up()
@@ -51,7 +51,7 @@ def test_a_start_may_not_fail_of_an_error_in_the_start_before(world):
     lock_out(world)
     assert not start(world)
     (failure,) = world.failures
-    assert "does not start although nothing is wrong" in failure
+    assert "does not start although no disk operation failed" in failure
 
 
 def test_a_start_may_not_fail_of_an_error_that_has_not_come(world):

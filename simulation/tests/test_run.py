@@ -9,6 +9,8 @@ import pytest
 from odradek.simulation.run import run_seed
 from odradek.simulation.tests.stub import stub_clients
 
+pytestmark = pytest.mark.slow
+
 _PROGRAM = """
 from odradek.simulation.run import run_seed
 from odradek.simulation.tests.stub import stub_clients

@@ -1,4 +1,4 @@
-"""The checker bites: without any one safeguard of the broker it finds what that keeps away."""
+"""Without any single safeguard of the broker, the checker finds the violation that the safeguard prevents."""
 
 from pathlib import Path
 
@@ -8,8 +8,10 @@ from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.run import run_seed
 from odradek.simulation.safeguards import SAFEGUARDS, finding, run_without
 
+pytestmark = pytest.mark.slow
+
 MOST_SEEDS = 40
-"""A seed stands for another run whenever the broker or a client draws one number more; then the next will do."""
+"""A change of the draws of the broker or of a client makes a seed another run; then one of the next seeds shows it."""
 
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda safeguard: safeguard.name)

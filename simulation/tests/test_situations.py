@@ -1,9 +1,10 @@
-"""The simulated metadata store, sockets, directories and hostile batches do what the situations need of them."""
+"""The simulated metadata store, sockets, directories and hostile batches behave as the simulation requires."""
 
 from random import Random
 
 import pytest
 
+from odradek.protocol.batches.record_batch import read_header
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
 from odradek.protocol.messages.produce import (
@@ -11,15 +12,14 @@ from odradek.protocol.messages.produce import (
     ProduceRequestPartitionProduceData,
     ProduceRequestTopicProduceData,
 )
-from odradek.protocol.record_batch import read_header
 from odradek.protocol.records import iter_records
-from odradek.replication.metadata_store import NoNodeError, StoreUnavailableError
+from odradek.replication.metadata.store import NoNodeError, StoreUnavailableError
 from odradek.simulation.clients.batches import _LARGEST, Packing, batch_of
 from odradek.simulation.clients.hostile import KINDS, LIES
 from odradek.simulation.clients.values import YEARS_MS, Values
-from odradek.simulation.directories import Directories
 from odradek.simulation.history import History, SentRecord
-from odradek.simulation.network import NetworkHabits, Pipe, SimulatedSocket
+from odradek.simulation.machine.directories import Directories
+from odradek.simulation.machine.network import NetworkHabits, Pipe, SimulatedSocket
 from odradek.simulation.tests.test_world import finish, started
 
 

@@ -1,7 +1,8 @@
-"""The broker's wall clock is set, the clients' are not; and a flood of requests is answered in order."""
+"""The broker's wall clock is set, the clients' are not; a flood of requests gets its responses in order."""
 
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,13 @@ from odradek.protocol.records import build_batch
 from odradek.simulation.clients.flood import Flood
 from odradek.simulation.clients.link import Link, Versions
 from odradek.simulation.clients.membership import LIMITS, Membership
-from odradek.simulation.disk import EPOCH_MS
 from odradek.simulation.history import Guarantee, History, Outcome, SentRecord
-from odradek.simulation.network import NetworkHabits
+from odradek.simulation.machine.disk import EPOCH_MS
+from odradek.simulation.machine.network import NetworkHabits
+from odradek.simulation.machine.wall_clock import _SHARE_OF_SEEDS, ClockSetter
 from odradek.simulation.tests.test_checker_brief_offsets import BriefStory
 from odradek.simulation.tests.test_clients import ScriptedWorld
 from odradek.simulation.tests.test_world import finish, started
-from odradek.simulation.wall_clock import _SHARE_OF_SEEDS, ClockSetter
 from odradek.simulation.world import World
 
 A = ("a", 0)
@@ -80,7 +81,7 @@ def test_the_broker_judges_timestamps_by_its_own_clock(wrong_by_ms, accepted):
     ],
 )
 def test_a_member_that_was_heard_of_is_not_expelled(silent_s, codes, is_odd):
-    world = ScriptedWorld()
+    world: Any = ScriptedWorld()
     world.scripts["Heartbeat"] = [HeartbeatResponse(error_code=code) for code in codes]
     history = History(world.now_ms)
     member = Membership(Link(world, history, "m", Random(1), Versions(Random(1), LIMITS)), "g", [A], Random(1))
@@ -93,8 +94,8 @@ def test_a_member_that_was_heard_of_is_not_expelled(silent_s, codes, is_odd):
 
 
 def test_a_heartbeat_over_another_connection_than_the_join_s_is_no_proof():
-    """The coordinator may have been started again, and answer while it loads."""
-    world = ScriptedWorld()
+    """The coordinator may have restarted, and respond while it loads."""
+    world: Any = ScriptedWorld()
     codes = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
     world.scripts["Heartbeat"] = [HeartbeatResponse(error_code=code) for code in codes]
     history = History(world.now_ms)
@@ -168,7 +169,7 @@ def test_a_flood_is_written_in_its_order():
 
 
 def test_a_flood_notes_what_was_written_out_of_order():
-    world = ScriptedWorld()
+    world: Any = ScriptedWorld()
     history = History(world.now_ms)
     flood = Flood(world, history, "flood", Random(1), [A])
     last_offsets = {}

@@ -1,4 +1,4 @@
-"""A broker in the simulated world answers as any other."""
+"""A broker in the simulated world responds as any other."""
 
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
@@ -30,8 +30,8 @@ def finish(world, coroutine):
 
 async def produce_and_fetch(world):
     connection = await world.connect()
-    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-    versions = await connection.request(request, 3, client_id="test")
+    asked = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    versions = await connection.request(asked, 3, client_id="test")
     topic = CreateTopicsRequestCreatableTopic(name="t", num_partitions=1, replication_factor=1)
     await connection.request(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7, client_id="test")
     topics = [MetadataRequestTopic(name="t")]
@@ -53,5 +53,5 @@ def test_it_answers():
     assert metadata.topics[0].name == "t"
     assert [one.responses[0].partition_responses[0].base_offset for one in produced] == [0, 10, 20]
     records = fetched.responses[0].partitions[0].records
-    values = [bytes(record.value) for batch in iter_batches(records) for record in iter_records(batch)]
+    values = [bytes(record.value or b"") for batch in iter_batches(records) for record in iter_records(batch)]
     assert values == [b"v%d" % number for number in range(10)] * 3

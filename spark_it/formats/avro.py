@@ -1,7 +1,7 @@
 """Format avro: plain Avro with one schema for all records, or Confluent's framing with schemas in a registry.
 
-A record is read with the schema that it was written with and becomes what `value.schema` says; without that, what the
-newest schema of the subject says. What is written has `value.schema`, or a schema made of the columns.
+A record is read with the schema that it was written with, and converted to `value.schema`, or without one to the newest
+schema of the subject. Records are written with `value.schema`, or with a schema derived from the columns.
 """
 
 import json
@@ -15,14 +15,14 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats import FormatError, Side
+from odradek.spark_it.definition.settings import PartFormat
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.avro_codec import RecordError, decoder, encoder
 from odradek.spark_it.formats.avro_types import misfits, parsed, schema_of, spark_type
 from odradek.spark_it.formats.columns import Decoder, UnavailableError, decoded, encoded, or_fail
 from odradek.spark_it.formats.decisions import Answer, Answers, Place
+from odradek.spark_it.formats.format import FormatError, Side
 from odradek.spark_it.formats.registry import Address, RegistryError, framed, registry_at, unframed
-from odradek.spark_it.settings import PartFormat
-from odradek.spark_it.spec import Pipeline
 
 
 class AvroFormat:

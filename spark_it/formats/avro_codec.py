@@ -1,7 +1,8 @@
-"""Avro records to plain values and back, each schema compiled once. Knows nothing of frames, and of Spark but `Row`.
+"""Codec of Avro records to plain values, each schema compiled once. Uses nothing of Spark but `Row`.
 
-Values are as Spark's arrow reader takes them: instants as microseconds since 1970, dates as days, decimals as Decimal.
-fastavro reads and writes without logical types; they are made here, over their whole range and with their limits.
+Values have the form of Spark's Arrow reader: instants as microseconds since 1970, dates as days, decimals as Decimal.
+fastavro reads and writes without logical types; this module converts them, over their whole range and with their
+limits.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Avro schemas as fastavro reads and writes with them: parsed, without logical types, and with its traps closed."""
+"""Avro schemas for fastavro: parsed, without logical types, and without constructs that fastavro handles wrongly."""
 
 from typing import Any
 

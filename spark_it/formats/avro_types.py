@@ -13,7 +13,7 @@ from typing import Any
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats import FormatError
+from odradek.spark_it.formats.format import FormatError
 
 Schema = str | dict[str, Any] | list[Any]
 

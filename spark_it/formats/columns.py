@@ -1,6 +1,6 @@
-"""Columns that Python makes of bytes, and bytes that it makes of columns, for formats that Spark does not have itself.
+"""Columns that Python decodes from bytes and encodes to bytes, for formats that Spark does not support.
 
-Instants travel between Spark and Python as microseconds since 1970, which loses nothing and knows no time zone.
+Instants pass between Spark and Python as microseconds since 1970, without loss and without a time zone.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pyspark import TaskContext
 
 from odradek.spark_it.formats.columns import UnavailableError
-from odradek.spark_it.state_files import sync_folder
+from odradek.spark_it.state.files import sync_folder
 
 BATCH_ID = "streaming.sql.batchId"
 """Spark's local property with the batch's number, which tasks can read. Source: MicroBatchExecution."""

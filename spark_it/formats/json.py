@@ -6,11 +6,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
-from odradek.spark_it.formats import FormatError, Side
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.settings import PartFormat
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.formats.format import FormatError, Side
 from odradek.spark_it.formats.json_changes import Changes, inexact
-from odradek.spark_it.settings import PartFormat
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.times import WRITTEN
 
 _CORRUPT = "__odradek_corrupt"
 _OBJECTS = "__odradek_objects"

@@ -1,6 +1,7 @@
-"""Which JSON texts may have a value that Spark's parser changes: found with regular expressions, without a parse.
+"""Regular expressions that find JSON texts with a value that Spark's parser changes, without parsing them.
 
-A text that has such a value is always found; one without may be found too, and costs a second parse.
+A text that has such a value is always found; a text without one may be found too, and costs a second parse.
+
 Source: Spark 4.0, JacksonParser, SparkDateTimeUtils; for the speed java.util.regex.Pattern, whose search for a literal
 of four characters or more skips most of the text.
 """

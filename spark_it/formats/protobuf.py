@@ -10,7 +10,7 @@
 | google.protobuf.Timestamp | TIMESTAMP, below a microsecond cut off |
 | google.protobuf.Int64Value and the other wrappers | the type that is wrapped, or null |
 
-A field that is not there is null if that can be known (`optional`, messages, members of a `oneof`), else its default.
+A field that does not exist is null if that can be known (`optional`, messages, members of a `oneof`), else its default.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,10 +25,10 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from pyspark.sql import Column
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats import FormatError, Side
+from odradek.spark_it.definition.settings import PartFormat
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.columns import decoded, encoded, or_fail
-from odradek.spark_it.settings import PartFormat
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.formats.format import FormatError, Side
 
 Change = Callable[[Any], Any]
 
@@ -150,9 +150,7 @@ def _type_of(of: Descriptor, inside: tuple[str, ...], what: str) -> t.DataType:
 def _type_of_field(field: FieldDescriptor, inside: tuple[str, ...], what: str) -> t.DataType:
     if _is_map(field):
         entry = field.message_type.fields_by_name
-        return t.MapType(
-            _type_of_one(entry["key"], inside, what), _type_of_one(entry["value"], inside, f"{what}{{}}")
-        )
+        return t.MapType(_type_of_one(entry["key"], inside, what), _type_of_one(entry["value"], inside, f"{what}{{}}"))
     one = _type_of_one(field, inside, what)
     return t.ArrayType(one) if _is_repeated(field) else one
 

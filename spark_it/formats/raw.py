@@ -1,12 +1,12 @@
-"""Text and bytes as they are. Text is UTF-8; what is none is replaced as Kafka's StringDeserializer does it."""
+"""Formats string and bytes. A string is UTF-8; invalid bytes are replaced as Kafka's StringDeserializer does it."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, DataType, StringType
 
-from odradek.spark_it.formats import Side
-from odradek.spark_it.settings import PartFormat
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.definition.settings import PartFormat
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.formats.format import Side
 
 
 def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> "RawFormat":

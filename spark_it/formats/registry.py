@@ -1,4 +1,4 @@
-"""A schema registry that speaks Confluent's REST interface, and its framing: a zero byte, 4 bytes of id, the record.
+"""Client of a schema registry with Confluent's REST interface, and its framing: a zero byte, 4 bytes of id, the record.
 
 Source: docs.confluent.io, "Schema Registry API Reference" and "Wire format".
 """
@@ -127,7 +127,7 @@ class Registry:
         return Registered(int(answer["id"]), self._avro(answer, f"subject {subject}"))
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of a schema under a subject, to which it is added if it is not there."""
+        """The id of a schema under a subject, to which it is added if it does not exist."""
         return int(self._ask("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": schema})["id"])
 
     def _avro(self, answer: dict[str, Any], what: str) -> str:

@@ -1,155 +1,24 @@
-"""Sinks: what writes the rows of a batch. A module for each connector, imported when a pipeline has it.
+"""Sinks. Each connector has a module, imported when a pipeline uses it.
 
-Each module has `make(pipeline, units, spark, dead_letters) -> BatchSink`.
+`SinkError` is public: a Python sink raises it (docs/pipelines.md).
+
+- `connectors`: the sink for a connector's name
+- `recorded`: checks of markers that several sinks share
+- `console`: prints rows
+- `python_sink`: calls a Python function
+- `files`: folders of files, one per batch
+- `lakehouse`: Delta Lake and Iceberg tables
+- `iceberg_files`: commits of data files to an Iceberg table
+- `jdbc`: database tables
+- `jdbc_target`: the table's columns, and its creation
+- `jdbc_staging`: staging tables
+- `jdbc_marker`: the table of markers
+- `topic`: topics, exactly once
+- `topic_records`: rows to records
+- `topic_tasks`: writes transactions in Spark's tasks
+- `topic_origin`: finds the source record of a row that is too large
 """
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from odradek.spark_it.interfaces.sink import SinkError
 
-from odradek.spark_it.checkpoint import TopicPartition
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.lock import marker
-from odradek.spark_it.settings import PYTHON
-from odradek.spark_it.spec import Pipeline
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from odradek.spark_it.dead_letters import DeadLetterWriter
-
-MODULES = {
-    "topic": "odradek.spark_it.sinks.topic",
-    "files": "odradek.spark_it.sinks.files",
-    "delta": "odradek.spark_it.sinks.lakehouse",
-    "iceberg": "odradek.spark_it.sinks.lakehouse",
-    "jdbc": "odradek.spark_it.sinks.jdbc",
-    "console": "odradek.spark_it.sinks.console",
-    PYTHON: "odradek.spark_it.sinks.python_sink",
-}
-
-
-class SinkError(Exception):
-    """What keeps a sink from writing; `str()` says what, and what to do.
-
-    A batch that failed with `is_retriable` is written again after a while; anything else stops the pipeline.
-    """
-
-    def __init__(self, message: str, *, is_retriable: bool = False) -> None:
-        super().__init__(message)
-        self.is_retriable = is_retriable
-
-
-@dataclass(frozen=True)
-class Range:
-    """Records `start` up to but not including `end` of a partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What is written at once. It has the same number and the same content when it is repeated.
-
-    With offset units `ranges[i]` is what partition i of rows and dead letters (`spark_partition_id()`) is made of.
-    `spark` is the session that the frames belong to; a statement of another one does not see them. `state` is the
-    identity of the pipeline's state (`lock`): a target that was claimed by another one refuses the batch.
-    """
-
-    id: int
-    generation: int
-    spark: "SparkSession"
-    ranges: tuple[Range, ...] | None = None
-    state: str = ""
-
-    @property
-    def marker(self) -> int:
-        """The number that says this batch and all before it are written; 0 says that none is."""
-        return marker(self.generation, self.id)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The claim of a pipeline's state to write the target: markers of `replaced` states become its own.
-
-    `begins` says where each source partition begins, if the state has not begun a batch and offset units are written.
-    """
-
-    state: str
-    generation: int
-    replaced: Set[str] = frozenset()
-    is_new: bool = False
-    begins: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-    def check(self, owners: Set[str], what: str) -> None:
-        """Raises SinkError if `what` is owned by a state that is not to be replaced."""
-        self.confirm((owners - self.replaced) | {self.state}, what)
-
-    def confirm(self, owners: Set[str], what: str) -> None:
-        """Raises SinkError if `what` is owned by any state but this one."""
-        if owners != {self.state}:
-            raise SinkError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
-
-
-@dataclass(frozen=True)
-class Written:
-    """Rows that the batch has put into the sink, and dead letters that the sink has written: those it was given, and
-    those that it made of rows which the target refused. What was there before, since the batch is repeated, counts."""
-
-    rows: int
-    dead_letters: int = 0
-
-
-class BatchSink(Protocol):
-    """A sink of one run of a pipeline. Methods are called one at a time, on the driver.
-
-    With `takes_dead_letters` it writes dead letters itself, in the transaction of the rows. Otherwise they are in the
-    topic before `write` is called, which gets None for them.
-    """
-
-    takes_dead_letters: bool
-
-    def prepare(self, schema: "StructType") -> None:
-        """Makes sure, before the first batch of a run, that the target is there and takes such rows.
-
-        Raises SinkError.
-        """
-
-    def recorded(self) -> int:
-        """The marker of the newest batch of the pipeline that the target says it has; 0 if there is none, or if it does
-        not keep one. Called after `prepare`. Raises SinkError.
-        """
-
-    def owners(self) -> Set[str]:
-        """The identities of the states that the target's markers of the pipeline belong to. Called after `prepare`.
-        Raises SinkError.
-        """
-
-    def claim(self, claim: Claim) -> None:
-        """Makes the target's markers those of a state, before its first batch of a run; nothing if they are.
-
-        Raises SinkError, also if another state has claimed them since `owners` was called.
-        """
-
-    def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:
-        """Writes a batch; called with one that is written already, it writes nothing twice.
-
-        Raises SinkError, and deadletter.BadRecordError for a row that the target refuses where none may be bad.
-        """
-
-    def close(self) -> None:
-        """Lets go of what the sink holds; nothing is written after it."""
-
-
-def sink_of(
-    pipeline: Pipeline, units: Units | None, spark: "SparkSession", dead_letters: "DeadLetterWriter | None"
-) -> BatchSink:
-    """The sink of a pipeline. `dead_letters` is None where it has no dead-letter topic. Raises SinkError."""
-    connector = pipeline.sink.connector.partition(":")[0]
-    made: BatchSink = import_module(MODULES[connector]).make(pipeline, units, spark, dead_letters)
-    return made
+__all__ = ["SinkError"]

@@ -1,19 +1,19 @@
-"""Rows on standard output."""
+"""The console sink: prints rows."""
 
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.sink_settings import ConsoleSink as Settings
-from odradek.spark_it.sinks import Batch, Claim, Written
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.definition.sink_keys import ConsoleSink as Settings
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, Claim, Written
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "ConsoleSink":
     assert isinstance(pipeline.sink, Settings)
     return ConsoleSink(pipeline.sink)
@@ -35,17 +35,16 @@ class ConsoleSink:
         return frozenset()
 
     def claim(self, claim: Claim) -> None:
-        """There are no markers."""
+        """Do nothing: there are no markers."""
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         kept = rows.persist()
         try:
             count = kept.count()
-            width = 20 if self._settings.truncate else 0
-            shown = kept._jdf.showString(self._settings.rows, width, False)
+            sys.stdout.write(f"batch {batch.id}\n")
+            kept.show(self._settings.rows, truncate=self._settings.truncate)
         finally:
             kept.unpersist()
-        sys.stdout.write(f"batch {batch.id}\n{shown}\n")
         sys.stdout.flush()
         return Written(count)
 

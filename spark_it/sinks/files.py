@@ -1,11 +1,11 @@
-"""Files, exactly once: a folder `batch=<generation>-<id>` for each batch, which any reader can read.
+"""The files sink, exactly once: a folder `batch=<generation>-<id>` for each batch, which any reader can read.
 
-Spark writes into a folder whose name begins with a dot, which readers leave out. It gets its name when it is whole, in
-one step where the file system renames folders in one (every local one and HDFS; object stores copy). The file `_rows`
-in it, which readers leave out too, names the other files: a folder without one of them is a copy that was interrupted,
-and is written once more. `_done`, which comes last, says that none was, whatever readers delete later. A whole folder
-stays as it is, whoever else writes the batch. The file `_state-<identity>` beside the folders says which state of the
-pipeline writes them; no other one does.
+Spark writes into a folder whose name begins with a dot, which readers ignore. The folder is renamed when it is
+complete, in one step where the file system supports that (every local one and HDFS; object stores copy). The file
+`_rows` in it, which readers ignore too, names the other files: a folder that lacks one of them is an interrupted copy
+and is written again. `_done`, the last file, marks a folder as complete, even if readers delete files later. A complete
+folder is never changed, whichever process writes the batch. The file `_state-<identity>` beside the folders names the
+state of the pipeline that writes them; no other state does.
 """
 
 import json
@@ -19,17 +19,17 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.java import what_is_down
-from odradek.spark_it.lock import marker
-from odradek.spark_it.sink_settings import FilesSink
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
-from odradek.spark_it.sinks.counting import Counted
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.definition.sink_keys import FilesSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.recorded import check_owners
-from odradek.spark_it.spark_errors import readable
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.times import WRITTEN
+from odradek.spark_it.spark.counting import CountedFrame
+from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.java import what_is_down
 
 COLUMN = "batch"
 """What readers call the column that they make of the folders' names."""
@@ -46,9 +46,9 @@ _ATTEMPT = re.compile(rf"\.{COLUMN}=(\d+)-(\d+)\.[0-9a-f]+")
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "Folders":
-    """The sink of a pipeline."""
+    """Return the sink of a pipeline."""
     sink = pipeline.sink
     assert isinstance(sink, FilesSink)
     return Folders(pipeline.located(sink.path), sink, spark)
@@ -100,7 +100,7 @@ class Folders:
             return self._owners()
 
     def claim(self, claim: Claim) -> None:
-        """Makes a file, and only then looks for those of others: of two copies at least one finds the other."""
+        """Create a file, and then look for those of others: of two copies at least one finds the other."""
         title = f"files {self._path}"
         with self._explained():
             before = self._owners()
@@ -129,7 +129,7 @@ class Folders:
             if written is not None:
                 return Written(written)
             beside = self._beside(number)
-            counted = Counted(rows)
+            counted = CountedFrame(rows)
             try:
                 self._write(counted.frame, beside)
                 count = counted.rows()
@@ -198,7 +198,7 @@ class Folders:
             raise SinkError(text, is_retriable=True) from None
 
     def close(self) -> None:
-        """Nothing is held between batches."""
+        """Do nothing: nothing is held between batches."""
 
 
 def _newest(names: Iterable[str]) -> int:
@@ -207,7 +207,7 @@ def _newest(names: Iterable[str]) -> int:
 
 
 def _marker(found: re.Match[str]) -> int:
-    return marker(int(found[1]), int(found[2]))
+    return marker_number(int(found[1]), int(found[2]))
 
 
 class _FileSystem:
@@ -271,7 +271,7 @@ class _FileSystem:
             stream.close()
 
     def read(self, name: str) -> str | None:
-        """The text of a small file; None if it is not there, or empty."""
+        """The text of a small file; None if it does not exist, or empty."""
         system, path = self._at(name)
         if not system.exists(path):
             return None

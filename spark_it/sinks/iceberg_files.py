@@ -1,9 +1,9 @@
 """Data files of an Iceberg table: written first, then added to the table on a condition.
 
-An append of Spark has no condition: whatever another driver has added to the table since it was read, Iceberg puts the
-append after it. So Spark writes the files without a commit, as it does for compaction (`FileRewriteCoordinator`), and
-they are added by an update that fails if rows were added after a given snapshot. Iceberg checks that again for each of
-its tries, and the catalog replaces the table's metadata only if it is still what was checked.
+Spark's append has no condition: Iceberg applies it after whatever another driver has added since the table was read. So
+Spark writes the files without a commit, as it does for compaction (`FileRewriteCoordinator`), and an update adds them
+that fails if rows were added after a given snapshot. Iceberg checks that again on each retry, and the catalog replaces
+the table's metadata only if they are unchanged since the check.
 
 Source: Iceberg 1.10, OverwriteFiles, SparkWrite.RewriteFiles, MergingSnapshotProducer.validateAddedDataFiles.
 """
@@ -16,7 +16,7 @@ from typing import Any, Self
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.spark_it.java import kinds
+from odradek.spark_it.spark.java import kinds
 
 _STAGED = "rewritten-file-scan-task-set-id"
 _WITH_ROW_IDS = "rewrite"
@@ -36,7 +36,7 @@ def staging_name(spark: SparkSession, name: str, table: Any) -> str:
 
 
 class DataFiles:
-    """Files that Spark has written and no snapshot has yet. On leaving the context those that were not added go."""
+    """Files that Spark has written and that no snapshot has yet. The context deletes those that were not added."""
 
     def __init__(self, frame: DataFrame, name: str, table: Any) -> None:
         """Writes the rows; `name` is the table's `staging_name`. Raises what Spark does."""

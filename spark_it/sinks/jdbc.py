@@ -1,8 +1,8 @@
-"""Database tables, exactly once: Spark's tasks write a batch to a staging table, then the driver takes it over in one
-transaction with the number of the batch.
+"""The database sink, exactly once: Spark's tasks write a batch to a staging table, then the driver moves it to the
+table in one transaction with the number of the batch.
 
-Rows that the table does not take (SQLSTATE 22 and 23, not a lost connection) are found by halves: a half without any
-is taken over at once. They go to the dead letters after the good ones are in the transaction and before it commits.
+Rows that the table refuses (SQLSTATE 22 and 23, not a lost connection) are found by bisection: a half without any is
+moved at once. They are written to the dead letters after the good rows are in the transaction and before it commits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,17 +13,17 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.deadletter import BadRecordError, Failure, Stage, error_headers
-from odradek.spark_it.dialects import Dialect, dialect_of
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError
-from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
-from odradek.spark_it.sinks.jdbc_marker import Markers
+from odradek.spark_it.databases.dialects import Dialect, dialect_of
+from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage, error_headers
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.sinks.jdbc_marker import MarkerTable
 from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, Staging, drop_left_over, unstorable
-from odradek.spark_it.sinks.jdbc_target import Preparation, Target
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.sinks.jdbc_target import Preparation, TableTarget
 
 _FEW = 2000
 """Rows that are taken over one by one when one of them is bad, where the database can do that by itself."""
@@ -42,9 +42,9 @@ class _BadRow(NamedTuple):
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "JdbcTable":
-    """The sink of a pipeline. Raises SinkError."""
+    """Return the sink of a pipeline. Raises SinkError."""
     sink = pipeline.sink
     assert isinstance(sink, JdbcSink)
     return JdbcTable(pipeline, sink, spark, dead_letters)
@@ -77,8 +77,8 @@ class JdbcTable:
             self._database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
         except NoDriverError as error:
             raise SinkError(str(error)) from None
-        self._markers = Markers(self._name, sink.table_name_format, self._dialect)
-        self._target: Target | None = None
+        self._markers = MarkerTable(self._name, sink.table_name_format, self._dialect)
+        self._target: TableTarget | None = None
 
     def prepare(self, schema: StructType) -> None:
         with self._explained(), self._database.connect() as connection:
@@ -288,7 +288,7 @@ class JdbcTable:
             raise SinkError(f"{where}: {error}", is_retriable=error.is_retriable) from None
 
     def close(self) -> None:
-        """Nothing is held between batches."""
+        """Do nothing: nothing is held between batches."""
 
 
 def _halves(segments: Sequence[Segment]) -> list[list[Segment]]:

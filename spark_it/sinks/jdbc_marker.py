@@ -1,18 +1,18 @@
-"""Table `pipeline_batches`: which batch of a pipeline a database sink has written last.
+"""Table `pipeline_batches`: the last batch that a database sink has written for a pipeline.
 
-A row for each pipeline and table that it writes, changed in the transaction of the batch's rows. Of two attempts that
-are at it at once, the second waits at this row and then finds the batch written. Column `state` is the identity of the
-pipeline's state that has claimed the row; no other one changes it.
+It has a row for each pipeline and table, updated in the transaction of the batch's rows. Of two concurrent attempts the
+second waits at this row and then finds the batch written. Column `state` is the identity of the pipeline's state that
+has claimed the row; no other state updates it.
 """
 
 import contextlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from odradek.spark_it.dialects import Dialect
-from odradek.spark_it.jdbc import Connection, DatabaseError
-from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
+from odradek.spark_it.databases.dialects import Dialect
+from odradek.spark_it.databases.jdbc import Connection, DatabaseError
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.jdbc_staging import beside
 from odradek.spark_it.sinks.recorded import check_owners, is_written
 
@@ -46,7 +46,7 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Markers:
+class MarkerTable:
     """The row of one pipeline and its table. Methods raise DatabaseError."""
 
     pipeline: str
@@ -58,7 +58,7 @@ class Markers:
         return beside(self.target, TABLE)
 
     def prepare(self, connection: Connection) -> None:
-        """Makes table and row if need be."""
+        """Create table and row if they are missing."""
         try:
             rows = self._rows(connection)
         except DatabaseError as error:
@@ -84,16 +84,16 @@ class Markers:
         return [_Row(*row) for row in found]
 
     def newest(self, connection: Connection) -> int:
-        """The marker of the last batch; 0 if none is written. Raises SinkError."""
+        """Return the marker of the last batch; 0 if none is written. Raises SinkError."""
         row = self._row(connection)
-        return marker(row.generation, row.batch)
+        return marker_number(row.generation, row.batch)
 
     def owners(self, connection: Connection) -> frozenset[str]:
-        """The state that has claimed the row, if one has. Raises SinkError."""
+        """Return the state that has claimed the row, if any. Raises SinkError."""
         return self._row(connection).owners
 
     def claim(self, connection: Connection, claim: Claim) -> None:
-        """Makes the row that of a state, unless it is. Raises SinkError if another one has claimed it meanwhile."""
+        """Claim the row for a state. Raises SinkError if another state has claimed it meanwhile."""
         row = self._row(connection)
         if row.owners == {claim.state}:
             return
@@ -106,10 +106,10 @@ class Markers:
         claim.confirm(self._row(connection).owners, f"table {self.table}")
 
     def written(self, connection: Connection, batch: Batch) -> Written | None:
-        """What the batch wrote, if it is written. Raises SinkError."""
+        """Return the outcome of the batch if it is written. Raises SinkError."""
         row = self._row(connection)
         check_owners(row.owners, batch, f"the row of pipeline {self.pipeline} in table {self.table}")
-        if is_written(marker(row.generation, row.batch), batch, f"the last batch in {self.table}"):
+        if is_written(marker_number(row.generation, row.batch), batch, f"the last batch in {self.table}"):
             return Written(row.row_count, row.dead_letter_count)
         return None
 
@@ -123,7 +123,7 @@ class Markers:
         return rows[0]
 
     def take(self, connection: Connection, batch: Batch) -> bool:
-        """Writes the batch's number, in a transaction; False if by now it is there, or a later one."""
+        """Write the batch's number, in a transaction; return False if this batch or a later one is already written."""
         changed = connection.execute(
             f"UPDATE {self.table} SET generation = ?, batch = ? WHERE pipeline = ? AND target = ? AND state = ? "
             "AND (generation < ? OR (generation = ? AND batch < ?))",
@@ -133,7 +133,7 @@ class Markers:
         return changed == 1
 
     def note(self, connection: Connection, written: Written) -> None:
-        """Writes what the batch wrote, in the same transaction."""
+        """Write the outcome of the batch, in the same transaction."""
         connection.execute(
             f"UPDATE {self.table} SET row_count = ?, dead_letter_count = ? WHERE pipeline = ? AND target = ?",
             *(written.rows, written.dead_letters, self.pipeline, self.target),

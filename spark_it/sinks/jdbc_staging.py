@@ -1,12 +1,12 @@
-"""The staging table of a database sink: where Spark's tasks put the rows of a batch before they are taken over.
+"""The staging table of a database sink: Spark's tasks write the rows of a batch to it, and the driver moves them.
 
-Each attempt at a batch has a table of its own, so that a task or a driver that wakes late writes to none that counts.
-Every row has a number, from Spark's `monotonically_increasing_id()`: the rows of a partition have consecutive ones.
-So a row that is there twice, since a task was run once more after it had committed, is noticed, as is a table that
-lost its rows because the database crashed: its first row, which the driver puts there, is gone too.
+Each attempt at a batch has a table of its own, so that a late task or driver writes to none that counts. Every row has
+a number, from Spark's `monotonically_increasing_id()`: the rows of a partition have consecutive ones. They reveal a row
+that is there twice, because a task ran again after it had committed, and a table that lost its rows because the
+database crashed: its first row, which the driver writes, is gone too.
 
 Such a task may commit at any time. Rows are only added, and each statement of the driver's transaction sees what the
-one before it saw: when the table has as many rows after the rows are taken over as it had before, these were taken.
+one before it saw: if the table has as many rows after the move as before, exactly these were moved.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType, TimestampNTZType
 
-from odradek.spark_it.dialects import Dialect, quoted
-from odradek.spark_it.jdbc import Connection, Database, DatabaseError, database_error, parts_of
-from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.times import WRITTEN
+from odradek.spark_it.databases.dialects import Dialect, quoted
+from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, database_error, parts_of
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.interfaces.sink import SinkError
 
 ROW = "odradek_row"
 _ROWS_OF_A_PARTITION = 1 << 33

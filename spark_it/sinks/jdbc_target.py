@@ -1,4 +1,4 @@
-"""The table that a database sink writes to: whether it takes such rows, and the statement that takes them over."""
+"""The table of a database sink: checks that it accepts the rows, and the statement that moves them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.properties import nearest
-from odradek.spark_it.dialects import Dialect, quoted
-from odradek.spark_it.jdbc import Column, Connection, Database, DatabaseError, UniqueIndex
-from odradek.spark_it.lossy_types import described, fitting_type
-from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.databases.dialects import Dialect, quoted
+from odradek.spark_it.databases.jdbc import Column, Connection, Database, DatabaseError, UniqueIndex
+from odradek.spark_it.databases.lossy_types import described, fitting_type
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.sinks.jdbc_staging import ROW, Staging, declared_type, is_wall_time
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class Target:
+class TableTarget:
     """A table that takes the rows. `names` are its quoted columns in the frame's order, `values` what goes into them
     from the staging table; `keys` are those of `names` that tell a row from others, for an upsert only. Of these
     `nullable_keys`, as they are staged, may be null in the table: such a row would replace none, and is not taken.
@@ -60,7 +60,7 @@ class Preparation:
         self._connection = connection
         self._pipeline = pipeline
 
-    def target(self, schema: StructType) -> Target:
+    def target(self, schema: StructType) -> TableTarget:
         """The table, made or with more columns if need be. Raises SinkError, DatabaseError."""
         self._check_fields(schema)
         keys = self._keys(schema)
@@ -211,7 +211,9 @@ class Preparation:
         if wrong is not None:
             raise SinkError(f"table {self._table} cannot be upserted by {', '.join(self._sink.pk_fields)}: {wrong}")
 
-    def _target(self, staging: Staging, fitting: Sequence[tuple[StructField, Column]], keys: Sequence[str]) -> Target:
+    def _target(
+        self, staging: Staging, fitting: Sequence[tuple[StructField, Column]], keys: Sequence[str]
+    ) -> TableTarget:
         quoted = self._connection.quoted
         staged = [staging.column(self._connection, at) for at in range(len(fitting))]
         values = [
@@ -222,7 +224,7 @@ class Preparation:
         ]
         at_keys = [at for at, (field, _) in enumerate(fitting) if field.name in keys]
         is_upsert = self._sink.insert_mode == "upsert"
-        return Target(
+        return TableTarget(
             self._table,
             self._dialect,
             tuple(quoted(column.name) for _, column in fitting),
@@ -232,7 +234,7 @@ class Preparation:
             tuple(staged[at] for at in at_keys if fitting[at][1].is_nullable) if is_upsert else (),
         )
 
-    def _try(self, staging: Staging, target: Target, fitting: Sequence[tuple[StructField, Column]]) -> None:
+    def _try(self, staging: Staging, target: TableTarget, fitting: Sequence[tuple[StructField, Column]]) -> None:
         """Takes over no row, so that the database says what does not fit."""
         row = self._connection.quoted(ROW)
         with staging.created(self._connection):
@@ -255,7 +257,7 @@ class Preparation:
                 raise
 
     def _misfits(
-        self, staging: Staging, target: Target, fitting: Sequence[tuple[StructField, Column]]
+        self, staging: Staging, target: TableTarget, fitting: Sequence[tuple[StructField, Column]]
     ) -> Iterator[str]:
         for (field, column), name, value in zip(fitting, target.names, target.values, strict=True):
             statement = f"INSERT INTO {self._table} ({name}) SELECT {value} FROM {staging.name} WHERE 1 = 0"

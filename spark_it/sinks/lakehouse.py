@@ -36,17 +36,17 @@ from pyspark.sql.types import (
 )
 
 from odradek.properties import nearest
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.dialects import quoted
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.java import what_is_down
-from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
-from odradek.spark_it.sinks.counting import Counted
+from odradek.spark_it.databases.dialects import quoted
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.definition.sink_keys import DeltaSink, IcebergSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.iceberg_files import DataFiles, staging_name
 from odradek.spark_it.sinks.recorded import check_owners, is_written
-from odradek.spark_it.spark_errors import readable
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.spark.counting import CountedFrame
+from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.java import what_is_down
 
 _WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
     ByteType: (ShortType, IntegerType, LongType),
@@ -59,7 +59,7 @@ _LOOK_BACK = 50
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "DeltaTable | IcebergTable":
     """The sink of a pipeline. Raises SinkError."""
     sink = pipeline.sink
@@ -114,7 +114,7 @@ class DeltaTable:
             if is_written(self._recorded(), batch, "the last batch in the table"):
                 return Written(self._rows_of(batch))
             table = self._table_schema()
-            counted = Counted(rows if table is None else fitted(rows, table))
+            counted = CountedFrame(rows if table is None else fitted(rows, table))
             writer = counted.frame.write.format("delta").mode("append")
             if self._sink.auto_evolve:
                 writer = writer.option("mergeSchema", True)
@@ -226,7 +226,7 @@ class IcebergTable:
             self._configure(batch.spark)
             name = staging_name(self._spark, self._table, table)
             schema = batch.spark.table(name).schema
-            counted = Counted(completed(fitted(rows, schema), schema))
+            counted = CountedFrame(completed(fitted(rows, schema), schema))
             with DataFiles(counted.frame, name, table) as files:
                 while True:
                     # Another driver may have written the batch meanwhile, and others may add rows at any time.

@@ -4,16 +4,16 @@ has written; otherwise they are counted."""
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.plan import function_of
-from odradek.spark_it.sink_settings import PythonSink as Settings
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.definition.python_functions import import_function
+from odradek.spark_it.definition.sink_keys import PythonSink as Settings
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "PythonSink":
     assert isinstance(pipeline.sink, Settings)
     return PythonSink(pipeline.sink)
@@ -26,7 +26,7 @@ class PythonSink:
         self._name = settings.connector.removeprefix("python:")
         self._arguments = settings.passed["options."]
         try:
-            self._function = function_of(self._name)
+            self._function = import_function(self._name)
         except (ImportError, AttributeError) as error:
             raise SinkError(f"sink {self._name}: {error}") from None
 

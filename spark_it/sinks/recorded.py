@@ -2,8 +2,8 @@
 
 from collections.abc import Set
 
-from odradek.spark_it.lock import batch_of, generation_of
-from odradek.spark_it.sinks import Batch, SinkError
+from odradek.spark_it.interfaces.marker import batch_of, generation_of
+from odradek.spark_it.interfaces.sink import Batch, SinkError
 
 
 def is_written(recorded: int, batch: Batch, what: str) -> bool:

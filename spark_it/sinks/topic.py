@@ -1,11 +1,11 @@
-"""The topic sink: rows become records, and each unit of the batch is written exactly once (`units`).
+"""The topic sink: rows become records, and each transaction of the batch is written exactly once (`transactions`).
 
-**Offset units.** Partition i of the frame is made of `batch.ranges[i]`, so a task writes what it computes, with no
-shuffle. Dead letters belong to the same transactions: mostly they are few, and are computed first and handed to the
-tasks; where they are many, rows and dead letters are brought together by a shuffle that keeps their order.
+**Offset transactions.** Partition i of the frame is made of `batch.ranges[i]`, so a task writes what it computes,
+without a shuffle. Dead letters belong to the same transactions. Few dead letters are computed first and passed to the
+tasks; many are brought together with the rows by a shuffle that keeps their order.
 
-**Batch units.** Records fall to a part by their key, those without by their value. Within a part they keep the order
-in which the frame has them, if it has one; what a unit holds does not depend on it.
+**Batch transactions.** The part of a record follows from its key, or from its value if it has none. Within a part
+records keep the order of the frame, if it has one; the content of a transaction does not depend on it.
 """
 
 import contextlib
@@ -25,14 +25,22 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from odradek.spark_it import deadletter
-from odradek.spark_it.deadletter import BadRecordError
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.lanes import Unit
-from odradek.spark_it.markers import Keeper, Markers
-from odradek.spark_it.record_sizes import sizes
-from odradek.spark_it.sink_settings import TopicSink
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.definition.sink_keys import TopicSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.exactly_once.markers import MarkerRenewal, Markers
+from odradek.spark_it.exactly_once.slots import SinkTransaction
+from odradek.spark_it.exactly_once.transactions import (
+    TRANSACTION_MS,
+    Clients,
+    FencedError,
+    TransactionOutcome,
+    fence,
+    is_passing,
+)
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.kafka.record_sizes import sizes
 from odradek.spark_it.sinks.topic_origin import too_large
 from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordMaker
 from odradek.spark_it.sinks.topic_tasks import (
@@ -40,20 +48,18 @@ from odradek.spark_it.sinks.topic_tasks import (
     PACKED_TYPE,
     TOO_LARGE,
     WHAT_HELPS,
-    Failure,
-    Target,
+    TopicTarget,
+    TransactionFailure,
     attempt,
     pack,
     unpacked,
     write_partition,
 )
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import TRANSACTION_MS, Clients, FencedError, Outcome, fence, is_passing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.spark_it.dead_letters import DeadLetterWriter
+    from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,10 +78,10 @@ _WORKER_IS_GONE = ("Python worker exited unexpectedly", "ExecutorLostFailure", "
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: "DeadLetterWriter | None"
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: "DeadLetterWriter | None"
 ) -> "TopicWriter":
-    assert units is not None
-    return TopicWriter(pipeline, units, spark)
+    assert kind is not None
+    return TopicWriter(pipeline, kind, spark)
 
 
 class TopicWriter:
@@ -83,15 +89,15 @@ class TopicWriter:
 
     takes_dead_letters = True
 
-    def __init__(self, pipeline: Pipeline, units: Units, spark: SparkSession) -> None:
+    def __init__(self, pipeline: Pipeline, kind: TransactionKind, spark: SparkSession) -> None:
         sink = pipeline.sink
         assert isinstance(sink, TopicSink)
         self._pipeline = pipeline
         self._sink = sink
-        self._kind = units
+        self._kind = kind
         self._spark = spark
         errors = pipeline.errors
-        self._target = Target(
+        self._target = TopicTarget(
             pipeline.name,
             sink.topic,
             errors.deadletterqueue_topic_name,
@@ -100,9 +106,9 @@ class TopicWriter:
             tolerates=errors.tolerance == "all",
         )
         self._clients = Clients.of(pipeline.settings)
-        self._markers = Markers(pipeline, units, self._clients)
+        self._markers = Markers(pipeline, kind, self._clients)
         self._lock = threading.Lock()
-        self._keeper = Keeper(self._markers, self._clients, self._lock)
+        self._keeper = MarkerRenewal(self._markers, self._clients, self._lock)
         self._records: RecordMaker | None = None
         self._overtaken = 0
         self._override = pipeline.settings.passed["producer.override."]
@@ -124,7 +130,7 @@ class TopicWriter:
                 for topic in filter(None, (self._target.topic, self._target.dead_topic)):
                     error = consumer.list_topics(topic, self._clients.timeout_s).topics[topic].error
                     if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                        raise SinkError(f"topic {topic} is not there ({error.str()}); create it")
+                        raise SinkError(f"topic {topic} does not exist ({error.str()}); create it")
                     if error is not None:
                         raise SinkError(f"cannot write topic {topic}: {error.str()}", is_retriable=is_passing(error))
             finally:
@@ -155,22 +161,22 @@ class TopicWriter:
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         assert self._records is not None, "not prepared"
         records = self._records(rows)
-        units = self._markers.units(batch)
-        if not units:
+        transactions = self._markers.transactions(batch)
+        if not transactions:
             return Written(0)
         # Renewing a marker is an attempt too, and must not overtake one of these.
         with self._lock:
             try:
-                if self._kind is Units.OFFSETS:
-                    results = self._write_ranges(records, dead, units)
+                if self._kind is TransactionKind.OFFSETS:
+                    results = self._write_ranges(records, dead, transactions)
                 else:
-                    results = self._run(_by_hash(records, dead, len(units)), units, {})
+                    results = self._run(_by_hash(records, dead, len(transactions)), transactions, {})
             except FencedError as error:
                 self._overtaken += 1
                 self._give_longer()
                 raise SinkError(str(error), is_retriable=self._overtaken < OVERTAKEN_MOST) from None
         self._overtaken = 0
-        if any(isinstance(result, Failure) and not result.is_retriable for result in results.values()):
+        if any(isinstance(result, TransactionFailure) and not result.is_retriable for result in results.values()):
             self._blame(records)
         return _sum(results)
 
@@ -186,10 +192,10 @@ class TopicWriter:
         if found is not None:
             origin, size = found
             about = f"becomes one of {size} bytes, and topic {target.topic} takes {most_bytes}; {WHAT_HELPS}"
-            raise BadRecordError(origin, deadletter.Failure(deadletter.Stage.TASK_PUT, "topic", TOO_LARGE, about))
+            raise BadRecordError(origin, Failure(Stage.TASK_PUT, "topic", TOO_LARGE, about))
 
     def _give_longer(self) -> None:
-        """Units that are large stay so: the next ones get as long."""
+        """TransactionKind that are large stay so: the next ones get as long."""
         self._transaction_ms = next((ms for ms in TRANSACTIONS_MS if ms > self._transaction_ms), self._transaction_ms)
         said = {**self._clients.producer_configuration, "transaction.timeout.ms": str(self._transaction_ms)}
         self._clients = replace(self._clients, producer_configuration=said | self._override)
@@ -197,57 +203,61 @@ class TopicWriter:
     def close(self) -> None:
         self._keeper.close()
 
-    # Offset units
+    # Offset transactions
 
-    def _write_ranges(self, records: DataFrame, dead: DataFrame | None, units: Sequence[Unit]) -> "_Results":
+    def _write_ranges(
+        self, records: DataFrame, dead: DataFrame | None, transactions: Sequence[SinkTransaction]
+    ) -> "_Results":
         packed: _Packed | None = {}
         if dead is not None:
-            packed = _packed(dead.select("key", "value", HEADERS), len(units))
+            packed = _packed(dead.select("key", "value", HEADERS), len(transactions))
         if packed is None:
             assert dead is not None
-            return self._run(_by_range(records, dead, len(units)), units, {})
-        return self._run(records, units, packed, is_narrow=True)
+            return self._run(_by_range(records, dead, len(transactions)), transactions, {})
+        return self._run(records, transactions, packed, is_narrow=True)
 
-    # Every unit
+    # Every transaction
 
     def _run(
-        self, records: DataFrame, units: Sequence[Unit], packed: "_Packed", *, is_narrow: bool = False
+        self, records: DataFrame, transactions: Sequence[SinkTransaction], packed: "_Packed", *, is_narrow: bool = False
     ) -> "_Results":
         target, clients = self._target, self._clients
 
         def task(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-            return write_partition(batches, units, packed, target, clients)
+            return write_partition(batches, transactions, packed, target, clients)
 
         written = records.mapInArrow(task, OUTCOME_TYPE)
         try:
-            rows = _collected(written) if not is_narrow or _times(written, records, len(units)) else []
+            rows = _collected(written) if not is_narrow or _times(written, records, len(transactions)) else []
         except BaseException:
             # Tasks end without a word; readers would wait for their transactions.
             brief = replace(clients, timeout_s=_FENCE_S)
-            _each(units, lambda unit: _try_to_fence(unit, brief))
+            _each(transactions, lambda transaction: _try_to_fence(transaction, brief))
             raise
         found: _Results = {
-            row.unit: Outcome(row.rows, row.dead_letters, row.is_new)
+            row.transaction: TransactionOutcome(row.rows, row.dead_letters, row.is_new)
             if row.error is None
-            else Failure(row.error, row.is_retriable)
+            else TransactionFailure(row.error, row.is_retriable)
             for row in rows
         }
-        # Spark has no task for a unit when it knows that there are no rows at all.
-        missing = [index for index in range(len(units)) if index not in found]
+        # Spark has no task for a transaction when it knows that there are no rows at all.
+        missing = [index for index in range(len(transactions)) if index not in found]
         if missing and found:
-            raise SinkError(f"Spark has computed some units of a batch, and not {missing}; nothing is known of those")
-        results = _each(missing, lambda i: attempt(units[i], unpacked(packed.get(i, ()), target), clients))
+            raise SinkError(
+                f"Spark has computed some transactions of a batch, and not {missing}; nothing is known of those"
+            )
+        results = _each(missing, lambda i: attempt(transactions[i], unpacked(packed.get(i, ()), target), clients))
         return found | dict(zip(missing, results, strict=True))
 
 
-_Results = dict[int, Outcome | Failure]
+_Results = dict[int, TransactionOutcome | TransactionFailure]
 _Packed = Mapping[int, Sequence[bytes]]
 
 
-def _try_to_fence(unit: Unit, clients: Clients) -> None:
+def _try_to_fence(transaction: SinkTransaction, clients: Clients) -> None:
     """What keeps it from that is not said: the next attempt fences too."""
     with contextlib.suppress(SinkError):
-        fence(unit.lane, clients)
+        fence(transaction.slot, clients)
 
 
 def _each(of: Sequence[T], do: Callable[[T], R]) -> list[R]:
@@ -318,7 +328,7 @@ def _murmur3(number: int) -> int:
 
 def _packed(dead: DataFrame, parts: int) -> "_Packed | None":
     """Dead letters by range; None if they are too many to go over the driver."""
-    most_bytes = FEW_BYTES // parts
+    most_bytes = FEW_BYTES // max(parts, dead.rdd.getNumPartitions())
 
     def task(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         return pack(batches, parts, most_bytes)
@@ -328,7 +338,7 @@ def _packed(dead: DataFrame, parts: int) -> "_Packed | None":
     for row in _collected(packed) if _times(packed, dead, parts) else []:
         if row.is_too_much:
             return None
-        found[row.unit].append(bytes(row.records))
+        found[row.transaction].append(bytes(row.records))
     return found
 
 
@@ -337,9 +347,9 @@ def _times(made: DataFrame, of: DataFrame, parts: int) -> int:
 
     Raises SinkError for any other.
     """
-    times, left = divmod(made._jdf.queryExecution().toRdd().getNumPartitions(), parts)
+    times, left = divmod(made.rdd.getNumPartitions(), parts)
     if times and not left:
-        return int(times)
+        return times
     if of.isEmpty():
         return 0
     raise SinkError("the rows of a batch are not computed range by range; stateful = true on a transform helps")
@@ -358,9 +368,9 @@ def _collected(frame: DataFrame) -> list[Row]:
 
 
 def _sum(results: "_Results") -> Written:
-    failures = [result for result in results.values() if isinstance(result, Failure)]
+    failures = [result for result in results.values() if isinstance(result, TransactionFailure)]
     if failures:
         worst = min(failures, key=lambda failure: failure.is_retriable)
         raise SinkError(worst.error, is_retriable=worst.is_retriable)
-    outcomes = [result for result in results.values() if isinstance(result, Outcome)]
+    outcomes = [result for result in results.values() if isinstance(result, TransactionOutcome)]
     return Written(sum(one.rows for one in outcomes), sum(one.dead_letters for one in outcomes))

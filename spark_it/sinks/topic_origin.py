@@ -1,22 +1,24 @@
-"""Which record of a source has become one that the sink's topic does not take: looked for once it has stopped the
-pipeline, since records do not carry it."""
+"""The source record of a row that is too large for the sink's topic.
+
+It is looked up after it has stopped the pipeline, since records do not carry their origin.
+"""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from odradek.spark_it.carried import carried
-from odradek.spark_it.deadletter import Origin
-from odradek.spark_it.record_sizes import HEADER_FRAME_BYTES
+from odradek.spark_it.dead_letters.headers import Origin
+from odradek.spark_it.kafka.record_sizes import HEADER_FRAME_BYTES
 from odradek.spark_it.sinks.topic_records import HEADERS
+from odradek.spark_it.spark.internals import with_source_columns
 
 _ORIGIN = "__odradek_origin"
-"""Where `plan` has it, of rows that are each made of one record of a topic."""
+"""The column of `transforms.plan` with the origin, of rows that are each made of one record of a topic."""
 
 
 def too_large(records: DataFrame, most_bytes: int) -> tuple[Origin, int] | None:
     """The first of the source's records of which one is made that is larger, and the bytes of that; None if there is
     none, or its rows are not each made of one record."""
-    known = carried(records, [_ORIGIN])
+    known = with_source_columns(records, [_ORIGIN])
     if known is None:
         return None
     sized = known.select(f.col(_ORIGIN).alias("origin"), _size(known).alias("size"))

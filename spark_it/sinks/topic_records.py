@@ -12,12 +12,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StructField, StructType
 
-from odradek.spark_it.formats import Format, FormatError, Side, format_of
-from odradek.spark_it.sink_settings import TopicSink
-from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.sources import HEADERS_TYPE, column
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.times import WRITTEN
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.sink_keys import TopicSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.formats.format import Format, FormatError, Side, format_of
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.spark.columns import HEADERS_TYPE, column
 
 OF_THE_SOURCE = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
 """Columns that a topic source has beside those of its value. They can be the key, and are no part of the value."""

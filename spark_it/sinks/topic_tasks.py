@@ -1,4 +1,4 @@
-"""What tasks do for the topic sink: records come from Spark as Arrow, in a batch's columns, and go to `units`.
+"""What tasks do for the topic sink: records come from Spark as Arrow, in a batch's columns, and go to `transactions`.
 
 Columns are those of `topic_records`; after a shuffle also `is_dead`, and `part`, the partition that a record is for.
 """
@@ -14,22 +14,22 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.serializers import SpecialLengths
 
-from odradek.spark_it import deadletter
-from odradek.spark_it.deadletter import brief
-from odradek.spark_it.lanes import Unit
-from odradek.spark_it.record_sizes import HEADER_FRAME_BYTES, size
-from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.sources import DATA_EXCEPTION
-from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, write
+from odradek.spark_it.dead_letters import headers as connect_headers
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Failure, Stage, brief
+from odradek.spark_it.exactly_once.slots import SinkTransaction
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Headers, Records, TransactionOutcome, write
+from odradek.spark_it.interfaces.kafka_types import Header
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.kafka.record_sizes import HEADER_FRAME_BYTES, size
 
 if TYPE_CHECKING:
     from io import BufferedReader
 
-OUTCOME_TYPE = "unit int, rows bigint, dead_letters bigint, is_new boolean, error string, is_retriable boolean"
-PACKED_TYPE = "unit int, is_too_much boolean, records binary"
+OUTCOME_TYPE = "transaction int, rows bigint, dead_letters bigint, is_new boolean, error string, is_retriable boolean"
+PACKED_TYPE = "transaction int, is_too_much boolean, records binary"
 
 
-class Target(NamedTuple):
+class TopicTarget(NamedTuple):
     """A pipeline's topics for rows and for dead letters. `has_headers` says whether rows have any, `says_why` whether
     dead letters made here have Connect's. `largest` is how large records may be, by topic (`record_sizes`); one of a
     row that is larger is a dead letter, or with `tolerates` false an error."""
@@ -43,8 +43,8 @@ class Target(NamedTuple):
     largest: Mapping[str, int] = {}
 
 
-class Failure(NamedTuple):
-    """A unit that was not written, and whether it may be the next time."""
+class TransactionFailure(NamedTuple):
+    """A transaction that was not written, and whether it may be the next time."""
 
     error: str
     is_retriable: bool
@@ -52,23 +52,23 @@ class Failure(NamedTuple):
 
 def write_partition(
     batches: Iterable[pa.RecordBatch],
-    units: Sequence[Unit],
+    transactions: Sequence[SinkTransaction],
     packed: Mapping[int, Sequence[bytes]],
-    target: Target,
+    target: TopicTarget,
     clients: Clients,
 ) -> Iterator[pa.RecordBatch]:
-    """Writes unit i from partition i, after the dead letters that are packed for it; gives a row of OUTCOME_TYPE.
+    """Write transaction i from partition i, after the dead letters that are packed for it; yield a row of OUTCOME_TYPE.
 
     What Kafka refuses is part of the row, for the driver to wait and try again. Only an attempt that was overtaken
     fails: if Spark itself has started the other one, that one's row counts.
     """
     index = _partition()
-    if index >= len(units):
-        raise ValueError(f"partition {index} of a batch that has {len(units)} units")
+    if index >= len(transactions):
+        raise ValueError(f"partition {index} of a batch that has {len(transactions)} transactions")
     dead = unpacked(packed.get(index, ()), target)
     whole = _whole(batches, _worker_input())
     records = (some for batch in whole for some in _records(batch, index, target))
-    yield _row(index, attempt(units[index], chain(dead, records), clients))
+    yield _row(index, attempt(transactions[index], chain(dead, records), clients))
 
 
 class IncompleteError(Exception):
@@ -109,14 +109,16 @@ def _worker_input() -> "BufferedReader":
     return found
 
 
-def attempt(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome | Failure:
-    """Writes a unit; Kafka's refusals are returned. Raises FencedError."""
+def attempt(
+    transaction: SinkTransaction, records: Iterable[Records], clients: Clients
+) -> TransactionOutcome | TransactionFailure:
+    """Writes a transaction; Kafka's refusals are returned. Raises FencedError."""
     try:
-        return write(unit, records, clients)
+        return write(transaction, records, clients)
     except FencedError:
         raise
     except SinkError as error:
-        return Failure(str(error), error.is_retriable)
+        return TransactionFailure(str(error), error.is_retriable)
 
 
 def _partition() -> int:
@@ -125,8 +127,8 @@ def _partition() -> int:
     return context.partitionId()
 
 
-def _row(index: int, result: Outcome | Failure) -> pa.RecordBatch:
-    if isinstance(result, Outcome):
+def _row(index: int, result: TransactionOutcome | TransactionFailure) -> pa.RecordBatch:
+    if isinstance(result, TransactionOutcome):
         row: tuple[Any, ...] = (index, *result, None, None)
     else:
         row = (index, None, None, None, *result)
@@ -140,18 +142,18 @@ def _row(index: int, result: Outcome | Failure) -> pa.RecordBatch:
 # Dead letters that are handed to other tasks
 
 
-def pack(batches: Iterable[pa.RecordBatch], units: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+def pack(batches: Iterable[pa.RecordBatch], transactions: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Packs a partition of dead letters into a row of PACKED_TYPE, unless it is too much; no row if there are none.
 
-    Of several frames together, each has a partition for every unit in their order.
+    Of several frames together, each has a partition for every transaction in their order.
     """
-    unit = _partition() % units
+    transaction = _partition() % transactions
     kept: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         size += batch.nbytes
         if size > most_bytes:
-            yield _packed(unit, None)
+            yield _packed(transaction, None)
             return
         if batch.num_rows:
             kept.append(batch)
@@ -160,15 +162,15 @@ def pack(batches: Iterable[pa.RecordBatch], units: int, most_bytes: int) -> Iter
         with pa.ipc.new_stream(sink, kept[0].schema) as stream:
             for batch in kept:
                 stream.write_batch(batch)
-        yield _packed(unit, sink.getvalue().to_pybytes())
+        yield _packed(transaction, sink.getvalue().to_pybytes())
 
 
-def _packed(unit: int, records: bytes | None) -> pa.RecordBatch:
-    arrays = [pa.array([unit], pa.int32()), pa.array([records is None]), pa.array([records], pa.binary())]
-    return pa.RecordBatch.from_arrays(arrays, names=["unit", "is_too_much", "records"])
+def _packed(transaction: int, records: bytes | None) -> pa.RecordBatch:
+    arrays = [pa.array([transaction], pa.int32()), pa.array([records is None]), pa.array([records], pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, names=["transaction", "is_too_much", "records"])
 
 
-def unpacked(packed: Iterable[bytes], target: Target) -> Iterator[Records]:
+def unpacked(packed: Iterable[bytes], target: TopicTarget) -> Iterator[Records]:
     """The dead letters that `pack` has packed."""
     for records in packed:
         assert target.dead_topic is not None
@@ -180,8 +182,8 @@ def unpacked(packed: Iterable[bytes], target: Target) -> Iterator[Records]:
 # From Arrow to Python
 
 
-def _records(batch: pa.RecordBatch, index: int, target: Target) -> Iterator[Records]:
-    """The records of a batch. Raises ValueError for some that Spark has put into another unit's partition."""
+def _records(batch: pa.RecordBatch, index: int, target: TopicTarget) -> Iterator[Records]:
+    """The records of a batch. Raises ValueError for some that Spark has put into another transaction's partition."""
     names = batch.schema.names
     if "part" in names and batch.num_rows:
         parts = pc.min_max(batch.column("part")).as_py()
@@ -212,11 +214,11 @@ def _records(batch: pa.RecordBatch, index: int, target: Target) -> Iterator[Reco
         yield _of(batch, target.topic, has_headers=target.has_headers, is_dead=False)
 
 
-def _refused(batch: pa.RecordBatch, target: Target, topic: str, index: int) -> Records:
+def _refused(batch: pa.RecordBatch, target: TopicTarget, topic: str, index: int) -> Records:
     """Dead letters of rows that their format refuses."""
     said = zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True)
-    put = deadletter.Stage.TASK_PUT
-    failures = [deadletter.Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in said]
+    put = Stage.TASK_PUT
+    failures = [Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in said]
     headers = _why(failures, target, index)
     return Records(topic, [None] * batch.num_rows, _objects(batch.column("row")), headers, is_dead=True)
 
@@ -239,7 +241,7 @@ def _lengths(column: pa.Array) -> "np.ndarray[Any, Any]":
     return lengths.astype(np.int64)
 
 
-def _too_large(batch: pa.RecordBatch, target: Target, most_bytes: int, index: int) -> Records | None:
+def _too_large(batch: pa.RecordBatch, target: TopicTarget, most_bytes: int, index: int) -> Records | None:
     """Dead letters of records that the topic does not take; None without a topic for them. Raises SinkError if they are
     an error."""
     sizes = _sizes(batch, has_headers=target.has_headers).tolist()
@@ -249,32 +251,30 @@ def _too_large(batch: pa.RecordBatch, target: Target, most_bytes: int, index: in
     if target.dead_topic is None:
         return None
     records = _of(batch, target.dead_topic, has_headers=target.has_headers, is_dead=True)
-    failures = [deadletter.Failure(deadletter.Stage.TASK_PUT, "topic", TOO_LARGE, message) for message in about]
+    failures = [Failure(Stage.TASK_PUT, "topic", TOO_LARGE, message) for message in about]
     added = _why(failures, target, index)
     headers = [
-        None if new is None and not old else deadletter.headers(old or (), new or ())
+        None if new is None and not old else connect_headers.headers(old or (), new or ())
         for old, new in zip(records.headers or [None] * len(added), added, strict=True)
     ]
     return records._replace(headers=headers)
 
 
 TOO_LARGE = "org.apache.kafka.common.errors.RecordTooLargeException"
-WHAT_HELPS = (
-    "see the topic's max.message.bytes and producer.override.message.max.bytes, or let errors.tolerance be all"
-)
+WHAT_HELPS = "see the topic's max.message.bytes and producer.override.message.max.bytes, or let errors.tolerance be all"
 """Against a record that is too large."""
 
 
-def _why(failures: Iterable[deadletter.Failure], target: Target, index: int) -> list[list[deadletter.Header] | None]:
+def _why(failures: Iterable[Failure], target: TopicTarget, index: int) -> list[list[Header] | None]:
     """Connect's headers of dead letters, if they have any."""
     name = target.pipeline
     return [
-        deadletter.error_headers(None, one, connector_name=name, task_id=index) if target.says_why else None
+        connect_headers.error_headers(None, one, connector_name=name, task_id=index) if target.says_why else None
         for one in failures
     ]
 
 
-def _fitting(dead: Records, target: Target) -> Records:
+def _fitting(dead: Records, target: TopicTarget) -> Records:
     """Dead letters; one that is too large itself without its key and value."""
     most_bytes = target.largest.get(dead.topic)
     if most_bytes is None:

@@ -1,8 +1,9 @@
-"""Lines of CSV files and the rows that they are: a value is the line's, or the line is bad.
+"""CSV lines as rows: a value is exactly the line's, or the line is bad.
 
-Spark's CSV reader stops at a line of too many fields, and takes bytes that are not UTF-8 for others. So it only finds
-the lines and leaves out the header; each line is parsed by `from_csv`. A line that may have a value that Spark changes
-or an empty text in quotes, which it makes null, is parsed a second time with texts for columns.
+Spark's CSV reader stops at a line with too many fields, and replaces bytes that are not UTF-8. So it only splits lines
+and skips the header; `from_csv` parses each line. A line that may have a value that Spark changes, or an empty text in
+quotes, which Spark reads as null, is parsed a second time with texts for columns.
+
 Source: Spark 4.0, UnivocityParser, CSVOptions, SparkDateTimeUtils.
 """
 

@@ -1,9 +1,9 @@
-"""File and line of the dead letters that come from files.
+"""File names and line numbers of dead letters that come from files.
 
-A row brings its file along to the dead letter that it may become (`place`). Spark does not number the lines that it
-reads, so lines are looked up for dead letters alone: their files are read once more, as text (`located`). A dead letter
-has the text of its line, and where several lines of a file have that text it names them all: which of them it is does
-not matter then, and a batch that is repeated has the same dead letters.
+A row carries its file's name to the dead letter that it may become (`place`). Spark does not number the lines that it
+reads, so lines are looked up for dead letters only: their files are read again, as text (`located`). A dead letter has
+the text of its line. If several lines of a file have that text, the dead letter names them all, so that a repeated
+batch has the same dead letters.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from odradek.spark_it.deadletter import FILE, LINE
-from odradek.spark_it.source_settings import FilesSource
-from odradek.spark_it.sources import HEADERS_TYPE
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.dead_letters.headers import FILE, LINE
+from odradek.spark_it.definition.source_keys import FilesSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.spark.columns import HEADERS_TYPE
 
 _FILE = "__odradek_file"
 _ROWS = "__odradek_rows"
@@ -30,13 +30,15 @@ _NAMED = 10
 
 
 def place(file: Column, is_line: Column, *, has_header: bool) -> Column:
-    """What a row brings along as the headers of its record. `is_line` says whether its value is a line of the file."""
+    """Return what a row carries as the headers of its record. `is_line` if its value is a line of the file."""
     rows = f.when(is_line, f.lit(_WITHOUT_FIRST if has_header else _ALL))
     return f.array(_pair(_FILE, file), _pair(_ROWS, rows)).cast(HEADERS_TYPE)
 
 
 def locator(pipeline: Pipeline) -> Callable[[DataFrame], DataFrame]:
-    """What puts file and line into the headers of a batch's dead letters: `key`, `value`, `headers`."""
+    """Return a function that puts file and line into the headers of a batch's dead letters: `key`, `value`,
+    `headers`.
+    """
     if not any(isinstance(source, FilesSource) for source in pipeline.sources.values()):
         return lambda dead: dead
     is_asked = pipeline.errors.deadletterqueue_context_headers_enable
@@ -44,7 +46,7 @@ def locator(pipeline: Pipeline) -> Callable[[DataFrame], DataFrame]:
 
 
 def located(dead: DataFrame) -> DataFrame:
-    """The dead letters with headers FILE and LINE, as far as they come from files and are lines of them."""
+    """Return the dead letters with headers FILE and LINE where they come from files and are lines of them."""
     letters = dead.select(
         "key",
         "value",

@@ -1,4 +1,4 @@
-"""Files that appear in a folder, by Spark's own file source. Which ones are read is in the checkpoint."""
+"""Files that appear in a folder, with Spark's own file source. The checkpoint records which ones are read."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,15 +6,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from odradek.spark_it.checkpoint import TopicPartition
-from odradek.spark_it.deadletter import Stage
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.source_keys import FilesSource
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.json import JsonFormat, struct_of
-from odradek.spark_it.source_settings import FilesSource
-from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, ORIGIN_TYPE, Stream, column
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import Stream
 from odradek.spark_it.sources.csv_lines import CORRUPT, LINE_OPTIONS, CsvLines, line_text
 from odradek.spark_it.sources.file_lines import place
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.times import WRITTEN
+from odradek.spark_it.spark.columns import ERROR_TYPE, ORIGIN_TYPE, column
 
 _FILE = "__odradek_file"
 _PATTERN = r"\*|%3F|%5[BCD]|%7[BD]"

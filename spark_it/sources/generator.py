@@ -1,4 +1,4 @@
-"""Numbered rows, the same in every run, by Spark's `rate-micro-batch`."""
+"""Numbered rows, the same in every run, with Spark's `rate-micro-batch`."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from odradek.spark_it.checkpoint import TopicPartition
-from odradek.spark_it.settings import AVAILABLE_NOW
-from odradek.spark_it.source_settings import GeneratorSource
-from odradek.spark_it.sources import Stream, decoded_rows
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.definition.settings import AVAILABLE_NOW
+from odradek.spark_it.definition.source_keys import GeneratorSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import Stream
+from odradek.spark_it.spark.columns import decoded_rows
 
 
 def make(name: str, source: GeneratorSource, pipeline: Pipeline) -> "GeneratorStream":

@@ -1,10 +1,10 @@
-"""Rows of a database table by its column that only grows, exactly as they were when they were read first.
+"""Rows of a database table in the order of a growing column, exactly as they were when they were first read.
 
-Spark cannot stream from a database, and to ask it a second time for the rows of a range may give others: some commit
-late, some change. So a thread of the driver polls it and puts what is new into files of the pipeline's state
-(`Spool`), which Spark streams: a batch is one of them, and a batch that is repeated has the same rows.
+Spark cannot stream from a database, and a second query for the same range may return other rows: some commit late, some
+change. So a thread of the driver polls the table and writes new rows to files of the pipeline's state (`Spool`), which
+Spark streams. A batch is one file, and a repeated batch has the same rows.
 
-A poller belongs to one run of the query. It ends with that run, and the poller of a later run takes the spool over.
+A poller belongs to one run of the query. It ends with that run, and the poller of a later run takes over the spool.
 """
 
 import logging
@@ -16,15 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from odradek.spark_it import checkpoint
-from odradek.spark_it.checkpoint import TopicPartition
-from odradek.spark_it.events import Event, newest
-from odradek.spark_it.lock import checkpoint_folder, read_lock
-from odradek.spark_it.source_settings import JdbcSource
-from odradek.spark_it.sources import SourceError, Stream, decoded_rows
+from odradek.spark_it.definition.source_keys import JdbcSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import SourceError, Stream
 from odradek.spark_it.sources.jdbc_poll import Poll
 from odradek.spark_it.sources.jdbc_spool import FencedError, Spool
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.spark.columns import decoded_rows
+from odradek.spark_it.spark.events import Event, newest
+from odradek.spark_it.state import checkpoint
+from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 
 AHEAD = 4
 """Polls that are put by while the query is still at an earlier one."""
@@ -42,7 +43,7 @@ def make(name: str, source: JdbcSource, pipeline: Pipeline) -> "JdbcStream":
 
 
 class JdbcStream(Stream):
-    """A `Stream`. With the trigger available-now it has all rows there are before the query starts."""
+    """A `Stream`. With the trigger available-now it reads all existing rows before the query starts."""
 
     def __init__(self, name: str, source: JdbcSource, pipeline: Pipeline) -> None:
         self._name = name
@@ -77,7 +78,7 @@ class JdbcStream(Stream):
         return spark.readStream.schema(poll.schema).option("maxFilesPerTrigger", 1).parquet(self._spool.address)
 
     def started(self, query: StreamingQuery) -> None:
-        """Begins to poll for a run of the query."""
+        """Start polling for a run of the query."""
         trigger_ms = self._pipeline.settings.trigger_ms
         if trigger_ms is None:
             return
@@ -106,7 +107,7 @@ class JdbcStream(Stream):
         return decoded_rows(raw)
 
     def close(self) -> None:
-        """Ends the polling. A poll that takes too long to wait for is refused by the spool when it is claimed again."""
+        """Stop polling. The spool refuses a poll that takes too long, once it is claimed again."""
         if self._poller is not None:
             self._poller.end()
             self._poller = None

@@ -1,11 +1,11 @@
-"""One look at a database table: the rows that are new since the last, by its column that only grows.
+"""One poll of a database table: the rows since the last poll, by a growing column.
 
-The rows of a poll are those after the end of the last one, up to an end that is looked up first, so that rows with the
-same value come together. With an overlap it looks below that once more, for rows which committed late, and leaves out
-those that it has given: told by `pk.fields` and the column, since a row with a later time is a new one.
+A poll returns the rows after the end of the last one, up to an end that is looked up first, so that rows with the same
+value come together. With an overlap it reads the range below again, for rows that committed late, and skips those that
+it has returned: they are identified by `pk.fields` and the column, since a row with a later time is a new one.
 
-A row whose column has no place in the order of the others is left out: null, NaN, infinity, and a time that Python does
-not have. If a poll ended there, no later row would be after its end.
+Rows whose column has no place in the order of the others are left out: null, NaN, infinity, and times that Python does
+not support. If a poll ended at one, no later row would be after its end.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ from pyspark.sql.types import (
 )
 
 from odradek.properties import nearest
-from odradek.spark_it.dialects import dialect_of, quoted
-from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError, database_error
-from odradek.spark_it.source_settings import JdbcSource
-from odradek.spark_it.sources import SourceError
+from odradek.spark_it.databases.dialects import dialect_of, quoted
+from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError, database_error
+from odradek.spark_it.definition.durations import interval_ms
+from odradek.spark_it.definition.source_keys import JdbcSource
+from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources.jdbc_spool import Spool
-from odradek.spark_it.spark_errors import readable
-from odradek.spark_it.times import interval_ms
+from odradek.spark_it.spark.errors import readable
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 _FRACTIONS = (DecimalType, DoubleType, FloatType)
@@ -49,7 +49,7 @@ _EXACT = Context(prec=1000)
 
 
 class Poll:
-    """Looks at the table of one source. Raises SourceError, and so do its methods."""
+    """Polls of the table of one source. Raises SourceError, and so do its methods."""
 
     def __init__(self, name: str, source: JdbcSource, spark: SparkSession) -> None:
         self._title = f"source {name}"
@@ -68,7 +68,7 @@ class Poll:
 
     @property
     def schema(self) -> StructType:
-        """The columns; a time without a zone is one in Spark's session's."""
+        """Return the columns; a time without a zone is in Spark's session time zone."""
 
         def seen(field: StructField) -> StructField:
             is_local = isinstance(field.dataType, TimestampNTZType)
@@ -94,7 +94,7 @@ class Poll:
             )
 
     def left_out(self) -> str | None:
-        """A line about the rows that no poll gives, of those that are there; None if there are none."""
+        """Return a line about the rows that no poll returns; None if there are none."""
         with self._explained(), self._database.connect() as connection:
             column = connection.quoted(self._column.name)
             [about] = connection.columns(f"SELECT {column} FROM {self._from} WHERE 1 = 0")
@@ -109,7 +109,7 @@ class Poll:
         return f"{self._title}: {rows} left out, where {self._column.name} is null, {what}"
 
     def into(self, spool: Spool) -> bool:
-        """Adds the rows that are new, up to batch.max.rows and those with the last one's value; whether any are.
+        """Add new rows, up to batch.max.rows and those with the last one's value; return whether there were any.
 
         Raises jdbc_spool.FencedError as well.
         """

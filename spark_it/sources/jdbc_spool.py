@@ -1,12 +1,11 @@
-"""Polls of a database on the disk of the driver: a Parquet file for each, with its rows and how far the poll went.
+"""The spool of a database source, on the driver's disk: a Parquet file for each poll, with its rows and its end.
 
-Spark streams the folder `rows` in the order of the files' times, which are made up so that they grow by a second from
-one to the next: Spark passes over a file that is a week older than the newest, and so many polls it never is behind.
+Spark streams the folder `rows` in the order of the files' times. The times are synthetic and increase by a second from
+file to file: Spark ignores a file that is a week older than the newest, and it is never that many polls behind.
 
-A spool has one writer, the last to `claim` it. A poll is written beside its place, then the claim is compared, then the
-file is moved to its place; a claim is written first, then files beside their place are deleted. So what an earlier
-writer does late is refused by its claim, or by the loss of its file, even where the lock of the folder is not seen by
-another machine.
+A spool has one writer, the last to `claim` it. A poll is written to a temporary file, then the claim is compared, then
+the file is renamed. A claim is written first, then temporary files are deleted. So a late write of an earlier writer
+fails by its claim or by the loss of its file, even where another machine does not see the lock of the folder.
 """
 
 import fcntl
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odradek.spark_it.state_files import sync_folder, write_atomically
+from odradek.spark_it.state.files import sync_folder, write_atomically
 
 _EPOCH_S = 1_000_000_000
 _DIGITS = 12
@@ -34,15 +33,17 @@ class FencedError(Exception):
 
 
 class Last(NamedTuple):
-    """The last poll: its number, -1 if there is none, and what `add` got with it."""
+    """The last poll: its number, -1 if there is none, and the end that `add` recorded."""
 
     number: int
     reached: dict[str, Any]
 
 
 class Spool:
-    """The polls of one source and one generation, from 0 on without a gap. Methods raise OSError; those that write
-    raise FencedError unless this is the writer."""
+    """The polls of one source and one generation, numbered from 0 without a gap.
+
+    Methods raise OSError; those that write raise FencedError unless this is the writer.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,7 +55,7 @@ class Spool:
         self.rows.mkdir(parents=True, exist_ok=True)
 
     def claim(self) -> None:
-        """Makes this the writer in place of any other."""
+        """Become the writer in place of any other."""
         with self._locked():
             self._claim = uuid.uuid4().hex
             write_atomically(self._writer, self._claim)
@@ -67,11 +68,11 @@ class Spool:
             self.rows.mkdir()
 
     def last_number(self) -> int:
-        """The number of the last poll; -1 if there is none."""
+        """Return the number of the last poll; -1 if there is none."""
         return max((int(path.stem) for path in self.rows.glob("*.parquet") if path.stem.isdigit()), default=-1)
 
     def last(self) -> Last:
-        """The last poll."""
+        """Return the last poll."""
         number = self.last_number()
         if number < 0:
             return Last(number, {})
@@ -79,7 +80,7 @@ class Spool:
         return Last(number, reached)
 
     def add(self, table: pa.Table, reached: dict[str, Any], after: int) -> int:
-        """Adds the poll that follows number `after`; returns its number."""
+        """Add the poll that follows number `after`; return its number."""
         number = after + 1
         beside = self.rows / f".{number:0{_DIGITS}d}.{self._claim}.new"
         metadata = {**(table.schema.metadata or {}), _REACHED: json.dumps(reached).encode()}
@@ -102,7 +103,7 @@ class Spool:
         return number
 
     def drop_before(self, number: int) -> None:
-        """Deletes the polls before that one."""
+        """Delete the polls before a number."""
         with self._held():
             for path in self.rows.iterdir():
                 if path.stem.isdigit() and int(path.stem) < number:

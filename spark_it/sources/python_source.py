@@ -1,4 +1,4 @@
-"""A `pyspark.sql.datasource.DataSource` of one's own, with a stream reader."""
+"""A source written in Python: a `pyspark.sql.datasource.DataSource` with a stream reader."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.checkpoint import TopicPartition
-from odradek.spark_it.plan import function_of
-from odradek.spark_it.source_settings import PythonSource
-from odradek.spark_it.sources import SourceError, Stream, decoded_rows
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.definition.python_functions import import_function
+from odradek.spark_it.definition.source_keys import PythonSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import SourceError, Stream
+from odradek.spark_it.spark.columns import decoded_rows
 
 
 def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":
@@ -18,14 +19,14 @@ def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":
 
 
 class PythonStream(Stream):
-    """Options of the file go to the class as they are."""
+    """Passes the options of the file to the class unchanged."""
 
     def __init__(self, name: str, source: PythonSource) -> None:
         self._name = name
         self._options = source.passed["options."]
         said = source.connector.removeprefix("python:")
         try:
-            found = function_of(said)
+            found = import_function(said)
         except (ImportError, AttributeError) as error:
             raise SourceError(f"source {name}: {said}: {error}") from None
         if not (isinstance(found, type) and issubclass(found, DataSource)):

@@ -1,4 +1,4 @@
-"""Records of topics, by Spark's own Kafka source. It keeps its place in the checkpoint and commits nothing."""
+"""Records of topics, with Spark's own Kafka source. Its offsets are in the checkpoint; it commits nothing."""
 
 import json
 from collections import defaultdict
@@ -19,14 +19,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from odradek.spark_it.checkpoint import TopicPartition
-from odradek.spark_it.deadletter import Stage
-from odradek.spark_it.formats import Format, FormatError, Side, format_of
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
+from odradek.spark_it.definition.source_keys import TopicSource
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.decisions import Place
+from odradek.spark_it.formats.format import Format, FormatError, Side, format_of
 from odradek.spark_it.formats.json import JsonFormat, rescued
-from odradek.spark_it.source_settings import TopicSource
-from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, SourceError, Stream
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import SourceError, Stream
+from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -36,10 +37,10 @@ def make(name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | N
 
 
 class TopicStream(Stream):
-    """Headers are read where SQL sees them and where a dead letter keeps them. `decisions` is a folder for answers of
-    schema registries; with it a record that is decoded several times in a batch is decoded the same each time.
+    """A `Stream` of topics. Headers are read where SQL or a dead letter needs them.
 
-    Columns are made once for all batches: each takes several calls of Java.
+    `decisions` is a folder for answers of schema registries; with it a record that is decoded several times in a batch
+    is decoded the same way each time. Columns are built once for all batches: each takes several calls of Java.
     """
 
     def __init__(self, name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | None = None) -> None:

@@ -1,11 +1,11 @@
-"""Clients of units that get into trouble, also in worker processes."""
+"""Clients of transactions that get into trouble, also in worker processes."""
 
 import os
 import signal
 from dataclasses import dataclass
 
-from odradek.spark_it.lanes import Lane
-from odradek.spark_it.units import Clients, renew
+from odradek.spark_it.exactly_once.slots import TransactionalSlot
+from odradek.spark_it.exactly_once.transactions import Clients, renew
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Producer:
 
 
 class Overtaken(Clients):
-    """As soon as a marker is read, others have the lane, which is that of a source partition."""
+    """As soon as a marker is read, others have the slot, which is that of a source partition."""
 
     def consumer(self, group):
         return _Slow(super().consumer(group), self.bootstrap_servers, group)
@@ -57,8 +57,10 @@ class _Slow:
     def committed(self, places, timeout_s):
         found = self._inner.committed(places, timeout_s)
         for place in places:
-            lane = Lane(f"{self._group}:{place.topic}-{place.partition}", self._group, place.topic, place.partition)
-            renew(lane, Clients(self._servers))
+            slot = TransactionalSlot(
+                f"{self._group}:{place.topic}-{place.partition}", self._group, place.topic, place.partition
+            )
+            renew(slot, Clients(self._servers))
         return found
 
     def __getattr__(self, name):

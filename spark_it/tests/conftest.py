@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from compat_tests.apache_kafka import jars
 from compat_tests.backends import BROKERS
-from odradek.spark_it import daemon
+from odradek.spark_it.spark import daemon
 from spark_it.tests import quick_java
 from spark_it.tests.data import Topics
 from spark_it.tests.kafka_frames import KafkaFrames

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from odradek.spark_it.events import Events
+from odradek.spark_it.spark.events import Events
 
 QUERY_TIMEOUT_S = 90
 

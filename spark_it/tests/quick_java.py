@@ -1,7 +1,7 @@
 """What makes Java processes of Spark begin sooner.
 
-    python -m spark_it.tests.quick_java               makes the archive of classes, if it is not there
-    python -m spark_it.tests.quick_java OPTION...     a Spark that begins and ends, with options of its JVM
+python -m spark_it.tests.quick_java               makes the archive of classes, if it does not exist
+python -m spark_it.tests.quick_java OPTION...     a Spark that begins and ends, with options of its JVM
 """
 
 import os

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from odradek.replication.metadata_store import Create, Delete, run_now
+from odradek.replication.metadata.store import Create, Delete, run_now
 from odradek.server.stores import reserve
 from odradek.server.stores.reserve import FREE_PAGES, LEAST_LOG_BYTES
 from odradek.server.stores.sqlite import FILE_NAME, SqliteMetadataStore

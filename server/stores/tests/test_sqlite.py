@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.store_contract import StoreContract
 from odradek.server.stores.sqlite import FILE_NAME, SqliteMetadataStore, StoreFormatError, StoreLockedError
 
@@ -93,7 +93,7 @@ def test_a_full_disk_fails_the_change_and_nothing_else(tmp_path):
 
 WRITER = """
 import sys
-from odradek.replication.metadata_store import Create, SetData, run_now
+from odradek.replication.metadata.store import Create, SetData, run_now
 from odradek.server.stores.sqlite import SqliteMetadataStore
 
 store = SqliteMetadataStore(sys.argv[1], lambda: 1)

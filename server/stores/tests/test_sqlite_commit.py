@@ -6,9 +6,9 @@ import sqlite3
 import pytest
 from twisted.internet.task import Clock
 
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import SessionEvent, StoreUnavailableError, run_now
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.stores.sqlite import SETTLE_INTERVAL_S, SqliteMetadataStore

@@ -5,9 +5,11 @@ import sqlite3
 
 import pytest
 
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.controller import Controller
-from odradek.replication.metadata_store import MetadataStoreError, StoreDamagedError, run_now
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.registration import prepare_store
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.store import MetadataStoreError, StoreDamagedError, run_now
+from odradek.replication.metadata.updates import LocalPublisher
 from odradek.replication.tests.support import broker as registration
 from odradek.server.stores.sqlite import FILE_NAME, SqliteMetadataStore, StoreFormatError
 from odradek.server.tests.wire import Wire
@@ -22,7 +24,7 @@ def open_store(directory):
 
 def filled(directory):
     store = open_store(directory)
-    run_now(Controller(store, ClusterMetadata(), 1, lambda: 0).prepare("a-cluster"))
+    run_now(prepare_store(store, "a-cluster"))
     run_now(store.ensure_path("/t"))
     for number in range(300):
         run_now(store.create(f"/t/{number:03d}", b"%d" % number * 50))
@@ -111,7 +113,7 @@ def test_damage_that_comes_while_the_store_is_in_use(tmp_path):
 
 def test_a_node_that_cannot_be_decoded(tmp_path):
     store = filled(tmp_path)
-    controller = Controller(store, ClusterMetadata(), 1, lambda: 0)
+    controller = Controller(store, LocalPublisher(ClusterMetadata()), 1, lambda: 0)
     run_now(store.create("/brokers/topics/t", b'{"version":3,"partitions":'))
     with pytest.raises(StoreDamagedError, match="its node /brokers/topics/t cannot be decoded") as failure:
         run_now(controller.start(registration(1)))

@@ -64,9 +64,7 @@ def test_a_range_of_offsets(kafka, topics, unique):
     topics.create(unique, 2)
     for partition in (0, 1):
         topics.produce(unique, rows(100, start=1000 * partition), partition=partition)
-    found = kafka.read(
-        unique, startingOffsets={unique: {"0": 10, "1": -2}}, endingOffsets={unique: {"0": 30, "1": -1}}
-    )
+    found = kafka.read(unique, startingOffsets={unique: {"0": 10, "1": -2}}, endingOffsets={unique: {"0": 30, "1": -1}})
     assert digest(found) == digest_of(rows(20, start=10) + rows(100, start=1000))
     nothing = kafka.read(unique, startingOffsets={unique: {"0": 100, "1": 100}})
     assert nothing.count() == 0

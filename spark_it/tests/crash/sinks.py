@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pyarrow.dataset
 
-from odradek.spark_it import checkpoint, deadletter
-from odradek.spark_it.lock import checkpoint_folder, read_lock
+from odradek.spark_it.dead_letters import headers as connect_headers
+from odradek.spark_it.state import checkpoint
+from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 from spark_it.tests.records import messages
 from spark_it.tests.tables import column, delta_files, iceberg_files
 
@@ -38,10 +39,10 @@ class Numbers:
         self.names = [topics.create(f"{name}-{letter}", PARTITIONS) for letter in "ab"]
         self.count = count
         self.bad = set()
-        lanes = [(topic, partition) for topic in self.names for partition in range(PARTITIONS)]
-        for lane, (topic, partition) in enumerate(lanes):
+        slots = [(topic, partition) for topic in self.names for partition in range(PARTITIONS)]
+        for slot, (topic, partition) in enumerate(slots):
             values = []
-            for n in range(lane, count, len(lanes)):
+            for n in range(slot, count, len(slots)):
                 values.append(json.dumps({"n": n, "text": f"number {n:08d}"}).encode())
                 if len(values) % (BAD_EVERY + 1) == BAD_EVERY:
                     self.bad.add((topic, partition, len(values)))
@@ -157,5 +158,7 @@ none_below_0 = {{ sql = "n >= 0", action = "dead-letter" }}
 
 def _origin(message):
     headers = dict(message.headers())
-    topic, partition, offset = (headers[name] for name in (deadletter.TOPIC, deadletter.PARTITION, deadletter.OFFSET))
+    topic, partition, offset = (
+        headers[name] for name in (connect_headers.TOPIC, connect_headers.PARTITION, connect_headers.OFFSET)
+    )
     return topic.decode(), int(partition), int(offset)

@@ -12,9 +12,9 @@ import pytest
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars, tools
-from odradek.spark_it import checkpoint
-from odradek.spark_it.lock import checkpoint_folder, read_lock
-from odradek.spark_it.reset import reached_offsets
+from odradek.spark_it.state import checkpoint
+from odradek.spark_it.state.lock import checkpoint_folder, read_lock
+from odradek.spark_it.state.reset import reached_offsets
 from spark_it.tests.crash import held
 from spark_it.tests.records import values
 

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
-from odradek.spark_it.reset import reached_offsets
+from odradek.spark_it.state.reset import reached_offsets
 from spark_it.tests.crash import late_twin
 from spark_it.tests.crash.driver import ENDED, REFUSED, TOGETHER, TOGETHER_S
 from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, SECOND_DRIVER, Numbers, Pipelines
@@ -186,7 +186,7 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
             twins = chosen.choice(list(late_twin.MOMENTS))
             driver.run(together=number, twins=twins, doubled=doubled(pipelines, chosen))
             driver.wait_until_said(TOGETHER, TOGETHER_S)
-            time.sleep(chosen.uniform(0, 1))
+            time.sleep(chosen.uniform(0, 1))  # the moment of the kill, nothing is waited for
             driver.stop_in_batch(300)
         found = pipelines.checkpoints()
         killed_in_batch.update(sink for sink, one in found.items() if is_in_batch(one))

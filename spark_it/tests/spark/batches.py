@@ -4,9 +4,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.spark_it.sinks import Batch, BatchSink, sink_of
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.spec_reader import parse
+from odradek.spark_it.definition.reader import parse
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, BatchSink
+from odradek.spark_it.sinks.connectors import sink_of
 
 GENERATION = 29_000_000
 

@@ -5,9 +5,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from odradek.spark_it import runner
-from odradek.spark_it.progress import read_progress
-from odradek.spark_it.spec_reader import parse
+from odradek.spark_it.definition.reader import parse
+from odradek.spark_it.execution import runner
+from odradek.spark_it.state.progress import read_progress
 from spark_it.tests.records import messages
 
 HERE = __name__

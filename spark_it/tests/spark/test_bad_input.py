@@ -9,11 +9,13 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from odradek.spark_it import cli, runner, session
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.lock import checkpoint_folder, read_lock
-from odradek.spark_it.spec_reader import load
-from odradek.spark_it.start import take
+from odradek.spark_it import cli
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.execution import runner
+from odradek.spark_it.execution.preflight import take
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.spark import session
+from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 from spark_it.tests.data import Topics
 from spark_it.tests.records import values
 from spark_it.tests.spark.engine import Engine, errors, order, orders, transform
@@ -105,13 +107,13 @@ table.name.format = "{table}"
 
 def test_topics_that_are_not_there(command, topics, unique):
     text = orders(unique) + to_topic(f"{unique}-out") + errors(f"{unique}-dead")
-    assert command.refused(text) == f"topic {unique} is not there; create it"
+    assert command.refused(text) == f"topic {unique} does not exist; create it"
     topics.produce(topics.create(unique), [order(1), (b"x", b"bad")])
     said = command.refused()
-    assert said.startswith(f"dead-letter topic {unique}-dead is not there, and cannot be created: errors.deadletterq")
+    assert said.startswith(f"dead-letter topic {unique}-dead does not exist, and cannot be created: errors.deadletterq")
     assert said.endswith("factor is 3, and there is 1 broker; write 1 or less, or create the topic")
     text += "deadletterqueue.topic.replication.factor = 1\n"
-    assert command.refused(text).startswith(f"topic {unique}-out is not there (")
+    assert command.refused(text).startswith(f"topic {unique}-out does not exist (")
     topics.create(f"{unique}-out")
     command.runs()
     assert len(values(command.servers, f"{unique}-out")) == 1
@@ -180,7 +182,7 @@ def test_what_is_looked_up_of_a_database(command, postgres, topics, unique):
     assert (code, err) == (1, [said])
     command.write(text + "auto.create = true\n")
     code, out, err = command("validate", "--connect")
-    assert (code, err) == (0, []) and f"  sink: table {table} is not there yet; the pipeline makes it\n" in out
+    assert (code, err) == (0, []) and f"  sink: table {table} does not exist yet; the pipeline creates it\n" in out
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, amounts NUMERIC)")
     command.write(orders(unique) + transform("SELECT id, amount FROM orders") + to_table(postgres, table))
     code, _, [said] = command("validate", "--connect")
@@ -203,7 +205,7 @@ connector = "console"
 """
     command.write(read.format(""))
     code, out, err = command("validate", "--connect")
-    assert (code, err) == (0, []) and f"  source t: table {table} is there, 2 columns\n" in out
+    assert (code, err) == (0, []) and f"  source t: table {table} exists, 2 columns\n" in out
     # Its tests run without it.
     test = '[[test]]\nname = "as given"\ngiven.t = [{ id = 1 }]\nexpect = [{ id = 1 }]\n'
     gone = read.format("").replace(postgres.jdbc_url, "jdbc:postgresql://127.0.0.1:1/none")
@@ -261,7 +263,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     servers, topics = broker.bootstrap_servers, Topics(broker.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": servers})
     topics.produce(topics.create("in"), [order(n) for n in range(5)])
-    # Offset units.
+    # Offset transactions.
     command = commands(servers, tmp_path, unique)
     command.write(orders("in") + to_topic(topics.create("copy")))
     command.runs()
@@ -291,7 +293,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     planned.with_name(".1.crc").unlink()
     assert "it was planned 96.0 hours ago, which is more than half of the time that Kafka keeps" in command.refused()
     assert len(values(servers, "copy")) == 10
-    # Batch units: their topic is deleted, and with it their offsets.
+    # Batch transactions: their topic is deleted, and with it their offsets.
     command = commands(servers, tmp_path, f"{unique}-sums")
     topics.create("more")
     more = orders("more").replace("source.orders", "source.more")
@@ -337,13 +339,13 @@ def test_a_second_copy(copies_of, topics, unique):
     assert len(written) == len(set(written)) == 10
 
 
-@pytest.mark.parametrize("into", ["offset units", "batch units", "files"])
+@pytest.mark.parametrize("into", ["offset transactions", "batch transactions", "files"])
 def test_a_second_copy_that_starts_before_the_first_record(copies_of, topics, tmp_path, unique, into, monkeypatch):
     """Each would begin with all records; their generations, minutes, may be the same or not."""
     topics.produce(topics.create(unique), [order(n) for n in range(5)])
     out = topics.create(f"{unique}-out")
     text = orders(unique)
-    if into == "batch units":
+    if into == "batch transactions":
         topics.create(f"{unique}-more")
         text += orders(f"{unique}-more").replace("source.orders", "source.more")
         text += transform("SELECT id FROM orders UNION ALL SELECT id FROM more")

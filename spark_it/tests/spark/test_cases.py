@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.spark_it.cases import Result, lines, run
-from odradek.spark_it.guarantees import why_stateful
+from odradek.spark_it.cases.runner import CaseResult, lines, run
+from odradek.spark_it.definition.guarantees import why_stateful
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline, transform
 
 WATERMARKED = SOURCE + 'watermark = "placed 10 minutes"\n'
@@ -56,9 +56,7 @@ def test_rows_by_themselves(problems):
     assert found["wrong"] == (
         "what the sink gets: 2 rows are expected, 2 came", f"  - {row.format(501)}", f"  + {row.format(500)}",
     )  # fmt: skip
-    assert found["no such column"] == (
-        "what the sink gets: no column is called oder_id, did you mean order_id?",
-    )
+    assert found["no such column"] == ("what the sink gets: no column is called oder_id, did you mean order_id?",)
     assert found["not of its type"] == ('what the sink gets: expected row 1: cents = "five" is no bigint',)
 
 
@@ -117,7 +115,7 @@ def test_two_sources_and_a_table_on_the_way(problems):
         + f"expect.large = [{order(1, '5.0', '00:00:01')}]\n"
     )
     assert problems(text) == {"join": ()}
-    [problem] = problems(text.replace("name = \"Bo\" }", "nam = \"Bo\" }"))["join"]
+    [problem] = problems(text.replace('name = "Bo" }', 'nam = "Bo" }'))["join"]
     assert problem == "given.customers: row 2: no column is called nam"
 
 
@@ -140,8 +138,9 @@ def test_keys_headers_and_places_of_records(problems):
     ]
 
 
+@pytest.mark.process  # the options of Java for this folder
 def test_what_is_said():
     assert list(lines([])) == ["the file has no tests"]
-    assert list(lines([Result("a", ()), Result("b", ("x", "  - y"))])) == [
+    assert list(lines([CaseResult("a", ()), CaseResult("b", ("x", "  - y"))])) == [
         "test a: passed", "test b: failed", "  x", "    - y", "1 of 2 tests passed",
     ]  # fmt: skip

@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import Claim, SinkError
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Claim, SinkError
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
 
 SINKS = {
@@ -51,7 +51,7 @@ def test_two_copies_of_a_pipeline(spark, made):
             two.write(rows, None, batch(spark, 0, generation, "two"))
     for _ in range(2):
         assert one.write(rows, None, batch(spark, 0, GENERATION, "one")).rows == 10
-    assert two.recorded() == marker(GENERATION, 0)
+    assert two.recorded() == marker_number(GENERATION, 0)
     with pytest.raises(SinkError, match="belongs to another copy of this pipeline"):
         two.write(rows, None, batch(spark, 0, GENERATION, "two"))
 
@@ -62,4 +62,4 @@ def test_two_copies_of_a_pipeline(spark, made):
         one.write(rows, None, batch(spark, 1, GENERATION, "one"))
     assert two.write(rows, None, batch(spark, 0, later, "two")).rows == 10
     assert two.write(rows, None, batch(spark, 0, later, "two")).rows == 10
-    assert two.recorded() == marker(later, 0)
+    assert two.recorded() == marker_number(later, 0)

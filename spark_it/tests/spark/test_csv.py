@@ -5,8 +5,8 @@ import json
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.sources import stream_of
-from odradek.spark_it.spec_reader import parse
+from odradek.spark_it.definition.reader import parse
+from odradek.spark_it.sources.connectors import stream_of
 
 SCHEMA = "i INT, d DECIMAL(10,2), x FLOAT, at TIMESTAMP, day DATE, s STRING, q STRING"
 NO_ROW = "is no row with"

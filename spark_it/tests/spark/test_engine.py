@@ -6,12 +6,12 @@ import threading
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from odradek.spark_it.deadletter import FILE, LINE, origin_of
-from odradek.spark_it.problems import PipelineError
-from odradek.spark_it.runner import RunError
-from odradek.spark_it.running import AlreadyRunningError, exclusively
-from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.start import RefusedError
+from odradek.spark_it.dead_letters.headers import FILE, LINE, origin_of
+from odradek.spark_it.definition.problems import PipelineError
+from odradek.spark_it.execution.preflight import RefusedError
+from odradek.spark_it.execution.runner import RunError
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.state.pid_lock import AlreadyRunningError, exclusively
 from spark_it.tests.spark.engine import Engine, all_records, errors, order, orders, transform
 
 
@@ -173,7 +173,7 @@ def test_windows_are_written_when_their_time_is_over(engine, topics, unique):
     kept = engine.run(text)
     assert sorted((row.minute.minute, row.n) for row in kept.rows) == [(1, 60), (2, 60)]
     dead = all_records(engine.servers, f"{unique}-dead")
-    assert sorted(value for _, value, _ in dead) == [b'bad', b'{"minute":"2026-01-01T00:00:00.000000Z","n":60}']
+    assert sorted(value for _, value, _ in dead) == [b"bad", b'{"minute":"2026-01-01T00:00:00.000000Z","n":60}']
     of = engine.progress()
     assert (of.read, of.written, of.dead_lettered) == (201, 2, 2)
     topics.produce(unique, [order(n) for n in range(200, 260)])
@@ -250,7 +250,7 @@ def test_a_changed_pipeline_is_refused_before_it_reads(engine, topics, unique):
 
 
 def test_a_missing_topic(engine, unique):
-    with pytest.raises(Exception, match=f"^topic {unique} is not there; create it$"):
+    with pytest.raises(Exception, match=f"^topic {unique} does not exist; create it$"):
         engine.run(orders(unique))
 
 

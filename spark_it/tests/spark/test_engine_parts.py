@@ -15,12 +15,12 @@ import pyarrow.parquet
 import pyspark
 import pytest
 
-from odradek.spark_it.deadletter import FILE, LINE, PREFIX
-from odradek.spark_it.events import Events, newest
+from odradek.spark_it.dead_letters.headers import FILE, LINE, PREFIX
+from odradek.spark_it.definition.problems import PipelineError
+from odradek.spark_it.execution.preflight import RefusedError
+from odradek.spark_it.execution.runner import RunError
 from odradek.spark_it.formats.registry import framed
-from odradek.spark_it.problems import PipelineError
-from odradek.spark_it.runner import RunError
-from odradek.spark_it.start import RefusedError
+from odradek.spark_it.spark.events import Events, newest
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.records import values
 from spark_it.tests.spark import pieces

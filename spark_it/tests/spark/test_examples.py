@@ -19,14 +19,15 @@ import pytest
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
-from odradek.spark_it import cases, runner
-from odradek.spark_it.analysis import Analysis
-from odradek.spark_it.deadletter import CLASS_NAME, EXCEPTION_MESSAGE, STAGE
+from odradek.spark_it.cases import runner as cases
+from odradek.spark_it.dead_letters.headers import CLASS_NAME, EXCEPTION_MESSAGE, STAGE
+from odradek.spark_it.definition.reader import load
 from odradek.spark_it.examples import edits_data, orders_data, sensors_data
 from odradek.spark_it.examples.__main__ import EXAMPLES, bring
 from odradek.spark_it.examples.topics import Broker
-from odradek.spark_it.progress import read_progress
-from odradek.spark_it.spec_reader import load
+from odradek.spark_it.execution import runner
+from odradek.spark_it.state.progress import read_progress
+from odradek.spark_it.validation.spark_analysis import Analysis
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.spark.test_lakehouse_sinks import iceberg_files
 
@@ -35,9 +36,11 @@ PAGE = ROOT / "docs" / "pipelines.md"
 PROCESS_TIMEOUT_S = 240
 PROGRAM = """
 import os, sys, pathlib
-from odradek.spark_it import cases, runner, session
-from odradek.spark_it.analysis import Analysis
-from odradek.spark_it.spec_reader import load
+from odradek.spark_it.cases import runner as cases
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.execution import runner
+from odradek.spark_it.spark import session
+from odradek.spark_it.validation.spark_analysis import Analysis
 pipeline = load(pathlib.Path(sys.argv[1]), os.environ)
 spark = session.build(pipeline, "local[2]")
 stateful, problems = Analysis(spark)(pipeline)

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats import FormatError
 from odradek.spark_it.formats.avro import AvroFormat, framed_decoder
+from odradek.spark_it.formats.format import FormatError
 from odradek.spark_it.formats.protobuf import ProtobufFormat
 from odradek.spark_it.formats.registry import Address
 from spark_it.tests import messages

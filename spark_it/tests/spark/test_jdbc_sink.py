@@ -7,12 +7,18 @@ from contextlib import closing
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it import dialects
-from odradek.spark_it.deadletter import CLASS_NAME, EXCEPTION_CLASS_NAME, EXCEPTION_MESSAGE, STAGE, BadRecordError
-from odradek.spark_it.dialects import Dialect, PostgreSQL
-from odradek.spark_it.jdbc import Database
-from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import Claim, SinkError, Written
+from odradek.spark_it.databases import dialects
+from odradek.spark_it.databases.dialects import Dialect, PostgreSQL
+from odradek.spark_it.databases.jdbc import Database
+from odradek.spark_it.dead_letters.headers import (
+    CLASS_NAME,
+    EXCEPTION_CLASS_NAME,
+    EXCEPTION_MESSAGE,
+    STAGE,
+    BadRecordError,
+)
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Claim, SinkError, Written
 from odradek.spark_it.sinks import jdbc as jdbc_sink
 from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
 
@@ -65,7 +71,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, postgres, sink_to, table)
     other = spark.newSession()
     again = sink_to(session=other)
     again.prepare(rows.schema)
-    assert again.recorded() == marker(GENERATION, 1)
+    assert again.recorded() == marker_number(GENERATION, 1)
     assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)) == first
     assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
     assert postgres.rows(f"SELECT count(*), count(DISTINCT id), max(text) FROM {table}") == [(2500, 2500, "row 999")]

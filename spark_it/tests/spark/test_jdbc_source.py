@@ -4,11 +4,12 @@ import threading
 
 import pytest
 
-from odradek.spark_it import checkpoint
-from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
-from odradek.spark_it.sources import SourceError, stream_of
+from odradek.spark_it.definition.reader import parse
+from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources import jdbc as jdbc_source
-from odradek.spark_it.spec_reader import parse
+from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.state import checkpoint
+from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
 from spark_it.tests.spark.engine import Engine
 
 INCREMENTING = 'incrementing.column.name = "id"'

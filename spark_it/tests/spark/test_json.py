@@ -8,7 +8,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from odradek.spark_it.formats.json import JsonFormat, rescued
-from odradek.spark_it.session import settings_of
+from odradek.spark_it.spark.session import settings_of
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 NAMED = (

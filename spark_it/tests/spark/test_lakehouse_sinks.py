@@ -6,8 +6,9 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import SinkError, lakehouse
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.sinks import lakehouse
 from odradek.spark_it.sinks.lakehouse import DeltaTable, IcebergTable
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
 from spark_it.tests.tables import column, delta_files, iceberg_files
@@ -55,7 +56,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, table):
     other = spark.newSession()
     again = table.sink(session=other)
     again.prepare(numbers(other, 1).schema)
-    assert again.recorded() == marker(GENERATION, 1)
+    assert again.recorded() == marker_number(GENERATION, 1)
     assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)).rows == 1000
     assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
     assert table.rows() == [(n,) for n in range(2500)]
@@ -85,7 +86,7 @@ def rows_in_data_files(folder):
     return sum(pyarrow.parquet.ParquetFile(file).metadata.num_rows for file in folder.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("moment", ["Counted", "DataFiles.add"])
+@pytest.mark.parametrize("moment", ["CountedFrame", "DataFiles.add"])
 def test_two_drivers_of_which_both_have_looked(spark, tmp_path, monkeypatch, moment):
     """One of them is believed dead: it has seen that the batch is not written, and wakes when the other has written."""
     table = Table("iceberg", spark, tmp_path)
@@ -127,7 +128,7 @@ def test_rows_that_another_pipeline_adds_meanwhile(spark, tmp_path, monkeypatch,
     assert orders.write(numbers(spark, 10), None, batch(spark, 0)).rows == 10
     assert table.rows() == [(n,) for n in range(20)]
     assert rows_in_data_files(tmp_path / "lake") == 20
-    assert (orders.recorded(), refunds.recorded()) == (marker(GENERATION, 0), marker(GENERATION, 7))
+    assert (orders.recorded(), refunds.recorded()) == (marker_number(GENERATION, 0), marker_number(GENERATION, 7))
     # Readers of a stream refuse other operations.
     operations = spark.table(f"{orders._table}.snapshots").select("operation").collect()
     assert {row.operation for row in operations} == {"append"}

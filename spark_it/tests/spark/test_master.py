@@ -12,8 +12,8 @@ import pytest
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
-from odradek.spark_it import runner
-from odradek.spark_it.spec_reader import load
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.execution import runner
 from spark_it.tests.records import values
 from spark_it.tests.spark.engine import order, orders
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.deadletter import PART_WRITTEN
-from odradek.spark_it.replay import ReplayError, replay
-from odradek.spark_it.runner import Options, run
+from odradek.spark_it.dead_letters.headers import PART_WRITTEN
+from odradek.spark_it.dead_letters.replay import ReplayError, replay
+from odradek.spark_it.execution.runner import Options, run
+from odradek.spark_it.kafka.cluster import Cluster
 from spark_it.tests.records import messages
 from spark_it.tests.unit.support import pipeline
 

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from odradek.spark_it import shared_folders
-from odradek.spark_it.spec_reader import parse
-from odradek.spark_it.start import RefusedError
+from odradek.spark_it.definition.reader import parse
+from odradek.spark_it.execution import shared_folders
+from odradek.spark_it.execution.preflight import RefusedError
 
 FILES = """
 name = "lines"

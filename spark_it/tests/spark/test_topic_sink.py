@@ -7,12 +7,12 @@ import time
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.sinks import Batch, Claim, Range, SinkError, Written
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.exactly_once.transactions import Clients
+from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError, Written
+from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.sinks import topic as topic_sink
 from odradek.spark_it.sinks.topic import numbers_for_parts
-from odradek.spark_it.units import Clients
 from spark_it.tests.clients import Killing, Overtaken
 from spark_it.tests.records import messages, read, values
 from spark_it.tests.unit.support import pipeline
@@ -24,14 +24,25 @@ PARTS = 3
 class Sunk:
     """A topic sink, its topics, and a source of PARTS partitions whose records nobody reads."""
 
-    def __init__(self, spark, broker, topics, folder, name, keys="", units=Units.OFFSETS, target_partitions=2):
+    def __init__(
+        self,
+        spark,
+        broker,
+        topics,
+        folder,
+        name,
+        keys="",
+        transaction_kind=TransactionKind.OFFSETS,
+        target_partitions=2,
+    ):
         self.spark = spark
         self.servers = broker.bootstrap_servers
         self.name = name
         self.source = topics.create(f"{name}-source", PARTS)
         self.target = topics.create(f"{name}-target", target_partitions)
         self.dead = topics.create(f"{name}-dead")
-        self.pipeline = pipeline(f"""
+        self.pipeline = pipeline(
+            f"""
 name = "{name}"
 bootstrap.servers = "{self.servers}"
 tasks.max = {PARTS}
@@ -46,11 +57,13 @@ topic = "{self.target}"
 [errors]
 tolerance = "all"
 deadletterqueue.topic.name = "{self.dead}"
-""", folder=folder)
+""",
+            folder=folder,
+        )
         self._plan(0)
         self._plan(1)
-        self.sink = topic_sink.make(self.pipeline, units, spark, None)
-        self.units = units
+        self.sink = topic_sink.make(self.pipeline, transaction_kind, spark, None)
+        self.transaction_kind = transaction_kind
 
     def _plan(self, batch):
         """As Spark does before it begins a batch: one may be written without a marker if it was planned just now."""
@@ -64,7 +77,7 @@ deadletterqueue.topic.name = "{self.dead}"
         if self.sink._records is None:
             self.sink.prepare(rows.schema)
             self.sink.claim(Claim("", GENERATION, is_new=True))
-        of = ranges(self.source, batch) if self.units is Units.OFFSETS else None
+        of = ranges(self.source, batch) if self.transaction_kind is TransactionKind.OFFSETS else None
         return self.sink.write(rows, dead, Batch(batch, GENERATION, self.spark, of))
 
     def written(self, **options):
@@ -159,7 +172,7 @@ def test_no_rows_at_all(sunk, dead, monkeypatch):
 
 
 def test_batches_written_again_and_again(sunk):
-    made = sunk(units=Units.BATCHES, keys='key.fields = "country"')
+    made = sunk(transaction_kind=TransactionKind.BATCHES, keys='key.fields = "country"')
     every = numbered(made.spark, 600)
     counted = every.groupBy((f.col("number") % 50).cast("string").alias("country")).agg(f.count("*").alias("number"))
     bad = dead_of(every.where(is_bad()))
@@ -182,14 +195,14 @@ def test_batches_written_again_and_again(sunk):
 
 
 def test_records_without_key_are_spread_over_all_parts(sunk):
-    made = sunk(units=Units.BATCHES)
+    made = sunk(transaction_kind=TransactionKind.BATCHES)
     frame = topic_sink._by_hash(dead_of(numbered(made.spark, 300)), None, PARTS)
     parts = [row["count"] for row in frame.groupBy("part").count().collect()]
     assert len(parts) == PARTS and min(parts) > 50
     with pytest.raises(Exception, match="partition 0 has records of parts 0 to 2"):
         made.sink._markers.prepare()
-        units = made.sink._markers.units(Batch(0, GENERATION, made.spark))
-        made.sink._run(frame.coalesce(1), units, {})
+        transactions = made.sink._markers.transactions(Batch(0, GENERATION, made.spark))
+        made.sink._run(frame.coalesce(1), transactions, {})
     assert made.written() == []
 
 
@@ -206,18 +219,18 @@ def test_rows_that_are_not_computed_range_by_range(sunk):
     with pytest.raises(SinkError, match="not computed range by range; stateful = true"):
         made.write(numbered(made.spark, 30, parts=2))
     assert made.written() == []
-    # A unit of which Spark has said nothing must not pass for an empty one.
-    units = made.sink._markers.units(Batch(0, GENERATION, made.spark, ranges(made.source, 0)))
-    with pytest.raises(SinkError, match=r"has computed some units of a batch, and not \[2\]"):
-        made.sink._run(made.sink._records(numbered(made.spark, 30, parts=2)), units, {})
+    # A transaction of which Spark has said nothing must not pass for an empty one.
+    transactions = made.sink._markers.transactions(Batch(0, GENERATION, made.spark, ranges(made.source, 0)))
+    with pytest.raises(SinkError, match=r"has computed some transactions of a batch, and not \[2\]"):
+        made.sink._run(made.sink._records(numbered(made.spark, 30, parts=2)), transactions, {})
     assert made.committed() == [100, 100, None]
 
 
 @pytest.mark.side_by_side
-@pytest.mark.parametrize(("units", "moment"), [(Units.OFFSETS, "before"), (Units.BATCHES, "after")])
-def test_a_worker_killed_around_its_commit(sunk, tmp_path, units, moment):
+@pytest.mark.parametrize(("kind", "moment"), [(TransactionKind.OFFSETS, "before"), (TransactionKind.BATCHES, "after")])
+def test_a_worker_killed_around_its_commit(sunk, tmp_path, kind, moment):
     """All four are tried in tests/crash, without Spark."""
-    made = sunk(units=units)
+    made = sunk(transaction_kind=kind)
     flag = str(tmp_path / "killed")
     made.sink._clients = Killing(made.servers, flag=flag, moment=moment)
     every = numbered(made.spark, 90)
@@ -230,11 +243,11 @@ def test_a_worker_killed_around_its_commit(sunk, tmp_path, units, moment):
     assert len(values(made.servers, made.dead)) == 9
 
 
-@pytest.mark.parametrize("units", list(Units))
-def test_rows_that_cannot_be_computed(sunk, units):
-    """Of a unit that Spark gives up in its middle nothing is written, though it looks to the task like a whole one. Nor
-    is its transaction left open: a reader of committed records would wait for it."""
-    made = sunk(units=units)
+@pytest.mark.parametrize("kind", list(TransactionKind))
+def test_rows_that_cannot_be_computed(sunk, kind):
+    """Of a transaction that Spark gives up in its middle nothing is written, though it looks to the task like a whole
+    one. Nor is it left open: a reader of committed records would wait for it."""
+    made = sunk(transaction_kind=kind)
     fails = f.when(f.col("number") == 59_999, f.raise_error("broken").cast("boolean"))
     every = numbered(made.spark, 90_000)
     # Once may be luck: Spark ends the worker too, but not at once.
@@ -243,8 +256,8 @@ def test_rows_that_cannot_be_computed(sunk, units):
             made.write(every.where(fails.isNull() | fails))
         found = made.numbers()
         assert len(found) == len(set(found))
-        # Other units may be there, but only as a whole.
-        if units is Units.OFFSETS:
+        # Other transactions may be there, but only as a whole.
+        if kind is TransactionKind.OFFSETS:
             assert len(found) % 30_000 == 0 and not set(found) & set(range(30_000, 60_000))
         else:
             assert found == []
@@ -324,7 +337,7 @@ def test_rows_that_cannot_be_records(sunk, keys, columns, message):
 def test_a_topic_that_is_not_there(sunk):
     made = sunk()
     made.sink._target = made.sink._target._replace(dead_topic=f"{made.name}-missing")
-    with pytest.raises(SinkError, match=f"topic {made.name}-missing is not there .*; create it"):
+    with pytest.raises(SinkError, match=f"topic {made.name}-missing does not exist .*; create it"):
         made.sink.prepare(numbered(made.spark, 1).schema)
     made.sink._clients = Clients("127.0.0.1:1", timeout_s=0.2)
     with pytest.raises(SinkError, match=r"cannot look up topics at 127\.0\.0\.1:1") as down:
@@ -338,9 +351,9 @@ value.schema = '{"type": "record", "name": "n", "fields": [{"name": "number", "t
 """
 
 
-@pytest.mark.parametrize("units", list(Units))
-def test_rows_that_the_format_refuses_are_dead_letters(sunk, units):
-    made = sunk(keys=AVRO, units=units)
+@pytest.mark.parametrize("kind", list(TransactionKind))
+def test_rows_that_the_format_refuses_are_dead_letters(sunk, kind):
+    made = sunk(keys=AVRO, transaction_kind=kind)
     rows = made.spark.range(0, 30, 1, PARTS).select(f.expr("if(id % 10 = 3, null, id)").alias("number"))
     for _ in range(2):
         assert made.write(rows, dead_of(numbered(made.spark, 1))) == Written(27, 4)

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.apache_kafka import tools
-from odradek.spark_it import reset
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.lock import checkpoint_folder, read_lock
-from odradek.spark_it.runner import RunError
+from odradek.spark_it.execution.runner import RunError
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.state import reset
+from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 from spark_it.tests.records import messages, values
 from spark_it.tests.spark.engine import Engine, errors, order, orders
 
@@ -132,7 +132,7 @@ def test_an_older_copy_of_the_checkpoint_and_markers_that_are_gone(copies, tmp_p
 
 @pytest.mark.side_by_side
 def test_two_topics_in_one_with_batches_repeated(copies, topics):
-    """Batch units: rows of several sources."""
+    """Batch transactions: rows of several sources."""
     made = copies()
     other = topics.create(f"{made.name}-other")
     step = "[[transform]]\nname = \"both\"\nsql = 'SELECT id FROM orders UNION ALL SELECT id FROM others'\n"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from odradek.spark_it.problems import PipelineError
-from odradek.spark_it.spec_reader import parse
-from odradek.spark_it.validation import validate
+from odradek.spark_it.definition.problems import PipelineError
+from odradek.spark_it.definition.reader import parse
+from odradek.spark_it.validation.report import validate
 
 SOURCE = """
 name = "orders"

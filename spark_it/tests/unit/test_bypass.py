@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.bypass import is_bypassed
+from odradek.spark_it.transforms.bypass import is_bypassed
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline, transform
 
 LARGE = transform("SELECT order_id, amount FROM orders WHERE amount > 100", "large")

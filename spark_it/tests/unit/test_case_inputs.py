@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from odradek.spark_it.case_inputs import Input
+from odradek.spark_it.cases.inputs import CaseInput
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 
@@ -11,7 +11,7 @@ def files(folder, given, *, parts_late=True, time="placed"):
     case = f'[[test]]\nname = "t"\ngiven.orders = [{given}]\nexpect = []\n'
     text = f'{SOURCE}watermark = "{time} 10 minutes"\n{CONSOLE}{case}'
     one = pipeline(text, folder=folder)
-    Input(one, "orders", None, folder).write(one.cases[0].given["orders"], parts_late=parts_late)
+    CaseInput(one, "orders", None, folder).write(one.cases[0].given["orders"], parts_late=parts_late)
     found = sorted((folder / "given" / "orders").iterdir(), key=lambda path: path.stat().st_mtime)
     return [[json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in found]
 

@@ -4,8 +4,8 @@ import tomllib
 import pytest
 from pyspark.sql import types as t
 
-from odradek.spark_it.case_rows import as_json, differences, event_micros
-from odradek.spark_it.cases import merged
+from odradek.spark_it.cases.rows import as_json, differences, event_micros
+from odradek.spark_it.cases.runner import merged
 
 
 def schema(**columns):
@@ -92,7 +92,7 @@ def test_what_the_source_adds_counts_only_where_it_is_expected():
 
 
 def test_given_rows_are_json_that_spark_reads():
-    [row] = rows('{ at = 2026-01-01T00:00:00Z, day = 2026-01-01, x = inf, n = nan, l = [{ t = 10:00:00 }] }')
+    [row] = rows("{ at = 2026-01-01T00:00:00Z, day = 2026-01-01, x = inf, n = nan, l = [{ t = 10:00:00 }] }")
     assert json.loads(as_json(row)) == {
         "at": "2026-01-01T00:00:00Z", "day": "2026-01-01", "x": "Infinity", "n": "NaN", "l": [{"t": "10:00:00"}],
     }  # fmt: skip

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from odradek.spark_it import checkpoint as module
-from odradek.spark_it.checkpoint import CheckpointError, read, read_batch, rewind
+from odradek.spark_it.state import checkpoint as module
+from odradek.spark_it.state.checkpoint import CheckpointError, read, read_batch, rewind
 
 
 def checkpoint(folder, planned, done, source='{"orders":{"0":%d,"1":7}}'):

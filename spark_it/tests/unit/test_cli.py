@@ -7,13 +7,15 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import odradek
-from odradek.spark_it import cli, reference, validation
-from odradek.spark_it.lock import lock_of, write_lock
-from odradek.spark_it.running import exclusively
-from odradek.spark_it.sink_settings import SINKS
-from odradek.spark_it.source_settings import SOURCES
-from odradek.spark_it.spec_reader import load
-from odradek.spark_it.units import Clients
+from odradek.spark_it import cli
+from odradek.spark_it.definition import reference
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.definition.sink_keys import SINKS
+from odradek.spark_it.definition.source_keys import SOURCES
+from odradek.spark_it.exactly_once.transactions import Clients
+from odradek.spark_it.state.lock import lock_of, write_lock
+from odradek.spark_it.state.pid_lock import exclusively
+from odradek.spark_it.validation import report as validation
 from spark_it.tests.records import values
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, transform
 
@@ -52,10 +54,11 @@ def test_a_wrong_command_line(capsys):
 def test_validate(capsys, file):
     assert cli.main(["validate", "--without-spark", str(file)]) == 0
     assert capsys.readouterr().out == (
-        f"orders: {file} is in order\n"
+        f"orders: {file} is valid\n"
         "  source orders (topic)\n"
         "  sink topic of orders\n"
-        "topic out: exactly once, rows and progress in one transaction for each source partition (offset units)\n"
+        "topic out: exactly once, rows and progress in one transaction for each source partition "
+        "(offset transactions)\n"
         "  provided that readers use isolation.level=read_committed\n"
     )
 
@@ -91,7 +94,7 @@ def test_a_broker_that_is_not_there(capsys, file, monkeypatch):
     file.write_text(
         f'bootstrap.servers = "127.0.0.1:1"\nadmin.override."socket.timeout.ms" = 500\n{SOURCE}{TOPIC}', "utf-8"
     )
-    monkeypatch.setattr("odradek.spark_it.cluster._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("odradek.spark_it.kafka.cluster._TIMEOUT_S", 0.5)
     assert cli.main(["status", str(file)]) == 1
     out, err = capsys.readouterr()
     assert out == "orders: stopped, has never run\n"
@@ -181,18 +184,16 @@ def test_what_is_read_and_written_is_looked_up(capsys, file, odradek_broker):
     file.write_text(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{TOPIC}', "utf-8")
     asked = ["validate", "--without-spark", "--connect", str(file)]
     assert cli.main(asked) == 1
-    assert capsys.readouterr().err == "odradek pipeline: topics orders, out are not there; create them\n"
+    assert capsys.readouterr().err == "odradek pipeline: topics orders, out do not exist; create them\n"
     # A run says so before it starts Spark.
     assert cli.main(["run", str(file)]) == 1
-    assert capsys.readouterr().err == "odradek pipeline: topic orders is not there; create it\n"
+    assert capsys.readouterr().err == "odradek pipeline: topic orders does not exist; create it\n"
     admin = AdminClient({"bootstrap.servers": odradek_broker.bootstrap_servers})
     for name, partitions in (("orders", 2), ("out", 1)):
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
     assert cli.main(asked) == 0
     said = capsys.readouterr().out
-    assert said.endswith(
-        "  source orders: topic orders is there, 2 partitions\n  sink: topic out is there, 1 partition\n"
-    )
+    assert said.endswith("  source orders: topic orders exists, 2 partitions\n  sink: topic out exists, 1 partition\n")
     with exclusively(load(file, {}).state_folder):
         assert cli.main(["run", str(file)]) == 1
     assert "runs already as process" in capsys.readouterr().err
@@ -231,7 +232,7 @@ def test_the_example_of_the_page_is_a_pipeline(tmp_path, monkeypatch):
 
 def test_neither_spark_nor_the_broker_is_imported():
     code = (
-        "import sys; from odradek.spark_it import cli, validation; cli._parser(); "
+        "import sys; from odradek.spark_it import cli; from odradek.spark_it.validation import report; cli._parser(); "
         "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pandas', 'twisted', 'confluent_kafka')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

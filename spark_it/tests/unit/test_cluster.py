@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.processes import lasting_port
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.group import ClusterError, MissingTopicsError
-from odradek.spark_it.source_settings import TopicSource
+from odradek.spark_it.definition.source_keys import TopicSource
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.group import ClusterError, MissingTopicsError
 from odradek.testing import OdradekBroker
 from spark_it.tests.data import Topics
 from spark_it.tests.unit.support import CONSOLE, pipeline
@@ -24,8 +24,8 @@ NOT_COORDINATOR = struct.pack(">h", 16)
 ASK = """
 import sys
 from pathlib import Path
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.spec_reader import parse
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.definition.reader import parse
 text = f'''
 name = "p"
 bootstrap.servers = "{sys.argv[1]}"
@@ -159,7 +159,7 @@ def test_a_topic_is_created_once(broker, unique):
     with pytest.raises(ClusterError, match=f"cannot create topic {unique} at {broker.bootstrap_servers}: "):
         cluster.create_topic(unique, brokers + 1)
     source = TopicSource({"topics": unique})
-    with pytest.raises(MissingTopicsError, match=f"topic {unique} is not there"):
+    with pytest.raises(MissingTopicsError, match=f"topic {unique} does not exist"):
         cluster.partitions(source)
     for factor in (-1, brokers):
         cluster.create_topic(unique, factor)

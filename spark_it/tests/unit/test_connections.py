@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from odradek.spark_it.connections import found
-from odradek.spark_it.dead_letter_topic import create_if_missing
-from odradek.spark_it.group import ClusterError, MissingTopicsError
+from odradek.spark_it.dead_letters.topic import create_if_missing
+from odradek.spark_it.kafka.group import ClusterError, MissingTopicsError
+from odradek.spark_it.validation.connections import found
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.unit.support import pipeline
 from spark_it.tests.unit.test_formats_avro import record
@@ -86,15 +86,15 @@ def test_all_topics_that_are_missing_are_named_at_once():
         lines.extend(found(one, SomeTopics("b", brokers=1)))
     key = "errors.deadletterqueue.topic.replication.factor"
     assert str(missing.value) == (
-        "topics a, c, d, out are not there; create them; dead-letter topic dead is not there: "
+        "topics a, c, d, out do not exist; create them; dead-letter topic dead does not exist: "
         f"{key} is 3, and there is 1 broker; write 1 or less, or create the topic"
     )
-    with pytest.raises(ClusterError, match=r"^topic out is not there; create it$"):
+    with pytest.raises(ClusterError, match=r"^topic out does not exist; create it$"):
         list(found(one, SomeTopics("a", "b", "c", "d", "dead")))
     assert list(found(one, SomeTopics("a", "b", "c", "d", "out")))[3:] == [
-        "  source more: topic d is there, 1 partition",
-        "  sink: topic out is there, 1 partition",
-        "  dead letters: topic dead is not there yet; a run creates it",
+        "  source more: topic d exists, 1 partition",
+        "  sink: topic out exists, 1 partition",
+        "  dead letters: topic dead does not exist yet; a run creates it",
     ]
 
 
@@ -107,7 +107,7 @@ def test_a_run_creates_the_topic_of_dead_letters():
     assert create_if_missing(brokers_own, group) and group.created == ("dead", -1)
     group = SomeTopics()
     group.refuses = "cannot create topic dead at x:1: not allowed"
-    with pytest.raises(ClusterError, match=r"^dead-letter topic dead is not there: cannot create .*; create it"):
+    with pytest.raises(ClusterError, match=r"^dead-letter topic dead does not exist: cannot create .*; create it"):
         create_if_missing(pipeline(WRITTEN), group)
     with pytest.raises(ClusterError, match="factor is 3, and there are 2 brokers; write 2 or less, or"):
         create_if_missing(pipeline(WRITTEN), SomeTopics(brokers=2))
@@ -118,9 +118,9 @@ def test_subjects_are_looked_up():
         registry.add(json.dumps(record("int")), "in-value")
         text = TOPICS.format(url=registry.url.replace("http://", "http://me:secret@"))
         assert list(found(pipeline(text), AnyTopics()))[2:] == [
-            f"  source s: subject in-value in {registry.url} is there, with schema 1",
-            f"  sink: subject others in {registry.url} is not there yet",
-            f"  sink: subject out-key in {registry.url} is not there yet",
+            f"  source s: subject in-value in {registry.url} exists, with schema 1",
+            f"  sink: subject others in {registry.url} does not exist yet",
+            f"  sink: subject out-key in {registry.url} does not exist yet",
         ]
         registry.user_info = "you:secret"
         with pytest.raises(ClusterError, match=rf"source s: schema registry {registry.url}/.*: 401 Unauthorized"):

@@ -3,12 +3,12 @@
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from odradek.spark_it.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, dialect_of
-from odradek.spark_it.jdbc import Column, Connection, DatabaseError, UniqueIndex, parts_of
-from odradek.spark_it.lock import marker
-from odradek.spark_it.passwords import without_passwords
-from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sinks import Batch, SinkError
+from odradek.spark_it.databases.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, dialect_of
+from odradek.spark_it.databases.jdbc import Column, Connection, DatabaseError, UniqueIndex, parts_of
+from odradek.spark_it.definition.passwords import without_passwords
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Batch, SinkError
 from odradek.spark_it.sinks.jdbc import _halves
 from odradek.spark_it.sinks.jdbc_staging import Segment, beside, prefix_of
 from odradek.spark_it.sinks.jdbc_target import Preparation, why_not_unique
@@ -57,13 +57,13 @@ def test_halves_lose_nothing_and_end():
 def test_the_last_batch_of_a_sink():
     batch = Batch(7, 100, None)
     assert not is_written(0, batch, "x")
-    assert not is_written(marker(100, 6), batch, "x")
-    assert not is_written(marker(99, 1000), batch, "x")
-    assert is_written(marker(100, 7), batch, "x")
+    assert not is_written(marker_number(100, 6), batch, "x")
+    assert not is_written(marker_number(99, 1000), batch, "x")
+    assert is_written(marker_number(100, 7), batch, "x")
     with pytest.raises(SinkError, match="x is batch 8, and this is batch 7: the checkpoint is older"):
-        is_written(marker(100, 8), batch, "x")
+        is_written(marker_number(100, 8), batch, "x")
     with pytest.raises(SinkError, match="x is of generation 101, and this state of the pipeline of 100"):
-        is_written(marker(101, 0), batch, "x")
+        is_written(marker_number(101, 0), batch, "x")
 
 
 def test_a_sink_of_another_copy():

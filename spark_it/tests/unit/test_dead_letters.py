@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.interfaces.sink import SinkError
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 LETTER = {"key": b"k", "value": b"v" * 2000, "headers": [{"key": "h", "value": None}]}

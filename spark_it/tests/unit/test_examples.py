@@ -2,12 +2,12 @@
 
 import pytest
 
+from odradek.spark_it.definition.guarantees import Level, why_stateful
+from odradek.spark_it.definition.reader import load
 from odradek.spark_it.examples import edits_data, orders_data, sensors_data
 from odradek.spark_it.examples.__main__ import EXAMPLES, bring
 from odradek.spark_it.examples.topics import ExampleError
-from odradek.spark_it.guarantees import Level, why_stateful
-from odradek.spark_it.spec_reader import load
-from odradek.spark_it.validation import validate
+from odradek.spark_it.validation.report import validate
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.expansion import ExpansionError, expanded
+from odradek.spark_it.definition.expansion import ExpansionError, expanded
 
 
 @pytest.mark.parametrize(

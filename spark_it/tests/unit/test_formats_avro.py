@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats import FormatError, format_of
 from odradek.spark_it.formats.avro_codec import decoder, encoder
 from odradek.spark_it.formats.avro_types import misfits, parsed, schema_of, spark_type
+from odradek.spark_it.formats.format import FormatError, format_of
 from spark_it.tests.unit.support import CONSOLE, pipeline
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -5,7 +5,7 @@ from google.protobuf import descriptor_pb2
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats import FormatError, format_of
+from odradek.spark_it.formats.format import FormatError, format_of
 from odradek.spark_it.formats.protobuf import decoder, descriptor, encoder, misfits, spark_type
 from spark_it.tests import messages
 from spark_it.tests.unit.support import CONSOLE, pipeline

@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 from pyspark.sql import Row
 
-from odradek.spark_it.formats import FormatError
 from odradek.spark_it.formats.avro import AvroFormat, framed_decoder, framed_encoder
 from odradek.spark_it.formats.columns import UnavailableError
+from odradek.spark_it.formats.format import FormatError
 from odradek.spark_it.formats.registry import Address, Registered, Registry, RegistryError, framed, unframed
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.unit.test_formats_avro import by_fastavro, record

@@ -1,9 +1,9 @@
 import pytest
 
-from odradek.spark_it.deterministic import conditions, findings
-from odradek.spark_it.guarantees import Level, Units, guarantee, why_stateful
-from odradek.spark_it.problems import PipelineError, Problem
-from odradek.spark_it.validation import validate
+from odradek.spark_it.definition.guarantees import Level, TransactionKind, guarantee, why_stateful
+from odradek.spark_it.definition.problems import PipelineError, Problem
+from odradek.spark_it.sql.deterministic import conditions, findings
+from odradek.spark_it.validation.report import validate
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, problems, transform
 
 DLQ = '[errors]\ndeadletterqueue.topic.name = "dlq"\n'
@@ -39,7 +39,7 @@ def test_what_is_stateful(step, why):
     assert why_stateful(pipeline(SOURCE + step + CONSOLE)) == why
 
 
-LATE = "[expect.{}]\nnot_yet = {{ sql = \"placed < now()\", action = \"{}\" }}\n"
+LATE = '[expect.{}]\nnot_yet = {{ sql = "placed < now()", action = "{}" }}\n'
 STAMPED = transform("SELECT *, current_timestamp() AS at FROM orders")
 LARGE = '[expect.step]\nx = { sql = "id > 1", action = "dead-letter" }\n'
 
@@ -59,23 +59,31 @@ def test_rows_and_dead_letters_are_parted_at_one_time(more, why):
     assert why_stateful(pipeline(SOURCE + more + CONSOLE)) == why
 
 
-def test_a_stateless_topic_sink_writes_offset_units():
+def test_a_stateless_topic_sink_writes_offset_transactions():
     one = of(SOURCE + TOPIC + DLQ)
-    assert (one.level, one.units, one.dead_letters) == (Level.EXACTLY_ONCE, Units.OFFSETS, Level.EXACTLY_ONCE)
+    assert (one.level, one.transaction_kind, one.dead_letters) == (
+        Level.EXACTLY_ONCE,
+        TransactionKind.OFFSETS,
+        Level.EXACTLY_ONCE,
+    )
     assert str(one) == (
-        "topic out: exactly once, rows and progress in one transaction for each source partition (offset units)\n"
+        "topic out: exactly once, rows and progress in one transaction for each source partition "
+        "(offset transactions)\n"
         "  dead letters: exactly once, in the same transaction\n"
         "  provided that readers use isolation.level=read_committed"
     )
 
 
-def test_a_stateful_topic_sink_writes_batch_units():
-    assert (of(SOURCE + COUNTS + TOPIC).units, of(SOURCE + COUNTS + TOPIC).level) == (Units.BATCHES, Level.EXACTLY_ONCE)
+def test_a_stateful_topic_sink_writes_batch_transactions():
+    assert (of(SOURCE + COUNTS + TOPIC).transaction_kind, of(SOURCE + COUNTS + TOPIC).level) == (
+        TransactionKind.BATCHES,
+        Level.EXACTLY_ONCE,
+    )
 
 
 def test_so_does_one_whose_source_is_no_topic():
     text = 'name = "g"\n[source.g]\nconnector = "generator"\n' + TOPIC
-    assert of(text).units is Units.BATCHES
+    assert of(text).transaction_kind is TransactionKind.BATCHES
 
 
 @pytest.mark.parametrize("name", SINKS)
@@ -83,7 +91,7 @@ def test_so_does_one_whose_source_is_no_topic():
 def test_other_sinks(name, step):
     one = of(SOURCE + step + SINKS[name] + DLQ)
     assert one.level is (Level.AT_LEAST_ONCE if name in ("console", "python") else Level.EXACTLY_ONCE)
-    assert (one.units, one.dead_letters) == (None, Level.AT_LEAST_ONCE)
+    assert (one.transaction_kind, one.dead_letters) == (None, Level.AT_LEAST_ONCE)
 
 
 def test_what_sinks_ask_of_what_they_write_to():
@@ -163,7 +171,7 @@ def test_what_is_read_again_is_the_same():
     assert of(f'name = "p"\n{files}{TOPIC}').conditions[1:] == ("files that source t has read do not change",)
 
 
-def test_it_does_not_matter_in_offset_units():
+def test_it_does_not_matter_in_offset_transactions():
     assert of(SOURCE + transform("SELECT uuid() id FROM orders") + TOPIC).level is Level.EXACTLY_ONCE
 
 
@@ -171,7 +179,7 @@ def test_a_deeper_look_may_know_better():
     one = pipeline(SOURCE + transform("SELECT uuid() id, count(*) n FROM orders") + TOPIC)
     with pytest.raises(PipelineError, match=r"uuid\(\) may differ"):
         validate(one)
-    assert validate(one, lambda _: (None, ())).units is Units.OFFSETS
+    assert validate(one, lambda _: (None, ())).transaction_kind is TransactionKind.OFFSETS
     with pytest.raises(PipelineError, match=r"p\.toml:3: no such column"):
         validate(one, lambda _: (None, [Problem(3, "no such column")]))
 

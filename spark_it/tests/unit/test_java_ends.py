@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from odradek.spark_it import runner, session
-from odradek.spark_it.runner import Options, RunError
+from odradek.spark_it.execution import runner
+from odradek.spark_it.execution.runner import Options, RunError
+from odradek.spark_it.spark import session
 from spark_it.tests.unit.support import CONSOLE, pipeline
 
 GENERATED = 'name = "g"\n[source.g]\nconnector = "generator"\n'

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from odradek.spark_it.dialects import SQLite
-from odradek.spark_it.jdbc import DatabaseError
-from odradek.spark_it.sinks import Claim, SinkError
+from odradek.spark_it.databases.dialects import SQLite
+from odradek.spark_it.databases.jdbc import DatabaseError
+from odradek.spark_it.interfaces.sink import Claim, SinkError
 from odradek.spark_it.sinks import jdbc as jdbc_sink
 from odradek.spark_it.sinks.jdbc_staging import Staging, prefix_of
 from spark_it.tests.unit.support import pipeline

@@ -1,8 +1,8 @@
 import pytest
 
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.group import ClusterError
-from odradek.spark_it.lag import lags
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.state.lag import lags
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 A, B = ("orders", 0), ("orders", 1)
@@ -64,7 +64,7 @@ def test_topics_by_pattern(one, cluster):
 
 def test_a_topic_that_is_not_there(cluster):
     other = pipeline(SOURCE.replace('topics = "orders"', 'topics = "none"') + CONSOLE)
-    with pytest.raises(ClusterError, match="topic none is not there"):
+    with pytest.raises(ClusterError, match="topic none does not exist"):
         cluster.partitions(other.sources["orders"])
 
 

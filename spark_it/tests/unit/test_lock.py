@@ -2,16 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.spark_it import lock as locks
-from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lock import (
+from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.state import lock as locks
+from odradek.spark_it.state.lock import (
     FILE,
     Lock,
     LockError,
     changes,
     checkpoint_folder,
     lock_of,
-    marker,
     new_generation,
     read_lock,
     write_lock,
@@ -38,7 +38,8 @@ def test_generations_grow():
 
 
 def test_markers_grow_with_batches_and_generations():
-    markers = [marker(1, 0), marker(1, 1), marker(1, 1 << 31), marker(2, 0), marker(29_000_000, 5)]
+    batches = ((1, 0), (1, 1), (1, 1 << 31), (2, 0), (29_000_000, 5))
+    markers = [marker_number(*batch) for batch in batches]
     assert markers == sorted(set(markers)) and markers[0] > 0 and markers[-1] < 1 << 63
 
 
@@ -118,7 +119,7 @@ def test_several_changes():
     assert [change.what for change in found] == [
         "source numbers is new",
         "source orders is gone",
-        "the sink is written in batch units, not offset units",
+        "the sink is written in batch transactions, not offset transactions",
     ]
     assert {change.resets for change in found} == {("earliest",)}
     assert str(found[0]) == (

@@ -5,9 +5,9 @@ import re
 import pytest
 from pyspark.sql import types
 
-from odradek.spark_it.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer
-from odradek.spark_it.jdbc import Column
-from odradek.spark_it.lossy_types import described, fitting_type
+from odradek.spark_it.databases.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer
+from odradek.spark_it.databases.jdbc import Column
+from odradek.spark_it.databases.lossy_types import described, fitting_type
 
 TEXT = (1 << 31) - 1
 

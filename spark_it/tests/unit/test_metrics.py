@@ -4,9 +4,9 @@ import urllib.request
 
 import pytest
 
-from odradek.spark_it.lag import PartitionLag
-from odradek.spark_it.metrics import CONTENT_TYPE, Metrics, text
-from odradek.spark_it.progress import Progress
+from odradek.spark_it.execution.metrics import CONTENT_TYPE, Metrics, text
+from odradek.spark_it.state.lag import PartitionLag
+from odradek.spark_it.state.progress import Progress
 
 PROGRESS = Progress(
     batch=7, at_ms=1_000, read=100, written=90, dead_lettered=8, dropped=2, rows_per_second=12.5,

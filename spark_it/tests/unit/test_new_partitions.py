@@ -1,7 +1,7 @@
 import json
 
-from odradek.spark_it.checkpoint import read, read_batch
-from odradek.spark_it.new_partitions import admit
+from odradek.spark_it.state.checkpoint import read, read_batch
+from odradek.spark_it.state.new_partitions import admit
 
 OLD, NEW, OTHER = ("orders", 0), ("orders", 1), ("visits", 3)
 

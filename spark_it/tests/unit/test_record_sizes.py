@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from odradek.spark_it import record_sizes
-from odradek.spark_it.dead_letters import DeadLetterWriter, produce_all
-from odradek.spark_it.record_sizes import MAX_MESSAGE_BYTES, size, sizes
-from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.units import Clients
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter, produce_all
+from odradek.spark_it.exactly_once.transactions import Clients
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.kafka import record_sizes
+from odradek.spark_it.kafka.record_sizes import MAX_MESSAGE_BYTES, size, sizes
 from spark_it.tests.records import messages
 from spark_it.tests.unit.support import pipeline
 

@@ -6,12 +6,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from odradek.spark_it import replay as replaying
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.deadletter import PART_WRITTEN, Failure, Origin, Stage, brief, error_headers
-from odradek.spark_it.group import ClusterError
-from odradek.spark_it.replay import ReplayError, replay
-from odradek.spark_it.units import Clients
+from odradek.spark_it.dead_letters import replay as replaying
+from odradek.spark_it.dead_letters.headers import PART_WRITTEN, Failure, Origin, Stage, brief, error_headers
+from odradek.spark_it.dead_letters.replay import ReplayError, replay
+from odradek.spark_it.exactly_once.transactions import Clients
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.group import ClusterError
 from spark_it.tests.records import messages, values
 from spark_it.tests.unit.support import CONSOLE, pipeline, transform
 
@@ -202,7 +202,7 @@ def test_what_the_topic_has_without_key_and_value_stays(bench):
 
 def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
     bench.die(*range(10))
-    write, calls = replaying.units.write, Counter()
+    write, calls = replaying.transactions.write, Counter()
 
     def fails_the_third_time(*arguments):
         calls["write"] += 1
@@ -210,19 +210,19 @@ def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
             raise KeyboardInterrupt
         return write(*arguments)
 
-    monkeypatch.setattr(replaying.units, "write", fails_the_third_time)
+    monkeypatch.setattr(replaying.transactions, "write", fails_the_third_time)
     with pytest.raises(KeyboardInterrupt):
-        bench.replay(records_in_a_unit=3)
+        bench.replay(records_per_transaction=3)
     assert len(bench.back()) == 6 and bench.group() == [6, None]
-    assert bench.replay(records_in_a_unit=3) == [f"4 records went back to topic {bench.source}"]
+    assert bench.replay(records_per_transaction=3) == [f"4 records went back to topic {bench.source}"]
     assert bench.back() == sorted(f"v{number}".encode() for number in range(10))
 
 
 @pytest.mark.side_by_side
 def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
     bench.die(1, 2)
-    lane = f"{bench.name}:replay:{bench.dead}-0"
-    killed = Clients(bench.servers).producer(lane)
+    slot = f"{bench.name}:replay:{bench.dead}-0"
+    killed = Clients(bench.servers).producer(slot)
     killed.init_transactions(30)
     killed.begin_transaction()
     killed.produce(bench.source, b"v1", b"k1")
@@ -241,14 +241,14 @@ def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
 
 def test_two_replays_at_once_do_not_write_twice(bench, monkeypatch):
     bench.die(1, 2)
-    write = replaying.units.write
+    write = replaying.transactions.write
 
     def after_another(*arguments):
-        monkeypatch.setattr(replaying.units, "write", write)
+        monkeypatch.setattr(replaying.transactions, "write", write)
         bench.replay()
         return write(*arguments)
 
-    monkeypatch.setattr(replaying.units, "write", after_another)
+    monkeypatch.setattr(replaying.transactions, "write", after_another)
     with pytest.raises(ReplayError, match="another replay"):
         bench.replay()
     assert bench.back() == [b"v1", b"v2"]
@@ -288,7 +288,7 @@ def test_why_there_is_nothing_to_replay(bench):
     key = "deadletterqueue.context.headers.enable"
     assert refused(bench.text(f"{key} = false\n")) == f"errors.{key} is false: no dead letter says where it is from"
     missing = bench.text().replace(bench.dead, f"{bench.dead}-missing")
-    with pytest.raises(ClusterError, match="missing is not there"):
+    with pytest.raises(ClusterError, match="missing does not exist"):
         list(replay(pipeline(missing), bench.cluster, execute=True))
 
 

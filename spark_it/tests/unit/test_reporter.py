@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from odradek.spark_it.batch import Outcome
-from odradek.spark_it.progress import read_progress
-from odradek.spark_it.reporter import Reporter
+from odradek.spark_it.execution.batch import BatchOutcome
+from odradek.spark_it.execution.reporter import Reporter
+from odradek.spark_it.state.progress import read_progress
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 
@@ -47,7 +47,7 @@ def reports(tmp_path):
 
 
 def test_a_batch_and_what_is_behind_it(reports):
-    line = reports.take({"0": 5, "1": 2}, {"0": 9, "1": 1002}, Outcome(0, 3, 1, read=5))
+    line = reports.take({"0": 5, "1": 2}, {"0": 9, "1": 1002}, BatchOutcome(0, 3, 1, read=5))
     assert line == "batch 0: 5 read, 3 written, 1 dead letters, 1 dropped in 2.0 s, lag 1,004"
     assert reports.group.committed == {"orders": {("orders", 0): 5, ("orders", 1): 2}}
     progress = read_progress(reports.pipeline.state_folder)
@@ -56,7 +56,7 @@ def test_a_batch_and_what_is_behind_it(reports):
 
 def test_nothing_is_said_of_a_lag_that_is_not_known(reports):
     """Spark does not look where topics end before it repeats the batch that a crash has left."""
-    line = reports.take({"0": 5}, None, Outcome(7, 5, 0, read=5))
+    line = reports.take({"0": 5}, None, BatchOutcome(7, 5, 0, read=5))
     assert line == "batch 7: 5 read, 5 written in 2.0 s"
     assert reports.group.committed == {"orders": {("orders", 0): 5}}
 
@@ -67,6 +67,6 @@ def test_a_partition_that_two_sources_read(reports):
     for batch, sources in enumerate([[fast, slow], [slow, fast]]):
         event = {"batchId": batch, "numInputRows": 5, "durationMs": {"addBatch": 1}, "sources": sources}
         with reports._reporter as reporter:
-            reporter.take([event], SimpleNamespace(outcome=lambda id: Outcome(id, 5, 0, read=5)))
+            reporter.take([event], SimpleNamespace(outcome=lambda id: BatchOutcome(id, 5, 0, read=5)))
         assert reports.group.committed == {"orders": {("orders", 0): 10}}
         assert reports.said[-1].endswith("lag 50")

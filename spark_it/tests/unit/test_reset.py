@@ -3,14 +3,15 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.spark_it.group import ClusterError
-from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lanes import Lane, Marker, MarkerError, OffsetUnit
-from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
-from odradek.spark_it.progress import Progress, write_progress
-from odradek.spark_it.reset import ResetError, carry_out, finish, plan
-from odradek.spark_it.start import RefusedError, begin
-from odradek.spark_it.status import of_group, of_state
+from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.exactly_once.slots import MarkerError, OffsetTransaction, TransactionalSlot
+from odradek.spark_it.execution.preflight import RefusedError, begin
+from odradek.spark_it.interfaces.marker import Marker
+from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from odradek.spark_it.state.progress import Progress, write_progress
+from odradek.spark_it.state.reset import ResetError, carry_out, finish, plan
+from odradek.spark_it.state.status import of_group, of_state
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_checkpoint import checkpoint
 
@@ -102,7 +103,9 @@ def test_a_reset_is_another_state_and_its_offsets_are_markers(tmp_path):
     assert len({lock.state, first.state, second.state}) == 3 and second.takes_over
     marker = Marker.read(30, group.metadata)
     assert marker == Marker(30, second.generation, state=second.state)
-    earlier = OffsetUnit(Lane("t", "orders", *A), 40, lock.generation, 4, False, "reset", 30, state=lock.state)
+    earlier = OffsetTransaction(
+        TransactionalSlot("t", "orders", *A), 40, lock.generation, 4, False, "reset", 30, state=lock.state
+    )
     with pytest.raises(MarkerError, match=r"belongs to another copy .*; reset"):
         earlier.is_written(marker)
     assert not replace(earlier, state=second.state).is_written(marker)
@@ -191,7 +194,7 @@ def test_to_where_it_is_in_the_midst_of_a_batch(tmp_path):
 
 
 def test_a_batch_that_is_not_done_of_which_the_group_has_forgotten(tmp_path):
-    """Offset units know whether it is written as long as there are markers."""
+    """Offset transactions know whether it is written as long as there are markers."""
     one, lock = begun(tmp_path, SOURCE + TOPIC, planned=4, done=3)
     [said] = planned(one, lock, "committed", FakeGroup({A: 30, B: 7})).sentences
     assert said == "source orders goes on where it was"

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek.spark_it import daemon, packages, session
-from odradek.spark_it.packages import PackagesError
+from odradek.spark_it.spark import daemon, packages, session
+from odradek.spark_it.spark.packages import PackagesError
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline
 
 JDBC = '[sink]\nconnector = "jdbc"\ntable.name.format = "t"\nconnection.url = "jdbc:{}://h/d"\n'
@@ -75,7 +75,7 @@ def test_a_connector_that_is_nowhere_to_be_had(tmp_path):
 def test_a_local_spark_is_for_this_machine_alone(tmp_path):
     here, elsewhere = (settings(SOURCE + CONSOLE, tmp_path, master) for master in ("local[2]", "spark://host:7077"))
     assert here["spark.driver.bindAddress"] == "127.0.0.1"
-    assert here["spark.python.daemon.module"] == "odradek.spark_it.daemon"
+    assert here["spark.python.daemon.module"] == "odradek.spark_it.spark.daemon"
     assert not {"spark.driver.bindAddress", "spark.python.daemon.module"} & elsewhere.keys()
 
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.shared_folders import local_path, read, written
+from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.execution.shared_folders import local_path, read, written
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 
 HERE = Path("/pipelines")

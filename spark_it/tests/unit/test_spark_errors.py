@@ -1,8 +1,9 @@
 import pytest
 from pyspark.errors import PySparkException
 
-from odradek.spark_it.deadletter import Origin, Stage
-from odradek.spark_it.spark_errors import bad_record, is_broker_away, line_in_sql, readable
+from odradek.spark_it.dead_letters.bad_records import bad_record
+from odradek.spark_it.dead_letters.headers import Origin, Stage
+from odradek.spark_it.spark.errors import is_broker_away, line_in_sql, readable
 
 TASK = """An error occurred while calling o150.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
@@ -11,13 +12,16 @@ failure: Lost task 0.0 in stage 1.0 (TID 1) (127.0.0.1 executor driver): java.io
 
 Driver stacktrace:
 \tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2896)"""
-CAUSED = TASK + """
+CAUSED = (
+    TASK
+    + """
 Caused by: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030
 \tat x.y.Z(Z.scala:1)
 Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. \
 SQLSTATE: 22012
 \tat x.y.Z(Z.scala:1)
 \t... 3 more"""
+)
 PYTHON = """
   An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
@@ -63,9 +67,7 @@ def test_the_line_of_a_statement():
 
 
 def test_a_bad_record_travels_in_an_error():
-    error = (
-        '{"stage":"VALUE_CONVERTER","class_name":"json","exception_class_name":"x.Y","message":"is \\"no\\" JSON"}'
-    )
+    error = '{"stage":"VALUE_CONVERTER","class_name":"json","exception_class_name":"x.Y","message":"is \\"no\\" JSON"}'
     origin = '{"topic":"a","partition":1,"offset":7}'
     text = f'[USER_RAISED_EXCEPTION] odradek bad record {{"origin":{origin},"error":{error}}} SQLSTATE: P0001'
     found = bad_record(RuntimeError(f"Caused by: {text}\n\tat x\nCaused by: {text}"))
@@ -78,7 +80,7 @@ def test_a_bad_record_travels_in_an_error():
 
 
 def test_a_data_source_without_a_reader():
-    trace = "Traceback (most recent call last):\n  File \"x.py\", line 1, in main\n"
+    trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in main\n'
     another = "\nDuring handling of the above exception, another exception occurred:\n\n"
     first = f"{trace}NotImplementedError: nothing to read\n"
     second = f"{trace}PySparkRuntimeError: [A_B] data source silent throw exception: nothing to read\n"

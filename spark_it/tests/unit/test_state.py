@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from odradek.spark_it import deadletter
-from odradek.spark_it.deadletter import BadRecordError, Failure, Origin, Stage
-from odradek.spark_it.progress import Progress, read_progress, write_progress
-from odradek.spark_it.running import AlreadyRunningError, exclusively, holder
-from odradek.spark_it.state_files import write_atomically
+from odradek.spark_it.dead_letters import headers as connect_headers
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Origin, Stage
+from odradek.spark_it.state.files import write_atomically
+from odradek.spark_it.state.pid_lock import AlreadyRunningError, exclusively, holder
+from odradek.spark_it.state.progress import Progress, read_progress, write_progress
 
 FAILURE = Failure(Stage.VALUE_CONVERTER, "formats.json", "ValueError", "no JSON: {", "line 1\nline 2")
 
@@ -43,7 +43,7 @@ def test_one_process_has_a_pipeline(tmp_path):
     state = tmp_path / "orders"
     assert holder(state) is None
     with exclusively(state):
-        other = "import sys; from pathlib import Path; from odradek.spark_it.running import holder; " + (
+        other = "import sys; from pathlib import Path; from odradek.spark_it.state.pid_lock import holder; " + (
             "print(holder(Path(sys.argv[1])))"
         )
         said = subprocess.run([sys.executable, "-c", other, state], capture_output=True, text=True, check=True).stdout
@@ -56,7 +56,7 @@ def test_one_process_has_a_pipeline(tmp_path):
 
 
 def test_headers_of_a_dead_letter():
-    added = deadletter.error_headers(Origin("orders", 2, 17), FAILURE, connector_name="shop", task_id=4)
+    added = connect_headers.error_headers(Origin("orders", 2, 17), FAILURE, connector_name="shop", task_id=4)
     assert added == [
         ("__connect.errors.topic", b"orders"),
         ("__connect.errors.partition", b"2"),
@@ -70,20 +70,20 @@ def test_headers_of_a_dead_letter():
         ("__connect.errors.exception.stacktrace", b"line 1\nline 2"),
     ]
     original = [("a", b"1"), ("a", None), ("é", b"\xff")]
-    letter = deadletter.headers(original, added)
+    letter = connect_headers.headers(original, added)
     assert letter == original + added
-    assert deadletter.without_errors(letter) == original
-    assert deadletter.origin_of(letter) == Origin("orders", 2, 17)
-    assert deadletter.headers(letter, added) == letter
+    assert connect_headers.without_errors(letter) == original
+    assert connect_headers.origin_of(letter) == Origin("orders", 2, 17)
+    assert connect_headers.headers(letter, added) == letter
 
 
 def test_a_dead_letter_of_no_topic():
-    added = deadletter.error_headers(None, FAILURE._replace(stacktrace=None), connector_name="shop", task_id=0)
+    added = connect_headers.error_headers(None, FAILURE._replace(stacktrace=None), connector_name="shop", task_id=0)
     assert "__connect.errors.topic" not in dict(added)
     assert dict(added)["__connect.errors.exception.stacktrace"] is None
-    assert deadletter.origin_of(added) is None
-    damaged = [(deadletter.TOPIC, b"t"), (deadletter.PARTITION, b"x"), (deadletter.OFFSET, b"1")]
-    assert deadletter.origin_of(damaged) is None
+    assert connect_headers.origin_of(added) is None
+    damaged = [(connect_headers.TOPIC, b"t"), (connect_headers.PARTITION, b"x"), (connect_headers.OFFSET, b"1")]
+    assert connect_headers.origin_of(damaged) is None
 
 
 def test_a_bad_record_that_stops_the_pipeline():

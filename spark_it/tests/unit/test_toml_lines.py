@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.spark_it.toml_lines import scan
+from odradek.spark_it.definition.toml_lines import scan
 
 EVERY_FORM = """\
 # a comment with [brackets] and "quotes

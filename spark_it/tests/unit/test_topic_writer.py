@@ -5,27 +5,27 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError
 
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, TransactionOutcome
+from odradek.spark_it.interfaces.sink import Batch, SinkError, Written
 from odradek.spark_it.sinks.topic import TopicWriter
-from odradek.spark_it.units import Clients, FencedError, Outcome
 from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
 
 
 @pytest.fixture
 def writer(monkeypatch):
     def made(more="", *, overtaken):
-        one = TopicWriter(pipeline(more + SOURCE + TOPIC), Units.OFFSETS, None)
+        one = TopicWriter(pipeline(more + SOURCE + TOPIC), TransactionKind.OFFSETS, None)
         left, given = [FencedError("overtaken")] * overtaken, []
 
         def write(*_):
             given.append(one._clients.producer_configuration.get("transaction.timeout.ms"))
             if left:
                 raise left.pop()
-            return {0: Outcome(5, 0, is_new=True)}
+            return {0: TransactionOutcome(5, 0, is_new=True)}
 
         monkeypatch.setattr(one, "_records", lambda rows: rows)
-        monkeypatch.setattr(one._markers, "units", lambda batch: ["unit"])
+        monkeypatch.setattr(one._markers, "transactions", lambda batch: ["transaction"])
         monkeypatch.setattr(one, "_write_ranges", write)
         return one, given
 
@@ -35,7 +35,7 @@ def writer(monkeypatch):
 @pytest.mark.parametrize(
     ("code", "said", "may_pass"),
     [
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, "topic out is not there", False),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "topic out does not exist", False),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "cannot write topic out: ", False),
         (KafkaError.LEADER_NOT_AVAILABLE, "cannot write topic out: ", True),
     ],
@@ -49,7 +49,7 @@ def test_a_topic_that_cannot_be_written(monkeypatch, code, said, may_pass):
             pass
 
     monkeypatch.setattr(Clients, "consumer", lambda *_: Consumer())
-    one = TopicWriter(pipeline(SOURCE + TOPIC), Units.OFFSETS, None)
+    one = TopicWriter(pipeline(SOURCE + TOPIC), TransactionKind.OFFSETS, None)
     with pytest.raises(SinkError) as failed:
         one._check_topics()
     assert str(failed.value).startswith(said) and failed.value.is_retriable == may_pass

@@ -3,12 +3,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from odradek.spark_it import reporter as reporter_module
-from odradek.spark_it.batch import Guarded, Outcome, StoppedError, Writer
-from odradek.spark_it.metrics import Metrics
-from odradek.spark_it.progress import read_progress, write_progress
-from odradek.spark_it.reporter import Reporter
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.execution import reporter as reporter_module
+from odradek.spark_it.execution.batch import BatchFunction, BatchOutcome, BatchWriter, StoppedError
+from odradek.spark_it.execution.metrics import Metrics
+from odradek.spark_it.execution.reporter import Reporter
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.state.progress import read_progress, write_progress
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 from spark_it.tests.unit.test_reset import FakeGroup
 
@@ -16,7 +16,7 @@ from spark_it.tests.unit.test_reset import FakeGroup
 def writer(text="", stop=None):
     said = []
     one = pipeline(SOURCE + CONSOLE + f"[errors]\nretry.delay.max.ms = 2\n{text}")
-    return Writer(None, None, one.errors, 1, said.append, stop or threading.Event()), said
+    return BatchWriter(None, None, one.errors, 1, said.append, stop or threading.Event()), said
 
 
 def failing(times, error):
@@ -62,7 +62,7 @@ def test_waiting_ends_when_the_pipeline_is_to_stop():
 def test_no_batch_begins_when_the_pipeline_is_to_stop():
     stop = threading.Event()
     done = []
-    guarded = Guarded(lambda frame, batch_id: done.append(batch_id) or Outcome(batch_id, 1, 0), stop)
+    guarded = BatchFunction(lambda frame, batch_id: done.append(batch_id) or BatchOutcome(batch_id, 1, 0), stop)
     guarded(None, 0)
     stop.set()
     guarded.wait_until_idle()
@@ -81,7 +81,7 @@ def event(batch, end, latest, *, did=True, rows=10):
 def reported(tmp_path, group, *events, outcomes):
     one = pipeline(SOURCE + '[expect.orders]\nx = { sql = "1 > 0" }\n' + CONSOLE, folder=tmp_path)
     said = []
-    guarded = Guarded(lambda frame, batch_id: outcomes[batch_id], threading.Event())
+    guarded = BatchFunction(lambda frame, batch_id: outcomes[batch_id], threading.Event())
     for batch in outcomes:
         guarded(None, batch)
     with Reporter(one, group, said.append, is_stateful=False) as reporter:
@@ -93,8 +93,8 @@ def reported(tmp_path, group, *events, outcomes):
 def test_what_is_said_of_batches(tmp_path):
     group = FakeGroup()
     outcomes = {
-        4: Outcome(4, written=7, dead_lettered=1, read=10, broken={("orders", "x"): 3}),
-        5: Outcome(5, written=10, dead_lettered=0),
+        4: BatchOutcome(4, written=7, dead_lettered=1, read=10, broken={("orders", "x"): 3}),
+        5: BatchOutcome(5, written=10, dead_lettered=0),
     }
     events = [event(4, 10, 30), event(5, 20, 30), event(6, 20, 30, did=False)]
     said, progress = reported(tmp_path, group, *events, outcomes=outcomes)
@@ -124,7 +124,7 @@ def test_a_problem_of_another_thread_is_kept(tmp_path, monkeypatch):
         at_once.remove(threading.current_thread())
         assert not at_once
 
-    guarded = Guarded(lambda frame, batch_id: Outcome(0, 10, 0), threading.Event())
+    guarded = BatchFunction(lambda frame, batch_id: BatchOutcome(0, 10, 0), threading.Event())
     guarded(None, 0)
     with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
         monkeypatch.setattr(reporter_module, "write_progress", slow)
@@ -156,7 +156,7 @@ def test_a_port_that_is_taken(tmp_path):
 
 def test_the_lag_stays_on_the_page_when_something_goes_wrong(tmp_path):
     one = pipeline(f"metrics.port = 0\n{SOURCE}{CONSOLE}", folder=tmp_path)
-    guarded = Guarded(lambda frame, batch_id: Outcome(0, 10, 0), threading.Event())
+    guarded = BatchFunction(lambda frame, batch_id: BatchOutcome(0, 10, 0), threading.Event())
     guarded(None, 0)
     with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
         reporter.take([event(0, 10, 30)], guarded)
@@ -168,5 +168,5 @@ def test_the_lag_stays_on_the_page_when_something_goes_wrong(tmp_path):
 def test_a_group_that_cannot_be_committed_does_not_stop_it(tmp_path):
     group = FakeGroup()
     group.fails = True
-    said, progress = reported(tmp_path, group, event(0, 10, 10), outcomes={0: Outcome(0, 10, 0)})
+    said, progress = reported(tmp_path, group, event(0, 10, 10), outcomes={0: BatchOutcome(0, 10, 0)})
     assert said[0] == "down" and progress.last_error == "down" and progress.batch == 0

@@ -1,0 +1,113 @@
+"""A member of a classic group."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from odradek.coordinator.result import Token
+from odradek.protocol.messages.join_group import JoinGroupRequestProtocol
+
+EMPTY_ASSIGNMENT = b""
+
+
+class Parked(NamedTuple):
+    """A request that waits for its answer, and the version it came in."""
+
+    token: Token
+    api_version: int
+
+
+class Member:
+    """One member: who it is, what it can do, what it was assigned, and which of its requests are parked.
+
+    `is_new` is True until its first JoinGroup is answered: such a member has no id to send heartbeats with, so
+    that its deadline runs while its request is parked.
+    """
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "member_id",
+        "parked_join",
+        "parked_sync",
+        "protocol_type",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+    )
+
+    def __init__(
+        self,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocol_type: str,
+        protocols: list[JoinGroupRequestProtocol],
+        assignment: bytes = EMPTY_ASSIGNMENT,
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocol_type = protocol_type
+        self.protocols = protocols
+        self.assignment = assignment
+        self.parked_join: Parked | None = None
+        self.parked_sync: Parked | None = None
+        self.is_new = False
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it has an instance id, by which it is known across restarts (KIP-345)."""
+        return self.group_instance_id is not None
+
+    @property
+    def is_held_by_parked_request(self) -> bool:
+        """Whether a parked request stands in for heartbeats."""
+        return not self.is_new and (self.parked_join is not None or self.parked_sync is not None)
+
+    def with_id(self, member_id: str) -> "Member":
+        """A copy with another id, without what is parked."""
+        return Member(
+            member_id=member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            protocol_type=self.protocol_type,
+            protocols=self.protocols,
+            assignment=self.assignment,
+        )
+
+    def park_sync(self, parked: Parked) -> Parked | None:
+        """Let a SyncGroup wait; returns the one that waited before, if any, which the caller must answer."""
+        previous, self.parked_sync = self.parked_sync, parked
+        return previous
+
+    def take_sync(self) -> Parked | None:
+        """The parked SyncGroup, no longer parked."""
+        parked, self.parked_sync = self.parked_sync, None
+        return parked
+
+    def metadata(self, protocol_name: str) -> bytes:
+        """The subscription sent for a protocol, which the member must have named."""
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        raise LookupError(f"member {self.member_id} does not support protocol {protocol_name}")
+
+    def protocol_names(self) -> set[str]:
+        return {protocol.name for protocol in self.protocols}
+
+    def vote(self, candidates: Collection[str]) -> str:
+        """The first of its protocols that is a candidate; every member supports every candidate."""
+        return next(protocol.name for protocol in self.protocols if protocol.name in candidates)

@@ -1,0 +1,440 @@
+"""The group coordinator of one partition of `__consumer_offsets`: the one public class of the classic group protocol.
+
+Persistent state (groups with their last record, offsets) is changed by the replay functions of `ShardState` alone: at
+append, and when the log is loaded. A rebalance in progress is transient and changes in memory. How to use a shard,
+where `shard` may also be `GroupShard.absent(...)` for partitions led elsewhere:
+
+    result = shard.join_group(request, context, token, now_ms)
+    while result.records:
+        try: base_offset = append(result.records)
+        except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
+        else:
+            shard.on_appended(result, base_offset, now_ms), at once, and wait until the records are replicated
+            (`is_replicated=True` if they and all before them are already)
+            result = shard.on_written(result, base_offset, now_ms)
+    wait until the record at result.after_offset is replicated, and send every reply of result.replies to its token
+
+`now_ms` is the wall clock. `next_deadline_ms` returns when `tick` is due, on the monotonic clock that the shard is made
+with; the result of `tick` is treated alike, and again until no deadline is due. Results
+of one shard must be appended in the order in which they were decided, each before the next decision. A marker in the
+partition goes the same way: `on_marker_appended`, then `on_replicated`. At election: `replay` every record of the
+partition (`replay_end_of_transaction` for every marker), then `finish_loading`. When appended records may not stay in
+the log, that is at resignation: `resign`, then `on_write_failed` for every result that was not replicated.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from odradek.coordinator.coordinator_state import CoordinatorState
+from odradek.coordinator.groups import admin as group_admin
+from odradek.coordinator.groups import (
+    offset_commands,
+    offset_expiry,
+    prechecks,
+    responses,
+    topic_deletion,
+    transactional_offsets,
+)
+from odradek.coordinator.groups.classic import joining, membership, rebalance
+from odradek.coordinator.groups.classic.group import DEAD
+from odradek.coordinator.groups.offsets import NO_PRODUCER_ID, OffsetStore
+from odradek.coordinator.groups.records import (
+    GroupChange,
+    OffsetChange,
+    OffsetCommitKey,
+    read_group_metadata_value,
+    read_key,
+    read_offset_commit_value,
+)
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard_state import LARGE_KINDS, DeletedTopics, ShardState
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import CoordinatorResult, Response, Token, client_error
+from odradek.coordinator.steps import Steps, pieces
+from odradek.coordinator.timers import DEADLINES_PER_TICK
+from odradek.properties import INT64_MAX
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.describe_groups import DescribeGroupsResponseDescribedGroup
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest
+from odradek.protocol.messages.leave_group import LeaveGroupRequest
+from odradek.protocol.messages.list_groups import ListGroupsResponseListedGroup
+from odradek.protocol.messages.offset_commit import OffsetCommitRequest
+from odradek.protocol.messages.offset_delete import OffsetDeleteRequest
+from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from odradek.protocol.messages.sync_group import SyncGroupRequest
+from odradek.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from odradek.protocol.types import ZERO_UUID, DecodeError
+
+logger = logging.getLogger(__name__)
+
+
+class GroupShard:
+    """Groups and committed offsets of one partition, from load to resignation. No I/O, no threads."""
+
+    __slots__ = ("_coordinator_state", "_high_watermark", "_state")
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        random_uuid: Callable[[], str],
+        monotonic_ms: Callable[[], int],
+        high_watermark: int = INT64_MAX,
+    ) -> None:
+        """`high_watermark` is the partition's when loading begins; `on_replicated` is called when it has moved."""
+        self._state = ShardState(settings, random_uuid, monotonic_ms)
+        self._high_watermark = high_watermark
+        self._coordinator_state = CoordinatorState.LOADING
+
+    @classmethod
+    def absent(cls, settings: GroupSettings) -> "GroupShard":
+        """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
+        shard = cls(settings, str, int)
+        shard._coordinator_state = CoordinatorState.CLOSED
+        return shard
+
+    @property
+    def coordinator_state(self) -> CoordinatorState:
+        return self._coordinator_state
+
+    # -- membership ----------------------------------------------------------------------------------------------
+
+    def join_group(
+        self, request: JoinGroupRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> CoordinatorResult:
+        """JoinGroup 0-9. Parked until the generation starts, unless it can be answered at once."""
+        error = self._gate(prechecks.join_error_code(self._state.settings, request))
+        if error:
+            return _only_reply(token, responses.join_error(error, request.member_id))
+        result = joining.join_group(self._state, request, context, token, now_ms)
+        return self._after_replication(result, request.group_id)
+
+    def sync_group(
+        self, request: SyncGroupRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> CoordinatorResult:
+        """SyncGroup 0-5. Parked until the leader's assignment is written."""
+        error = self._gate(prechecks.sync_error_code(request, context.api_version))
+        if error:
+            return _only_reply(token, responses.sync_error(error))
+        result = membership.sync_group(self._state, request, context, token, now_ms)
+        return self._after_replication(result, request.group_id)
+
+    def heartbeat(
+        self, request: HeartbeatRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> CoordinatorResult:
+        """Heartbeat 0-4. A group that is still loading is taken to be well."""
+        error = self._gate(prechecks.group_id_error(request.group_id))
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return _only_reply(token, responses.heartbeat_response())
+        if error:
+            return _only_reply(token, responses.heartbeat_response(error))
+        result = membership.heartbeat(self._state, request, token)
+        return self._after_replication(result, request.group_id)
+
+    def leave_group(
+        self, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> CoordinatorResult:
+        """LeaveGroup 0-5."""
+        error = self._gate(prechecks.group_id_error(request.group_id))
+        if error:
+            return _only_reply(token, responses.leave_error(error))
+        result = membership.leave_group(self._state, request, context, token, now_ms)
+        return self._after_replication(result, request.group_id)
+
+    def rebalance_timeout_ms(self, group_id: str) -> int:
+        """Return the longest wait of a JoinGroup or SyncGroup for the members; 0 if there is no such group."""
+        group = self._state.groups.get(group_id)
+        return 0 if group is None else group.rebalance_timeout_ms()
+
+    # -- administration ------------------------------------------------------------------------------------------
+
+    def describe_groups(
+        self, group_ids: list[str], context: RequestContext
+    ) -> list[DescribeGroupsResponseDescribedGroup]:
+        """DescribeGroups 0-6, this shard's part; authorized operations are left at their default."""
+        error = self._gate()
+        if error:
+            return responses.describe_groups_error(group_ids, error)
+        return group_admin.describe_groups(self._state, group_ids, context)
+
+    def list_groups(
+        self, states_filter: list[str], types_filter: list[str]
+    ) -> Steps[list[ListGroupsResponseListedGroup]]:
+        """ListGroups 0-5, this shard's part. Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request."""
+        if self._coordinator_state is CoordinatorState.LOADING:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return group_admin.list_groups(self._state, states_filter, types_filter)
+
+    def delete_groups(
+        self, group_ids: list[str], context: RequestContext, token: Token, now_ms: int
+    ) -> CoordinatorResult:
+        """DeleteGroups 0-2, this shard's part; `group_ids` without repetition."""
+        error = self._gate()
+        if error:
+            return _only_reply(token, responses.delete_groups_error(group_ids, error))
+        result = group_admin.delete_groups(self._state, group_ids, token)
+        return self._after_replication(result, *group_ids)
+
+    # -- offsets -------------------------------------------------------------------------------------------------
+
+    def prepare_commit(self, request: OffsetCommitRequest, now_ms: int) -> Steps[offset_commands.PreparedCommit]:
+        """Prepare a large OffsetCommit, which `commit_offsets` then decides."""
+        return offset_commands.prepare_commit(self._state.settings, request, now_ms)
+
+    def commit_offsets(
+        self,
+        request: OffsetCommitRequest,
+        context: RequestContext,
+        token: Token,
+        now_ms: int,
+        prepared: offset_commands.PreparedCommit | None = None,
+    ) -> CoordinatorResult:
+        """OffsetCommit 2-10, for topics and partitions that exist, each with name and id (`offset_requests`)."""
+        error = self._gate()
+        if error:
+            return _only_reply(token, responses.offset_commit_error(request, error))
+        result = offset_commands.commit_offsets(self._state, request, context, token, now_ms, prepared)
+        return self._after_replication(result, request.group_id)
+
+    def commit_offsets_in_transaction(
+        self,
+        request: TxnOffsetCommitRequest,
+        context: RequestContext,
+        token: Token,
+        now_ms: int,
+        topic_ids: Mapping[str, bytes],
+    ) -> CoordinatorResult:
+        """TxnOffsetCommit 0-5, for topics and partitions that exist, by a producer that is in its transaction.
+
+        The request has topics by name only; `topic_ids` has their ids. The result's records are to be written in the
+        transaction of its `producer`.
+        """
+        error = self._gate(prechecks.group_id_error(request.group_id))
+        if error:
+            return _only_reply(token, responses.txn_offset_commit_error(request, error, context.api_version))
+        result = transactional_offsets.commit_offsets(self._state, request, context, token, now_ms, topic_ids)
+        return self._after_replication(result, request.group_id)
+
+    def fetch_offsets(
+        self,
+        request: OffsetFetchRequestGroup,
+        context: RequestContext,
+        *,
+        require_stable: bool,
+        topic_id: Callable[[str], bytes] = lambda name: ZERO_UUID,
+        offsets: OffsetStore | None = None,
+    ) -> OffsetFetchResponseGroup:
+        """OffsetFetch 1-10 for one group, in the shape that `offset_requests` gives every version.
+
+        `topic_id` gives the id of the topic that has a name now, ZERO_UUID if there is none. `offsets` is what
+        `copy_offsets` gave, where the request is a part of a larger one.
+        """
+        error = self._gate()
+        if error:
+            return responses.offset_fetch_error(request, error, context.api_version)
+        return offset_commands.fetch_offsets(
+            offsets or self._state.offsets, request, require_stable=require_stable, topic_id=topic_id
+        )
+
+    def count_offsets(self, group_id: str) -> int:
+        """The number of a group's offsets."""
+        return self._state.offsets.count(group_id)
+
+    def copy_offsets(self, group_id: str) -> OffsetStore:
+        """A group's offsets as of now, for a fetch that takes several steps."""
+        return self._state.offsets.copy_of_group(group_id)
+
+    def topics_with_offsets(self, group_id: str) -> dict[str, list[int]] | None:
+        """Return the partitions by topic that a group has offsets of; None if the shard serves no requests."""
+        return None if self._gate() else self._state.offsets.replicated_of_group(group_id)
+
+    def delete_offsets(
+        self, request: OffsetDeleteRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> CoordinatorResult:
+        """OffsetDelete 0, for topics and partitions that exist."""
+        error = self._gate(prechecks.group_id_error(request.group_id))
+        if error:
+            return _only_reply(token, responses.offset_delete_error(error))
+        result = offset_commands.delete_offsets(self._state, request, token)
+        return self._after_replication(result, request.group_id)
+
+    def topics_deleted(self, deleted: DeletedTopics, now_ms: int) -> CoordinatorResult:
+        """Delete the offsets of topics that are deleted, here and in `tick`. The shard must be active."""
+        result = CoordinatorResult()
+        topic_deletion.delete_offsets(self._state, deleted, result, now_ms)
+        return result
+
+    def topics_being_deleted(self) -> DeletedTopics:
+        """The deleted topics some of whose offsets are still to be deleted."""
+        return [topic for deleted in self._state.deletions.values() for topic in deleted]
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def on_appended(
+        self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
+    ) -> None:
+        """Apply the result's records, which are in the log at `base_offset` and on, though maybe not replicated yet."""
+        producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
+        replay_offset = self._state.replay_offset
+        for offset, record in enumerate(result.records, base_offset):
+            change = record.change
+            if isinstance(change, OffsetChange):
+                replay_offset(change, offset, producer_id, is_replicated=is_replicated)
+            elif isinstance(change, GroupChange):
+                self._replay_group(change, offset, is_replicated=is_replicated)
+            else:
+                self._replay(record.key, record.value, offset, producer_id, is_replicated=is_replicated)
+        for completion in result.completions:
+            completion.applied(result, now_ms)
+
+    def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult:
+        """The result's records are replicated; returns what follows."""
+        if self._coordinator_state is not CoordinatorState.ACTIVE:
+            return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
+        self._state.replicated_up_to(base_offset + len(result.records))
+        following = CoordinatorResult()
+        following.replies.extend(result.replies)
+        for completion in result.completions:
+            completion.written(following, now_ms)
+        return following
+
+    def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
+        """The result's records are not in the log, or the shard has resigned; returns what follows.
+
+        A shard that has resigned may have lost the state that the replies are based on: they become errors.
+        """
+        following = CoordinatorResult()
+        if self._coordinator_state is CoordinatorState.ACTIVE:
+            following.replies.extend(result.replies)
+        else:
+            for token, response in result.replies:
+                following.reply(token, responses.with_error(response, client_error(error)))
+        for completion in result.completions:
+            completion.failed(following, client_error(error), now_ms)
+        return following
+
+    def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
+        """The records that the result waits for are not replicated in time; returns what follows.
+
+        The records stay. `on_written` or `on_write_failed` still follows, with a result of the records alone.
+        """
+        following = CoordinatorResult()
+        error = client_error(ErrorCode.REQUEST_TIMED_OUT)
+        if result.records:
+            following.replies.extend(result.replies)
+        else:
+            for token, response in result.replies:
+                following.reply(token, responses.with_error(response, error))
+        for completion in result.completions:
+            completion.timed_out(following, error, now_ms)
+        return following
+
+    def on_marker_appended(self, producer_id: int, is_commit: bool, offset: int) -> None:
+        """Apply a transaction marker that is in the log at `offset`, though not replicated yet."""
+        self._state.offsets.replay_end_of_transaction(producer_id, is_commit, offset, is_replicated=False)
+
+    def on_replicated(self, end_offset: int) -> None:
+        """Every record and marker below `end_offset` is replicated."""
+        self._state.replicated_up_to(end_offset)
+
+    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Apply one record of the partition; `producer_id` is that of its batch if the batch is transactional.
+
+        Records of kinds this coordinator does not know, and broken ones, are logged and passed over.
+        """
+        self._replay(key, value, offset, producer_id, is_replicated=offset < self._high_watermark)
+
+    def replay_end_of_transaction(self, producer_id: int, is_commit: bool, offset: int = -1) -> None:
+        """Apply one transaction marker of the partition."""
+        self._state.offsets.replay_end_of_transaction(
+            producer_id, is_commit, offset, is_replicated=offset < self._high_watermark
+        )
+
+    def _replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int, *, is_replicated: bool) -> None:
+        try:
+            parsed = read_key(key)
+            if isinstance(parsed, int):
+                logger.warning("record of unknown type passed over type=%d offset=%d", parsed, offset)
+            elif isinstance(parsed, OffsetCommitKey):
+                commit = None if value is None else read_offset_commit_value(value)
+                change = OffsetChange(parsed.group, parsed.topic, parsed.partition, commit)
+                self._state.replay_offset(change, offset, producer_id, is_replicated=is_replicated)
+            else:
+                group = None if value is None else read_group_metadata_value(value)
+                self._replay_group(GroupChange(parsed.group, group), offset, is_replicated=is_replicated)
+        except DecodeError as error:
+            logger.error("record not readable, passed over offset=%d error=%s", offset, error)
+
+    def _replay_group(self, change: GroupChange, offset: int, *, is_replicated: bool) -> None:
+        is_loading = self._coordinator_state is CoordinatorState.LOADING
+        self._state.replay_group(change, offset, is_replicated=is_replicated, is_loading=is_loading)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]:
+        """Every record is replayed: start serving. All sessions start anew; oversized groups rebalance."""
+        result = CoordinatorResult()
+        state = self._state
+        for groups in pieces(state.groups.values()):
+            for group in groups:
+                for member in group.members.values():
+                    rebalance.refresh_session(state, group, member)
+                if len(group.members) > state.settings.max_group_size:
+                    rebalance.start(state, group, "loaded with more members than allowed", result, now_ms)
+            yield
+        self._coordinator_state = CoordinatorState.ACTIVE
+        offset_expiry.schedule_expiry(state)
+        logger.debug("group shard loaded groups=%d", len(state.groups))
+        return result
+
+    def resign(self, now_ms: int) -> CoordinatorResult:
+        """Discard the state: another broker takes over. Parked requests get NOT_COORDINATOR."""
+        result = CoordinatorResult()
+        for group in self._state.groups.values():
+            responses.answer_all_joins(result, group, ErrorCode.NOT_COORDINATOR)
+            responses.answer_all_syncs(result, group, ErrorCode.NOT_COORDINATOR)
+            group.change_state(DEAD, "coordinator resigned", now_ms)
+        self._coordinator_state = CoordinatorState.CLOSED
+        state = self._state
+        self._state = ShardState(state.settings, state.random_uuid, state.timers.monotonic_ms)
+        return result
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due next, on the monotonic clock."""
+        return self._state.timers.next_deadline_ms()
+
+    def tick(self, now_ms: int) -> CoordinatorResult:
+        """Let a few due deadlines take effect, up to the first that has records: they are applied before the next."""
+        result = CoordinatorResult()
+        timers = self._state.timers
+        due_ms = timers.monotonic_ms()
+        for _ in range(DEADLINES_PER_TICK):
+            deadline_ms = timers.next_deadline_ms()
+            if deadline_ms is None or deadline_ms > due_ms:
+                break
+            key = timers.next_key()
+            is_large = key is not None and key[0] in LARGE_KINDS
+            if is_large and result.replies:
+                break
+            action = timers.pop_due(due_ms)
+            if action is not None:
+                action(result, now_ms)
+            if is_large or result.records:
+                break
+        return result
+
+    def _after_replication(self, result: CoordinatorResult, *group_ids: str) -> CoordinatorResult:
+        """Let replies without records wait for an unreplicated record of the groups that they depend on."""
+        if not result.records and result.replies:
+            result.after_offset = max(map(self._state.awaited_offset, group_ids), default=-1)
+        return result
+
+    def _gate(self, error: ErrorCode = ErrorCode.NONE) -> ErrorCode:
+        """Return the error of a request that precedes the lookup of its group."""
+        return error or self._coordinator_state.value
+
+
+def _only_reply(token: Token, response: Response) -> CoordinatorResult:
+    result = CoordinatorResult()
+    result.reply(token, response)
+    return result

@@ -1,0 +1,171 @@
+"""The state of one group coordinator shard, which its modules share."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from odradek.coordinator.groups.classic.generation_records import group_from_record
+from odradek.coordinator.groups.classic.group import STABLE, Group
+from odradek.coordinator.groups.classic.member import Member
+from odradek.coordinator.groups.offsets import OffsetStore
+from odradek.coordinator.groups.records import GroupChange, OffsetChange
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.timers import DeadlineHeap, Key
+from odradek.properties import INT64_MAX
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+EXPIRY_KEY: Final[Key] = ("offset-expiry",)
+TOPIC_DELETION_KIND: Final = "topic-deletion"
+LARGE_KINDS: Final = frozenset({EXPIRY_KEY[0], TOPIC_DELETION_KIND})
+"""Kinds of deadlines whose result may have more records than fit into one batch."""
+
+
+class DeletedTopic(NamedTuple):
+    """A deleted topic, and the end of the partition's log when its deletion was asked for.
+
+    An offset that is stored without a topic id, as OffsetCommit 2 to 4 with a retention time does, is for this topic
+    if its record is below that end, and else for a later topic of the same name.
+    """
+
+    name: str
+    topic_id: bytes
+    end_offset: int = INT64_MAX
+
+
+DeletedTopics = list[DeletedTopic]
+
+
+class UnreplicatedGroup(NamedTuple):
+    """A group's record that is applied and not replicated: its offset, and the group before it, None for none."""
+
+    record_offset: int
+    before: Group | None
+
+
+class ShardState:
+    """Groups, offsets and deadlines of one partition of `__consumer_offsets`."""
+
+    __slots__ = (
+        "_unreplicated",
+        "_unreplicated_ids",
+        "deletions",
+        "groups",
+        "offsets",
+        "random_uuid",
+        "settings",
+        "timers",
+    )
+
+    def __init__(
+        self, settings: GroupSettings, random_uuid: Callable[[], str], monotonic_ms: Callable[[], int]
+    ) -> None:
+        self.settings = settings
+        self.random_uuid = random_uuid
+        self.groups: dict[str, Group] = {}
+        self.deletions: dict[Key, DeletedTopics] = {}
+        """Deleted topics whose offsets are being deleted, by the key of that deadline."""
+        self.offsets = OffsetStore()
+        self.timers = DeadlineHeap(monotonic_ms)
+        self._unreplicated: dict[str, deque[UnreplicatedGroup]] = {}
+        self._unreplicated_ids: deque[tuple[int, str]] = deque()  # record offset, group id
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def replay_group(
+        self, change: GroupChange, offset: int, *, is_replicated: bool, is_loading: bool
+    ) -> None:
+        """Apply a group's record. A group that is being loaded has no members but those of its last record."""
+        group_id, value = change
+        group = self.groups.get(group_id)
+        if not is_replicated:
+            self._keep_group(group_id, offset)
+        if value is None:
+            if group is not None:
+                self._forget_group(group)
+        elif group is None or is_loading:
+            self.groups[group_id] = group_from_record(group_id, value)
+        else:
+            group.replay(value)
+
+    def replay_offset(
+        self, change: OffsetChange, offset: int, producer_id: int, *, is_replicated: bool
+    ) -> None:
+        """Apply an offset's record. The first one of a group without members makes it exist."""
+        group_id, topic, partition, value = change
+        if value is not None and group_id not in self.groups:
+            if not is_replicated:
+                self._keep_group(group_id, offset)
+            self.groups[group_id] = Group(group_id)
+        self.offsets.replay(group_id, topic, partition, value, offset, producer_id, is_replicated=is_replicated)
+
+    def replicated_up_to(self, end_offset: int) -> None:
+        """Every record below `end_offset` is replicated."""
+        self.offsets.replicated_up_to(end_offset)
+        ids = self._unreplicated_ids
+        while ids and ids[0][0] < end_offset:
+            _, group_id = ids.popleft()
+            changes = self._unreplicated[group_id]
+            changes.popleft()
+            if not changes:
+                del self._unreplicated[group_id]
+
+    def _keep_group(self, group_id: str, offset: int) -> None:
+        self._unreplicated.setdefault(group_id, deque()).append(UnreplicatedGroup(offset, self.groups.get(group_id)))
+        self._unreplicated_ids.append((offset, group_id))
+
+    # -- groups --------------------------------------------------------------------------------------------------
+
+    def replicated_group(self, group_id: str) -> Group | None:
+        """The group whose existence is replicated, for clients that only read."""
+        changes = self._unreplicated.get(group_id)
+        return changes[0].before if changes else self.groups.get(group_id)
+
+    def replicated_groups(self) -> list[Group]:
+        """All groups whose existence is replicated."""
+        if not self._unreplicated:
+            return list(self.groups.values())
+        found = [group for group_id, group in self.groups.items() if group_id not in self._unreplicated]
+        kept = [changes[0].before for changes in self._unreplicated.values()]
+        return found + [group for group in kept if group is not None]
+
+    def awaited_offset(self, group_id: str) -> int:
+        """The offset of an unreplicated record that responses about the group depend on, -1 for none.
+
+        That is a group's deletion, and a static member's new id in a stable group. The records of other generations
+        have no effect on responses before they are replicated.
+        """
+        changes = self._unreplicated.get(group_id)
+        if not changes:
+            return -1
+        group = self.groups.get(group_id)
+        return changes[-1].record_offset if group is None or group.state is STABLE else -1
+
+    def group(self, group_id: str, missing: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND) -> Group:
+        """The group; raises `missing` if there is none."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(missing, f"Group {group_id} not found.")
+        return group
+
+    def _forget_group(self, group: Group) -> None:
+        """Take a group without members out, with its deadlines."""
+        del self.groups[group.group_id]
+        self.timers.cancel(join_key(group))
+        self.timers.cancel(sync_key(group))
+        for member_id in group.pending_members:
+            self.timers.cancel(session_key(group, member_id))
+
+
+def join_key(group: Group) -> Key:
+    """The deadline of a group's join phase."""
+    return ("join", group.group_id)
+
+
+def sync_key(group: Group) -> Key:
+    """The deadline by which all members of a generation must have synced."""
+    return ("sync", group.group_id)
+
+
+def session_key(group: Group, member: Member | str) -> Key:
+    """The deadline by which a member, or a pending one, must be heard of."""
+    return ("session", group.group_id, member if isinstance(member, str) else member.member_id)

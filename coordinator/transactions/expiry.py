@@ -1,0 +1,151 @@
+"""What happens to transactions by the passing of time: those open for too long are aborted, unused ids are forgotten.
+
+A search looks at some transactions in each `tick`. Its records are written in pieces, one for each `tick`: a decision
+must be known to be written or not, so it is written alone, and tombstones go in batches that fit into the log.
+
+How long a transaction has been open is measured on the monotonic clock, so that a step of the wall clock aborts none.
+What was open when the shard was loaded counts from the start in its record, which is wall time; Apache Kafka compares
+with the wall clock throughout. Expiry of transactional ids is retention, and goes by wall time.
+"""
+
+import logging
+from collections import deque
+from typing import Final
+
+from odradek.coordinator.result import Completion, CoordinatorResult
+from odradek.coordinator.timers import Key
+from odradek.coordinator.transactions import ending as transaction_ending
+from odradek.coordinator.transactions.records import transaction_tombstone
+from odradek.coordinator.transactions.shard_state import TransactionShardState
+from odradek.coordinator.transactions.transaction import NO_TIMEOUT_MS, ONGOING, UNDECIDED, Transaction
+from odradek.protocol.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_KEY: Final[Key] = ("timeouts",)
+EXPIRY_KEY: Final[Key] = ("expiry",)
+MAX_TOMBSTONES_BYTES: Final = 8_192
+TRANSACTIONS_PER_STEP: Final = 1_000
+"""To look at so many takes some 200 us."""
+
+EXPECTED: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS}
+)
+
+
+def resume_timeout(state: TransactionShardState, transaction: Transaction, now_ms: int) -> None:
+    """Let the timeout of a transaction that was open when the shard was loaded go on."""
+    transaction.open_since_ms = state.timers.monotonic_ms() - max(0, now_ms - transaction.start_ms)
+
+
+def begin(state: TransactionShardState) -> None:
+    """Set the times of the first searches."""
+    _schedule_timeouts(state)
+    _schedule_expiry(state)
+
+
+# -- timeouts --------------------------------------------------------------------------------------------------------
+
+
+def _schedule_timeouts(state: TransactionShardState) -> None:
+    state.timers.schedule(
+        TIMEOUT_KEY,
+        state.settings.abort_timed_out_interval_ms,
+        lambda result, now_ms: _abort_next(state, deque(state.transactions), result, now_ms),
+    )
+
+
+def _is_timed_out(transaction: Transaction, monotonic_ms: int) -> bool:
+    return (
+        transaction.state is ONGOING
+        and not transaction.is_pending
+        and transaction.timeout_ms != NO_TIMEOUT_MS
+        and transaction.open_since_ms + transaction.timeout_ms < monotonic_ms
+    )
+
+
+def _abort_next(state: TransactionShardState, remaining: deque[str], result: CoordinatorResult, now_ms: int) -> None:
+    """One step of a search: look at some transactions, and abort the first that has been open for too long."""
+    monotonic_ms = state.timers.monotonic_ms()
+    found = None
+    for _ in range(min(len(remaining), TRANSACTIONS_PER_STEP)):
+        transaction = state.transactions.get(remaining.popleft())
+        if transaction is not None and _is_timed_out(transaction, monotonic_ms):
+            found = transaction
+            break
+    if remaining:
+        state.timers.schedule(
+            TIMEOUT_KEY, 0, lambda result, now_ms: _abort_next(state, remaining, result, now_ms)
+        )
+    else:
+        _schedule_timeouts(state)
+    if found is not None:
+        _abort(state, found, result, now_ms)
+
+
+def _abort(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> None:
+    def answer(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+        level = logging.INFO if not error else logging.DEBUG if error in EXPECTED else logging.WARNING
+        logger.log(
+            level,
+            "abort of a transaction that was open for too long transactional_id=%s outcome=%s",
+            transaction.transactional_id, error.name,
+        )  # fmt: skip
+
+    transaction_ending.fence_and_abort(state, transaction, "open for too long", answer, result, now_ms)
+
+
+# -- expiry of transactional ids -------------------------------------------------------------------------------------
+
+
+def _schedule_expiry(state: TransactionShardState) -> None:
+    state.timers.schedule(
+        EXPIRY_KEY,
+        state.settings.remove_expired_interval_ms,
+        lambda result, now_ms: _remove_some(state, deque(state.transactions), result, now_ms),
+    )
+
+
+def _is_expired(state: TransactionShardState, transaction: Transaction, now_ms: int) -> bool:
+    return (
+        transaction.state in UNDECIDED
+        and not transaction.is_pending
+        and transaction.last_update_ms <= now_ms - state.settings.transactional_id_expiration_ms
+    )
+
+
+def _remove_some(state: TransactionShardState, remaining: deque[str], result: CoordinatorResult, now_ms: int) -> None:
+    """One step of a search: look at some transactional ids, and remove those that are expired."""
+    size_bytes = visited = 0
+    while remaining and visited < TRANSACTIONS_PER_STEP and size_bytes < MAX_TOMBSTONES_BYTES:
+        visited += 1
+        transaction = state.transactions.get(remaining.popleft())
+        if transaction is None or not _is_expired(state, transaction, now_ms):
+            continue
+        record = transaction_tombstone(transaction.transactional_id)
+        result.records.append(record)
+        size_bytes += len(record.key)
+    if result.records:
+        logger.info("expired transactional ids count=%d", len(result.records))
+        result.completions.append(_Removal(len(result.records)))
+    if remaining:
+        state.timers.schedule(
+            EXPIRY_KEY, 0, lambda result, now_ms: _remove_some(state, remaining, result, now_ms)
+        )
+    else:
+        _schedule_expiry(state)
+
+
+class _Removal(Completion):
+    """Tombstones of `count` expired ids. Those that are not written are found again by the next search."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
+        pass
+
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
+        logger.warning("expired transactional ids not removed count=%d error=%s", self.count, error.name)

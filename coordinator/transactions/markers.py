@@ -1,0 +1,174 @@
+"""Completion of a decided transaction: a marker in every partition, then the record that completes it.
+
+A decided transaction is completed while this broker coordinates it. A marker or record that failed is retried after a
+pause; only an error that proves that another broker coordinates now ends the retries.
+"""
+
+import logging
+from typing import Final
+
+from odradek.coordinator.result import Completion, CoordinatorResult, TransactionOutcome
+from odradek.coordinator.transactions.shard_state import TransactionShardState, completion_key
+from odradek.coordinator.transactions.transaction import PREPARE_COMMIT, PREPARED, STATE_NAMES, Change, Transaction
+from odradek.protocol.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+DONE: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""The partition has its marker, or cannot hold one and so has no records of the transaction."""
+
+SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""A newer coordinator has decided for this producer since."""
+
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Expected errors. Others are retried too, and logged as errors."""
+
+
+def start(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> Change:
+    """Begin to write the markers of a replicated decision, or its end if it has no partitions. Return the end."""
+    change = transaction.completed(now_ms)
+    transaction.unmarked = dict.fromkeys(transaction.partitions, False)
+    transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
+    transaction.end = change
+    _go_on(state, transaction, result)
+    return change
+
+
+def resume(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> None:
+    """Continue a transaction whose decision was loaded."""
+    logger.info(
+        "finishing a decided transaction transactional_id=%s state=%s partitions=%d",
+        transaction.transactional_id, STATE_NAMES[transaction.state], len(transaction.partitions),
+    )  # fmt: skip
+    if transaction.partitions:
+        start(state, transaction, result, now_ms)
+    else:
+        transaction.end = transaction.completed(now_ms)
+        transaction.unmarked = {}
+        transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
+        _try_again(state, transaction, 0)
+
+
+def marker_written(
+    state: TransactionShardState,
+    transaction: Transaction,
+    partition: tuple[str, int],
+    error: ErrorCode,
+    result: CoordinatorResult,
+    now_ms: int,
+) -> None:
+    """Handle the result of a marker. One that is repeated or late changes nothing."""
+    unmarked = transaction.unmarked
+    if transaction.state not in PREPARED or unmarked is None or not unmarked.get(partition):
+        return
+    if error in DONE:
+        del unmarked[partition]
+        if not unmarked:
+            state.timers.cancel(completion_key(transaction.transactional_id))
+            _write_end(state, transaction, result)
+    elif error in SUPERSEDED:
+        logger.error(
+            "a newer coordinator has decided for this producer; giving up its transaction here transactional_id=%s "
+            "partition=%s-%d error=%s", transaction.transactional_id, *partition, error.name,
+        )  # fmt: skip
+        # DescribeTransactions still lists the partitions that lack their markers. None is sent again.
+        unmarked.update(dict.fromkeys(unmarked, True))
+        state.timers.cancel(completion_key(transaction.transactional_id))
+    else:
+        logger.log(
+            logging.INFO if error in RETRIABLE else logging.ERROR,
+            "transaction marker not written; it is tried again transactional_id=%s partition=%s-%d error=%s",
+            transaction.transactional_id, *partition, error.name,
+        )  # fmt: skip
+        unmarked[partition] = False
+        _pause(state, transaction)
+
+
+def _pause(state: TransactionShardState, transaction: Transaction) -> None:
+    """Retry after a pause that doubles each time: a failed disk may take long to recover."""
+    if completion_key(transaction.transactional_id) not in state.timers:
+        pause_ms = transaction.marker_pause_ms
+        transaction.marker_pause_ms = min(2 * pause_ms, state.settings.marker_retry_backoff_max_ms)
+        _try_again(state, transaction, pause_ms)
+
+
+def _try_again(state: TransactionShardState, transaction: Transaction, delay_ms: int) -> None:
+    """Continue after a delay, unless a delay is running already."""
+    key = completion_key(transaction.transactional_id)
+    if key not in state.timers:
+        state.timers.schedule(key, delay_ms, lambda result, now_ms: _go_on(state, transaction, result))
+
+
+def _go_on(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult) -> None:
+    """Request the markers that are neither written nor in flight; if none is missing, write the end.
+
+    A partition never has two markers in flight: without an epoch for every transaction, the second one could arrive in
+    the next transaction, and end it.
+    """
+    unmarked = transaction.unmarked
+    if transaction.state not in PREPARED or unmarked is None:
+        return
+    if not unmarked:
+        _write_end(state, transaction, result)
+        return
+    partitions = [partition for partition, is_on_its_way in unmarked.items() if not is_on_its_way]
+    if partitions:
+        unmarked.update(dict.fromkeys(partitions, True))
+        result.outcomes.append(_outcome(state, transaction, partitions))
+
+
+def _outcome(
+    state: TransactionShardState, transaction: Transaction, partitions: list[tuple[str, int]]
+) -> TransactionOutcome:
+    return TransactionOutcome(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        coordinator_epoch=state.coordinator_epoch,
+        is_commit=transaction.state is PREPARE_COMMIT,
+        transaction_version=transaction.client_version,
+        partitions=tuple(partitions),
+    )
+
+
+def _write_end(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult) -> None:
+    if transaction.end is not None and transaction.unreplicated is None:
+        state.write(transaction, transaction.end, result, _End(state, transaction))
+
+
+class _End(Completion):
+    """The last record of a transaction, which is pending until it is replicated."""
+
+    __slots__ = ("state", "transaction")
+
+    def __init__(self, state: TransactionShardState, transaction: Transaction) -> None:
+        self.state = state
+        self.transaction = transaction
+
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
+        self.transaction.end = self.transaction.unmarked = None
+
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
+        logger.warning(
+            "end of a transaction not written; it is retried transactional_id=%s error=%s",
+            self.transaction.transactional_id, error.name,
+        )  # fmt: skip
+        _pause(self.state, self.transaction)

@@ -1,0 +1,104 @@
+"""The part of a log that can be compacted, whether compaction is due, and which segments become one.
+
+Sources: Kafka documentation ("Log Compaction"), KIP-58 (min.compaction.lag.ms), KIP-354 (max.compaction.lag.ms).
+"""
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from odradek.log.config import LogConfig
+from odradek.log.partition_log import PartitionLog
+from odradek.log.segments.segment import Segment
+
+_MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+_OFFSET_ENTRY_BYTES = 8
+_TIME_ENTRY_BYTES = 12
+_MAX_SEGMENTS = 64
+
+
+class Target(NamedTuple):
+    """A log that could be compacted, and from where to where."""
+
+    log: PartitionLog
+    first_dirty_offset: int
+    end_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    is_overdue: bool
+
+    @property
+    def ratio(self) -> float:
+        """The share of what is not compacted yet."""
+        return self.cleanable_bytes / (self.clean_bytes + self.cleanable_bytes)
+
+    @property
+    def is_due(self) -> bool:
+        return self.is_overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio
+
+
+def first_dirty_offset(log: PartitionLog, checkpoint: int | None) -> int:
+    """Return the start of the dirty part: the log's start, if the checkpoint is outside of the log."""
+    if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
+        return log.log_start_offset
+    return checkpoint
+
+
+def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Target | None:
+    """Return the part of the log that can be compacted, due or not; None if there is none. Raises OSError.
+
+    Only whole segments before the active one, below the last stable offset and older than min.compaction.lag.ms; and
+    only what is on the disk, lest a record goes whose successor is lost with the power.
+    """
+    config, segments = log.config, log.segments
+    if len(segments) == 1:
+        return None
+    first_dirty = first_dirty_offset(log, checkpoint)
+    bases = [segment.base_offset for segment in segments]
+    first = max(0, bisect_right(bases, first_dirty) - 1)
+    bound = min(log.last_stable_offset, log.flushed_offset)
+    limit = max(0, bisect_right(bases, max(bound, first_dirty)) - 1)
+    if config.min_compaction_lag_ms > 0:
+        for index in range(first, limit):
+            if segments[index].largest_timestamp_ms > now_ms - config.min_compaction_lag_ms:
+                limit = index
+                break
+    cleanable_bytes = sum(segment.size_bytes for segment in segments[first:limit])
+    if cleanable_bytes == 0:
+        return None
+    # The segment that holds the first dirty offset counts with both.
+    clean_bytes = sum(segment.size_bytes for segment in segments[:limit] if segment.base_offset < first_dirty)
+    # What cannot be compacted yet counts as well: it may be older than what can.
+    timestamps = [segment.first_timestamp for segment in segments[first:-1]]
+    oldest = min((timestamp for timestamp in timestamps if timestamp > 0), default=None)
+    is_overdue = oldest is not None and oldest < now_ms - config.max_compaction_lag_ms
+    return Target(log, first_dirty, bases[limit], clean_bytes, cleanable_bytes, is_overdue)
+
+
+def group_segments(segments: list[Segment], config: LogConfig, end_offset: int) -> list[list[Segment]]:
+    """Neighbours that fit into one segment together, by bytes, index entries and span of offsets.
+
+    And not too many, so that a swap does not take long.
+    """
+    groups: list[list[Segment]] = []
+    sizes = (0, 0, 0)
+    limits = (config.segment_limit_bytes, config.segment_index_bytes, config.segment_index_bytes)
+    for index, segment in enumerate(segments):
+        own = (
+            segment.size_bytes,
+            segment.offset_index.count * _OFFSET_ENTRY_BYTES,
+            segment.time_index.count * _TIME_ENTRY_BYTES,
+        )
+        together = (sizes[0] + own[0], sizes[1] + own[1], sizes[2] + own[2])
+        next_base = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
+        if (
+            groups
+            and len(groups[-1]) < _MAX_SEGMENTS
+            and all(size <= limit for size, limit in zip(together, limits, strict=True))
+            and (segment.size_bytes == 0 or next_base - 1 - groups[-1][0].base_offset <= _MAX_RELATIVE_OFFSET)
+        ):
+            groups[-1].append(segment)
+            sizes = together
+        else:
+            groups.append([segment])
+            sizes = own
+    return groups

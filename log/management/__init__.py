@@ -1,0 +1,17 @@
+"""Parts of the log manager.
+
+- `settings`: the broker's properties that the log manager uses
+- `log_table`: the logs of a broker, and partitions that are found but not served
+- `log_directories`: log directories that are online, and what takes one offline
+- `loading`: opening of all logs at start
+- `creation`: creation of logs
+- `retirement`: deletion of logs, and strays
+- `closing`: close of all logs
+- `checkpoint_task`: checkpoints of offsets
+- `retention_task`: deletion of old segments
+- `age_verifier`: reading of records to find a segment's age
+- `removals`: removal of files in a thread
+- `flush_task`: flushes
+- `producer_expiry`: expiry of producers
+- `producer_id_search`: search for producer ids in use
+"""

@@ -1,0 +1,128 @@
+"""Checkpoints of offsets in the log directories: recovery points, log starts, high watermarks, compacted offsets."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from odradek.log.background.shared_write import SharedWrite
+from odradek.log.background.tasks import Done, RunInThread, Schedule
+from odradek.log.management.log_directories import LogDirectories
+from odradek.log.management.log_table import Key, LogTable
+from odradek.log.storage.checkpoint_file import Offsets
+from odradek.log.storage.checkpoints import (
+    CLEANER_OFFSETS_FILE,
+    HIGH_WATERMARKS_FILE,
+    LOG_START_OFFSETS_FILE,
+    RECOVERY_POINTS_FILE,
+)
+from odradek.log.storage.log_directory import LogDirectory
+
+_AFTER_ROLL_MS = 1_000
+
+
+class OffsetCheckpoints:
+    """Writes checkpoints. `cleaned` are the offsets up to which logs are compacted."""
+
+    def __init__(
+        self,
+        table: LogTable,
+        log_dirs: LogDirectories,
+        schedule: Schedule,
+        run_in_thread: RunInThread,
+        cleaned: Mapping[Key, int],
+    ) -> None:
+        self._table = table
+        self._log_dirs = log_dirs
+        self._schedule = schedule
+        self._run_in_thread = run_in_thread
+        self._cleaned = cleaned
+        self._log_start_writes = {path: self._log_start_write(path) for path in log_dirs.by_path}
+        # Directories whose recovery points are written soon.
+        self._moved: set[str] = set()
+
+    def offsets(self, file_name: str, path: str) -> Offsets:
+        """Return the current content of a checkpoint file. A damaged log keeps its entry until it is repaired."""
+        offsets = self._offsets_of_served(file_name, path)
+        for key, directory in self._table.offline.items():
+            if directory.rpartition("/")[0] == path and key not in offsets:
+                entry = self._log_dirs.by_path[path].recorded_offset(file_name, key)
+                if entry is not None:
+                    offsets[key] = entry
+        return offsets
+
+    def _offsets_of_served(self, file_name: str, path: str) -> Offsets:
+        has_one = len(self._log_dirs.by_path) == 1
+        logs = [(key, log) for key, log in self._table.logs.items() if has_one or log.log_directory == path]
+        if file_name == RECOVERY_POINTS_FILE:
+            return {key: log.recovery_point for key, log in logs}
+        if file_name == HIGH_WATERMARKS_FILE:
+            return {key: log.high_watermark for key, log in logs}
+        if file_name == CLEANER_OFFSETS_FILE:
+            return {key: self._cleaned[key] for key, _ in logs if key in self._cleaned}
+        # Apache Kafka omits starts that equal the first segment's. A power loss may undo the removal of the segments
+        # before it.
+        return {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
+
+    def write_now(self, directory: LogDirectory, file_name: str) -> None:
+        """Write a checkpoint. Blocks; raises LogDirFailure, ShortageError."""
+        directory.write_checkpoint(file_name, self.offsets(file_name, directory.path))
+
+    def write(self, directory: LogDirectory, file_name: str) -> None:
+        """Write a checkpoint in a thread."""
+        write = self._prepare(directory.path, file_name)
+        if write is not None:
+            self._log_dirs.run(directory.path, write)
+
+    def _prepare(self, path: str, file_name: str) -> Callable[[], None] | None:
+        """Return the write that saves a checkpoint's current content, for any thread; None if the file has it."""
+        return self._log_dirs.by_path[path].prepare_checkpoint(file_name, self.offsets(file_name, path))
+
+    def write_then(self, path: str, file_name: str, done: Done) -> None:
+        """Write a checkpoint in a thread, then call `done`, with the error if there was one."""
+        self._run_in_thread(self._prepare(path, file_name) or (lambda: None), done)
+
+    def write_recovery_points_soon(self, path: str) -> None:
+        """Write the recovery points after a roll: a recovery need not read a segment that is flushed."""
+        if path in self._moved:
+            return
+        self._moved.add(path)
+
+        def write() -> None:
+            self._moved.discard(path)
+            directory = self._log_dirs.by_path[path]
+            if directory.failure is None:
+                self.write(directory, RECOVERY_POINTS_FILE)
+
+        self._schedule.once(_AFTER_ROLL_MS, write)
+
+    def _log_start_write(self, path: str) -> SharedWrite:
+        def ended(error: Exception | None) -> Exception | None:
+            if error is not None:
+                self._log_dirs.work_failed(path, error)
+            return error
+
+        return SharedWrite(partial(self._prepare, path, LOG_START_OFFSETS_FILE), self._run_in_thread, ended)
+
+    def write_log_starts(self, path: str, done: Done) -> None:
+        """Make the starts of a directory's logs durable, then call `done`, with the failure if there was one.
+
+        Callers that come before a write begins share it. After a failure the starts are unchanged, and the next
+        checkpoint saves them if the directory is still online.
+        """
+        directory = self._log_dirs.by_path[path]
+        self._log_start_writes[path].request(lambda error: done(error or directory.failure))
+
+
+class CheckpointTask:
+    """A step of background work that writes one checkpoint in every directory."""
+
+    __slots__ = ("_checkpoints", "_file_name", "_log_dirs")
+
+    def __init__(self, checkpoints: OffsetCheckpoints, log_dirs: LogDirectories, file_name: str) -> None:
+        self._checkpoints = checkpoints
+        self._log_dirs = log_dirs
+        self._file_name = file_name
+
+    def __call__(self, now_ms: int) -> bool:
+        for directory in self._log_dirs.online():
+            self._checkpoints.write(directory, self._file_name)
+        return False

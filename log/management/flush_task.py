@@ -1,0 +1,120 @@
+"""Flushes: on request, and when flush.messages, flush.ms or a roll require one. One at a time for each log."""
+
+from collections.abc import Callable
+
+from odradek.log.background.shared_write import SharedWrite
+from odradek.log.background.tasks import Done, RunInThread, Schedule
+from odradek.log.flush import LogSync
+from odradek.log.management.checkpoint_task import OffsetCheckpoints
+from odradek.log.management.log_directories import LogDirectories
+from odradek.log.management.log_table import LogTable
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.checkpoints import RECOVERY_POINTS_FILE
+from odradek.log.storage.filesystem import LogDirFailure, ShortageError
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+
+class FlushTask:
+    """Flushes logs. Callers that come during a flush of a log share the next one (`SharedWrite`)."""
+
+    def __init__(
+        self,
+        table: LogTable,
+        log_dirs: LogDirectories,
+        checkpoints: OffsetCheckpoints,
+        schedule: Schedule,
+        run_in_thread: RunInThread,
+    ) -> None:
+        self._table = table
+        self._log_dirs = log_dirs
+        self._checkpoints = checkpoints
+        self._schedule = schedule
+        self._run_in_thread = run_in_thread
+        self._flushing: dict[PartitionLog, SharedWrite] = {}
+
+    def visit(self, log: PartitionLog, now_ms: int) -> None:
+        """Begin a flush if one is due, unless one is under way."""
+        if log in self._flushing or log.failure is not None:
+            return
+        target = log.flush_due_offset(self._schedule.monotonic_ms())
+        if target is not None:
+            self._begin(log, target).request()
+
+    def flush(self, log: PartitionLog, done: Done = lambda error: None) -> None:
+        """Sync the log's present content in a thread, then call `done`, with the failure if there was one."""
+        (self._flushing.get(log) or self._begin(log, None)).request(done)
+
+    def _begin(self, log: PartitionLog, target_offset: int | None) -> SharedWrite:
+        """Return the flushes of a log until it is idle again. The first ends at `target_offset`."""
+        flush = _LogFlush(log, target_offset, self._table, self._log_dirs, self._checkpoints, self._schedule)
+
+        def idle() -> None:
+            del self._flushing[log]
+
+        shared = self._flushing[log] = SharedWrite(flush.prepare, self._run_in_thread, flush.ended, idle)
+        return shared
+
+    def record_recovery_point(self, log: PartitionLog, offset: int, done: Done) -> None:
+        """Make the log durable up to `offset`, and its recovery point; then call `done`."""
+
+        def flushed(error: Exception | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                self._checkpoints.write_then(log.log_directory, RECOVERY_POINTS_FILE, done)
+
+        if log.recovery_point < offset:
+            self.flush(log, flushed)
+        else:
+            flushed(None)
+
+
+class _LogFlush:
+    """Flushes of one log, one after the other."""
+
+    __slots__ = ("_checkpoints", "_log", "_log_dirs", "_schedule", "_sync", "_table", "_target_offset")
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        target_offset: int | None,
+        table: LogTable,
+        log_dirs: LogDirectories,
+        checkpoints: OffsetCheckpoints,
+        schedule: Schedule,
+    ) -> None:
+        self._log = log
+        self._target_offset = target_offset
+        self._table = table
+        self._log_dirs = log_dirs
+        self._checkpoints = checkpoints
+        self._schedule = schedule
+        self._sync: LogSync | None = None
+
+    def prepare(self) -> Callable[[], None] | None:
+        """Return the next sync; None if everything is durable. Raises KafkaError for a failed or deleted log."""
+        log = self._log
+        if not self._table.serves(log):
+            # The files of a deleted log may be gone, which is no failure of the disk.
+            raise log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
+        target_offset, self._target_offset = self._target_offset, None
+        try:
+            self._sync = log.prepare_flush(target_offset)
+        except LogDirFailure as failure:
+            self._log_dirs.fail(log.log_directory, failure)
+            raise
+        return None if self._sync is None else self._sync.run
+
+    def ended(self, error: Exception | None) -> Exception | None:
+        """Record the result of a sync; return the error for those who wait for it."""
+        log, sync = self._log, self._sync
+        assert sync is not None
+        if error is None:
+            log.finish_flush(sync, self._schedule.monotonic_ms())
+            if sync.sealed_segments:
+                self._checkpoints.write_recovery_points_soon(log.log_directory)
+        else:
+            if isinstance(error, ShortageError):
+                log.abandon_flush(sync)
+            self._log_dirs.work_failed(log.log_directory, error)
+        return error or log.failure

@@ -1,0 +1,295 @@
+"""Opening of all logs at start.
+
+Directories are judged by their names and topic ids first. Logs to serve are then opened in several threads, if the last
+stop was not clean, and registered in this one.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from odradek.log.background.tasks import RunAll, Schedule
+from odradek.log.config import LogConfig
+from odradek.log.management.checkpoint_task import OffsetCheckpoints
+from odradek.log.management.log_directories import LogDirectories
+from odradek.log.management.log_table import Key, LogTable
+from odradek.log.management.retirement import LogRetirement
+from odradek.log.management.settings import LogManagerSettings
+from odradek.log.partition_log import PartitionLog
+from odradek.log.recovery import DamagedLogError, RecoveryReport, open_partition_log
+from odradek.log.storage.checkpoint_file import Offsets
+from odradek.log.storage.checkpoints import (
+    CLEANER_OFFSETS_FILE,
+    HIGH_WATERMARKS_FILE,
+    LOG_START_OFFSETS_FILE,
+    RECOVERY_POINTS_FILE,
+    MalformedFileError,
+)
+from odradek.log.storage.filesystem import (
+    DiskFullError,
+    ExhaustedError,
+    FileSystem,
+    LogDirFailure,
+    ShortageError,
+    storage_error,
+)
+from odradek.log.storage.found_directories import KnownPartitions, Verdict, judge, shown
+from odradek.log.storage.log_directory import (
+    ALL_CHECKPOINTS,
+    DELETE_SUFFIX,
+    LogDirectory,
+    PartitionDirectory,
+    partition_name,
+    read_topic_id,
+)
+
+logger = logging.getLogger(__name__)
+
+_ANYWHERE: Final = 2**63 - 1
+"""An offset beyond every log."""
+
+
+class DuplicateLogError(Exception):
+    """A partition is in two log directories, and no topic id decides between them; str is one readable line."""
+
+
+class _FoundLog(NamedTuple):
+    """A directory to open as a log. `stored_topic_id` is None for a partition to adopt, which is not in the store."""
+
+    directory: LogDirectory
+    key: Key
+    path: str
+    stored_topic_id: bytes | None
+    offsets: dict[str, Offsets]
+
+
+class _LoadedLog(NamedTuple):
+    """Result of opening one log. Neither `log` nor `failure`: it was not opened, because it is another topic's.
+
+    `has_new_point`: recovery point and `cleaned_to` must be durable before the partition is adopted.
+    """
+
+    key: Key
+    path: str
+    log: PartitionLog | None
+    topic_id: bytes | None
+    cleaned_to: int | None
+    failure: Exception | None
+    report: RecoveryReport
+    has_new_point: bool = False
+
+
+class LogLoader:
+    """Opens all logs, once.
+
+    `has_found_strays` is set if there were partitions that the cluster does not have. `cleaned` receives the offsets
+    up to which logs are compacted.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        table: LogTable,
+        log_dirs: LogDirectories,
+        checkpoints: OffsetCheckpoints,
+        retirement: LogRetirement,
+        cleaned: dict[Key, int],
+        schedule: Schedule,
+        settings: LogManagerSettings,
+        config_of: Callable[[str], LogConfig],
+        choose_jitter_ms: Callable[[int], int],
+    ) -> None:
+        self._fs = fs
+        self._table = table
+        self._log_dirs = log_dirs
+        self._checkpoints = checkpoints
+        self._retirement = retirement
+        self._cleaned = cleaned
+        self._schedule = schedule
+        self._settings = settings
+        self._config_of = config_of
+        self._choose_jitter_ms = choose_jitter_ms
+        self.has_found_strays = False
+        self._is_clean = True
+        self._found: list[_FoundLog] = []
+        self._strays: list[tuple[str, Key]] = []
+        self._loaded: list[_LoadedLog] = []
+
+    def load(self, now_ms: int, known: KnownPartitions, file_delete_delay_ms: int, run_all: RunAll) -> None:
+        """Open all logs of the directories that are online. Blocks. Raises DuplicateLogError, ExhaustedError."""
+        self._find(known, file_delete_delay_ms)
+        directory_count = len(self._log_dirs.by_path)
+        threads = 1 if self._is_clean else self._settings.num_recovery_threads_per_data_dir * directory_count
+        started_ms = self._schedule.monotonic_ms()
+        run_all([self._opening(found, now_ms) for found in self._found], threads)
+        report = RecoveryReport()
+        # Threads finish in any order.
+        for loaded in sorted(self._loaded, key=lambda one: one.path):
+            self._register(loaded)
+            report.add(loaded.report)
+        for path in {loaded.path.rpartition("/")[0] for loaded in self._loaded if loaded.has_new_point}:
+            self._write_checkpoints(self._log_dirs.by_path[path])
+        for path, key in self._strays:
+            self._retirement.rename_stray(path, key)
+        self.has_found_strays = bool(self._strays)
+        logger.info("loaded logs count=%d clean=%s", len(self._table.logs), self._is_clean)
+        if report.segments:
+            logger.info(
+                "recovered logs=%d segments=%d verified_bytes=%d removed_bytes=%d removed_segments=%d ms=%d",
+                report.logs,
+                report.segments,
+                report.verified_bytes,
+                report.removed_bytes,
+                report.removed_segments,
+                self._schedule.monotonic_ms() - started_ms,
+            )
+
+    # Find
+
+    def _find(self, known: KnownPartitions, file_delete_delay_ms: int) -> None:
+        """List the directories and read the checkpoints."""
+        foreign: list[str] = []
+        for directory in self._log_dirs.online():
+            try:
+                found = [(entry, self._judge(directory, entry, known)) for entry in directory.begin_load()]
+                offsets = {name: directory.read_offsets(name) for name in ALL_CHECKPOINTS}
+            except LogDirFailure as failure:
+                self._log_dirs.fail(directory.path, failure)
+                continue
+            self._is_clean = self._is_clean and directory.was_clean
+            for entry, verdict in found:
+                path = f"{directory.path}/{entry.name}"
+                key = (entry.topic, entry.partition)
+                if entry.suffix == DELETE_SUFFIX:
+                    self._retirement.remove_tree_later(path, file_delete_delay_ms)
+                elif entry.suffix:
+                    logger.warning("not serving directory=%s", path)
+                elif verdict is Verdict.SERVE:
+                    self._found.append(_FoundLog(directory, key, path, known.topic_id(*key), offsets))
+                elif verdict is Verdict.SET_ASIDE:
+                    self._strays.append((path, key))
+                else:
+                    foreign.append(path)
+        if foreign:
+            logger.warning(
+                "directories that are no partitions are left alone count=%d: %s", len(foreign), shown(foreign)
+            )
+
+    def _judge(self, directory: LogDirectory, entry: PartitionDirectory, known: KnownPartitions) -> Verdict:
+        if entry.suffix:
+            return Verdict.LEAVE
+        try:
+            return judge(self._fs, f"{directory.path}/{entry.name}", entry, known)
+        except OSError as error:
+            raise directory.failed("opening", error) from error
+
+    # Open
+
+    def _opening(self, found: _FoundLog, now_ms: int) -> Callable[[], None]:
+        """Return the function that opens one log, in any thread, and appends the result to `_loaded`."""
+        config = self._config_of(found.key[0])
+
+        def open_log() -> None:
+            self._loaded.append(self._open(found, config, now_ms))
+
+        return open_log
+
+    def _open(self, found: _FoundLog, config: LogConfig, now_ms: int) -> _LoadedLog:
+        directory, key, path, stored_topic_id, offsets = found
+        cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
+        # The configuration of a partition to adopt is unknown: a hole anywhere may be compaction's.
+        holes_to = _ANYWHERE if stored_topic_id is None else cleaned_to or 0
+        stored_point = offsets[RECOVERY_POINTS_FILE].get(key, 0)
+        topic_id = log = None
+        has_new_point = False
+        failure: Exception | None = None
+        report = RecoveryReport()
+        try:
+            topic_id = read_topic_id(self._fs, path, is_clean=directory.was_clean)
+            if stored_topic_id is not None and topic_id not in (None, stored_topic_id):
+                return _LoadedLog(key, path, None, topic_id, None, None, report)
+            log = open_partition_log(
+                self._fs,
+                path,
+                *key,
+                config,
+                now_ms=now_ms,
+                monotonic_ms=self._schedule.monotonic_ms(),
+                is_clean=directory.was_clean,
+                log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
+                recovery_point=stored_point,
+                cleaned_to=holes_to,
+                producer_expiration_ms=self._settings.producer_id_expiration_ms,
+                choose_jitter_ms=self._choose_jitter_ms,
+                report=report,
+            )
+            log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
+            if not directory.was_clean:
+                log.directory_unsynced()
+            if stored_topic_id is None and (holes_end := log.end_of_holes()):
+                # Recovery of the adopted partition would cut it at a hole that no checkpoint attributes to compaction.
+                cleaned_to = max(cleaned_to or 0, holes_end)
+                has_new_point = True
+            if has_new_point or (config.flush_before_acks and not directory.was_clean):
+                # What was found may be in memory only, and is about to be read.
+                log.flush(self._schedule.monotonic_ms())
+            # Rebuilt indexes are not durable yet, and the stored point may be that of a close behind them.
+            has_new_point = has_new_point or (report.segments > 0 and log.recovery_point < stored_point)
+        except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
+            failure = error
+        except OSError as error:
+            failure = storage_error(directory.path, f"loading {path} failed: {error}", error)
+        except DiskFullError as error:
+            # Flaws that a start finds have to be repaired before anything is served.
+            failure = LogDirFailure(directory.path, f"{error.message}; free some and start again")
+        return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, has_new_point)
+
+    # Register
+
+    def _register(self, loaded: _LoadedLog) -> None:
+        table, key = self._table, loaded.key
+        directory = self._log_dirs.by_path[loaded.path.rpartition("/")[0]]
+        if loaded.log is None and loaded.failure is None:
+            self._retirement.rename_stray(loaded.path, key)
+            return
+        if isinstance(loaded.failure, DamagedLogError | MalformedFileError):
+            logger.error("partition is not served log=%s why=%s", loaded.path, loaded.failure)
+        elif loaded.failure is not None:
+            if isinstance(loaded.failure, ExhaustedError):
+                raise loaded.failure
+            self._log_dirs.fail(directory.path, loaded.failure)
+        if loaded.topic_id is not None:
+            table.topic_ids[key] = loaded.topic_id
+        if loaded.log is None or directory.failure is not None:
+            table.offline[key] = loaded.path
+            return
+        other = table.logs.get(key)
+        if other is not None:
+            if self._is_unused(loaded.log, beside=other):
+                self._retirement.rename_stray(loaded.path, key)
+                return
+            if not self._is_unused(other, beside=loaded.log):
+                raise DuplicateLogError(
+                    f"partition {partition_name(*key)} is in {other.directory} and in {loaded.log.directory}; "
+                    "remove the one that is out of date"
+                )
+            table.log_counts[other.log_directory] -= 1
+            self._retirement.rename_stray(other.directory, key)
+        table.add(key, loaded.log)
+        if loaded.cleaned_to is not None:
+            self._cleaned[key] = loaded.cleaned_to
+
+    def _is_unused(self, log: PartitionLog, *, beside: PartitionLog) -> bool:
+        """Return whether a log was made and never used, as its topic was deleted while its directory was offline."""
+
+        def has_topic_id(log: PartitionLog) -> bool:
+            return read_topic_id(self._fs, log.directory, is_clean=False) is not None
+
+        return log.log_end_offset == 0 and not has_topic_id(log) and has_topic_id(beside)
+
+    def _write_checkpoints(self, directory: LogDirectory) -> None:
+        try:
+            for file_name in (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE):
+                self._checkpoints.write_now(directory, file_name)
+        except (LogDirFailure, ShortageError) as error:
+            self._log_dirs.fail(directory.path, error)

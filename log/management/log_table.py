@@ -1,0 +1,58 @@
+"""The logs of a broker, and partitions that are found but not served."""
+
+from collections.abc import Iterable
+
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.found_directories import FoundLog
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+Key = tuple[str, int]
+"""Topic and partition."""
+
+
+class LogTable:
+    """Logs by topic and partition.
+
+    `offline` has the directories of partitions that are not served: their log directory is offline, or their files are
+    damaged. `topic_ids` are those stored in the partitions' directories. `log_counts` has the number of logs in each
+    log directory.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.logs: dict[Key, PartitionLog] = {}
+        self.offline: dict[Key, str] = {}
+        self.topic_ids: dict[Key, bytes] = {}
+        self.log_counts = dict.fromkeys(paths, 0)
+
+    def all_logs(self) -> list[PartitionLog]:
+        return list(self.logs.values())
+
+    def serves(self, log: PartitionLog) -> bool:
+        """Return whether `log` itself is served; false for a deleted log, even if another has its name now."""
+        return self.logs.get((log.topic, log.partition)) is log
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        """Return a log, None if there is none. Raises KafkaError KAFKA_STORAGE_ERROR if it is offline."""
+        log = self.logs.get((topic, partition))
+        if log is None and (topic, partition) in self.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {topic}-{partition} is offline")
+        return log
+
+    def add(self, key: Key, log: PartitionLog) -> None:
+        """Serve a log."""
+        self.logs[key] = log
+        self.log_counts[log.log_directory] += 1
+
+    def forget(self, key: Key) -> None:
+        """Remove what is stored about a partition that is deleted."""
+        self.offline.pop(key, None)
+        self.topic_ids.pop(key, None)
+
+    def found_logs(self) -> list[FoundLog]:
+        """Return all partitions, those included that are not served."""
+        offline = [FoundLog(*key, self.topic_ids.get(key), -1) for key in self.offline if key not in self.logs]
+        return [*(self._found(key, log) for key, log in self.logs.items()), *offline]
+
+    def _found(self, key: Key, log: PartitionLog) -> FoundLog:
+        epoch = log.producer_state.producers.coordinator_epoch
+        return FoundLog(*key, self.topic_ids.get(key), log.leader_epochs.latest_epoch, epoch)

@@ -1,0 +1,137 @@
+"""Replay of batches into the state of their producers, after an append and when a log is loaded."""
+
+import logging
+
+from odradek.log.producers.state import ProducerState
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import CorruptSegmentError
+from odradek.log.segments.transaction_index import AbortedTransaction
+from odradek.protocol.batches.record_batch import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+
+class Marker:
+    """The fields of a transaction marker's record."""
+
+    __slots__ = ("coordinator_epoch", "is_abort", "timestamp")
+
+    def __init__(self, coordinator_epoch: int, is_abort: bool, timestamp: int) -> None:
+        self.coordinator_epoch = coordinator_epoch
+        self.is_abort = is_abort
+        self.timestamp = timestamp
+
+
+def parse_marker(batch: memoryview) -> Marker | None:
+    """Return the marker in a control batch; None if compaction emptied it or it is another kind of control batch."""
+    from odradek.protocol.records import ControlType, iter_records, parse_control_record
+
+    for record in iter_records(batch):
+        control = parse_control_record(record)
+        if control.coordinator_epoch is not None:
+            return Marker(control.coordinator_epoch, control.control_type == ControlType.ABORT, record.timestamp)
+    return None
+
+
+def add_batch(
+    state: ProducerState,
+    segment: Segment | None,
+    header: BatchHeader,
+    batch: memoryview | None,
+    marker: Marker | None = None,
+) -> None:
+    """Apply a batch of the log to the state. Control batches need `batch`, or the `marker` in it.
+
+    An aborted transaction goes into the transaction index of `segment`, unless that is None. Raises OSError.
+    """
+    if header.producer_id < 0:
+        return
+    if not header.is_control:
+        state.add_data(
+            header.producer_id,
+            header.producer_epoch,
+            header.last_sequence,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp,
+            header.is_transactional,
+        )
+        return
+    if marker is None and batch is not None:
+        marker = parse_marker(batch)
+    if marker is None:
+        return
+    completed = state.add_marker(
+        header.producer_id,
+        header.producer_epoch,
+        marker.coordinator_epoch,
+        header.base_offset,
+        marker.timestamp,
+        marker.is_abort,
+    )
+    if completed is None:
+        return
+    if completed.is_aborted and segment is not None:
+        segment.transaction_index.append(
+            AbortedTransaction(
+                completed.producer_id,
+                completed.first_offset,
+                completed.last_offset,
+                state.last_stable_offset_after(completed),
+            )
+        )
+    state.complete(completed)
+
+
+def rebuild(
+    state: ProducerState,
+    segments: list[Segment],
+    log_start_offset: int,
+    end_offset: int,
+    now_ms: int,
+    *,
+    is_clean: bool,
+) -> None:
+    """Rebuild `state` at `end_offset`, from the newest snapshot and the batches behind it.
+
+    A clean stop leaves a snapshot; without any, the batches are read from the log's start. Raises OSError.
+    """
+    bases = [segment.base_offset for segment in segments]
+    if state.latest_snapshot_offset is None and is_clean and end_offset > log_start_offset:
+        logger.warning("reading producers from the batches, since there is no snapshot directory=%s", state.directory)
+    elif state.latest_snapshot_offset is None and is_clean:
+        for offset in [*bases[-2:], end_offset]:
+            state.end_offset = offset
+            state.take_snapshot_if_room(sync=True)
+        return
+    had_none = state.is_empty and state.end_offset >= end_offset
+    state.truncate_and_reload(log_start_offset, end_offset, now_ms)
+    if end_offset > state.end_offset and not had_none:
+        for index, segment in enumerate(segments):
+            is_before = index + 1 < len(segments) and bases[index + 1] <= state.end_offset
+            if is_before or segment.base_offset >= end_offset:
+                continue
+            state.end_offset = max(segment.base_offset, state.end_offset, log_start_offset)
+            if segment.base_offset in bases[-2:]:
+                state.take_snapshot_if_room(sync=True)
+            _replay(state, segment, state.end_offset, end_offset)
+    state.end_offset = end_offset
+    state.take_snapshot_if_room(sync=is_clean or end_offset in bases)
+
+
+def _replay(state: ProducerState, segment: Segment, start_offset: int, end_offset: int) -> None:
+    try:
+        position = segment.locate(start_offset)
+    except CorruptSegmentError as error:
+        logger.error("producers of damaged batches are not found: %s", error)
+        return
+    if position < 0:
+        return
+    for at, header in segment.headers(position):
+        if header.base_offset >= end_offset:
+            return
+        if header.producer_id >= 0:
+            batch = memoryview(segment.file.pread(at, header.size_bytes)) if header.is_control else None
+            add_batch(state, None, header, batch)
+
+

@@ -1,0 +1,86 @@
+"""The content of .snapshot files: the producers of a partition up to the offset that the file is named by (KIP-98)."""
+
+from contextlib import suppress
+from struct import Struct
+from typing import Final
+
+from odradek.log.producers.table import RECORD
+from odradek.log.storage.filesystem import FileSystem, is_shortage, write_whole
+from odradek.protocol.batches.crc import crc32c
+
+_VERSION: Final = 1
+_HEAD: Final = Struct(">hIi")
+_CRC_END: Final = 6
+
+
+class CorruptSnapshotError(Exception):
+    """A .snapshot file has another version, a bad checksum or a wrong size."""
+
+
+def encode_head(records: bytes | bytearray) -> bytes:
+    """Return the bytes before the records in a .snapshot file: version, CRC-32C of what follows it, count."""
+    count = len(records) // RECORD.size
+    return _HEAD.pack(_VERSION, crc32c(records, crc32c(_HEAD.pack(_VERSION, 0, count)[_CRC_END:])), count)
+
+
+def encode_snapshot(records: bytes | bytearray) -> bytes:
+    """The content of a .snapshot file: the head, then a RECORD for each producer."""
+    return encode_head(records) + records
+
+
+def decode_snapshot(data: bytes) -> memoryview:
+    """The records of a .snapshot file. Raises CorruptSnapshotError."""
+    if len(data) < _HEAD.size:
+        raise CorruptSnapshotError("too short")
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptSnapshotError(f"unknown version {version}")
+    if crc != crc32c(memoryview(data)[_CRC_END:]):
+        raise CorruptSnapshotError("bad checksum")
+    if len(data) != _HEAD.size + count * RECORD.size:
+        raise CorruptSnapshotError(f"{count} entries announced in {len(data)} bytes")
+    records = memoryview(data)[_HEAD.size :]
+    if len({fields[0] for fields in RECORD.iter_unpack(records)}) != count:
+        raise CorruptSnapshotError("a producer is there twice")
+    return records
+
+
+class SnapshotWrite:
+    """A snapshot to be written by a thread, because a large one would take tens of ms of the reactor.
+
+    offset: the offset it is named by
+    is_written: whether the file is complete
+    is_cancelled: whether the log was cut since, and may go on with other producers, or was deleted, and its directory
+        may be another log's
+    """
+
+    __slots__ = ("_records", "is_cancelled", "is_written", "offset", "path")
+
+    def __init__(self, path: str, offset: int, records: bytes) -> None:
+        self.path = path
+        self._records = records
+        self.offset = offset
+        self.is_written = False
+        self.is_cancelled = False
+
+    def run(self, fs: FileSystem, *, sync: bool) -> None:
+        """Write the file, unless a resource is short, or the directory is gone. Blocks. Raises OSError.
+
+        A recovery does without a snapshot, and rejects one that was written in part.
+        """
+        if self.is_cancelled:
+            return
+        try:
+            write_whole(fs, self.path, encode_head(self._records), self._records, sync=sync)
+        except OSError as error:
+            with suppress(OSError):
+                fs.remove(self.path)
+            if not isinstance(error, FileNotFoundError) and not is_shortage(error):
+                raise
+        else:
+            self.is_written = True
+
+    def remove(self, fs: FileSystem) -> None:
+        """Remove the file, because its segment was deleted. If that fails, the next start does it."""
+        with suppress(OSError):
+            fs.remove(self.path)

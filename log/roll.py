@@ -1,0 +1,120 @@
+"""Rolling: the decision to begin a new segment, and the change to it."""
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import remove_segment_files
+from odradek.log.state import LogState
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+
+
+class SegmentRoller:
+    """Begins the segments of one log. `choose_jitter_ms(most)` spreads rolls by time over segment.jitter.ms."""
+
+    __slots__ = ("_choose_jitter_ms", "_state")
+
+    def __init__(self, state: LogState, choose_jitter_ms: Callable[[int], int]) -> None:
+        self._state = state
+        self._choose_jitter_ms = choose_jitter_ms
+
+    def roll(self, now_ms: int) -> Segment:
+        """Begin a new segment at the log's end. An empty active segment is returned as it is.
+
+        Raises LogDirFailure, ShortageError.
+        """
+        self._state.raise_if_failed()
+        try:
+            return self.roll_at(self._state.log_end_offset, now_ms)
+        except OSError as error:
+            raise self._state.refuse_or_fail("roll", error) from error
+
+    def roll_at(self, first_offset: int, now_ms: int, *, is_doomed: bool = False) -> Segment:
+        """Begin a segment for batches from `first_offset` on. Raises OSError.
+
+        `is_doomed`: the active segment is about to be deleted, so its indexes need not be complete.
+        """
+        log = self._state
+        base_offset = max(first_offset, log.log_end_offset)
+        if base_offset == log.active.base_offset:
+            return log.active
+        if log.fs.spare_descriptors() < 1:
+            raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (the rest is kept back for short use)")
+        if is_doomed:
+            log.unless_full(log.active.seal)
+        else:
+            log.active.seal()
+        remove_segment_files(log.fs, log.directory, base_offset)
+        log.untouched_end = None
+        segment = self.new_segment(base_offset, now_ms)
+        # From here on the roll is final; before, one that found no room can be tried again.
+        log.unsynced_segments.append(log.active)
+        log.segments.append(segment)
+        log.bases.append(base_offset)
+        log.active = segment
+        self._snapshot_producers(base_offset)
+        logger.debug("rolled segment directory=%s base_offset=%d", log.directory, base_offset)
+        return segment
+
+    def _snapshot_producers(self, base_offset: int) -> None:
+        log, state = self._state, self._state.producer_state
+        state.end_offset = base_offset
+        if state.is_large:
+            log.unwritten_snapshots.append(state.copy_snapshot())
+        elif log.unless_full(lambda: state.take_snapshot(sync=False)) is not None:
+            log.unsynced_paths.add(state.snapshot_path(base_offset))
+
+    def new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """Create the files of a segment. Raises OSError."""
+        log = self._state
+        jitter_ms = min(log.config.segment_jitter_ms, log.max_segment_ms)
+        return Segment(
+            log.fs,
+            log.directory,
+            base_offset,
+            log.config,
+            now_ms=now_ms,
+            fresh=True,
+            roll_jitter_ms=self._choose_jitter_ms(jitter_ms) if jitter_ms else 0,
+        )
+
+    def segment_for(
+        self, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> Segment:
+        """Return the segment for an append: the active one, or a new one if size, indexes, offsets or age require it.
+
+        Raises OSError; KafkaError RECORD_LIST_TOO_LARGE.
+        """
+        log = self._state
+        segment = log.active
+        if size_bytes > log.segment_limit_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{size_bytes} bytes do not fit a segment of {log.segment_limit_bytes}",
+            )
+        if (
+            segment.size_bytes + size_bytes > log.segment_limit_bytes
+            or segment.indexes_full
+            or last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET
+            or (
+                # A quick comparison, true of few segments; `first_timestamp` may have to be read.
+                max_timestamp - segment.roll_timestamp > log.max_segment_ms - segment.roll_jitter_ms
+                and self._is_old(segment, max_timestamp, now_ms)
+            )
+        ):
+            return self.roll_at(first_offset, now_ms)
+        return segment
+
+    def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:
+        """Return whether segment.ms has passed: by the records' timestamps, or by the clock if the first has none."""
+        if segment.size_bytes == 0:
+            return False
+        first = segment.first_timestamp
+        age_ms = max_timestamp - first if first >= 0 else now_ms - segment.created_ms
+        return age_ms > self._state.max_segment_ms - segment.roll_jitter_ms

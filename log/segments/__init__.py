@@ -1,0 +1,10 @@
+"""Segments, their indexes, and searches in them.
+
+- `segment_files`: names of a segment's files, and their removal
+- `segment`: a .log file with its indexes
+- `index`: offset index and time index
+- `transaction_index`: aborted transactions of a segment
+- `transaction_index_check`: comparison of a transaction index with the batches it names
+- `segment_scan`: reading of a whole segment with all checks, for recovery
+- `timestamps`: search for records by timestamp
+"""

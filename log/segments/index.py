@@ -1,0 +1,377 @@
+"""The sparse indexes of a segment: offset -> file position, and timestamp -> offset.
+
+The files have Apache Kafka's format: fixed-size entries; the file of an active segment is extended with zeros to its
+full size (a hole, which takes no room) and truncated to its entries on roll and close. An index keeps no file open and
+maps none: new entries are buffered, and lookups read one block of entries at a time and cache the last one, which also
+serves the next lookup of a sequential reader.
+"""
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from typing import Any, ClassVar
+
+from odradek.log.storage.filesystem import File, FileSystem, is_exhausted, remove_if_exists, write_atomically
+
+_BLOCK_ENTRIES = 512
+_PENDING_ENTRIES = 256
+
+
+class IndexOffsetError(Exception):
+    """An entry does not follow the last one, or its offset is too far from the segment's base."""
+
+
+class SparseIndex:
+    """An append-only array of two-field entries, ascending in both fields: the base of both indexes.
+
+    Any method that accesses the file raises OSError.
+    """
+
+    entry: ClassVar[struct.Struct]
+
+    __slots__ = (
+        "_block",
+        "_block_start",
+        "_count",
+        "_fs",
+        "_is_rebuilding",
+        "_pending",
+        "_preallocated",
+        "_written",
+        "base_offset",
+        "max_entries",
+        "path",
+    )
+
+    def __init__(self, fs: FileSystem, path: str, base_offset: int, max_bytes: int, *, fresh: bool) -> None:
+        self._fs = fs
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // self.entry.size
+        self._count = 0 if fresh else -1
+        self._written = 0
+        self._pending = bytearray()
+        self._preallocated = False
+        self._is_rebuilding = False
+        self._block = b""
+        self._block_start = 0
+
+    @property
+    def count(self) -> int:
+        """Number of entries; the first call on an existing index reads the file's size."""
+        if self._count < 0:
+            try:
+                size_bytes = self._fs.size_bytes(self.path)
+            except FileNotFoundError:
+                size_bytes = 0
+            self._count = self._written = size_bytes // self.entry.size
+            self._loaded()
+        return self._count
+
+    def get(self, slot: int) -> tuple[int, int]:
+        """The two fields of an entry, as they are stored (offsets relative to the base offset)."""
+        source: bytes | bytearray
+        if slot >= self._written:
+            source, position = self._pending, slot - self._written
+        else:
+            if not 0 <= slot - self._block_start < len(self._block) // self.entry.size:
+                self._read_block(slot)
+            source, position = self._block, slot - self._block_start
+        first, second = self.entry.unpack_from(source, position * self.entry.size)
+        return first, second
+
+    def entries(self) -> list[tuple[int, int]]:
+        return [self.get(slot) for slot in range(self.count)]
+
+    def encoded(self) -> bytes:
+        """Return all entries as they are stored."""
+        written = self._open().pread(0, self._written * self.entry.size) if self.count and self._written else b""
+        return written[: len(written) - len(written) % self.entry.size] + self._pending
+
+    @property
+    def ends_in_zeros(self) -> bool:
+        """The last entry was never written: the file was extended for appends and not truncated since.
+
+        No batch at position 0 is ever entered.
+        """
+        return self.count > 0 and not any(self.get(self.count - 1))
+
+    @property
+    def is_preallocated(self) -> bool:
+        """Return whether the file is extended for appends, and not cut since."""
+        return self._preallocated
+
+    def preallocate(self) -> None:
+        """Make the file ready for appends: create it and extend it to its full size, once.
+
+        It may hold more than that already, from a time with another limit or from a rebuild.
+        """
+        if not self._preallocated:
+            self._open().truncate(max(self.max_entries, self.count) * self.entry.size)
+            self._preallocated = True
+
+    def write_pending(self) -> None:
+        """Bring the file up to date with what was appended; not synced.
+
+        What a rebuild gave comes under its name in one step: an index that is there is whole.
+        """
+        if self._pending:
+            if self._is_rebuilding:
+                write_atomically(self._fs, self.path, bytes(self._pending), sync=False)
+            else:
+                position = self._written * self.entry.size
+                self._open().write_pieces(position, [self._pending], len(self._pending))
+            self._written = self._count
+            self._pending = bytearray()
+        self._is_rebuilding = False
+
+    def trim(self) -> None:
+        """The segment takes no more appends: write everything and cut the file to its entries."""
+        is_whole = self._is_rebuilding and bool(self._pending)
+        self.write_pending()
+        if not is_whole:
+            file, size_bytes = self._open(), self.count * self.entry.size
+            if file.size_bytes() != size_bytes:
+                file.truncate(size_bytes)
+        self._preallocated = False
+
+    def reset(self) -> None:
+        """Remove the file and forget all entries, to build them anew: in memory, until they are written."""
+        remove_if_exists(self._fs, self.path)
+        self._count = self._written = 0
+        self._pending = bytearray()
+        self._block = b""
+        self._preallocated = False
+        self._is_rebuilding = True
+        self._loaded()
+
+    def fill(self, entries: bytearray) -> None:
+        """After `reset`: the entries that belong in it, encoded."""
+        self._pending = entries
+        self._count = len(entries) // self.entry.size
+        self._loaded()
+
+    def _truncate(self, count: int) -> None:
+        if count < self._written:
+            self._pending = bytearray()
+            self._written = count
+            self._block = b""
+            # What lies behind the last entry must read as zeros, so cut before extending again.
+            file = self._open()
+            file.truncate(count * self.entry.size)
+            if self._preallocated:
+                file.truncate(self.max_entries * self.entry.size)
+        else:
+            del self._pending[(count - self._written) * self.entry.size :]
+        self._count = count
+        self._loaded()
+
+    def _append(self, first: int, second: int) -> None:
+        self._pending += self.entry.pack(first, second)
+        self._count += 1
+        if len(self._pending) >= _PENDING_ENTRIES * self.entry.size and not self._is_rebuilding:
+            try:
+                self.write_pending()
+            except OSError as error:
+                # Without a descriptor entries wait in memory: the batch they belong to is appended all the same.
+                if not is_exhausted(error):
+                    del self._pending[-self.entry.size :]
+                    self._count -= 1
+                    raise
+
+    def _floor_slot(self, target: int, field: int) -> int:
+        """The last slot whose `field` is <= target; -1 if there is none."""
+        low, high = 0, self.count
+        if high > self._written and self.get(self._written)[field] <= target:
+            low = self._written
+        else:
+            high = min(high, self._written)
+            low, high = self._narrow(target, field, low, high)
+        while low < high:
+            middle = (low + high) // 2
+            if self.get(middle)[field] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def _narrow(self, target: int, field: int, low: int, high: int) -> tuple[int, int]:
+        """Bounds by what is in the cached block, so that a near lookup reads nothing from the file."""
+        if not self._block:
+            return low, high
+        start = self._block_start
+        end = min(high, start + len(self._block) // self.entry.size)
+        if start >= end or self.get(start)[field] > target:
+            return low, min(high, start) if start < end else high
+        if self.get(end - 1)[field] > target:
+            return start, end
+        next_block_last = min(high, end + _BLOCK_ENTRIES) - 1
+        if next_block_last >= end and self.get(next_block_last)[field] > target:
+            return end, next_block_last
+        return end, high
+
+    def _read_block(self, slot: int) -> None:
+        self._block_start = slot - slot % _BLOCK_ENTRIES
+        size = self.entry.size
+        count = min(_BLOCK_ENTRIES, self._written - self._block_start)
+        self._block = self._open().pread(self._block_start * size, count * size)
+        if len(self._block) < count * size:
+            self._block = b""
+            raise OSError(f"index {self.path} is shorter than it was")
+
+    def _open(self) -> File:
+        return self._fs.open(self.path, create=True)
+
+    def _loaded(self) -> None:
+        """Hook: the number of entries changed other than by an append."""
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class OffsetIndex(SparseIndex):
+    """Entries (last offset of a batch - base offset, position of that batch in the .log file).
+
+    `last_offset` is the base offset while there is no entry.
+    """
+
+    entry: ClassVar[struct.Struct] = struct.Struct(">ii")
+
+    # The offsets of the pending entries, and of the block in _decoded_block, as C integers to bisect.
+    __slots__ = ("_block_keys", "_decoded_block", "_last_offset", "_pending_keys")
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._last_offset = self.base_offset
+        self._pending_keys = array("i")
+        self._block_keys = array("i")
+        self._decoded_block = b""
+
+    @property
+    def last_offset(self) -> int:
+        return self._last_offset if self.count else self.base_offset
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.max_entries
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Raises IndexOffsetError unless the offset is above the last one and within 2^31 of the base."""
+        if self.count and last_offset <= self._last_offset:
+            raise IndexOffsetError(f"offset {last_offset} after {self._last_offset} in {self.path}")
+        relative = relative_offset(last_offset, self.base_offset)
+        self._append(relative, position)
+        self._last_offset = last_offset
+        if self._pending:
+            self._pending_keys.append(relative)
+        else:
+            del self._pending_keys[:]
+
+    def floor_position(self, offset: int) -> int:
+        """Return the start of a scan for `offset`: the position of the entry at or below it, 0 if there is none."""
+        target = offset - self.base_offset
+        keys = self._pending_keys
+        if keys and keys[0] <= target:
+            return _second_field(self._pending, bisect_right(keys, target) * 8 - 4)
+        block = self._block
+        if block:
+            if block is not self._decoded_block:
+                self._decode_block()
+            keys = self._block_keys
+            if keys[0] <= target < keys[-1]:
+                return _second_field(block, bisect_right(keys, target) * 8 - 4)
+        slot = self._floor_slot(target, 0)
+        return self.get(slot)[1] if slot >= 0 else 0
+
+    def _decode_block(self) -> None:
+        fields = array("i", self._block)
+        if sys.byteorder == "little":
+            fields.byteswap()
+        self._block_keys = fields[::2]
+        self._decoded_block = self._block
+
+    def write_pending(self) -> None:
+        super().write_pending()
+        del self._pending_keys[:]
+
+    def entry_above_position(self, position: int) -> tuple[int, int] | None:
+        """(offset, position) of the first entry whose batch starts at or behind `position`."""
+        slot = self._floor_slot(position - 1, 1) + 1
+        if slot >= self.count:
+            return None
+        relative, found = self.get(slot)
+        return self.base_offset + relative, found
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop entries with offsets at or above `offset`. If there are none the file is not read."""
+        if self.count and self._last_offset >= offset:
+            self._truncate(self._floor_slot(offset - 1 - self.base_offset, 0) + 1)
+
+    def _loaded(self) -> None:
+        self._last_offset = self.base_offset + (self.get(self._count - 1)[0] if self._count else 0)
+        fields = array("i", bytes(self._pending))
+        if sys.byteorder == "little":
+            fields.byteswap()
+        self._pending_keys = fields[::2]
+
+
+class TimeIndex(SparseIndex):
+    """Entries (largest timestamp so far, last offset of the batch that first reached it - base offset).
+
+    `last_timestamp` is -1 while there is no entry. One slot is reserved for the entry added on roll.
+    """
+
+    entry: ClassVar[struct.Struct] = struct.Struct(">qi")
+
+    __slots__ = ("_last_offset", "_last_timestamp")
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._last_timestamp, self._last_offset = -1, self.base_offset
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """(timestamp, offset), or (-1, base offset)."""
+        return (self._last_timestamp, self._last_offset) if self.count else (-1, self.base_offset)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.max_entries - 1
+
+    def append_if_later(self, timestamp: int, offset: int) -> None:
+        """Add an entry if `timestamp` is above the last one's. Raises IndexOffsetError if its offset is lower."""
+        if self.count and offset < self._last_offset:
+            raise IndexOffsetError(f"offset {offset} after {self._last_offset} in {self.path}")
+        if timestamp > self._last_timestamp:
+            self._append(timestamp, relative_offset(offset, self.base_offset))
+            self._last_timestamp, self._last_offset = timestamp, offset
+
+    def floor_entry(self, timestamp: int) -> tuple[int, int] | None:
+        """The last (timestamp, offset) at or below `timestamp`: no batch before that offset reaches a later one."""
+        slot = self._floor_slot(timestamp, 0)
+        if slot < 0:
+            return None
+        found, relative = self.get(slot)
+        return found, self.base_offset + relative
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop entries with offsets at or above `offset`. If there are none the file is not read."""
+        if self.count and self._last_offset >= offset:
+            self._truncate(self._floor_slot(offset - 1 - self.base_offset, 1) + 1)
+
+    def _loaded(self) -> None:
+        timestamp, relative = self.get(self._count - 1) if self._count else (-1, 0)
+        self._last_timestamp, self._last_offset = timestamp, self.base_offset + relative
+
+
+def _second_field(entries: bytes | bytearray, position: int) -> int:
+    return int.from_bytes(entries[position : position + 4], "big")
+
+
+def relative_offset(offset: int, base_offset: int) -> int:
+    """Raises IndexOffsetError if it does not fit the 31 bits that an index has for it."""
+    relative = offset - base_offset
+    if not 0 <= relative <= 0x7FFFFFFF:
+        raise IndexOffsetError(f"offset {offset} cannot be relative to {base_offset}")
+    return relative

@@ -1,0 +1,650 @@
+"""One segment of a partition: a .log file of record batches with its indexes.
+
+Rules (sparse entries, lookups, what a segment does when it stops being the active one) are Apache Kafka's, so that its
+tools agree with every file.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from odradek.log.segments.index import IndexOffsetError, OffsetIndex, TimeIndex
+from odradek.log.segments.segment_files import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    CorruptSegmentError,
+    DeletedSegment,
+    file_name,
+    remove_segment_files,
+)
+from odradek.log.segments.segment_scan import BatchTaker, Verified, verify
+from odradek.log.segments.transaction_index import TransactionIndex
+from odradek.log.storage.filesystem import File, FileSystem, Piece, is_disk_full
+from odradek.protocol.batches.record_batch import (
+    HEADER_START,
+    LEAST_BATCH_LENGTH,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    read_header,
+)
+
+logger = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 4096
+_MAX_HINTS = 32
+_MAX_LOGGED = 10
+_MAX_RELATIVE = 0x7FFFFFFF
+_MAX_INDEX_INTERVAL_BYTES = 64 << 10
+"""A search reads the headers between two entries in the thread that serves requests, whatever a topic is configured to.
+
+Entries at shorter distances than index.interval.bytes are valid for Apache Kafka too.
+"""
+_LONG_SCAN_BYTES = 1 << 20
+_LONG_SCAN_INTERVALS = 64
+_UNKNOWN = -2
+_FUTURE = 1 << 62
+_PAST = -(1 << 62)
+
+
+class SegmentConfig(Protocol):
+    """The topic properties that a segment depends on."""
+
+    @property
+    def index_interval_bytes(self) -> int: ...
+    @property
+    def segment_index_bytes(self) -> int: ...
+    @property
+    def preallocated_bytes(self) -> int: ...
+
+
+class Segment:
+    """Raises OSError from any method that touches the disk.
+
+    `size_bytes` is what the .log file holds of whole, appended batches. With `preallocate` the file of the active
+    segment goes on with zeros, a hole. Otherwise it is never longer, unless the disk refused to cut it after a failed
+    append; then `is_torn` is set.
+
+    `roll_timestamp` is `first_timestamp` for a quick comparison: far in the future while the segment is empty, far in
+    the past if its age is found in another way.
+
+    `is_repaired`: an index was found damaged, and built anew.
+
+    `has_checked_batches`: every batch was appended by this process as leader, so the largest timestamp in its header is
+    that of its records.
+
+    `hints` maps offsets that a reader is likely to ask for next to the position of the first batch that reaches
+    them, so that sequential and tailing reads need no index lookup.
+    """
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_first_timestamp",
+        "_fs",
+        "_index_interval_bytes",
+        "_is_extended",
+        "_log_path",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "_preallocated_bytes",
+        "_read_timestamp",
+        "_ready",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "file",
+        "has_checked_batches",
+        "hints",
+        "indexes_full",
+        "is_repaired",
+        "is_torn",
+        "offset_index",
+        "roll_jitter_ms",
+        "roll_timestamp",
+        "size_bytes",
+        "suffix",
+        "time_index",
+        "transaction_index",
+    )
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        base_offset: int,
+        config: SegmentConfig,
+        *,
+        now_ms: int,
+        fresh: bool,
+        roll_jitter_ms: int = 0,
+        suffix: str = "",
+    ) -> None:
+        """Open a segment; with `fresh` it is created, and must not exist."""
+        self._fs = fs
+        self.directory = directory
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.created_ms = now_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self._index_interval_bytes = min(config.index_interval_bytes, _MAX_INDEX_INTERVAL_BYTES)
+        self._preallocated_bytes = config.preallocated_bytes
+        self._is_extended = False
+        index_bytes = config.segment_index_bytes
+        self._log_path = self.path(LOG_SUFFIX)
+        self.file: File = fs.open(self._log_path, create=fresh)
+        self.size_bytes = 0 if fresh else self.file.size_bytes()
+        self.offset_index = OffsetIndex(fs, self.path(INDEX_SUFFIX), base_offset, index_bytes, fresh=fresh)
+        self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX), base_offset, index_bytes, fresh=fresh)
+        self.transaction_index = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX))
+        self.indexes_full = False
+        self.is_torn = False
+        self.is_repaired = False
+        self.has_checked_batches = fresh
+        # The largest timestamp of the records in so many bytes.
+        self._read_timestamp: tuple[int, int] | None = None
+        self.hints: dict[int, int] = {}
+        self._bytes_since_entry = 0
+        self._ready = False
+        self._first_timestamp = _UNKNOWN
+        self.roll_timestamp = _FUTURE if fresh else _PAST
+        self._max_timestamp = NO_TIMESTAMP if fresh else _UNKNOWN
+        self._offset_of_max_timestamp = base_offset
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self.suffix}"
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}, {self.size_bytes} bytes, {self.directory})"
+
+    # Appending
+
+    def append(self, pieces: Sequence[Piece], size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        """Append one batch, given as pieces. If it raises, the segment is as before."""
+        if not self._ready:
+            self._make_ready()
+        position = self.size_bytes
+        try:
+            self.file.write_pieces(position, pieces, size_bytes)
+            if max_timestamp > self._max_timestamp:
+                self._max_timestamp = max_timestamp
+                self._offset_of_max_timestamp = last_offset
+            if self._bytes_since_entry > self._index_interval_bytes:
+                self._add_entries(last_offset, position)
+            elif position == 0:
+                self._set_first_timestamp(max_timestamp)
+        except BaseException:
+            self._undo(position, last_offset)
+            raise
+        self._bytes_since_entry += size_bytes
+        self.size_bytes = position + size_bytes
+
+    def append_batches(self, pieces: Sequence[Piece], batches: Sequence[tuple[int, int, int]]) -> None:
+        """Append several batches in one write; `batches` has (size, last offset, max timestamp) of each."""
+        if not self._ready:
+            self._make_ready()
+        start = position = self.size_bytes
+        bytes_since_entry = self._bytes_since_entry
+        if position == 0:
+            self._set_first_timestamp(batches[0][2])
+        try:
+            self.file.write_pieces(start, pieces, sum(size_bytes for size_bytes, _, _ in batches))
+            for size_bytes, last_offset, max_timestamp in batches:
+                if max_timestamp > self._max_timestamp:
+                    self._max_timestamp = max_timestamp
+                    self._offset_of_max_timestamp = last_offset
+                if self._bytes_since_entry > self._index_interval_bytes:
+                    self._add_entries(last_offset, position)
+                self._bytes_since_entry += size_bytes
+                position += size_bytes
+        except BaseException:
+            self._bytes_since_entry = bytes_since_entry
+            self._undo(start, batches[0][1])
+            raise
+        self.size_bytes = position
+
+    def _make_ready(self) -> None:
+        """Prepare for the first append: extend the files to their full size and load the values that appends need."""
+        if self.size_bytes < self._preallocated_bytes:
+            self._is_extended = True
+            self.file.truncate(self._preallocated_bytes)
+        self.offset_index.preallocate()
+        self.time_index.preallocate()
+        _ = self.max_timestamp
+        self.indexes_full = self.offset_index.is_full or self.time_index.is_full
+        self._ready = True
+
+    def _add_entries(self, last_offset: int, position: int) -> None:
+        self.offset_index.append(last_offset, position)
+        self.time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
+        self._bytes_since_entry = 0
+        self.indexes_full = self.offset_index.is_full or self.time_index.is_full
+
+    def _undo(self, size_bytes: int, first_lost_offset: int) -> None:
+        """Revert a failed append. If the disk refuses that, recovery does it at the next start."""
+        try:
+            self.file.truncate(size_bytes)
+            self.offset_index.truncate_to(first_lost_offset)
+            self.time_index.truncate_to(first_lost_offset)
+            self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
+        except OSError:
+            self.is_torn = True
+
+    # Reading
+
+    def locate(self, offset: int) -> int:
+        """Return the position of the first batch whose last offset is at or above `offset`; -1 if there is none."""
+        position = self.hints.get(offset)
+        if position is not None:
+            return position if position < self.size_bytes else -1
+        floor = self.floor_position(offset)
+        position = self._scan(offset, floor)
+        end = position if position >= 0 else self.size_bytes
+        if end - floor > _LONG_SCAN_BYTES and self._lacks_entries(floor, end):
+            self._repair_once("entries are missing in it")
+        return position
+
+    def _lacks_entries(self, floor: int, end: int) -> bool:
+        """Return whether the batches between two positions are so many that some of them should have an entry."""
+        allowed = _LONG_SCAN_INTERVALS * self._index_interval_bytes
+        for position, header in self.headers(floor, end):
+            if position == floor:
+                allowed += header.size_bytes
+            elif position - floor > allowed:
+                return True
+        return False
+
+    def floor_position(self, offset: int) -> int:
+        """Return the position at which a search for `offset` begins: no batch before it reaches the offset.
+
+        The index entry is compared with the batch it points to, so that a damaged index is noticed and repaired.
+        """
+        position = self.offset_index.floor_position(offset)
+        if position == 0 or self._is_floor(position, offset):
+            return position
+        self._repair_once(f"it leads to position {position} for offset {offset}")
+        position = self.offset_index.floor_position(offset)
+        return position if self._is_floor(position, offset) else 0
+
+    def _is_floor(self, position: int, offset: int) -> bool:
+        if not 0 <= position <= self.size_bytes - RECORD_BATCH_OVERHEAD:
+            return False
+        head = self.file.pread(position, HEADER_START.size)
+        if len(head) < HEADER_START.size:
+            return False
+        base_offset, length, _, magic, _, _, last_delta = HEADER_START.unpack(head)
+        size_bytes = LOG_OVERHEAD + length
+        is_floor: bool = (
+            magic == 2
+            and size_bytes >= RECORD_BATCH_OVERHEAD
+            and position + size_bytes <= self.size_bytes
+            and self.base_offset <= base_offset <= base_offset + last_delta <= offset
+        )
+        return is_floor
+
+    def offset_above_position(self, position: int) -> int | None:
+        """Return an offset from the index that no batch before `position` has reached; None if it has none."""
+        entry = self.offset_index.entry_above_position(position)
+        if entry is None or not self._is_floor(entry[1], entry[0]):
+            return None
+        return entry[0]
+
+    def _repair_once(self, why: str) -> None:
+        """Rebuild offset and time index from the headers of the batches.
+
+        No header leads over damage. Behind it the walk goes on from the next old entry that leads to a batch, so that
+        what follows stays readable.
+        """
+        if self.is_repaired:
+            return
+        # Read before anything is given up: without a descriptor the repair is tried again.
+        old_entries = OffsetIndex.entry.iter_unpack(self.offset_index.encoded())
+        self.is_repaired = True
+        logger.warning("index is damaged, building it anew file=%s why=%s", self.offset_index.path, why)
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.hints.clear()
+        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self._bytes_since_entry = 0
+        damaged_at = []
+        position: int | None = 0
+        while position is not None:
+            last, end = self._index_batches(position)
+            position = None
+            if end < self.size_bytes:
+                damaged_at.append(end)
+                # From the last batch on: if its length is wrong, the walk has left out batches.
+                position = self._next_floor(old_entries, last)
+        self._ready = False
+        with suppress(IndexOffsetError):
+            self.time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
+        self.time_index.trim()
+        self.offset_index.trim()
+        if damaged_at:
+            positions = ",".join(map(str, damaged_at[:_MAX_LOGGED]))
+            logger.error(
+                "segment is damaged file=%s at=%s count=%d why=no batch there",
+                self.path(LOG_SUFFIX),
+                positions,
+                len(damaged_at),
+            )
+
+    def _index_batches(self, start: int) -> tuple[int, int]:
+        """Add entries for the batches from `start` up to damage; where the last of them begins and ends."""
+        last = end = start
+        with suppress(IndexOffsetError):
+            for position, header in self.headers(start):
+                relative = header.base_offset - self.base_offset
+                if header.magic != 2 or not 0 <= relative <= header.last_offset - self.base_offset <= _MAX_RELATIVE:
+                    break
+                last = position
+                if header.max_timestamp > self._max_timestamp:
+                    self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
+                # The first batch behind damage is found by its entry only.
+                if self._bytes_since_entry > self._index_interval_bytes or position == start > 0:
+                    self._add_entries(header.last_offset, position)
+                self._bytes_since_entry += header.size_bytes
+                end = position + header.size_bytes
+        return last, end
+
+    def _next_floor(self, entries: Iterator[tuple[int, ...]], behind: int) -> int | None:
+        """The position of the next of `entries` that leads to a batch behind `behind` and behind all entries so far."""
+        last_offset = self.offset_index.last_offset
+        for relative, position in entries:
+            offset = self.base_offset + relative
+            if position > behind and offset > last_offset and self._is_floor(position, offset):
+                return position
+        return None
+
+    def add_hint(self, offset: int, position: int) -> None:
+        """Record that every batch before `position` is below `offset`, and the one there (now or later) reaches it."""
+        hints = self.hints
+        if len(hints) >= _MAX_HINTS:
+            del hints[next(iter(hints))]
+        hints[offset] = position
+
+    def move_hint(self, offset: int, next_offset: int, position: int) -> None:
+        """A reader came from `offset` to `next_offset`, of which `position` is as in `add_hint`.
+
+        The hint it came by goes, so that one that reads a long way does not push out those of all others.
+        """
+        self.hints.pop(offset, None)
+        self.add_hint(next_offset, position)
+
+    def _scan(self, offset: int, position: int) -> int:
+        unpack_from, head_bytes = HEADER_START.unpack_from, HEADER_START.size
+        end, pread = self.size_bytes, self.file.pread
+        chunk, chunk_start = b"", position
+        while position + head_bytes <= end:
+            at = position - chunk_start
+            if at + head_bytes > len(chunk):
+                chunk, chunk_start, at = pread(position, _CHUNK_BYTES), position, 0
+                if len(chunk) < head_bytes:
+                    break
+            base_offset, length, _, _, _, _, last_delta = unpack_from(chunk, at)
+            if base_offset + last_delta >= offset:
+                return position
+            if length < LEAST_BATCH_LENGTH:
+                raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)}: no batch at position {position}")
+            position += LOG_OVERHEAD + length
+        return -1
+
+    def batch_at(self, position: int) -> tuple[int, int]:
+        """Return size and last offset of the batch at `position`, from its header. Raises CorruptSegmentError."""
+        head = self.file.pread(position, HEADER_START.size)
+        if len(head) < HEADER_START.size:
+            raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)} ends before position {position + HEADER_START.size}")
+        base_offset, length, _, _, _, _, last_delta = HEADER_START.unpack(head)
+        if length < LEAST_BATCH_LENGTH or position + LOG_OVERHEAD + length > self.size_bytes:
+            raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)}: no whole batch at position {position}")
+        return LOG_OVERHEAD + length, base_offset + last_delta
+
+    def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of each whole batch from `position`, which must be a batch's, up to `end`."""
+        end = self.size_bytes if end is None else end
+        chunk, chunk_start = b"", position
+        while position + RECORD_BATCH_OVERHEAD <= end:
+            at = position - chunk_start
+            if at + RECORD_BATCH_OVERHEAD > len(chunk):
+                chunk, chunk_start, at = self.file.pread(position, _CHUNK_BYTES), position, 0
+                if len(chunk) < RECORD_BATCH_OVERHEAD:
+                    return
+            header = read_header(chunk, at)
+            if header.batch_length < LEAST_BATCH_LENGTH or position + header.size_bytes > end:
+                return
+            yield position, header
+            position += header.size_bytes
+
+    def next_offset(self) -> int:
+        """Return the offset behind the last batch, by a scan from the last index entry."""
+        return self.find_end()[0]
+
+    def find_end(self) -> tuple[int, int]:
+        """Return the offset and the position behind the last batch, by a scan from the last index entry."""
+        offset, end = self.base_offset, 0
+        for position, header in self.headers(self.floor_position(self.offset_index.last_offset)):
+            offset, end = header.last_offset + 1, position + header.size_bytes
+        return offset, end
+
+    # Timestamps
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in the segment; -1 if there is none. From the time index after a load."""
+        if self._max_timestamp == _UNKNOWN:
+            why = self._time_index_flaw()
+            if why is not None:
+                self._repair_once(why)
+            if self._max_timestamp == _UNKNOWN:
+                self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+        return self._max_timestamp
+
+    def _time_index_flaw(self) -> str | None:
+        """Describe the flaw at the end of a time index (not whole, wrong entry, cut short); None if there is none."""
+        if self.size_bytes == 0:
+            return None
+        entry = self.time_index.last_entry if self.time_index.count else None
+        if entry is not None and not self._is_timed(*entry):
+            return f"its last entry, {entry[0]} at offset {entry[1]}, is not that of a batch"
+        latest = entry[0] if entry is not None else NO_TIMESTAMP
+        for _, header in self.headers(self.floor_position(self.offset_index.last_offset)):
+            return f"timestamp {header.max_timestamp} is missing in it" if header.max_timestamp > latest else None
+        return None
+
+    def _is_timed(self, timestamp: int, offset: int) -> bool:
+        try:
+            position = self.locate(offset)
+        except CorruptSegmentError:
+            return False
+        for _, header in self.headers(position) if position >= 0 else ():
+            return header.max_timestamp == timestamp and header.base_offset <= offset
+        return False
+
+    def time_floor(self, timestamp: int) -> int:
+        """Return the offset at which a search for `timestamp` starts: no batch before it reaches the timestamp."""
+        entry = self.time_index.floor_entry(timestamp)
+        if entry is not None and not self._is_timed(*entry):
+            self._repair_once(f"{entry[0]} at offset {entry[1]} is not that of a batch")
+            entry = self.time_index.floor_entry(timestamp)
+        return self.base_offset if entry is None else entry[1]
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """Last offset of the first batch that reached `max_timestamp`."""
+        _ = self.max_timestamp
+        return self._offset_of_max_timestamp
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """`max_timestamp`, or the time of the file's last change if no record has one."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
+
+    @property
+    def modified_ms(self) -> int:
+        """Time of the last change of the .log file."""
+        return self._fs.modified_ms(self._log_path)
+
+    def timestamps_read(self, largest: int, size_bytes: int) -> None:
+        """Record the largest timestamp of the records in the first `size_bytes`, -1 for none."""
+        self._read_timestamp = largest, size_bytes
+
+    @property
+    def verified_timestamp_ms(self) -> int | None:
+        """`largest_timestamp_ms` by the records themselves; None if the headers were not compared with them."""
+        if self.has_checked_batches:
+            return self.largest_timestamp_ms
+        if self._read_timestamp is None or self._read_timestamp[1] != self.size_bytes:
+            return None
+        largest = self._read_timestamp[0]
+        return largest if largest >= 0 else self.modified_ms
+
+    def _set_first_timestamp(self, timestamp: int) -> None:
+        self._first_timestamp = max(NO_TIMESTAMP, timestamp)
+        self.roll_timestamp = timestamp if timestamp >= 0 else _PAST
+
+    @property
+    def first_timestamp(self) -> int:
+        """The first batch's max timestamp, from which the segment's age is counted; -1 if it is empty or has none."""
+        if self._first_timestamp == _UNKNOWN:
+            if self.size_bytes == 0:
+                return NO_TIMESTAMP
+            for _, header in self.headers():
+                self._set_first_timestamp(header.max_timestamp)
+                break
+            else:
+                return NO_TIMESTAMP
+        return self._first_timestamp
+
+    def _find_max_timestamp(self) -> tuple[int, int]:
+        """The last time index entry, unless a batch behind it is later."""
+        timestamp, offset = self.time_index.last_entry
+        for _, header in self.headers(self.floor_position(offset)):
+            if header.max_timestamp > timestamp:
+                timestamp, offset = header.max_timestamp, header.last_offset
+        return timestamp, offset
+
+    @property
+    def is_sealed(self) -> bool:
+        """Return whether the files hold what was appended and nothing else: none of them is extended or repaired."""
+        return not (
+            self._is_extended
+            or self.is_torn
+            or self.is_repaired
+            or self.offset_index.is_preallocated
+            or self.time_index.is_preallocated
+        )
+
+    # Changing
+
+    def truncate_to(self, offset: int, now_ms: int) -> int:
+        """Remove every batch that reaches `offset`, with its index entries. Return the number of removed bytes."""
+        position = self.locate(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        removed = 0
+        if position >= 0:
+            removed = self.size_bytes - position
+            self.file.truncate(position)
+            self.size_bytes = position
+        if self.size_bytes == 0:
+            self.created_ms = now_ms
+            self._first_timestamp = _UNKNOWN
+            self.roll_timestamp = _FUTURE
+        self.hints.clear()
+        self._bytes_since_entry = 0
+        self._ready = False
+        self._read_timestamp = None
+        self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
+        return removed
+
+    def rebuild(self, limit_offset: int, latest_epoch: int, take: BatchTaker) -> tuple[Verified, int]:
+        """Check every batch, build the indexes anew, and cut the file at the first bad byte; how many bytes went.
+
+        Parameters, and what is raised, as in `verification.verify`.
+        """
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.transaction_index.reset()
+        self.hints.clear()
+        found = verify(self, self._index_interval_bytes, limit_offset, latest_epoch, take)
+        self.offset_index.fill(found.offset_entries)
+        self.time_index.fill(found.time_entries)
+        self._max_timestamp, self._offset_of_max_timestamp = found.max_timestamp, found.offset_of_max_timestamp
+        self._first_timestamp = _UNKNOWN
+        self.roll_timestamp = _PAST
+        self._bytes_since_entry = 0
+        removed_bytes = self.size_bytes - found.size_bytes
+        if removed_bytes:
+            self.file.truncate(found.size_bytes)
+            self.size_bytes = found.size_bytes
+        self.seal()
+        return found, removed_bytes
+
+    def seal(self) -> None:
+        """End the appends to the segment: add the last time index entry and trim the files."""
+        if self._is_extended:
+            self.file.truncate(self.size_bytes)
+            self._is_extended = False
+        self.time_index.append_if_later(self.max_timestamp, self._offset_of_max_timestamp)
+        self.transaction_index.write_pending()
+        self.time_index.trim()
+        # Last: a segment that has this index is taken to have them all.
+        self.offset_index.trim()
+        self._ready = False
+
+    def write_pending(self) -> None:
+        """Bring the index files up to date, unsynced."""
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def move(self, directory: str) -> None:
+        """Follow a rename of the directory."""
+        self.directory = directory
+        for kind in SEGMENT_SUFFIXES:
+            self._update_path(kind)
+
+    def rename(self, suffix: str) -> None:
+        """Change the suffix behind all file names, such as ".deleted"; the .log file first. May be tried again.
+
+        If it raises, the files renamed before are used under their new names.
+        """
+        before, old = self.suffix, [self.path(kind) for kind in SEGMENT_SUFFIXES]
+        self.suffix = suffix
+        try:
+            for kind, path in zip(SEGMENT_SUFFIXES, old, strict=True):
+                with suppress(FileNotFoundError):
+                    self._fs.rename(path, self.path(kind))
+                self._update_path(kind)
+        except OSError:
+            self.suffix = before
+            raise
+
+    def _update_path(self, kind: str) -> None:
+        path = self.path(kind)
+        if kind == LOG_SUFFIX:
+            self._log_path = path
+        elif kind == INDEX_SUFFIX:
+            self.offset_index.path = path
+        elif kind == TIME_INDEX_SUFFIX:
+            self.time_index.path = path
+        else:
+            self.transaction_index.path = path
+
+    def mark_deleted(self) -> DeletedSegment:
+        """Rename the files, so that the next start removes them if they are not removed before."""
+        try:
+            self.rename(DELETED_SUFFIX)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            # Longer names may need room that only a removal gives.
+            for suffix in ("", DELETED_SUFFIX):
+                remove_segment_files(self._fs, self.directory, self.base_offset, suffix)
+        names = tuple(file_name(self.base_offset, kind) + DELETED_SUFFIX for kind in SEGMENT_SUFFIXES)
+        return DeletedSegment(self.base_offset, self.size_bytes, names)

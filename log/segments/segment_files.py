@@ -1,0 +1,37 @@
+"""Files of a segment: their names, and their removal."""
+
+from typing import NamedTuple
+
+from odradek.log.storage.filesystem import FileSystem, remove_if_exists
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+class DeletedSegment(NamedTuple):
+    """A segment that was taken out of the log. Its files are renamed, and wait for removal."""
+
+    base_offset: int
+    size_bytes: int
+    names: tuple[str, ...]
+
+
+class CorruptSegmentError(OSError):
+    """The bytes of a segment do not form batches where the log expects whole ones."""
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+def remove_segment_files(fs: FileSystem, directory: str, base_offset: int, suffix: str = "") -> None:
+    """Remove the files of a segment that exist."""
+    for kind in SEGMENT_SUFFIXES:
+        remove_if_exists(fs, f"{directory}/{file_name(base_offset, kind)}{suffix}")

@@ -1,0 +1,157 @@
+"""Scan of a whole segment, for recovery: every batch is checked, and the entries of its indexes are computed.
+
+Nothing is made for each batch and no batch is copied; 10 GB in batches of 16 KB take some 3 s of one core when they are
+in the page cache. The work is done under the interpreter's lock but for the reads, so threads speed up what comes from
+disks, not what comes from memory.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from odradek.log.segments.index import OffsetIndex, TimeIndex
+from odradek.log.storage.filesystem import ends_in_zeros
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import (
+    ATTRIBUTES_POSITION,
+    BATCH_LENGTH,
+    HEADER,
+    LEAST_BATCH_LENGTH,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+)
+
+if TYPE_CHECKING:
+    from odradek.log.segments.segment import Segment
+
+_READ_BYTES: Final = 1 << 20
+_MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
+_pack_offset_entry = OffsetIndex.entry.pack
+_pack_time_entry = TimeIndex.entry.pack
+
+
+class Verified:
+    """Result of a scan up to the first bad byte.
+
+    `size_bytes`: of whole, sound batches
+    `flaw`: the flaw behind them; None if there are no bytes, or only zeros
+    `next_offset`: the offset behind the last of them
+    `offset_entries`, `time_entries`: the sparse indexes, encoded; the last time entry of a sealed segment is not in it
+    """
+
+    __slots__ = (
+        "batches", "flaw", "max_timestamp", "next_offset", "offset_entries", "offset_of_max_timestamp", "size_bytes",
+        "time_entries",
+    )  # fmt: skip
+
+    def __init__(self, base_offset: int) -> None:
+        self.size_bytes = 0
+        self.batches = 0
+        self.next_offset = base_offset
+        self.flaw: str | None = None
+        self.offset_entries = bytearray()
+        self.time_entries = bytearray()
+        self.max_timestamp = -1
+        self.offset_of_max_timestamp = base_offset
+
+
+BatchTaker = Callable[[tuple[int, ...], memoryview], None]
+
+
+def verify(
+    segment: "Segment", index_interval_bytes: int, limit_offset: int, latest_epoch: int, take: BatchTaker
+) -> Verified:
+    """Read a segment from its start to its end, or to its first bad byte.
+
+    `limit_offset` is where the next segment begins. `take(header fields, batch)` is called, in order, for each batch of
+    a leader epoch above all before it (`latest_epoch` at first) and for each that has a producer; the batch is a view
+    that holds only until it returns. Raises OSError, and what `take` raises.
+    """
+    found = Verified(segment.base_offset)
+    base = segment.base_offset
+    end = segment.size_bytes
+    read_into = segment.file.read_into
+    unpack = HEADER.unpack_from
+    offset_entries, time_entries = found.offset_entries, found.time_entries
+    next_offset, max_timestamp, max_at = base, -1, base
+    since_entry = position = batches = 0
+    last_timestamp = -1
+    limit_offset = min(limit_offset, base + _MAX_RELATIVE_OFFSET + 1)
+    buffer = bytearray(min(_READ_BYTES, max(end, 1)))
+    view = memoryview(buffer)
+    flaw = None
+    while position < end and flaw is None:
+        wanted = min(len(buffer), end - position)
+        size = read_into(position, view[:wanted])
+        if size < wanted:
+            end = position + size
+        at = 0
+        while at + RECORD_BATCH_OVERHEAD <= size:
+            fields = unpack(buffer, at)
+            base_offset, length, epoch, magic, crc, _, last_delta, _, timestamp, producer_id, _, _, _ = fields
+            after = at + LOG_OVERHEAD + length
+            if after > size:
+                break
+            last_offset = base_offset + last_delta
+            if length < LEAST_BATCH_LENGTH or magic != 2:
+                break
+            if not next_offset <= base_offset <= last_offset < limit_offset:
+                break
+            if crc32c(view[at + ATTRIBUTES_POSITION : after]) != crc:
+                break
+            if timestamp > max_timestamp:
+                max_timestamp, max_at = timestamp, last_offset
+            if since_entry > index_interval_bytes:
+                offset_entries += _pack_offset_entry(last_offset - base, position + at)
+                if max_timestamp > last_timestamp:
+                    time_entries += _pack_time_entry(max_timestamp, max_at - base)
+                    last_timestamp = max_timestamp
+                since_entry = 0
+            since_entry += after - at
+            if epoch > latest_epoch or producer_id >= 0:
+                take(fields, view[at:after])
+                if epoch > latest_epoch:
+                    latest_epoch = epoch
+            next_offset = last_offset + 1
+            batches += 1
+            at = after
+        position += at
+        if position < end and at < size:
+            needed = _bytes_needed(buffer, at, size, end - position)
+            if needed <= size - at:
+                if ends_in_zeros(segment.file, position):
+                    # The file was made longer than its batches (preallocate) and not cut.
+                    break
+                flaw = _flaw(view[at:size], next_offset, limit_offset, end - position)
+            elif needed > len(buffer):
+                buffer = bytearray(needed)
+                view = memoryview(buffer)
+    found.size_bytes, found.batches, found.next_offset, found.flaw = position, batches, next_offset, flaw
+    found.max_timestamp, found.offset_of_max_timestamp = max_timestamp, max_at
+    return found
+
+
+def _bytes_needed(buffer: bytearray, at: int, size: int, left: int) -> int:
+    """Return the bytes to read from `at` on for a check: a header, or a whole batch; at most what is left."""
+    if size - at < RECORD_BATCH_OVERHEAD:
+        return min(RECORD_BATCH_OVERHEAD, left)
+    length: int = BATCH_LENGTH.unpack_from(buffer, at + LENGTH_POSITION)[0]
+    needed = LOG_OVERHEAD + length
+    return needed if RECORD_BATCH_OVERHEAD <= needed <= left else min(RECORD_BATCH_OVERHEAD, left)
+
+
+def _flaw(rest: memoryview, next_offset: int, limit_offset: int, left: int) -> str:
+    """Describe the flaw of the batch that `rest` begins with."""
+    if len(rest) < RECORD_BATCH_OVERHEAD:
+        return "a batch is cut off in its header"
+    header = BatchHeader._make(HEADER.unpack_from(rest))
+    if header.size_bytes > left:
+        return "a batch is cut off, or its length is wrong"
+    if header.batch_length < LEAST_BATCH_LENGTH:
+        return f"a batch has length {header.batch_length}"
+    if header.magic != 2:
+        return f"a batch has format {header.magic}"
+    if not next_offset <= header.base_offset <= header.last_offset < limit_offset:
+        return f"a batch has offsets {header.base_offset} to {header.last_offset}, not from {next_offset} on"
+    return "a batch fails its checksum"

@@ -1,0 +1,406 @@
+"""File system interface, and its implementation by the operating system. No other module opens files.
+
+Every object that touches the disk receives its `FileSystem` as a parameter: `OsFileSystem`, or in tests and simulation
+`memory_filesystem.MemoryFileSystem`.
+
+Log files are closed by reference counting. A region of a file may still be in a sendfile to a slow consumer when its
+segment is deleted; a descriptor number closed then and reused would send another file's bytes. `close()` is for files
+that were never handed out.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from odradek.log.storage import descriptors
+from odradek.log.storage.file_lock import OsLock
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+Piece = bytes | bytearray | memoryview
+TEMPORARY_SUFFIX = ".tmp"
+_ZERO_CHECK_BYTES = 1 << 20
+
+
+class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
+    """An I/O error in a log directory: nothing in it can be trusted to take writes any more.
+
+    `directory` is the log directory (an entry of log.dirs), which the caller takes offline. The operating system's
+    error is the `__cause__`.
+    """
+
+    def __init__(self, directory: str, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        self.directory = directory
+
+
+class ShortageError(KafkaError):
+    """A resource that an operation in a log directory needs is short. Nothing of it is left; it can be tried again.
+
+    The operation is refused and everything else goes on: clients, to whom KAFKA_STORAGE_ERROR is one to try again
+    after, lose nothing but time. The disk is sound, so the directory stays online.
+    """
+
+    def __init__(self, directory: str, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        self.directory = directory
+
+
+class DiskFullError(ShortageError):
+    """There is no room for a write in a log directory.
+
+    Apache Kafka takes such a directory offline until it is restarted. A sync that finds no room is another matter: what
+    it was to write may be lost, so that is a LogDirFailure.
+    """
+
+
+class ExhaustedError(ShortageError):
+    """The process or the machine has no file descriptor, or no memory, left for an operation in a log directory."""
+
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether it reports that there is no room, on the disk or within the user's quota."""
+    if isinstance(error, DiskFullError):
+        return True
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Return whether it reports that descriptors or memory ran out: nothing about the disk."""
+    return isinstance(error, ExhaustedError) or (isinstance(error, OSError) and error.errno in _EXHAUSTED)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether an operation failed for a resource that is short, and can be tried again."""
+    return is_disk_full(error) or is_exhausted(error)
+
+
+def storage_error(directory: str, message: str, error: OSError) -> ShortageError | LogDirFailure:
+    """The error to raise for an operation in a log directory that failed with `error`."""
+    if is_disk_full(error):
+        return DiskFullError(directory, message)
+    return ExhaustedError(directory, message) if is_exhausted(error) else LogDirFailure(directory, message)
+
+
+class File(Protocol):
+    """An open file, read and written at explicit positions."""
+
+    path: str
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, for sendfile; -1 if there is none."""
+        ...
+
+    def pread(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill a buffer from `position` on; how many bytes there were, fewer only at the end of the file."""
+        ...
+
+    def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
+        """Write all pieces one after the other; `size_bytes` is their total. On OSError a part may be written."""
+        ...
+
+    def size_bytes(self) -> int: ...
+
+    def data_from(self, position: int) -> int:
+        """The first position from `position` on that may hold other bytes than zeros; the file's size if none does."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file, or extend it with zeros that take no room on the disk."""
+        ...
+
+    def sync(self) -> None:
+        """Return when what was written is on the disk. Safe to call from another thread."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileRegion(NamedTuple):
+    """A piece of a log file: what a read returns instead of bytes, so that it can be sent without a copy."""
+
+    file: File
+    position: int
+    size_bytes: int
+
+    def read(self) -> bytes:
+        """The bytes themselves (the copying path: TLS, tests)."""
+        return self.file.pread(self.position, self.size_bytes)
+
+
+class FileLock(Protocol):
+    def release(self) -> None: ...
+
+    def sync_file_system(self) -> bool:
+        """Make everything durable that was written below the lock's directory, at once; return whether that is done.
+
+        What lies in another file system (`FileSystem.device`) is left out.
+
+        False where the system cannot do it, or has failed to write anything since the lock was taken: then each file
+        has to be synced by itself, which identifies the files that are concerned. Blocks; for any thread.
+        """
+        ...
+
+
+class FileSystem(Protocol):
+    """Names and files. Paths are absolute strings with `/`; errors are OSError, as the operating system gives them."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; FileNotFoundError unless `create`."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def device(self, path: str) -> int:
+        """A number for the file system that a file or directory lies in."""
+        ...
+
+    def list_names(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make it and its parents; no error if it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces a file that is there. Also for directories."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, directory: str) -> None: ...
+
+    def size_bytes(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def set_modified_ms(self, path: str, timestamp_ms: int) -> None: ...
+
+    def read_bytes(self, path: str) -> bytes: ...
+
+    def space_bytes(self, path: str) -> tuple[int, int]:
+        """Size of the file system that a directory lies in, and what of it is left for us."""
+        ...
+
+    def sync_path(self, path: str) -> None:
+        """Sync a file by name; no error if it is gone."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make names created, renamed and removed in it durable; no error if it is gone."""
+        ...
+
+    def lock(self, path: str) -> FileLock:
+        """Take the exclusive lock file at `path`; LockedError if it is held."""
+        ...
+
+    def spare_descriptors(self) -> int:
+        """Files that may be opened now to be kept open, beyond a reserve for short use."""
+        ...
+
+
+def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = True) -> None:
+    """Replace a small file: write `path`.tmp, sync it, rename it over `path`, sync the directory.
+
+    Without `sync` a crash of the machine may leave the old content, the new, or an empty file; a crash of the
+    process alone cannot. If it raises, nothing has changed.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    try:
+        write_whole(fs, temporary, data, sync=sync)
+        fs.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            fs.remove(temporary)
+        raise
+    if sync:
+        fs.sync_directory(path.rpartition("/")[0])
+
+
+def write_whole(fs: FileSystem, path: str, *pieces: Piece, sync: bool) -> None:
+    """Make a file of this content, or give it to one that is there. If it raises, something of it may be there."""
+    file = fs.open(path, create=True)
+    try:
+        # A file that was cut to nothing is written to the disk when it is closed (ext4), which takes its time.
+        if file.size_bytes():
+            file.truncate(0)
+        file.write_pieces(0, pieces, sum(map(len, pieces)))
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+
+
+def remove_if_exists(fs: FileSystem, path: str) -> bool:
+    """Return whether there was a file to remove."""
+    try:
+        fs.remove(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def ends_in_zeros(file: File, position: int) -> bool:
+    """Return whether the file holds nothing but zeros from a position on. Reads what is not a hole."""
+    end = file.size_bytes()
+    while (position := file.data_from(position)) < end:
+        data = file.pread(position, _ZERO_CHECK_BYTES)
+        if data != bytes(len(data)):
+            return False
+        position += len(data)
+    return True
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def pread(self, position: int, size_bytes: int) -> bytes:
+        data = os.pread(self.fd, size_bytes, position)
+        if len(data) < size_bytes and data:
+            pieces = [data]
+            remaining = size_bytes - len(data)
+            while remaining and (data := os.pread(self.fd, remaining, position + size_bytes - remaining)):
+                pieces.append(data)
+                remaining -= len(data)
+            return b"".join(pieces)
+        return data
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer) and (count := os.preadv(self.fd, [buffer[done:]], position + done)):
+            done += count
+        return done
+
+    def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
+        written = os.pwritev(self.fd, pieces, position)
+        if written != size_bytes:
+            self._write_rest(position, pieces, written)
+
+    def _write_rest(self, position: int, pieces: Sequence[Piece], written: int) -> None:
+        for piece in pieces:
+            view = memoryview(piece)
+            if written >= len(view):
+                written -= len(view)
+                position += len(view)
+                continue
+            view, position, written = view[written:], position + written, 0
+            while view:
+                count = os.pwrite(self.fd, view, position)
+                if count == 0:
+                    raise OSError(errno.EIO, "write made no progress", self.path)
+                view, position = view[count:], position + count
+
+    def size_bytes(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def data_from(self, position: int) -> int:
+        try:
+            return os.lseek(self.fd, position, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO: none up to the file's end. Anything else: the file system does not have holes.
+            return self.size_bytes() if error.errno == errno.ENXIO else position
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self.fd, size_bytes)
+
+    def sync(self) -> None:
+        os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class OsFileSystem:
+    """The operating system's files."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return OsFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def device(self, path: str) -> int:
+        return os.stat(path).st_dev
+
+    def list_names(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, directory: str) -> None:
+        shutil.rmtree(directory)
+
+    def size_bytes(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, timestamp_ms: int) -> None:
+        os.utime(path, ns=(timestamp_ms * 1_000_000, timestamp_ms * 1_000_000))
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def space_bytes(self, path: str) -> tuple[int, int]:
+        usage = os.statvfs(path)
+        return usage.f_frsize * usage.f_blocks, usage.f_frsize * usage.f_bavail
+
+    def sync_path(self, path: str) -> None:
+        self._sync(path, os.O_RDWR)
+
+    def sync_directory(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _sync(self, path: str, flags: int) -> None:
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> FileLock:
+        return OsLock(path)
+
+    def spare_descriptors(self) -> int:
+        return descriptors.spare()

@@ -1,0 +1,284 @@
+"""One entry of log.dirs: its lock, identity, checkpoints, and the partitions in it.
+
+Source: Kafka documentation ("Log", "Log directories"); KIP-631 and KIP-858 for meta.properties.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from odradek.log.storage import checkpoints
+from odradek.log.storage.checkpoint_file import OffsetCheckpointFile, Offsets
+from odradek.log.storage.checkpoints import (
+    CLEANER_OFFSETS_FILE,
+    HIGH_WATERMARKS_FILE,
+    LOCK_FILE,
+    LOG_START_OFFSETS_FILE,
+    RECOVERY_POINTS_FILE,
+    MalformedFileError,
+    MetaProperties,
+    encode_uuid,
+)
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.filesystem import (
+    ExhaustedError,
+    FileLock,
+    FileSystem,
+    LogDirFailure,
+    ShortageError,
+    is_disk_full,
+    is_exhausted,
+    remove_if_exists,
+    storage_error,
+)
+
+logger = logging.getLogger(__name__)
+
+ALL_CHECKPOINTS = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE, CLEANER_OFFSETS_FILE)
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
+_METADATA_LOG = "__cluster_metadata"
+_MAX_NAME_LENGTH = 255
+_HEX_DIGITS = frozenset("0123456789abcdef")
+_META_VERSION = 1
+
+
+class InconsistentMetaError(Exception):
+    """meta.properties of a log directory belongs to another cluster or broker; str is one readable line."""
+
+
+class PartitionDirectory(NamedTuple):
+    """Parsed name of a directory in a log directory. `suffix` is empty for a partition that is served."""
+
+    name: str
+    topic: str
+    partition: int
+    suffix: str
+
+
+def partition_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def marked_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
+    """`topic-partition.<32 hex digits><suffix>`, the topic cut so that a file system takes the name."""
+    tail = f"-{partition}.{unique.hex()}{suffix}"
+    return topic[: _MAX_NAME_LENGTH - len(tail)] + tail
+
+
+def parse_directory_name(name: str) -> PartitionDirectory | None:
+    """Return None for a name that is not a partition's, or that of Apache Kafka's metadata log."""
+    suffix = ""
+    stem = name
+    for candidate in (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX):
+        if name.endswith(candidate):
+            stem, _, unique = name.removesuffix(candidate).rpartition(".")
+            if len(unique) == 32 and _HEX_DIGITS.issuperset(unique):
+                suffix = candidate
+                break
+            stem = name
+    topic, dash, digits = stem.rpartition("-")
+    if not topic or not dash or not (digits.isascii() and digits.isdigit()) or topic == _METADATA_LOG:
+        return None
+    if digits != "0" and digits.startswith("0"):
+        # Two names must not stand for one partition.
+        return None
+    return PartitionDirectory(name, topic, int(digits), suffix)
+
+
+def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
+    """The directories in a log directory that have the name of a partition. Raises OSError."""
+    found = []
+    for name in fs.list_names(path):
+        parsed = parse_directory_name(name)
+        if parsed is not None and fs.is_directory(f"{path}/{name}"):
+            found.append(parsed)
+    return found
+
+
+class LogDirectory:
+    """A log directory. `failure` is set once it is offline, `is_full` while writes are refused.
+
+    Methods that touch the disk raise LogDirFailure; those that write checkpoints also ShortageError;
+    any of them raises ExhaustedError.
+    """
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self.fs = fs
+        self.path = path
+        self.directory_id: bytes | None = None
+        self.was_clean = False
+        self.previous_broker_epoch = -1
+        self.failure: Exception | None = None
+        self.is_full = False
+        self._lock: FileLock | None = None
+        self._checkpoints = {name: OffsetCheckpointFile(fs, f"{path}/{name}") for name in ALL_CHECKPOINTS}
+
+    # Open
+
+    def lock(self) -> None:
+        """Create the directory if it is missing, and take its lock. Raises LockedError with a readable line."""
+        try:
+            self.fs.make_directory(self.path)
+            self._lock = self.fs.lock(f"{self.path}/{LOCK_FILE}")
+        except LockedError:
+            raise LockedError(f"data directory {self.path} is in use by another broker") from None
+        except OSError as error:
+            raise self.failed("opening", error) from error
+
+    def unlock(self) -> None:
+        for checkpoint in self._checkpoints.values():
+            checkpoint.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def sync_file_system(self) -> bool:
+        """Make everything in the directory durable at once, if the system can (`FileLock.sync_file_system`). Blocks."""
+        return self._lock is not None and self._lock.sync_file_system()
+
+    def read_meta(self) -> MetaProperties | None:
+        try:
+            return checkpoints.read_meta_properties(self.fs, self.path)
+        except (OSError, MalformedFileError) as error:
+            raise self.failed("reading meta.properties", error) from error
+
+    def complete_meta(
+        self, meta: MetaProperties | None, cluster_id: str, node_id: int, random_uuid: Callable[[], bytes]
+    ) -> None:
+        """Write missing entries of meta.properties. Raises InconsistentMetaError if it belongs to another broker."""
+        if meta is None:
+            meta = MetaProperties(_META_VERSION, None, None, None, {})
+        for what, found, expected in (
+            ("cluster id", meta.cluster_id, cluster_id),
+            ("node id", meta.node_id, node_id),
+        ):
+            if found is not None and found != expected:
+                path = f"{self.path}/{checkpoints.META_PROPERTIES_FILE}"
+                raise InconsistentMetaError(f"{path} has {what} {found}, but this broker's is {expected}")
+        complete = meta._replace(
+            cluster_id=cluster_id, node_id=node_id, directory_id=meta.directory_id or random_uuid()
+        )
+        self.directory_id = complete.directory_id
+        if complete != meta:
+            try:
+                checkpoints.write_meta_properties(self.fs, self.path, complete)
+            except OSError as error:
+                raise self.failed("writing meta.properties", error) from error
+
+    def begin_load(self) -> list[PartitionDirectory]:
+        """Return the partitions in the directory. From here on a crash is an unclean stop."""
+        try:
+            broker_epoch = checkpoints.read_clean_shutdown(self.fs, self.path)
+            self.was_clean = broker_epoch is not None
+            self.previous_broker_epoch = -1 if broker_epoch is None else broker_epoch
+            checkpoints.remove_clean_shutdown(self.fs, self.path)
+            return list_partitions(self.fs, self.path)
+        except OSError as error:
+            raise self.failed("opening", error) from error
+
+    def read_offsets(self, file_name: str) -> Offsets:
+        """A checkpoint; a malformed one takes the directory offline, but for the cleaner's, which can start over."""
+        try:
+            return self._checkpoints[file_name].read()
+        except MalformedFileError as error:
+            if file_name != CLEANER_OFFSETS_FILE:
+                raise self.failed("reading a checkpoint", error) from error
+            logger.warning("cleaning starts over: %s", error)
+            return {}
+        except OSError as error:
+            raise self.failed("reading a checkpoint", error) from error
+
+    # Checkpoints
+
+    def prepare_checkpoint(self, file_name: str, offsets: Offsets) -> Callable[[], None] | None:
+        """Record a checkpoint's content; return the write that saves it, for any thread. None if the file has it.
+
+        The write saves the content that is recorded when it runs, or nothing if another write did.
+        """
+        is_outdated = self._checkpoints[file_name].record(offsets)
+        return (lambda: self._write(file_name)) if is_outdated else None
+
+    def recorded_offset(self, file_name: str, key: tuple[str, int]) -> int | None:
+        """Return the entry of a partition in the content last read from a checkpoint, or prepared for it."""
+        return self._checkpoints[file_name].recorded(key)
+
+    def write_checkpoint(self, file_name: str, offsets: Offsets) -> None:
+        write = self.prepare_checkpoint(file_name, offsets)
+        if write is not None:
+            write()
+
+    def may_have_checkpoint_of(self, key: tuple[str, int]) -> bool:
+        """Return whether a checkpoint file has an entry for this partition, or a prepared write might add one."""
+        return any(checkpoint.may_hold(key) for checkpoint in self._checkpoints.values())
+
+    def _write(self, file_name: str) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._checkpoints[file_name].write()
+        except OSError as error:
+            message = f"writing {file_name} failed in {self.path}: {error}"
+            raise storage_error(self.path, message, error) from error
+
+    def mark_clean(self, broker_epoch: int) -> None:
+        """Record a clean stop, just before the lock is released: the next start need not recover."""
+        try:
+            checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch)
+        except OSError as error:
+            message = f"writing {checkpoints.CLEAN_SHUTDOWN_FILE} failed in {self.path}: {error}"
+            raise storage_error(self.path, message, error) from error
+
+    def failed(self, what: str, error: Exception) -> LogDirFailure | ShortageError:
+        """The error for something that has to succeed: also a full disk fails the directory."""
+        kind = ExhaustedError if is_exhausted(error) else LogDirFailure
+        return kind(self.path, f"{what} failed in {self.path}: {error}")
+
+
+def read_topic_id(fs: FileSystem, directory: str, *, is_clean: bool) -> bytes | None:
+    """The topic id in partition.metadata; None if there is none.
+
+    The file is not synced before a new log is used, so after a crash of the machine a damaged one counts as none, and
+    is written anew when the partition's topic is known. Raises MalformedFileError for one after a clean stop.
+    """
+    try:
+        return checkpoints.read_partition_metadata(fs, directory)
+    except MalformedFileError as error:
+        if is_clean:
+            raise
+        logger.warning("the topic id is lost: %s", error)
+        return None
+
+
+def rename_or_remove(fs: FileSystem, directory: str, target: str) -> None:
+    """Rename a partition's directory that is to be deleted, or remove it if the longer name finds no room.
+
+    On a full disk the files of the partition go, in the order of their names, until the rename succeeds: most often
+    after the first. Raises OSError.
+    """
+    if _has_renamed(fs, directory, target):
+        return
+    for name in fs.list_names(directory):
+        remove_if_exists(fs, f"{directory}/{name}")
+        if _has_renamed(fs, directory, target):
+            return
+    fs.remove_tree(directory)
+
+
+def _has_renamed(fs: FileSystem, directory: str, target: str) -> bool:
+    """Rename a directory if there is room for its new name."""
+    try:
+        fs.rename(directory, target)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        return False
+    return True
+
+
+def random_cluster_id(random_uuid: Callable[[], bytes]) -> str:
+    """Return a cluster id that does not begin with a dash, for use in command lines."""
+    while (text := encode_uuid(random_uuid())).startswith("-"):
+        pass
+    return text

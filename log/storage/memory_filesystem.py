@@ -1,0 +1,377 @@
+"""File system in memory, for tests and simulation.
+
+A crash loses changes that were not synced and tears the last write; operations fail on command.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.filesystem import File, FileLock, Piece
+
+
+class SimulatedCrash(BaseException):
+    """The machine stopped in the middle of an operation. Not an Exception: no handler of the log may survive it."""
+
+
+class _Content:
+    """Bytes of a file. Zeros at the end, as in a preallocated index, take no memory."""
+
+    __slots__ = ("data", "size")
+
+    def __init__(self, data: bytes = b"", size: int = 0) -> None:
+        self.data = bytearray(data)
+        self.size = size
+
+    def copy(self) -> "_Content":
+        return _Content(bytes(self.data), self.size)
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        end = min(position + size_bytes, self.size)
+        return bytes(self.data[position:end]).ljust(max(0, end - position), b"\0")
+
+    def write(self, position: int, data: bytes) -> None:
+        if position > len(self.data):
+            self.data.extend(bytes(position - len(self.data)))
+        self.data[position : position + len(data)] = data
+        self.size = max(self.size, len(self.data))
+
+    def truncate(self, size_bytes: int) -> None:
+        del self.data[size_bytes:]
+        self.size = size_bytes
+
+
+class MemoryNode:
+    """A file in memory: its current content, its durable content, and the changes between them."""
+
+    __slots__ = ("changes", "content", "durable", "modified_ms")
+
+    def __init__(self, modified_ms: int) -> None:
+        self.content = _Content()
+        self.durable = _Content()
+        self.changes: list[tuple[int, bytes | None]] = []
+        self.modified_ms = modified_ms
+
+    def write(self, position: int, data: bytes) -> None:
+        self.content.write(position, data)
+        self.changes.append((position, data))
+
+    def truncate(self, size_bytes: int) -> None:
+        self.content.truncate(size_bytes)
+        self.changes.append((size_bytes, None))
+
+    def sync(self) -> None:
+        for position, data in self.changes:
+            _apply(self.durable, position, data)
+        self.changes.clear()
+
+    def crash(self, random: Random | None) -> None:
+        """Restore the durable content, with the part of the unsynced changes that `random` selects."""
+        survived = self.durable
+        if random is not None and self.changes:
+            count = random.randint(0, len(self.changes))
+            for position, data in self.changes[:count]:
+                _apply(survived, position, data)
+            for position, data in self.changes[count:]:
+                # The page cache writes back in any order: a later write may reach the disk without this one.
+                if data and random.random() < 0.3:
+                    survived.write(position, data[: random.randint(1, len(data))])
+        self.content = survived.copy()
+        self.changes = []
+
+
+def _apply(content: _Content, position: int, data: bytes | None) -> None:
+    """Apply a change: write `data` at `position`, or truncate to `position` if `data` is None."""
+    if data is None:
+        content.truncate(position)
+    else:
+        content.write(position, data)
+
+
+class MemoryFile:
+    """A file of a MemoryFileSystem."""
+
+    __slots__ = ("_fs", "_node", "path")
+    fd = -1
+
+    def __init__(self, fs: "MemoryFileSystem", path: str, node: MemoryNode) -> None:
+        self._fs = fs
+        self._node = node
+        self.path = path
+
+    def pread(self, position: int, size_bytes: int) -> bytes:
+        return self._node.content.read(position, size_bytes)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        data = self.pread(position, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
+        data = b"".join(pieces)
+        assert len(data) == size_bytes, "the caller's total is wrong"
+        self._fs.before("write", self.path, lambda: self._node.write(position, data[: len(data) // 2]))
+        self._node.write(position, data)
+        self._node.modified_ms = self._fs.now_ms
+
+    def size_bytes(self) -> int:
+        return self._node.content.size
+
+    def data_from(self, position: int) -> int:
+        return position if position < len(self._node.content.data) else self._node.content.size
+
+    def truncate(self, size_bytes: int) -> None:
+        self._fs.before("truncate", self.path)
+        self._node.truncate(size_bytes)
+        self._node.modified_ms = self._fs.now_ms
+
+    def sync(self) -> None:
+        self._fs.before("sync", self.path)
+        self._node.sync()
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryLock:
+    def __init__(self, fs: "MemoryFileSystem", held: set[str], path: str) -> None:
+        if path in held:
+            raise LockedError(path)
+        held.add(path)
+        self._fs, self._held, self._path = fs, held, path
+
+    def sync_file_system(self) -> bool:
+        try:
+            self._fs.sync_below(self._path.rpartition("/")[0])
+        except OSError:
+            return False
+        return True
+
+    def release(self) -> None:
+        self._held.discard(self._path)
+
+
+class _Fault(NamedTuple):
+    operation: str
+    at: int
+    error: int
+    path_contains: str
+
+
+class MemoryFileSystem:
+    """Files in memory that can be crashed, torn and made to fail.
+
+    Operations that change something are counted in `operations` (all) and by name: write, truncate, sync, create,
+    rename, remove, sync_directory.
+
+    - `fail("write", after=3, error=errno.ENOSPC)`: the third write from now writes half and raises OSError.
+    - `fail_at(n, error=errno.EIO)`: the n-th change from now, whichever it is.
+    - `is_full`: until it is set back, nothing can be created, and a write writes half and raises ENOSPC.
+    - `mounts`: directories where another file system begins.
+    - `spare`: files that may still be opened and kept; below 0 whatever needs a descriptor raises EMFILE.
+    - `crash_at(n)`: the n-th change from now is half done (a write) or not done, and raises SimulatedCrash.
+    - `crash()`: lose what was not synced, and any lock held; with a Random, a random part of it survives, torn.
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self.now_ms = now_ms
+        self.operations = 0
+        self._nodes: dict[str, MemoryNode] = {}
+        self._durable_names: dict[str, MemoryNode] = {}
+        self._directories: set[str] = {"/"}
+        self._held: set[str] = set()
+        self._faults: list[_Fault] = []
+        self._counts: dict[str, int] = {}
+        self._crash_at: int | None = None
+        self._fail_at: tuple[int, int] | None = None
+        self.is_full = False
+        self.spare = 1 << 20
+        self.mounts: set[str] = set()
+
+    def fail_at(self, changes_from_now: int, *, error: int = errno.EIO) -> None:
+        self._fail_at = (self.operations + changes_from_now, error)
+
+    def fail(self, operation: str, *, after: int = 1, error: int = errno.EIO, path_contains: str = "") -> None:
+        """Let the `after`-th `operation` from now on (of a path with `path_contains` in it) fail, once."""
+        count = self._counts.get(operation + path_contains, 0)
+        self._faults.append(_Fault(operation, count + after, error, path_contains))
+
+    def heal(self) -> None:
+        """Forget the faults that were ordered and have not come yet."""
+        self._faults.clear()
+        self._fail_at = None
+        self.is_full = False
+        self.spare = 1 << 20
+
+    def crash_at(self, changes_from_now: int) -> None:
+        self._crash_at = self.operations + changes_from_now
+
+    def crash(self, random: Random | None = None, *, lose_names: bool = False) -> None:
+        """Stop the machine and start it again.
+
+        File systems journal names, so they survive unless `lose_names`: then each directory is as at its last sync.
+        """
+        self._crash_at = None
+        self.heal()
+        self._held.clear()
+        if lose_names:
+            self._nodes = dict(self._durable_names)
+        for node in {id(node): node for node in self._nodes.values()}.values():
+            node.crash(random)
+        self._durable_names = dict(self._nodes)
+
+    def before(self, operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
+        """Count a change; fail or crash if one of the orders above applies to it."""
+        self.operations += 1
+        if self._crash_at is not None and self.operations >= self._crash_at:
+            if half_done is not None:
+                half_done()
+            raise SimulatedCrash(f"{operation} {path}")
+        if self._fail_at is not None and self.operations == self._fail_at[0]:
+            self._raise(self._fail_at[1], path, half_done)
+        if self.is_full and operation in ("write", "create"):
+            self._raise(errno.ENOSPC, path, half_done)
+        self._counts[operation] = self._counts.get(operation, 0) + 1
+        for fault in self._faults:
+            if fault.operation != operation or fault.path_contains not in path:
+                continue
+            key = operation + fault.path_contains
+            if fault.path_contains:
+                self._counts[key] = self._counts.get(key, 0) + 1
+            if self._counts[key] == fault.at:
+                self._faults.remove(fault)
+                self._raise(fault.error, path, half_done)
+
+    def _raise(self, error: int, path: str, half_done: Callable[[], None] | None) -> None:
+        if half_done is not None:
+            half_done()
+        raise OSError(error, os.strerror(error), path)
+
+    def spare_descriptors(self) -> int:
+        return self.spare
+
+    def _take_descriptor(self, path: str) -> None:
+        if self.spare < 0:
+            self._raise(errno.EMFILE, path, None)
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        self._take_descriptor(path)
+        node = self._nodes.get(path)
+        if node is None:
+            if not create or path.rpartition("/")[0] not in self._directories:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self.before("create", path)
+            node = self._nodes[path] = MemoryNode(self.now_ms)
+        return MemoryFile(self, path, node)
+
+    def exists(self, path: str) -> bool:
+        return path in self._nodes or path in self._directories
+
+    def is_directory(self, path: str) -> bool:
+        return path in self._directories
+
+    def device(self, path: str) -> int:
+        return max((len(mount) for mount in self.mounts if f"{path}/".startswith(f"{mount}/")), default=0)
+
+    def list_names(self, directory: str) -> list[str]:
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        self._take_descriptor(directory)
+        prefix = directory.rstrip("/") + "/"
+        paths = [*self._nodes, *(path for path in self._directories if path != "/")]
+        return sorted({p[len(prefix) :] for p in paths if p.startswith(prefix) and "/" not in p[len(prefix) :]})
+
+    def make_directory(self, path: str) -> None:
+        while path and path not in self._directories:
+            self._directories.add(path)
+            path = path.rpartition("/")[0]
+
+    def rename(self, old: str, new: str) -> None:
+        if old in self._directories:
+            self.before("rename", old)
+            for names in (self._nodes, self._durable_names):
+                for path in [path for path in names if path.startswith(old + "/")]:
+                    names[new + path[len(old) :]] = names.pop(path)
+            moved = {path for path in self._directories if path == old or path.startswith(old + "/")}
+            self._directories -= moved
+            self._directories |= {new + path[len(old) :] for path in moved}
+            return
+        if old not in self._nodes:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        self.before("rename", old)
+        self._nodes[new] = self._nodes.pop(old)
+
+    def remove(self, path: str) -> None:
+        if path not in self._nodes:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self.before("remove", path)
+        del self._nodes[path]
+
+    def remove_tree(self, directory: str) -> None:
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        self._take_descriptor(directory)
+        self.before("remove", directory)
+        for names in (self._nodes, self._durable_names):
+            for path in [path for path in names if path.startswith(directory + "/")]:
+                del names[path]
+        self._directories = {
+            path for path in self._directories if path != directory and not path.startswith(directory + "/")
+        }
+
+    def size_bytes(self, path: str) -> int:
+        return self._node(path).content.size
+
+    def modified_ms(self, path: str) -> int:
+        return self._node(path).modified_ms
+
+    def set_modified_ms(self, path: str, timestamp_ms: int) -> None:
+        self._node(path).modified_ms = timestamp_ms
+
+    def read_bytes(self, path: str) -> bytes:
+        content = self._node(path).content
+        self._take_descriptor(path)
+        return content.read(0, content.size)
+
+    def space_bytes(self, path: str) -> tuple[int, int]:
+        return 1 << 40, 1 << 40
+
+    def sync_path(self, path: str) -> None:
+        node = self._nodes.get(path)
+        if node is not None:
+            self._take_descriptor(path)
+            self.before("sync", path)
+            node.sync()
+
+    def sync_directory(self, path: str) -> None:
+        self._take_descriptor(path)
+        self.before("sync_directory", path)
+        names = self._durable_names
+        for name in [name for name in names if name.rpartition("/")[0] == path and name not in self._nodes]:
+            del names[name]
+        names.update({name: node for name, node in self._nodes.items() if name.rpartition("/")[0] == path})
+
+    def lock(self, path: str) -> FileLock:
+        self.open(path, create=True)
+        return MemoryLock(self, self._held, path)
+
+    def sync_below(self, directory: str) -> None:
+        """Sync all files and names in a directory and in those below it: one operation, a "sync"."""
+        self.before("sync", directory)
+        prefix, names = directory + "/", self._durable_names
+        device = self.device(directory)
+        for path in [path for path in names if path.startswith(prefix) and path not in self._nodes]:
+            del names[path]
+        for path, node in self._nodes.items():
+            if path.startswith(prefix) and self.device(path) == device:
+                node.sync()
+                names[path] = node
+
+    def _node(self, path: str) -> MemoryNode:
+        try:
+            return self._nodes[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path) from None

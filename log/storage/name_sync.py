@@ -1,0 +1,59 @@
+"""Durability of the directories of new partitions: a thread syncs all that were created during the previous sync."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from odradek.log.background.shared_write import SharedWrite
+from odradek.log.background.tasks import RunInThread
+from odradek.log.storage.checkpoints import PARTITION_METADATA_FILE
+from odradek.log.storage.filesystem import FileSystem
+from odradek.log.storage.log_directory import LogDirectory
+
+_MANY: Final = 16
+"""For this many directories, a sync of the whole file system takes less time than one of each."""
+
+
+class NameSync:
+    """Directories in one log directory whose names and topic ids are to survive a crash of the machine soon.
+
+    `failed` is called with the error of a sync that failed.
+    """
+
+    __slots__ = ("_directory", "_failed", "_fs", "_waiting", "_write")
+
+    def __init__(
+        self, fs: FileSystem, directory: LogDirectory, run_in_thread: RunInThread, failed: Callable[[Exception], None]
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._failed = failed
+        self._waiting: dict[str, None] = {}
+        self._write = SharedWrite(self._prepare, run_in_thread, self._ended)
+
+    def add(self, path: str) -> None:
+        """Sync a partition's directory, without waiting for it."""
+        self._waiting[path] = None
+        self._write.request(_ignore)
+
+    def _prepare(self) -> Callable[[], None] | None:
+        if not self._waiting or self._directory.failure is not None:
+            return None
+        paths, self._waiting = self._waiting, {}
+        return lambda: self._sync(paths)
+
+    def _ended(self, error: Exception | None) -> None:
+        if error is not None:
+            self._failed(error)
+
+    def _sync(self, paths: Iterable[str]) -> None:
+        paths = list(paths)
+        if len(paths) >= _MANY and self._directory.sync_file_system():
+            return
+        for path in paths:
+            self._fs.sync_path(f"{path}/{PARTITION_METADATA_FILE}")
+            self._fs.sync_directory(path)
+        self._fs.sync_directory(self._directory.path)
+
+
+def _ignore(error: Exception | None) -> None:
+    pass

@@ -1,0 +1,124 @@
+"""Changes of a log's start and end: DeleteRecords, truncation, and a new start.
+
+Sources: KIP-107 (DeleteRecords), KIP-101 (truncation by leader epoch).
+"""
+
+from bisect import bisect_right
+
+from odradek.log.deletion import SegmentDeletion
+from odradek.log.flush import LogFlusher
+from odradek.log.producers import replay as producer_replay
+from odradek.log.roll import SegmentRoller
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import DeletedSegment
+from odradek.log.state import LogState
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+
+class LogTruncation:
+    """Truncates one log."""
+
+    __slots__ = ("_deletion", "_flusher", "_log", "_roller")
+
+    def __init__(self, log: LogState, roller: SegmentRoller, flusher: LogFlusher, deletion: SegmentDeletion) -> None:
+        self._log = log
+        self._roller = roller
+        self._flusher = flusher
+        self._deletion = deletion
+
+    def delete_records_before(self, offset: int) -> int:
+        """Advance the log's start to `offset`, or to the high watermark for -1, and return the new start.
+
+        Segments wholly before it are deleted by the next `delete_old_segments`. Raises KafkaError: OFFSET_OUT_OF_RANGE
+        above the high watermark, POLICY_VIOLATION for a topic that is compacted only.
+        """
+        log = self._log
+        log.raise_if_failed()
+        if log.config.compacts and not log.config.deletes:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted")
+        if offset == -1:
+            offset = log.high_watermark
+        if offset < 0 or offset > log.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is above the high watermark {log.high_watermark}"
+            )
+        log.advance_log_start(offset)
+        return log.log_start_offset
+
+    def truncate_to(self, offset: int, now_ms: int) -> list[DeletedSegment]:
+        """Remove all batches that reach `offset`. Return the removed segments, for `remove_deleted`."""
+        log = self._log
+        log.raise_if_failed()
+        self._begin()
+        try:
+            if offset >= log.log_end_offset:
+                log.leader_epochs.truncate_from_end(log.log_end_offset)
+                log.unless_full(log.write_epochs)
+                return []
+            if offset < log.bases[0]:
+                return self._start_over(offset, now_ms)
+            keep = bisect_right(log.bases, offset)
+            deleted = self._drop(log.segments[keep:])
+            log.unsynced_segments = [s for s in log.unsynced_segments if s is not log.active]
+            log.active.truncate_to(offset, now_ms)
+            self._set_end(offset)
+            log.leader_epochs.truncate_from_end(offset)
+            # Epochs behind the log's end are cut at the next start.
+            log.unless_full(log.write_epochs)
+            log.log_start_offset = min(log.log_start_offset, offset)
+            producer_replay.rebuild(
+                log.producer_state, log.segments, log.log_start_offset, offset, now_ms, is_clean=False
+            )
+            return deleted
+        except OSError as error:
+            raise log.fail("truncate", error) from error
+
+    def start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
+        """Remove all segments; the empty log starts and ends at `offset`. Return them, for `remove_deleted`."""
+        log = self._log
+        log.raise_if_failed()
+        try:
+            return self._start_over(offset, now_ms)
+        except OSError as error:
+            raise log.fail("truncate", error) from error
+
+    def _start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
+        log = self._log
+        self._begin()
+        deleted = [segment.mark_deleted() for segment in reversed(log.segments)]
+        log.unsynced_segments.clear()
+        log.active = self._roller.new_segment(offset, now_ms)
+        log.segments[:] = [log.active]
+        log.bases[:] = [offset]
+        log.leader_epochs.clear()
+        log.unless_full(log.write_epochs)
+        log.producer_state.truncate_fully(offset)
+        log.log_start_offset = offset
+        self._set_end(offset)
+        return deleted
+
+    def _begin(self) -> None:
+        """Prepare for a truncation: files change, and snapshots not written yet may be of truncated batches."""
+        self._log.untouched_end = None
+        self._flusher.cancel_snapshots()
+
+    def _set_end(self, offset: int) -> None:
+        log = self._log
+        log.log_end_offset = offset
+        self._flusher.lower_targets(offset)
+        log.flushed_offset = min(log.flushed_offset, offset)
+        if log.high_watermark > offset or log.high_watermark < log.log_start_offset:
+            log.high_watermark = offset
+
+    def _drop(self, segments: list[Segment]) -> list[DeletedSegment]:
+        """Remove segments, the last first, so that a crash in between leaves no gap."""
+        log = self._log
+        deleted = []
+        log.unsynced_segments = [s for s in log.unsynced_segments if s not in segments]
+        for segment in reversed(segments):
+            index = log.bases.index(segment.base_offset)
+            marked = segment.mark_deleted()
+            del log.segments[index], log.bases[index]
+            deleted.append(self._deletion.with_snapshot(marked))
+        log.active = log.segments[-1]
+        return deleted

@@ -1,0 +1,376 @@
+"""Validation of a batch before its append, in Apache Kafka's order and with its errors.
+
+Batches stay closed if possible. The lengths of the records are followed from the first to the last and their timestamps
+read on the way; the first and the last record are parsed. All records are parsed only in small batches, and where a
+rule needs each: keys on a compacted topic, a lower bound for timestamps.
+
+The largest timestamp in the header of a stored batch is that of its records, whatever the client stated. Retention,
+rolling, the time index and ListOffsets rely on it.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from odradek.log.config import LogConfig
+from odradek.log.validation.record import RecordCheck
+from odradek.properties import INT64_MAX
+from odradek.protocol.batches.batch_builder import recompress
+from odradek.protocol.batches.compression import Codec, CompressionError, DecompressedTooLargeError, decompress
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import (
+    ATTRIBUTES_POSITION,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    FLAGS_POSITION,
+    HEADER,
+    LENGTH_POSITION,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    InvalidRecordError,
+    read_header,
+)
+from odradek.protocol.batches.record_chain import check_records
+from odradek.protocol.batches.record_shape import TakesLongError, check_record
+from odradek.protocol.batches.streaming import run_steps
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+_MIN_DECLARED_LENGTH = 14
+_ZSTD_SINCE_VERSION = 7
+# Up to this many records, each is parsed: it costs less than following the lengths saves.
+FEW_RECORDS = 4
+_KEY_AND_VALUE = (0, 1)
+
+# What is checked at once takes about two milliseconds at most; more is checked in steps (`long_validation`).
+MOST_RECORDS_AT_ONCE = 16384
+"""Lengths that are followed at once."""
+MOST_OPENED_AT_ONCE = 1024
+"""Records that are parsed, or numbered, at once."""
+MOST_HEADERS_AT_ONCE = 4096
+"""Headers of all the records that are parsed at once."""
+MOST_BYTES_AT_ONCE = 1 << 20
+"""Bytes that are decompressed at once."""
+MOST_PARTS_AT_ONCE = 256
+"""Members, frames and blocks that are decompressed at once."""
+MOST_BYTES_REWRITTEN_AT_ONCE = 16 * 1024
+"""Bytes that are compressed at once: as many as a producer gathers by default (batch.size)."""
+
+TARGET_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class Origin(IntEnum):
+    """Origin of an append, which determines the checks."""
+
+    CLIENT = 0
+    COORDINATOR = 1
+    REPLICATION = 2
+
+
+class LongValidation(Exception):  # noqa: N818 - not an error but an instruction
+    """The records of a batch take long to check: run `long_validation.check_in_steps`, and append with its result.
+
+    The header of `batch` has been checked, by `config`.
+    """
+
+    def __init__(self, batch: memoryview, config: LogConfig) -> None:
+        super().__init__()
+        self.batch = batch
+        self.config = config
+
+
+class CheckedRecords(NamedTuple):
+    """A batch whose records satisfy `config`, maybe rewritten for that, and the largest timestamp of its records."""
+
+    config: LogConfig
+    header: BatchHeader
+    batch: memoryview
+    max_timestamp: int
+
+
+class NotOneBatchError(KafkaError):
+    """The records for a partition are not one batch that the version of Produce allows; the log was not accessed."""
+
+
+class CheckedBatch(NamedTuple):
+    """A batch fit to be appended once its base offset and leader epoch are stamped.
+
+    The first 16 bytes of `head` are those to be stamped; `head` and `rest` together are the batch.
+    """
+
+    header: BatchHeader
+    head: bytes | memoryview
+    rest: bytes | memoryview
+
+
+def invalid_record(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
+
+
+def split_batches(records: memoryview) -> list[memoryview]:
+    """Return the whole batches in `records`; an incomplete one at the end is ignored.
+
+    Raises KafkaError CORRUPT_MESSAGE for a length or a magic that no batch has.
+    """
+    batches = []
+    position, end = 0, len(records)
+    while end - position >= LOG_OVERHEAD:
+        length: int = BATCH_LENGTH.unpack_from(records, position + LENGTH_POSITION)[0]
+        if length < _MIN_DECLARED_LENGTH:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {length} is below the smallest possible")
+        if end - position <= MAGIC_POSITION:
+            break
+        magic = records[position + MAGIC_POSITION]
+        if magic > 2:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {magic}")
+        if end - position < LOG_OVERHEAD + length:
+            break
+        batches.append(records[position : position + LOG_OVERHEAD + length])
+        position += LOG_OVERHEAD + length
+    return batches
+
+
+def produced_batches(records: memoryview, origin: Origin, produce_version: int) -> list[memoryview]:
+    """Split `records` into batches: at least one, of magic 2; from a client exactly one."""
+    batches = split_batches(records)
+    if not batches:
+        raise NotOneBatchError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
+    if any(batch[MAGIC_POSITION] != 2 for batch in batches):
+        raise NotOneBatchError(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
+    if origin == Origin.CLIENT:
+        if len(batches) > 1:
+            raise NotOneBatchError(
+                ErrorCode.INVALID_RECORD, "there is more than one record batch for the partition"
+            )
+        zstd = len(batches[0]) > FLAGS_POSITION and batches[0][FLAGS_POSITION] & CODEC_MASK == Codec.ZSTD
+        if zstd and produce_version < _ZSTD_SINCE_VERSION:
+            raise NotOneBatchError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
+            )
+    return batches
+
+
+def check_shallow(batch: memoryview, config: LogConfig, origin: Origin) -> BatchHeader:
+    """Run the checks that need only the header and the checksum. Raises KafkaError."""
+    if len(batch) < RECORD_BATCH_OVERHEAD:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {len(batch)} bytes has no whole header")
+    header = read_header(batch)
+    if origin == Origin.CLIENT and header.base_offset != 0:
+        raise invalid_record(f"the base offset of a produced batch must be 0, not {header.base_offset}")
+    if origin != Origin.REPLICATION and len(batch) > config.max_message_bytes:
+        raise too_large(len(batch), config)
+    if crc32c(batch[ATTRIBUTES_POSITION:]) != header.crc:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match its content")
+    return header
+
+
+def too_large(size_bytes: int, config: LogConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"the batch has {size_bytes} bytes, max.message.bytes allows {config.max_message_bytes}",
+    )
+
+
+def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: int) -> CheckedBatch:
+    """All checks of one batch that a leader appends, but those of its producer's state. Raises KafkaError.
+
+    The result differs from the input where the topic has another codec or LogAppendTime, the header states a wrong
+    largest timestamp, or the offset deltas are not 0, 1, 2... Raises LongValidation for a client's batch that takes
+    more than about two milliseconds; the checks of the header are done then.
+    """
+    header = check_shallow(batch, config, origin)
+    codec = header.attributes & CODEC_MASK
+    if codec > Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown compression codec {codec}")
+    if origin == Origin.CLIENT:
+        _check_client_header(header)
+    if origin == Origin.COORDINATOR and codec == target_codec(header, config) == Codec.NONE:
+        # Built by this broker.
+        return stamp(CheckedRecords(config, header, batch, header.max_timestamp), now_ms)
+    try:
+        max_timestamp, is_numbered, size_bytes = check_batch_records(header, batch, codec, config, now_ms)
+        checked = CheckedRecords(config, header, batch, max_timestamp)
+        if not is_numbered or target_codec(header, config) != codec:
+            checked = _rewritten(checked, size_bytes, is_numbered)
+    except TakesLongError:
+        if origin == Origin.CLIENT:
+            raise LongValidation(batch, config) from None
+        from odradek.log.validation.long_batch import check_in_steps
+
+        checked = run_steps(check_in_steps(batch, config, now_ms))
+    return stamp(checked, now_ms)
+
+
+def _rewritten(checked: CheckedRecords, size_bytes: int, is_numbered: bool) -> CheckedRecords:
+    """The batch in the codec it is stored in, with offset deltas 0, 1, 2... Raises KafkaError, TakesLongError."""
+    config, header, batch, _ = checked
+    if size_bytes > MOST_BYTES_REWRITTEN_AT_ONCE or header.record_count > MOST_OPENED_AT_ONCE:
+        raise TakesLongError
+    if not is_numbered:
+        from odradek.log.validation.long_batch import rewrite_in_steps
+
+        return run_steps(rewrite_in_steps(checked, size_bytes, is_numbered))
+    target = target_codec(header, config)
+    rewritten = memoryview(recompress(batch, target, compression_level(target, config)))
+    if len(rewritten) > config.max_message_bytes:
+        raise too_large(len(rewritten), config)
+    return checked._replace(header=read_header(rewritten), batch=rewritten)
+
+
+def target_codec(header: BatchHeader, config: LogConfig) -> Codec:
+    """The codec in which a batch is stored."""
+    codec = Codec(header.attributes & CODEC_MASK)
+    if header.is_control and codec == Codec.NONE:
+        return Codec.NONE
+    return TARGET_CODECS.get(config.compression_type, codec)
+
+
+def _check_client_header(header: BatchHeader) -> None:
+    if header.last_offset_delta < 0 or header.record_count <= 0:
+        raise invalid_record(f"{header.record_count} records with last offset delta {header.last_offset_delta}")
+    if header.record_count != header.last_offset_delta + 1:
+        raise invalid_record(f"{header.record_count} records do not fit last offset delta {header.last_offset_delta}")
+    if header.is_control:
+        raise invalid_record("clients must not write control records")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise invalid_record(f"sequence {header.base_sequence} of producer {header.producer_id} is negative")
+
+
+def _decompressed(codec: int, payload: memoryview) -> bytes:
+    try:
+        return decompress(Codec(codec), payload, MOST_BYTES_AT_ONCE, MOST_PARTS_AT_ONCE)
+    except DecompressedTooLargeError:
+        raise TakesLongError from None
+    except CompressionError as error:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be decompressed: {error}") from None
+
+
+def compression_level(codec: Codec, config: LogConfig) -> int | None:
+    if codec == Codec.GZIP:
+        return config.compression_gzip_level
+    if codec == Codec.LZ4:
+        return config.compression_lz4_level
+    return config.compression_zstd_level if codec == Codec.ZSTD else None
+
+
+def stamp(checked: CheckedRecords, now_ms: int) -> CheckedBatch:
+    """Give the header the timestamp type and largest timestamp it must have, and a checksum to match."""
+    config, header, batch, max_timestamp = checked
+    attributes = header.attributes & ~LOG_APPEND_TIME_FLAG
+    if config.message_timestamp_type == "LogAppendTime":
+        attributes |= LOG_APPEND_TIME_FLAG
+        max_timestamp = now_ms
+    if attributes == header.attributes and max_timestamp == header.max_timestamp:
+        return CheckedBatch(header, batch[:RECORD_BATCH_OVERHEAD], batch[RECORD_BATCH_OVERHEAD:])
+    header = header._replace(attributes=attributes, max_timestamp=max_timestamp)
+    rest = batch[RECORD_BATCH_OVERHEAD:]
+    checksum = crc32c(rest, crc32c(HEADER.pack(*header)[ATTRIBUTES_POSITION:]))
+    header = header._replace(crc=checksum)
+    return CheckedBatch(header, HEADER.pack(*header), rest)
+
+
+def check_batch_records(
+    header: BatchHeader, batch: memoryview, codec: int, config: LogConfig, now_ms: int
+) -> tuple[int, bool, int]:
+    """Check the records in a batch. Raises KafkaError INVALID_RECORD, INVALID_TIMESTAMP; TakesLongError.
+
+    Returns the largest timestamp, whether the records have offset deltas 0, 1, 2... as far as they were opened, and the
+    decompressed size.
+    """
+    each = needs_each_record(header, config)
+    if header.record_count > (MOST_OPENED_AT_ONCE if each else MOST_RECORDS_AT_ONCE):
+        raise TakesLongError
+    payload = batch[RECORD_BATCH_OVERHEAD:]
+    records = _decompressed(codec, payload) if codec else payload
+    try:
+        if not each:
+            last, largest_delta = _follow_records(header, records)
+            offset_deltas = check_record(records, 0)[1], check_record(records, last)[1]
+            is_numbered = offset_deltas == (0, header.last_offset_delta)
+            if config.message_timestamp_type == "LogAppendTime":
+                return header.max_timestamp, is_numbered, len(records)
+            max_timestamp = accepted_timestamp(header, largest_delta, config, now_ms)
+            if max_timestamp is not None:
+                return max_timestamp, is_numbered, len(records)
+            if header.record_count > MOST_OPENED_AT_ONCE:
+                raise TakesLongError
+        check = RecordCheck(header, config, now_ms)
+        end = check.check_all(records, 0, header.record_count, MOST_HEADERS_AT_ONCE)
+        if end != len(records):
+            raise invalid_record(f"{len(records) - end} bytes are left behind the last record")
+    except InvalidRecordError as error:
+        raise invalid_record(str(error)) from None
+    check.raise_errors()
+    return check.max_timestamp, check.is_numbered, len(records)
+
+
+def needs_each_record(header: BatchHeader, config: LogConfig) -> bool:
+    """Return whether each record of a batch is parsed, and not the first and the last only."""
+    client_set_type = header.attributes & LOG_APPEND_TIME_FLAG
+    return header.record_count <= FEW_RECORDS or config.compacts or bool(client_set_type)
+
+
+def accepted_timestamp(
+    header: BatchHeader, largest_delta: int | None, config: LogConfig, now_ms: int
+) -> int | None:
+    """The largest timestamp, if it shows that all are accepted."""
+    # Otherwise some may lie below the lower bound, or be a sum that leaves the 64 bits.
+    if largest_delta is None or header.base_timestamp < NO_TIMESTAMP:
+        return None
+    max_timestamp = header.base_timestamp + largest_delta
+    latest = min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+    return max_timestamp if max_timestamp <= latest and config.message_timestamp_before_max_ms == INT64_MAX else None
+
+
+def _follow_records(header: BatchHeader, records: bytes | memoryview) -> tuple[int, int | None]:
+    """Return the position of the last record, and the largest timestamp delta if it is found without parsing each."""
+    last, largest_delta = check_records(
+        records, header.record_count, max(0, header.max_timestamp - header.base_timestamp)
+    )
+    if largest_delta is None:
+        # The header states a later timestamp than any record has.
+        last, largest_delta = check_records(records, header.record_count)
+    return last, largest_delta
+
+
+def is_sound_first(batch: memoryview) -> bool:
+    """Return whether the first record of a plain batch, whose length is correct, has a valid layout.
+
+    The quick half of `check_record`, for a record without deltas and headers, with parts below 8 KiB. False for another
+    record has no meaning.
+    """
+    try:
+        at = RECORD_BATCH_OVERHEAD + 1
+        byte = batch[RECORD_BATCH_OVERHEAD]
+        if byte >= 0x80:
+            if (second := batch[at]) >= 0x80:
+                return False
+            byte += (second - 1) << 7
+            at += 1
+        end = at + (byte >> 1)
+        if batch[at + 1] or batch[at + 2]:
+            return False
+        at += 3
+        for _ in _KEY_AND_VALUE:
+            byte = batch[at]
+            at += 1
+            if byte >= 0x80:
+                if (second := batch[at]) >= 0x80:
+                    return False
+                byte += (second - 1) << 7
+                at += 1
+            if byte != 1:
+                if byte & 1:
+                    return False
+                at += byte >> 1
+        return not batch[at] and at + 1 == end
+    except IndexError:
+        return False

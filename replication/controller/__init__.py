@@ -1,0 +1,20 @@
+"""The controller, and the admin requests that it executes.
+
+- `controller`: the controller, composed of the parts below
+- `events`: the event loop
+- `context`: role, epoch, the controller's own image, fenced writes
+- `registration`: the store's layout and the broker's registration
+- `partition_states`: states of partitions, and the election of leaders
+- `topic_changes`: changes of topics and partitions
+- `topic_deletion`: deletion in two steps
+- `config_changes`: changes of configurations
+- `store_changes`: watches on the store, and what follows from them
+- `topic_admin`: validation of CreateTopics, CreatePartitions and DeleteTopics
+- `topic_ids`: random ids
+- `assignment`: replicas of new partitions
+- `log_capacity`: file descriptors for new logs
+- `config_admin`: validation of AlterConfigs and IncrementalAlterConfigs
+- `config_description`: DescribeConfigs
+- `config_sources`: sources of configuration values
+- `features`: finalized features
+"""

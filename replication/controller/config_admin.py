@@ -1,0 +1,327 @@
+"""Changes and lists of configurations: topics, single brokers and the cluster-wide broker default.
+
+Sources: KIP-133 (AlterConfigs), KIP-226 (dynamic broker configurations), KIP-339 (IncrementalAlterConfigs), KIP-1142
+(ListConfigResources). Errors and their order as of Apache Kafka 4.3, whose broker checks a request before its
+controller does. Configurations of groups, client metrics and loggers are not kept here and refused as unknown types.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import Protocol, TypeVar
+
+from odradek.log.config import LogConfig
+from odradek.properties import Kind, Property, PropertyError, PropertySet, UpdateMode
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestAlterConfigsResource,
+    AlterConfigsResponse,
+    AlterConfigsResponseAlterConfigsResourceResponse,
+)
+from odradek.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+)
+from odradek.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListConfigResourcesResponseConfigResource,
+)
+from odradek.protocol.schema import rows
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.topic_admin import check_topic_configs
+from odradek.replication.metadata.broker_configs import BrokerConfigs, listener_base
+from odradek.replication.metadata.topic_names import check_topic_name
+
+logger = logging.getLogger(__name__)
+
+MAX_BROKER_ID = (1 << 31) - 1
+
+
+class ResourceType(IntEnum):
+    """Types of resources that have a configuration; the numbers are the protocol's."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Operation(IntEnum):
+    """Operations of IncrementalAlterConfigs on a value."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class _Resource(Protocol):
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+    @property
+    def configs(self) -> Sequence["_Named"]: ...
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> str | None: ...
+
+
+R = TypeVar("R", bound=_Resource)
+Changed = Callable[[R, Mapping[str, str]], dict[str, str]]
+
+
+class ConfigAdmin:
+    """Configuration changes on the controller, for the broker that it runs on."""
+
+    def __init__(self, controller: Controller, configs: BrokerConfigs) -> None:
+        self._controller = controller
+        self._image = controller.image
+        self._configs = configs
+        self._broker_properties = type(configs.static).declared()
+
+    async def alter_configs(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
+        """Replace whole configurations; a property that the request does not name returns to its default."""
+        errors = await self._alter(request.resources, _replacement, request.validate_only)
+        responses = [
+            AlterConfigsResponseAlterConfigsResourceResponse(
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in zip(request.resources, errors, strict=True)
+        ]
+        return AlterConfigsResponse(responses=responses)
+
+    async def incremental_alter_configs(
+        self, request: IncrementalAlterConfigsRequest
+    ) -> IncrementalAlterConfigsResponse:
+        """Change single values. All changes of a resource are made, or none."""
+        errors = await self._alter(request.resources, self._increment, request.validate_only)
+        responses = [
+            IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in zip(request.resources, errors, strict=True)
+        ]
+        return IncrementalAlterConfigsResponse(responses=responses)
+
+    async def _alter(
+        self, resources: Sequence[R], changed: "Changed[R]", validate_only: bool
+    ) -> list[KafkaError | None]:
+        """Return the error of each resource, None for one that was changed."""
+        self._controller.check_active()
+        counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+        errors: list[KafkaError | None] = []
+        for resource in resources:
+            await self._controller.pause()
+            try:
+                if counts[resource.resource_type, resource.resource_name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                _check_entries(resource)
+                await self._controller.request(
+                    "alter configuration",
+                    partial(self._alter_one, resource, changed, validate_only),
+                )
+            except KafkaError as error:
+                errors.append(error)
+            else:
+                errors.append(None)
+        return errors
+
+    async def _alter_one(self, resource: R, changed: "Changed[R]", validate_only: bool) -> None:
+        name = resource.resource_name
+        if resource.resource_type == ResourceType.TOPIC:
+            configs = changed(resource, self._image.topic_configs.get(name, {}))
+            self._check_topic(name, configs)
+            if not validate_only:
+                await self._controller.configs.put_topic_config(name, configs)
+                logger.info("changed configuration topic=%s names=%s", name, _names(resource))
+        elif resource.resource_type == ResourceType.BROKER:
+            broker_id = self._broker_of(name)
+            configs = changed(resource, self._image.broker_configs.get(broker_id, {}))
+            self._check_broker(broker_id, configs)
+            if not validate_only:
+                await self._controller.configs.put_broker_config(broker_id, configs)
+                logger.info("changed configuration broker=%s names=%s", name or "default", _names(resource))
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+
+    def _check_topic(self, name: str, configs: Mapping[str, str]) -> None:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        check_topic_name(name)
+        check_topic_configs(configs, self._configs.topic_defaults)
+        if name not in self._image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+
+    def _broker_of(self, name: str) -> int | None:
+        """Return the broker that a resource names, None for the cluster-wide default; only this broker is accepted."""
+        if not name:
+            return None
+        broker_id = parse_broker_id(name)
+        if broker_id != self._controller.broker_id:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"this is broker {self._controller.broker_id}, not {name}"
+            )
+        return broker_id
+
+    def _check_broker(self, broker_id: int | None, configs: Mapping[str, str]) -> None:
+        """Raise KafkaError INVALID_REQUEST, which Kafka returns even where INVALID_CONFIG would fit."""
+        fixed = sorted(name for name in configs if self._mode(name) is UpdateMode.READ_ONLY)
+        if fixed:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}"
+            )
+        for name, value in configs.items():
+            prop = self._property(name)
+            if prop is not None:
+                try:
+                    prop.parse(value)
+                except PropertyError as error:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        if broker_id is None:
+            own = sorted(name for name in configs if self._mode(name) is UpdateMode.PER_BROKER)
+            if own:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Cannot update these configs at default cluster level, broker id must be specified: "
+                    f"{', '.join(own)}",
+                )
+        try:
+            resolved = self._resolve(broker_id, configs)
+            resolved.validate()
+            resolved.validate_change(self._configs.current)
+        except PropertyError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+    def _resolve(self, broker_id: int | None, configs: Mapping[str, str]) -> PropertySet:
+        if broker_id is None:
+            return self._configs.resolve(configs, self._configs.dynamic_broker())
+        return self._configs.resolve(self._configs.dynamic_default(), configs)
+
+    def _property(self, name: str) -> Property[object] | None:
+        prop = self._broker_properties.get(name)
+        if prop is None:
+            prop = self._broker_properties.get(listener_base(name) or "")
+        return prop
+
+    def _mode(self, name: str) -> UpdateMode | None:
+        """Return where a property may be changed; None for a name that is not declared."""
+        prop = self._property(name)
+        return None if prop is None else prop.update_mode
+
+    def _increment(
+        self, resource: IncrementalAlterConfigsRequestAlterConfigsResource, current: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Return the configuration that results from a resource's operations on the current one."""
+        is_topic = resource.resource_type == ResourceType.TOPIC
+        properties = LogConfig.declared() if is_topic else self._broker_properties
+        configs = dict(current)
+        for entry in resource.configs:
+            value = self._value(entry, configs.get(entry.name), properties.get(entry.name))
+            if value is None:
+                configs.pop(entry.name, None)
+            else:
+                configs[entry.name] = value
+        return configs
+
+    @staticmethod
+    def _value(
+        entry: IncrementalAlterConfigsRequestAlterableConfig, current: str | None, prop: Property[object] | None
+    ) -> str | None:
+        try:
+            operation = Operation(entry.config_operation)
+        except ValueError:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Unknown operations type {entry.config_operation}"
+            ) from None
+        if operation is Operation.SET:
+            return entry.value
+        if operation is Operation.DELETE:
+            return None
+        if prop is None or prop.kind is not Kind.LIST:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"Can't {operation.name} to key {entry.name}: its type is not a list"
+            )
+        if current is None:
+            current = prop.format(prop.default)
+        values = [value for value in (current or "").split(",") if value]
+        for value in (entry.value or "").split(","):
+            if operation is Operation.SUBTRACT:
+                if value in values:
+                    values.remove(value)
+            elif value not in values:
+                values.append(value)
+        return ",".join(values)
+
+    def list_config_resources(
+        self, request: ListConfigResourcesRequest, version: int, groups: Collection[str] = ()
+    ) -> ListConfigResourcesResponse:
+        """List resources that may have a configuration. Version 0 lists client metrics only."""
+        known = [ResourceType.CLIENT_METRICS] if version == 0 else list(ResourceType)
+        wanted = request.resource_types or [int(kind) for kind in known]
+        if any(kind not in known for kind in wanted):
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        metadata = self._configs.image
+        brokers = [str(broker) for broker in sorted(metadata.brokers)]
+        names: dict[ResourceType, Collection[str]] = {
+            ResourceType.GROUP: groups,
+            ResourceType.BROKER_LOGGER: brokers,
+            ResourceType.BROKER: brokers,
+            ResourceType.TOPIC: sorted(metadata.topics),
+        }
+        listed = [(kind, name) for kind, found in names.items() if kind in wanted for name in found]
+        return ListConfigResourcesResponse(
+            config_resources=rows(
+                lambda one: ListConfigResourcesResponseConfigResource(resource_name=one[1], resource_type=one[0]),
+                listed,
+            )
+        )
+
+
+def parse_broker_id(name: str) -> int:
+    """Return the broker id in a resource name. Raises KafkaError INVALID_REQUEST."""
+    digits = name[1:] if name[:1] in ("+", "-") else name
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > MAX_BROKER_ID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be an integer, but it is: {name}")
+    return int(name)
+
+
+def _check_entries(resource: _Resource) -> None:
+    names = [entry.name for entry in resource.configs]
+    if len(set(names)) != len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [
+        entry.name
+        for entry in resource.configs
+        if entry.value is None and getattr(entry, "config_operation", Operation.SET) != Operation.DELETE
+    ]
+    if nulls:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+
+
+def _replacement(
+    resource: AlterConfigsRequestAlterConfigsResource, current: Mapping[str, str]
+) -> dict[str, str]:
+    return {entry.name: entry.value for entry in resource.configs if entry.value is not None}
+
+
+def _names(resource: _Resource) -> str:
+    return ",".join(entry.name for entry in resource.configs)

@@ -1,0 +1,169 @@
+"""DescribeConfigs: values in force with their sources, synonyms and documentation (KIP-226, KIP-569)."""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from odradek.log.config import LogConfig
+from odradek.properties import Property, UpdateMode
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsRequestDescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResponseDescribeConfigsSynonym,
+)
+from odradek.protocol.messages.describe_configs import (
+    DescribeConfigsResponseDescribeConfigsResourceResult as _Entry,
+)
+from odradek.protocol.messages.describe_configs import DescribeConfigsResponseDescribeConfigsResult as _Result
+from odradek.protocol.schema import rows
+from odradek.replication.controller.config_admin import ResourceType, parse_broker_id
+from odradek.replication.controller.config_sources import ConfigSource, SourcedValue, broker_values
+from odradek.replication.metadata.broker_configs import BrokerConfigs, broker_synonyms, listener_base
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.topic_names import check_topic_name
+
+UNKNOWN_KIND = 0
+_DescribeOne = Callable[[str], _Entry]
+
+
+class ConfigDescriber:
+    """Describes the configuration of topics, of this broker, and the cluster-wide broker default."""
+
+    def __init__(self, broker_id: int, image: ClusterMetadata, configs: BrokerConfigs) -> None:
+        self._broker_id = broker_id
+        self._image = image
+        self._configs = configs
+
+    def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        """Return a response for encoding: its rows are made then. The error of one resource is in its result."""
+
+        def result(resource: DescribeConfigsRequestDescribeConfigsResource) -> _Result:
+            code: ErrorCode = ErrorCode.NONE
+            message: str | None = ""
+            names: list[str] = []
+            describe: _DescribeOne = _nothing
+            try:
+                names, describe = self._names(resource)
+            except KafkaError as error:
+                code, message = error.code, error.message
+
+            def entry(name: str) -> _Entry:
+                described = describe(name)
+                if not request.include_synonyms:
+                    described.synonyms = []
+                if not request.include_documentation:
+                    described.documentation = None
+                return described
+
+            return _Result(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=rows(entry, names),
+            )
+
+        return DescribeConfigsResponse(results=rows(result, request.resources))
+
+    def _names(self, resource: DescribeConfigsRequestDescribeConfigsResource) -> tuple[list[str], _DescribeOne]:
+        """The names to describe of a resource, and what describes one."""
+        name = resource.resource_name
+        wanted = frozenset(resource.configuration_keys or ())
+        if resource.resource_type == ResourceType.TOPIC:
+            return self._topic(name, wanted)
+        if resource.resource_type == ResourceType.BROKER:
+            if not name:
+                return self._broker_default(wanted)
+            if parse_broker_id(name) != self._broker_id:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Unexpected broker id, expected {self._broker_id} or empty string, but received {name}",
+                )
+            return self._broker(wanted)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+
+    def _topic(self, topic: str, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
+        check_topic_name(topic)
+        if topic not in self._image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        config = self._configs.topic(topic)
+        explicit = self._image.topic_configs.get(topic, {})
+        declared = LogConfig.declared()
+
+        def describe(name: str) -> _Entry:
+            text, prop = config.text(name), declared[name]
+            values: list[SourcedValue] = []
+            if prop.synonyms:
+                synonym = prop.synonyms[0].name
+                values = broker_values(synonym, broker_synonyms(synonym), self._configs)
+            if name in explicit:
+                values.insert(0, SourcedValue(name, text or "", ConfigSource.TOPIC))
+            return _entry(name, text, prop, values, read_only=False)
+
+        names = [
+            name
+            for name, prop in declared.items()
+            if (name in explicit or not prop.internal) and (not wanted or name in wanted)
+        ]
+        return names, describe
+
+    def _broker(self, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
+        current = self._configs.current
+        declared = type(current).declared()
+        dynamic = {**self._configs.dynamic_default(), **self._configs.dynamic_broker()}
+
+        def describe(name: str) -> _Entry:
+            prop = declared.get(name)
+            if prop is None:
+                return self._dynamic_entry(name, dynamic[name], only_default=False)
+            values = broker_values(name, broker_synonyms(name), self._configs)
+            return _entry(name, current.text(name), prop, values, _is_read_only(prop))
+
+        names = [name for name, prop in declared.items() if not prop.internal]
+        names += [name for name in dynamic if name not in declared]
+        return [name for name in names if not wanted or name in wanted], describe
+
+    def _broker_default(self, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
+        values = dict(self._configs.dynamic_default())
+        names = [name for name in values if not wanted or name in wanted]
+        return names, lambda name: self._dynamic_entry(name, values[name], only_default=True)
+
+    def _dynamic_entry(self, name: str, value: str, *, only_default: bool) -> _Entry:
+        declared = type(self._configs.static).declared()
+        prop = declared.get(name) or declared.get(listener_base(name) or "")
+        values = broker_values(name, broker_synonyms(name), self._configs)
+        if only_default:
+            values = [v for v in values if v.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]
+        return _entry(name, value, prop, values, _is_read_only(prop))
+
+
+def _nothing(name: str) -> _Entry:
+    raise AssertionError(name)
+
+
+def _is_read_only(prop: Property[Any] | None) -> bool:
+    return prop is None or prop.update_mode is UpdateMode.READ_ONLY
+
+
+def _entry(
+    name: str, value: str | None, prop: Property[Any] | None, values: Iterable[SourcedValue], read_only: bool
+) -> _Entry:
+    """One described value. What nobody declared may be a secret, and is treated as one."""
+    hide = prop is None or prop.sensitive
+    synonyms = [
+        DescribeConfigsResponseDescribeConfigsSynonym(
+            name=synonym.name, value=None if hide else synonym.value, source=synonym.source
+        )
+        for synonym in values
+    ]
+    return _Entry(
+        name=name,
+        value=None if hide else value,
+        read_only=read_only,
+        config_source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        is_sensitive=hide,
+        synonyms=synonyms,
+        config_type=UNKNOWN_KIND if prop is None else prop.kind,
+        documentation=None if prop is None else prop.doc,
+    )

@@ -1,0 +1,296 @@
+"""The controller: one event loop for the election, and for every change of topics, partitions and configurations.
+
+An event writes its change to the store, in one transaction that also checks that this broker still is the controller.
+Then it changes the controller's own image and publishes what changed: brokers serve a metadata cache, to which these
+updates are applied in their order. `topic_admin` and `config_admin` validate requests.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.config_changes import ConfigChanges
+from odradek.replication.controller.context import ControllerContext, ControllerRole
+from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
+from odradek.replication.controller.registration import Registration
+from odradek.replication.controller.store_changes import StoreChanges
+from odradek.replication.controller.topic_changes import NewTopic, TopicChanges, split_into_batches
+from odradek.replication.controller.topic_deletion import TopicDeletion
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, TopicMetadata
+from odradek.replication.metadata.loader import load_controller, load_image, read_node
+from odradek.replication.metadata.reload import reload_image
+from odradek.replication.metadata.store import (
+    BadVersionError,
+    Create,
+    Delete,
+    MetadataStore,
+    MetadataStoreError,
+    NodeExistsError,
+    NodeStat,
+    Operation,
+    OperationResult,
+    SessionEvent,
+    SetData,
+    TransactionError,
+    WatchEvent,
+)
+from odradek.replication.metadata.updates import MetadataPublisher
+
+logger = logging.getLogger(__name__)
+
+
+class Controller:
+    """One broker's part in the control of its cluster. Each public coroutine submits events and returns their result.
+
+    context: role, epoch and image
+    changes, configs, deletion: the changes that events make
+    """
+
+    def __init__(
+        self, store: MetadataStore, publisher: MetadataPublisher, broker_id: int, now_ms: Callable[[], int]
+    ) -> None:
+        self._events = EventLoop(ImmediateExecutor())
+        self.context = ControllerContext(store, publisher, broker_id, now_ms, self._events.executor.pause)
+        self.deletion = TopicDeletion(self.context, self._retry_deletions)
+        self.changes = TopicChanges(self.context, self.deletion)
+        self.configs = ConfigChanges(self.context)
+        self._store_changes = StoreChanges(self.context, self.changes, self.deletion, self._events.post)
+        self._registration = Registration(store, now_ms)
+        self._broker: BrokerMetadata | None = None
+        store.add_session_listener(self._on_session)
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store."""
+        return self.context.store
+
+    @property
+    def image(self) -> ClusterMetadata:
+        """The controller's own image, on which it decides."""
+        return self.context.image
+
+    @property
+    def broker_id(self) -> int:
+        """The id of this broker."""
+        return self.context.broker_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller."""
+        return self.context.is_active
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch in which this broker was the controller."""
+        return self.context.epoch
+
+    def run_on(self, executor: Executor) -> None:
+        """Process further events on `executor`, beside clients' requests."""
+        self._events.executor = executor
+        self.context.pause = executor.pause
+
+    async def pause(self) -> None:
+        """Let other work run if this iteration of the reactor has done enough."""
+        await self.context.pause()
+
+    def check_active(self) -> None:
+        """Raise KafkaError NOT_CONTROLLER unless this broker is the controller."""
+        self.context.check_active()
+
+    async def request(self, description: str, work: Work[T]) -> T:
+        """Process a part of an admin request as an event. `work` must not submit events itself."""
+        return await self._events.submit(EventKind.ADMIN_REQUEST, description, work)
+
+    # Start and end
+
+    async def start(self, registration: BrokerMetadata, *, new_leader_epochs: bool = False) -> None:
+        """Register the broker, have the controller elected and load the image.
+
+        If this broker becomes the controller it elects leaders for partitions without a live one;
+        `new_leader_epochs` begins a new leader epoch for every partition that it leads, as is due after an unclean
+        stop: what the log lost must not be mistaken for what is written in its place. Topics whose deletion was
+        begun are not in the image of brokers: `finish_deletions` is the next step once replicas follow the image.
+        Raises StartError.
+        """
+
+        async def work() -> None:
+            self._broker = registration
+            await self._registration.register(registration)
+            await self._elect()
+            await self._store_changes.watch_all()
+            await load_image(self.store, self.image)
+            if self.is_active:
+                fenced = self.broker_id if new_leader_epochs else None
+                await self.changes.elect_leaders("the controller starts", fenced=fenced)
+
+        await self._events.submit(EventKind.SESSION, "start", work)
+
+    async def rejoin(self) -> None:
+        """Begin a new session after the last one expired: register again, then have the controller elected.
+
+        Raises MetadataStoreError, KafkaError, StartError; call it again then.
+        """
+
+        async def work() -> None:
+            assert self._broker is not None
+            await self.store.renew()
+            await self._registration.register(self._broker)
+            await self._elect()
+            await self._load_again("a new session began")
+
+        await self._events.submit(EventKind.SESSION, "rejoin", work)
+        await self.finish_deletions()
+
+    async def _load_again(self, why: str) -> None:
+        """Bring watches and image up to date, and act as the controller if this broker was elected."""
+        await self._store_changes.watch_all()
+        await reload_image(self.store, self.image)
+        if self.is_active:
+            await self.changes.elect_leaders(why)
+
+    def _on_controller(self, event: WatchEvent) -> None:
+        self._events.post(EventKind.CONTROLLER, "controller changed", self._follow_controller)
+
+    async def _follow_controller(self) -> None:
+        """Follow another controller, or become the controller if there is none."""
+        stat = await self._watched_controller()
+        if stat is None or stat.ephemeral_owner != self.store.session_id:
+            self.context.resign("the controller's node is gone or belongs to another broker")
+        if stat is None and await self._claim():
+            await self._load_again("the controller changed")
+            await self.deletion.resume()
+            await self.deletion.finish(self.deletion.unfinished)
+            return
+        controller = await load_controller(self.store)
+        if controller != (self.image.controller_id, self.image.controller_epoch):
+            self.image.put_controller(*controller)
+            self.image.publish()
+
+    async def _watched_controller(self) -> NodeStat | None:
+        return await self.store.exists(znodes.CONTROLLER, self._on_controller if self.store.is_shared else None)
+
+    async def _elect(self) -> None:
+        """Become the controller unless there is one, and watch its node."""
+        if await self._watched_controller() is None:
+            await self._claim()
+
+    async def _claim(self) -> bool:
+        """Become the controller in a new epoch; return False if another broker was faster, or this one stops."""
+        if self.context.role is ControllerRole.STOPPED:
+            return False
+        epoch, version = await read_node(
+            self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0") + 1, node.stat.version)
+        )
+        claim = znodes.encode_controller(self.broker_id, self.context.now_ms())
+        try:
+            results = await self.store.transaction(
+                [
+                    Create(znodes.CONTROLLER, claim, ephemeral=True),
+                    SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, version),
+                ]
+            )
+        except TransactionError as error:
+            if isinstance(error.cause, NodeExistsError | BadVersionError):
+                return False
+            raise
+        stat = results[1]
+        assert stat is not None
+        assert not isinstance(stat, str)
+        self.context.begin_epoch(epoch, stat.version)
+        return True
+
+    def stop(self) -> None:
+        """Resign and process no further event: the store is about to be closed."""
+        self._events.stop()
+        self.context.stop()
+
+    async def close(self) -> None:
+        """Resign and remove the registration, so that nobody waits for the session to expire."""
+        self.stop()
+        mine: list[Operation] = []
+        try:
+            for path in (znodes.CONTROLLER, znodes.broker_path(self.broker_id)):
+                stat = await self.store.exists(path)
+                if stat is not None and stat.ephemeral_owner == self.store.session_id:
+                    mine.append(Delete(path))
+            await self.store.transaction(mine)
+        except MetadataStoreError as error:
+            logger.warning("could not remove the registration broker=%d: %s", self.broker_id, error)
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._events.drop(KafkaError(ErrorCode.NOT_CONTROLLER, "the session with the metadata store expired"))
+            self.context.resign("the session with the metadata store expired")
+
+    async def reload(self) -> None:
+        """Bring the image up to date: the outcome of a change was unknown, and the store can be read again."""
+
+        async def work() -> None:
+            await self._follow_controller()
+            await self._load_again("the store can be read again")
+
+        await self._events.submit(EventKind.SESSION, "reload", work)
+        await self.finish_deletions()
+
+    # Topics and partitions
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, KafkaError]:
+        """Create topics; return the errors of those that were not created."""
+        errors: dict[str, KafkaError] = {}
+        for batch in split_into_batches(topics, lambda new: len(new.topic.partitions)):
+            errors |= await self.request("create topics", partial(self.changes.create, batch))
+        return errors
+
+    async def add_partitions(self, grown: TopicMetadata, old_count: int) -> None:
+        """Write and publish a topic that has more partitions than before. Raises KafkaError."""
+        await self.request("add partitions", lambda: self.changes.add_partitions(grown, old_count))
+
+    async def put_partitions(self, topics: Sequence[TopicMetadata]) -> None:
+        """Write and publish new leaders and ISRs. Raises KafkaError, MetadataStoreError."""
+        await self._events.submit(EventKind.REPLICAS, "put partitions", lambda: self.changes.put_partitions(topics))
+
+    async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
+        """Note that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112)."""
+        await self._events.submit(EventKind.REPLICAS, "take offline", lambda: self.changes.take_offline(failed))
+
+    async def delete_topics(self, names: Sequence[str]) -> dict[str, KafkaError]:
+        """Delete topics; return the errors of those that remain."""
+        ids = {name: self.image.topics[name].topic_id for name in names if name in self.image.topics}
+        errors: dict[str, KafkaError] = {}
+        for batch in self.deletion.batches(names):
+            errors |= await self.request("delete topics", partial(self.deletion.delete, batch, ids))
+        await self._finish([name for name in names if name not in errors])
+        return errors
+
+    async def finish_deletions(self) -> None:
+        """Finish the deletion of topics that a stop of the controller interrupted."""
+        if self.is_active:
+            await self._events.submit(EventKind.DELETION, "resume deletions", self.deletion.resume)
+            await self._finish(self.deletion.unfinished)
+
+    async def _retry_deletions(self) -> None:
+        await self._finish(self.deletion.unfinished)
+
+    async def _finish(self, names: Sequence[str]) -> None:
+        """Remove deleted topics from the store, each in an event of its own: others come between them."""
+        for name in names:
+            if not await self._events.submit(
+                EventKind.DELETION, "remove a deleted topic", partial(self.deletion.finish, [name])
+            ):
+                break
+
+    # Configurations
+
+    async def put_topic_config(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Write and publish a topic's explicit configuration. Raises KafkaError."""
+        await self.request("put topic configuration", lambda: self.configs.put_topic_config(topic, configs))
+
+    async def put_broker_config(self, broker_id: int | None, configs: Mapping[str, str]) -> None:
+        """Write and publish a broker's dynamic configuration; with None the cluster-wide default. Raises KafkaError."""
+        await self.request("put broker configuration", lambda: self.configs.put_broker_config(broker_id, configs))
+
+    async def write(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        """Write a change of which the image has nothing. Raises as `ControllerContext.write`."""
+        return await self.request("write", lambda: self.context.write(operations))

@@ -1,0 +1,174 @@
+"""The controller's event loop: one queue of events, processed one at a time in the order of their arrival.
+
+An event is a coroutine with a kind and a description. Whoever submits it may wait for its result: an admin request is
+an event whose result becomes the response. While an event waits for the store or pauses, other work of the broker runs,
+but no other event.
+
+An `Executor` drives the loop. `ImmediateExecutor` needs no reactor: every event ends before `submit` returns. It serves
+a broker that starts, and tests.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
+
+from odradek.replication.metadata.store import Waiter, run_now
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Work = Callable[[], Coroutine[Any, Any, T]]
+
+
+class EventKind(Enum):
+    """The cause of an event."""
+
+    SESSION = "session"
+    CONTROLLER = "controller"
+    BROKERS = "brokers"
+    TOPICS = "topics"
+    CONFIGURATION = "configuration"
+    ADMIN_REQUEST = "admin request"
+    REPLICAS = "replicas"
+    DELETION = "deletion"
+
+
+class Executor(Protocol):
+    """Runs the loop's coroutine, and lets it share its thread with other work."""
+
+    def start(self, work: Coroutine[Any, Any, None], /) -> None:
+        """Run a coroutine until it waits; resume it when that for which it waits has happened."""
+
+    def waiter(self) -> Waiter:
+        """Return a new waiter."""
+
+    async def pause(self) -> None:
+        """Let other work run if this iteration of the reactor has done enough."""
+
+
+class ImmediateExecutor:
+    """Runs coroutines that never wait."""
+
+    def start(self, work: Coroutine[Any, Any, None], /) -> None:
+        """Run a coroutine to its end. Raises RuntimeError if it waits."""
+        run_now(work)
+
+    def waiter(self) -> Waiter:
+        """Raise RuntimeError: nothing would resume the caller."""
+        raise RuntimeError("an event was submitted by another event, which would wait for itself")
+
+    async def pause(self) -> None:
+        """Return at once."""
+
+
+class _Event(Generic[T]):
+    """An event and its outcome. `waiter` resumes whoever awaits the outcome; None while nobody does."""
+
+    __slots__ = ("_error", "_result", "description", "is_over", "kind", "waiter", "work")
+
+    def __init__(self, kind: EventKind, description: str, work: Work[T]) -> None:
+        self.kind = kind
+        self.description = description
+        self.work = work
+        self.is_over = False
+        self.waiter: Waiter | None = None
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+
+    def succeed(self, result: T) -> None:
+        self._result.append(result)
+        self._end()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None:
+            waiter.callback(None)
+
+    def outcome(self) -> T:
+        """Return the result of an event that is over, or raise its error."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return self._result[0]
+
+
+class EventLoop:
+    """The queue and its loop. `executor` is replaced once, before clients are let in."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self._queue: deque[_Event[Any]] = deque()
+        self._is_working = False
+        self._is_stopped = False
+
+    async def submit(self, kind: EventKind, description: str, work: Work[T]) -> T:
+        """Process an event after those before it; return its result or raise its error."""
+        event = _Event(kind, description, work)
+        self._append(event)
+        if not event.is_over:
+            event.waiter = self.executor.waiter()
+            await event.waiter
+        return event.outcome()
+
+    def post(self, kind: EventKind, description: str, work: Work[None]) -> None:
+        """Process an event for whose result nobody waits; an error is logged."""
+
+        async def logged() -> None:
+            try:
+                await work()
+            except Exception as error:
+                logger.error("controller event failed kind=%s event=%s error=%r", kind.value, description, error)
+
+        self._append(_Event(kind, description, logged))
+
+    def drop(self, error: Exception) -> None:
+        """Drop the events that wait; their submitters get `error`."""
+        dropped, self._queue = self._queue, deque()
+        if dropped:
+            logger.warning("dropped controller events count=%d: %s", len(dropped), error)
+        for event in dropped:
+            event.fail(error)
+
+    def stop(self) -> None:
+        """Process no further event. Submitters of events that wait, and of later ones, are not resumed."""
+        self._is_stopped = True
+        self._queue.clear()
+
+    def _append(self, event: _Event[Any]) -> None:
+        if self._is_stopped:
+            return
+        self._queue.append(event)
+        if not self._is_working:
+            self._is_working = True
+            self.executor.start(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                # Each event may commit, and so wait for the disk: together they would hold the reactor.
+                await self.executor.pause()
+                if self._queue:
+                    await self._process(self._queue.popleft())
+        finally:
+            self._is_working = False
+
+    async def _process(self, event: _Event[Any]) -> None:
+        logger.debug("controller event kind=%s event=%s", event.kind.value, event.description)
+        try:
+            result = await event.work()
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            event.fail(error)
+        except BaseException as error:
+            event.fail(error)
+            raise
+        else:
+            event.succeed(result)

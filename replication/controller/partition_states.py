@@ -1,0 +1,90 @@
+"""States of partitions, and the election of their leaders.
+
+Elections follow assignment order and keep the order of the ISR.
+"""
+
+import logging
+from collections.abc import Container, Mapping
+from enum import Enum
+from typing import Final
+
+from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionState(Enum):
+    """Whether a partition has a leader. A new one has never had any."""
+
+    NEW = "new"
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+PARTITION_STATE_CHANGES: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
+    PartitionState.NEW: frozenset({PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.ONLINE: frozenset({PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.OFFLINE: frozenset({PartitionState.ONLINE, PartitionState.OFFLINE}),
+}
+
+
+def state_of(partition: PartitionMetadata) -> PartitionState:
+    """Return the state of a partition that exists."""
+    if partition.leader != NO_LEADER:
+        return PartitionState.ONLINE
+    return PartitionState.OFFLINE if partition.isr else PartitionState.NEW
+
+
+def change_state(
+    old: PartitionMetadata, new: PartitionMetadata, topic: str, index: int, why: str
+) -> PartitionMetadata:
+    """Check and log the change of a partition's state; return the new one."""
+    before, after = state_of(old), state_of(new)
+    if after not in PARTITION_STATE_CHANGES[before]:
+        raise AssertionError(f"partition {topic}-{index} cannot change from {before.value} to {after.value}: {why}")
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "partition state topic=%s partition=%d old=%s new=%s leader=%d leader_epoch=%d isr=%s reason=%s",
+            topic,
+            index,
+            before.value,
+            after.value,
+            new.leader,
+            new.leader_epoch,
+            new.isr,
+            why,
+        )
+    return new
+
+
+def new_partition(replicas: tuple[int, ...], live: Container[int], controller_epoch: int) -> PartitionMetadata:
+    """Return a partition's first state: its live replicas are in sync and the first of them leads.
+
+    Without a live replica the partition is offline.
+    """
+    isr = tuple(replica for replica in replicas if replica in live)
+    return PartitionMetadata(isr[0] if isr else NO_LEADER, 0, replicas, isr, controller_epoch)
+
+
+def elect_leader(
+    partition: PartitionMetadata, brokers: Container[int], controller_epoch: int, *, fenced: int | None = None
+) -> PartitionMetadata:
+    """Return the partition with a live leader from its ISR, or without a leader if no member of the ISR is live.
+
+    A live leader stays, unless it is the `fenced` broker: that one begins a new leader epoch if it leads again.
+    """
+    leader, offline = partition.leader, partition.offline
+    if leader in brokers and leader not in offline and leader != fenced:
+        return partition
+    live = [replica for replica in partition.replicas if replica in brokers and replica not in offline]
+    isr = partition.isr or partition.replicas
+    live_isr = tuple(replica for replica in isr if replica in live)
+    leader = next((replica for replica in live if replica in live_isr), NO_LEADER)
+    if leader == NO_LEADER and partition.leader == NO_LEADER:
+        return partition
+    return partition._replace(
+        leader=leader,
+        leader_epoch=partition.leader_epoch + 1,
+        isr=live_isr or isr,
+        controller_epoch=controller_epoch,
+    )

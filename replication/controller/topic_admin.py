@@ -1,0 +1,540 @@
+"""CreateTopics, CreatePartitions and DeleteTopics: validation of requests, in Kafka's order.
+
+Requests and responses are Kafka's; an error of one topic is in that topic's result. Sources: KIP-4, KIP-195,
+KIP-464, KIP-516, KIP-525. Behaviour as of Apache Kafka 4.3's controller.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from odradek.log.config import LogConfig
+from odradek.properties import INT32_MAX, PropertyError, UnknownPropertyError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestCreatePartitionsTopic,
+    CreatePartitionsResponse,
+    CreatePartitionsResponseCreatePartitionsTopicResult,
+)
+from odradek.protocol.messages.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsRequestCreatableTopic,
+    CreateTopicsRequestCreatableTopicConfig,
+    CreateTopicsResponse,
+    CreateTopicsResponseCreatableTopicConfigs,
+    CreateTopicsResponseCreatableTopicResult,
+)
+from odradek.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicsResponseDeletableTopicResult,
+)
+from odradek.protocol.types import ZERO_UUID
+from odradek.replication.controller.assignment import RandomSource, assign_replicas
+from odradek.replication.controller.config_sources import topic_config_source
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.log_capacity import Claim, LogCapacity
+from odradek.replication.controller.partition_states import new_partition
+from odradek.replication.controller.topic_changes import NewTopic, split_into_batches
+from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.topic_names import (
+    CLUSTER_METADATA_TOPIC,
+    GROUP_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    check_topic_name,
+    colliding_topic,
+    is_internal,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+MAX_CONFIG_LENGTH = (1 << 15) - 1
+USE_DEFAULT = -1
+
+_INTERNAL_DEFAULTS = {
+    GROUP_METADATA_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
+    TRANSACTION_STATE_TOPIC: (
+        "transaction.state.log",
+        {"cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false"},
+    ),
+}
+
+
+def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None:
+    """Raise KafkaError INVALID_CONFIG for a topic configuration that is not valid."""
+    if any(len(value) > MAX_CONFIG_LENGTH for value in configs.values()):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"a value may not have more than {MAX_CONFIG_LENGTH} bytes")
+    try:
+        LogConfig(configs, base=defaults).validate()
+    except UnknownPropertyError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {error.name}") from None
+    except PropertyError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+class TopicAdmin:
+    """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies.
+
+    `applied` returns when this broker's replicas have applied what was published. The response is sent then: a client
+    can use what it created at once, on this broker at least.
+
+    `spare_descriptors` returns how many files this broker may open and keep, of which each partition needs one.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        configs: BrokerConfigs,
+        random: RandomSource,
+        applied: Callable[[], Awaitable[None]],
+        spare_descriptors: Callable[[], int] = lambda: INT32_MAX,
+    ) -> None:
+        self._controller = controller
+        self._applied = applied
+        self._capacity = LogCapacity(controller.broker_id, spare_descriptors)
+        self._image = controller.image
+        self._configs = configs
+        self._random = random
+
+    # Create
+
+    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        """Create topics; with `validate_only` only return the results that a creation would have.
+
+        Raises KafkaError NOT_CONTROLLER.
+        """
+        self._controller.check_active()
+        counts = Counter(topic.name for topic in request.topics)
+        single = [
+            topic for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
+        ]
+        outcomes = await self._create(single, request.validate_only)
+        results = []
+        for topic in single:
+            await self._controller.pause()
+            results.append(self._creation_result(topic, outcomes[topic.name]))
+        for name, count in counts.items():
+            if count > 1:
+                results.append(_creation_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+            elif name == CLUSTER_METADATA_TOPIC:
+                text = f"{CLUSTER_METADATA_TOPIC} is not a topic that can be created"
+                results.append(_creation_error(name, ErrorCode.INVALID_REQUEST, text))
+        return CreateTopicsResponse(topics=results)
+
+    async def auto_create(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
+        """Create topics that a client named but did not create, internal ones included; return errors by name."""
+        topics = [self._auto_topic(name) for name in dict.fromkeys(names)]
+        outcomes = await self._create(topics, validate_only=False)
+        for outcome in outcomes.values():
+            if isinstance(outcome, KafkaError) and outcome.code == ErrorCode.POLICY_VIOLATION:
+                logger.warning("a topic that clients need cannot be created: %s", outcome.message)
+        return {name: outcome if isinstance(outcome, KafkaError) else None for name, outcome in outcomes.items()}
+
+    def default_configs(self, name: str) -> dict[str, str]:
+        """Return the explicit configuration with which a topic of that name is created automatically."""
+        return {entry.name: entry.value or "" for entry in self._auto_topic(name).configs}
+
+    def _auto_topic(self, name: str) -> CreateTopicsRequestCreatableTopic:
+        topic = CreateTopicsRequestCreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+        if name not in _INTERNAL_DEFAULTS:
+            return topic
+        prefix, configs = _INTERNAL_DEFAULTS[name]
+        configs = configs | {"segment.bytes": str(self._setting(f"{prefix}.segment.bytes", 100 << 20))}
+        if name == TRANSACTION_STATE_TOPIC:
+            configs["min.insync.replicas"] = str(self._setting(f"{prefix}.min.isr", 1))
+        factor_name = f"{prefix}.replication.factor"
+        factor = self._setting(factor_name, 1)
+        if factor_name not in self._configs.static.explicit:
+            factor = min(factor, max(1, len(self._image.brokers)))
+            if "min.insync.replicas" in configs:
+                configs["min.insync.replicas"] = str(min(int(configs["min.insync.replicas"]), factor))
+        topic.num_partitions = self._setting(f"{prefix}.num.partitions", 50)
+        topic.replication_factor = factor
+        topic.configs = [CreateTopicsRequestCreatableTopicConfig(name=n, value=v) for n, v in configs.items()]
+        return topic
+
+    def _setting(self, name: str, fallback: int) -> int:
+        try:
+            return int(self._configs.current.value(name))
+        except KeyError:
+            return fallback
+
+    async def _create(
+        self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool
+    ) -> dict[str, NewTopic | KafkaError]:
+        """Create topics; return for each its new state, or the error for which it was not created."""
+        outcomes: dict[str, NewTopic | KafkaError] = {}
+        if sum(self._count_partitions(topic) for topic in topics) > MAX_PARTITIONS_PER_REQUEST:
+            error = KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most"
+            )
+            return {topic.name: error for topic in topics}
+        with self._capacity.claims() as claim:
+            # Each batch is an event: other changes come between them.
+            for batch in split_into_batches(topics, self._count_partitions):
+                outcomes |= await self._controller.request(
+                    "create topics", partial(self._create_batch, batch, validate_only, claim)
+                )
+            if not validate_only and any(isinstance(outcome, NewTopic) for outcome in outcomes.values()):
+                await self._applied()
+        return outcomes
+
+    async def _create_batch(
+        self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool, claim: Claim
+    ) -> dict[str, NewTopic | KafkaError]:
+        outcomes: dict[str, NewTopic | KafkaError] = {}
+        for topic in topics:
+            await self._controller.pause()
+            try:
+                planned_topic = outcomes[topic.name] = self._plan(topic)
+                claim(topic.name, planned_topic.topic.partitions)
+            except KafkaError as error:
+                outcomes[topic.name] = error
+        planned = [outcome for outcome in outcomes.values() if isinstance(outcome, NewTopic)]
+        if planned and not validate_only:
+            outcomes.update(await self._controller.changes.create(planned))
+            for name, outcome in outcomes.items():
+                if isinstance(outcome, NewTopic):
+                    logger.info("created topic=%s partitions=%d", name, len(outcome.topic.partitions))
+        return outcomes
+
+    def _count_partitions(self, topic: CreateTopicsRequestCreatableTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        if topic.num_partitions == USE_DEFAULT:
+            return self._setting("num.partitions", 1)
+        return max(0, topic.num_partitions)
+
+    def _plan(self, topic: CreateTopicsRequestCreatableTopic) -> NewTopic:
+        """Return the topic to create. Raises KafkaError, of several errors the one that Kafka reports."""
+        name = topic.name
+        if name in self._image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        check_topic_name(name)
+        other = colliding_topic(name, self._image.topics)
+        if other is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+            )
+        configs = _explicit_configs(topic.configs)
+        check_topic_configs(configs, self._configs.topic_defaults)
+        replicas = self._manual_replicas(topic) if topic.assignments else self._assigned_replicas(topic)
+        partitions = self._new_partitions(replicas)
+        return NewTopic(TopicMetadata(name, self._new_topic_id(), partitions), configs)
+
+    def _new_partitions(self, replicas: Sequence[tuple[int, ...]]) -> tuple[PartitionMetadata, ...]:
+        """Return the first states of partitions; those with the same replicas share one object."""
+        live, epoch = self._image.brokers, self._controller.epoch
+        states = {brokers: new_partition(brokers, live, epoch) for brokers in set(replicas)}
+        return tuple([states[brokers] for brokers in replicas])
+
+    def _new_topic_id(self) -> bytes:
+        while True:
+            topic_id = random_topic_id(self._random)
+            if topic_id not in self._image.topics_by_id:
+                return topic_id
+
+    def _manual_replicas(self, topic: CreateTopicsRequestCreatableTopic) -> list[tuple[int, ...]]:
+        if topic.replication_factor != USE_DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "with a manual assignment the replication factor must be given as -1"
+            )
+        if topic.num_partitions != USE_DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "with a manual assignment the number of partitions must be given as -1"
+            )
+        replicas: dict[int, tuple[int, ...]] = {}
+        factor: int | None = None
+        for assignment in topic.assignments:
+            if assignment.partition_index in replicas:
+                raise _bad_assignment(f"partition {assignment.partition_index} is assigned more than once")
+            self._check_replicas(assignment.broker_ids, factor)
+            factor = len(assignment.broker_ids)
+            replicas[assignment.partition_index] = tuple(assignment.broker_ids)
+        if sorted(replicas) != list(range(len(replicas))):
+            raise _bad_assignment("partitions must be numbered from 0 without a gap")
+        return [replicas[index] for index in range(len(replicas))]
+
+    def _check_replicas(self, brokers: Sequence[int], factor: int | None) -> None:
+        if not brokers:
+            raise _bad_assignment("a partition is assigned to no broker")
+        previous = None
+        for broker in sorted(brokers):
+            if broker not in self._image.brokers:
+                raise _bad_assignment(f"broker {broker} is assigned to, but not registered")
+            if broker == previous:
+                raise _bad_assignment(f"broker {broker} is assigned to the same partition more than once")
+            previous = broker
+        if factor is not None and len(brokers) != factor:
+            raise _bad_assignment(f"a partition has {len(brokers)} replicas, others have {factor}")
+
+    def _assigned_replicas(self, topic: CreateTopicsRequestCreatableTopic) -> list[tuple[int, ...]]:
+        factor, count = topic.replication_factor, topic.num_partitions
+        if factor < USE_DEFAULT or factor == 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be positive, or -1 for the default"
+            )
+        if count < USE_DEFAULT or count == 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, "the number of partitions must be positive, or -1 for the default"
+            )
+        if factor == USE_DEFAULT:
+            factor = self._setting("default.replication.factor", 1)
+        if count == USE_DEFAULT:
+            count = self._setting("num.partitions", 1)
+        brokers = sorted(self._image.brokers)
+        if not brokers:
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is registered")
+        start = self._random.randrange(len(brokers))
+        shift = self._random.randrange(len(brokers))
+        return assign_replicas(brokers, count, factor, start=start, shift=shift)
+
+    def _creation_result(
+        self, topic: CreateTopicsRequestCreatableTopic, outcome: NewTopic | KafkaError
+    ) -> CreateTopicsResponseCreatableTopicResult:
+        if isinstance(outcome, KafkaError):
+            return _creation_error(topic.name, outcome.code, outcome.message)
+        partitions = outcome.topic.partitions
+        return CreateTopicsResponseCreatableTopicResult(
+            name=topic.name,
+            topic_id=outcome.topic.topic_id,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            num_partitions=len(partitions),
+            replication_factor=len(partitions[0].replicas),
+            configs=self._configs_in_force(outcome.configs),
+        )
+
+    def _configs_in_force(self, explicit: Mapping[str, str]) -> list[CreateTopicsResponseCreatableTopicConfigs]:
+        config = LogConfig(explicit, base=self._configs.topic_defaults)
+        return [
+            CreateTopicsResponseCreatableTopicConfigs(
+                name=name,
+                value=None if prop.sensitive else config.text(name),
+                read_only=False,
+                config_source=topic_config_source(prop, explicit, self._configs),
+                is_sensitive=prop.sensitive,
+            )
+            for name, prop in sorted(LogConfig.declared().items())
+            if not prop.internal
+        ]
+
+    # Grow
+
+    async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        """Add partitions to topics. Raises KafkaError NOT_CONTROLLER."""
+        with self._capacity.claims() as claim:
+            return await self._create_partitions(request, claim)
+
+    async def _create_partitions(self, request: CreatePartitionsRequest, claim: Claim) -> CreatePartitionsResponse:
+        self._controller.check_active()
+        counts = Counter(topic.name for topic in request.topics)
+        results = [
+            _growth_result(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+            for name, count in counts.items()
+            if count > 1
+        ]
+        for topic in request.topics:
+            await self._controller.pause()
+            if counts[topic.name] > 1:
+                continue
+            error = None
+            try:
+                await self._controller.request(
+                    "add partitions", partial(self._grow, topic, request.validate_only, claim)
+                )
+            except KafkaError as raised:
+                error = raised
+            results.append(_growth_result(topic.name, error))
+        await self._applied()
+        return CreatePartitionsResponse(results=results)
+
+    async def _grow(
+        self, topic: CreatePartitionsRequestCreatePartitionsTopic, validate_only: bool, claim: Claim
+    ) -> None:
+        grown, old_count = self._plan_growth(topic)
+        claim(topic.name, grown.partitions[old_count:])
+        if not validate_only:
+            await self._controller.changes.add_partitions(grown, old_count)
+            logger.info("added partitions topic=%s partitions=%d", topic.name, len(grown.partitions))
+
+    def _plan_growth(self, topic: CreatePartitionsRequestCreatePartitionsTopic) -> tuple[TopicMetadata, int]:
+        current = self._image.topics.get(topic.name)
+        if current is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        old_count = len(current.partitions)
+        if topic.count == old_count:
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {old_count} partition(s).")
+        if topic.count < old_count:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {topic.name} has {old_count} partitions already, {topic.count} would not be more",
+            )
+        if is_internal(topic.name):
+            # The coordinator's partition is the key's hash modulo the count: with another count no state is found.
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{topic.name} keeps its {old_count} partitions: with another number of them the committed offsets "
+                "or transactions that it holds would not be found again",
+            )
+        added = topic.count - old_count
+        factor = len(current.partitions[0].replicas)
+        if topic.assignments is not None:
+            if len(topic.assignments) != added:
+                raise _bad_assignment(f"{added} partitions are to be added, {len(topic.assignments)} are assigned")
+            replicas = [tuple(assignment.broker_ids) for assignment in topic.assignments]
+            for brokers in replicas:
+                self._check_replicas(brokers, factor)
+        else:
+            if added > MAX_PARTITIONS_PER_REQUEST:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most",
+                )
+            replicas = self._further_replicas(current, added, factor)
+        partitions = self._new_partitions(replicas)
+        return current._replace(partitions=current.partitions + partitions), old_count
+
+    def _further_replicas(self, topic: TopicMetadata, added: int, factor: int) -> list[tuple[int, ...]]:
+        brokers = sorted(self._image.brokers)
+        first = topic.partitions[0].replicas[0]
+        start = brokers.index(first) if first in brokers else 0
+        return assign_replicas(
+            brokers, added, factor, start=start, shift=start, first_partition=len(topic.partitions)
+        )
+
+    # Delete
+
+    async def delete_topics(self, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
+        """Delete topics by name or id; the results are in random order, as Kafka's are.
+
+        Raises KafkaError NOT_CONTROLLER, TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3).
+        """
+        self._controller.check_active()
+        if not self._is_deletion_enabled():
+            code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+            raise KafkaError(code, "topic deletion is switched off (delete.topic.enable)")
+        results: list[DeleteTopicsResponseDeletableTopicResult] = []
+        names, ids = self._requested(request, results)
+        found: dict[bytes, TopicMetadata] = {}
+        for topic_id in ids:
+            await self._controller.pause()
+            topic = self._image.topics_by_id.get(topic_id)
+            if topic is None:
+                results.append(_deletion_result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
+            else:
+                found[topic_id] = topic
+        twice: set[bytes] = set()
+        for name in names:
+            await self._controller.pause()
+            topic = self._image.topics.get(name)
+            if topic is None:
+                results.append(_deletion_result(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            elif topic.topic_id in found or topic.topic_id in twice:
+                twice.add(topic.topic_id)
+                found.pop(topic.topic_id, None)
+                text = "The topic is given by its name and by its id."
+                results.append(_deletion_result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
+            else:
+                found[topic.topic_id] = topic
+        for topic in list(found.values()):
+            present = self._image.topics.get(topic.name)
+            if present is None or present.topic_id != topic.topic_id:
+                # Another request has deleted it during a pause; there may be a new one of that name.
+                del found[topic.topic_id]
+                results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        errors = await self._controller.delete_topics([topic.name for topic in found.values()])
+        await self._applied()
+        for topic in found.values():
+            error = errors.get(topic.name)
+            if error is None:
+                logger.info("deleted topic=%s", topic.name)
+                results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.NONE))
+            else:
+                results.append(_deletion_result(topic.name, topic.topic_id, error.code, error.message))
+        shuffled: list[Any] = results
+        self._random.shuffle(shuffled)
+        return DeleteTopicsResponse(responses=results)
+
+    def _is_deletion_enabled(self) -> bool:
+        try:
+            return bool(self._configs.current.value("delete.topic.enable"))
+        except KeyError:
+            return True
+
+    @staticmethod
+    def _requested(
+        request: DeleteTopicsRequest, results: list[DeleteTopicsResponseDeletableTopicResult]
+    ) -> tuple[list[str], list[bytes]]:
+        """Return the names and the ids that the request has once; errors of the others go to `results`."""
+        names = Counter(request.topic_names)
+        ids: Counter[bytes] = Counter()
+        for topic in request.topics:
+            if topic.name is not None and topic.topic_id != ZERO_UUID:
+                text = "A topic is given either by its name or by its id."
+                results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
+            elif topic.name is not None:
+                names[topic.name] += 1
+            elif topic.topic_id != ZERO_UUID:
+                ids[topic.topic_id] += 1
+            else:
+                text = "Neither a name nor an id is given."
+                results.append(_deletion_result(None, ZERO_UUID, ErrorCode.INVALID_REQUEST, text))
+        for name, count in names.items():
+            if count > 1:
+                text = "Duplicate topic name."
+                results.append(_deletion_result(name, ZERO_UUID, ErrorCode.INVALID_REQUEST, text))
+        for topic_id, count in ids.items():
+            if count > 1:
+                results.append(
+                    _deletion_result(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+                )
+        return [n for n, count in names.items() if count == 1], [i for i, count in ids.items() if count == 1]
+
+
+def _explicit_configs(entries: Iterable[CreateTopicsRequestCreatableTopicConfig]) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    nulls = []
+    for entry in entries:
+        if entry.value is None:
+            nulls.append(entry.name)
+        else:
+            configs[entry.name] = entry.value
+    if nulls:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {', '.join(nulls)}"
+        )
+    return configs
+
+
+def _bad_assignment(text: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+
+
+def _creation_error(
+    name: str, code: ErrorCode, message: str | None
+) -> CreateTopicsResponseCreatableTopicResult:
+    return CreateTopicsResponseCreatableTopicResult(
+        name=name, error_code=code, error_message=message, configs=[]
+    )
+
+
+def _growth_result(
+    name: str, error: KafkaError | None
+) -> CreatePartitionsResponseCreatePartitionsTopicResult:
+    code, text = (ErrorCode.NONE, None) if error is None else (error.code, error.message)
+    return CreatePartitionsResponseCreatePartitionsTopicResult(name=name, error_code=code, error_message=text)
+
+
+def _deletion_result(
+    name: str | None, topic_id: bytes, code: ErrorCode, text: str | None = None
+) -> DeleteTopicsResponseDeletableTopicResult:
+    return DeleteTopicsResponseDeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=code, error_message=text
+    )

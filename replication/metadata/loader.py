@@ -1,0 +1,115 @@
+"""Loads the metadata image from the store."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from odradek.protocol.types import ZERO_UUID
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import (
+    NO_CONTROLLER,
+    NO_LEADER,
+    BrokerMetadata,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from odradek.replication.metadata.store import MetadataStore, Node, NoNodeError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def load_image(store: MetadataStore, image: ClusterMetadata) -> None:
+    """Load the content of the store into `image`, and publish it once. The image must be empty.
+
+    Raises StoreDamagedError.
+    """
+    image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
+    image.put_controller(*await load_controller(store))
+    for name in await _children(store, znodes.BROKER_IDS):
+        image.put_broker(await load_broker(store, name))
+    for name in await _children(store, znodes.TOPICS):
+        image.put_topic(await load_topic(store, name))
+    for name in await _children(store, znodes.TOPIC_CONFIGS):
+        topic = znodes.topic_of_config(name)
+        configs = await load_config(store, f"{znodes.TOPIC_CONFIGS}/{name}")
+        if topic in image.topics and configs:
+            image.put_topic_config(topic, configs)
+    for name in await _children(store, znodes.BROKER_CONFIGS):
+        configs = await load_config(store, f"{znodes.BROKER_CONFIGS}/{name}")
+        if configs:
+            image.put_broker_config(znodes.broker_of_config(name), configs)
+    image.publish()
+
+
+async def load_topic(store: MetadataStore, name: str) -> TopicMetadata:
+    """Return a topic as the store has it; a partition that has no state yet has no leader.
+
+    Raises NoNodeError, StoreDamagedError.
+    """
+    topic = await read_node(store, znodes.topic_path(name), lambda node: znodes.decode_topic(node.data))
+    partitions = []
+    for index in range(len(topic.replicas)):
+        try:
+            decode = partial(_decode_state, topic, index)
+            state = await read_node(store, znodes.state_path(name, index), decode)
+        except NoNodeError:
+            state = PartitionMetadata(NO_LEADER, 0, topic.replicas[index], ())
+        partitions.append(state)
+    return TopicMetadata(name, topic.topic_id or ZERO_UUID, tuple(partitions))
+
+
+async def _children(store: MetadataStore, path: str) -> list[str]:
+    try:
+        return await store.get_children(path)
+    except NoNodeError:
+        return []
+
+
+def _decode_state(topic: znodes.TopicAssignment, index: int, node: Node) -> PartitionMetadata:
+    return znodes.decode_state(node.data, node.stat.version, topic, index)
+
+
+async def read_node(store: MetadataStore, path: str, decode: Callable[[Node], T]) -> T:
+    """Return a node, decoded by `decode`. Raises NoNodeError, StoreDamagedError."""
+    node = await store.get(path)
+    try:
+        return decode(node)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise store.damaged(f"its node {path} cannot be decoded: {error!r}") from error
+
+
+async def load_broker(store: MetadataStore, name: str) -> BrokerMetadata:
+    """Return a registered broker. Raises NoNodeError, StoreDamagedError."""
+    return await read_node(
+        store,
+        f"{znodes.BROKER_IDS}/{name}",
+        lambda node: znodes.decode_broker(int(name), node.data, node.stat.created_id),
+    )
+
+
+async def load_config(store: MetadataStore, path: str) -> dict[str, str]:
+    """Return the configuration in a node. Raises NoNodeError, StoreDamagedError."""
+    return await read_node(store, path, lambda node: znodes.decode_config(node.data))
+
+
+async def load_controller(store: MetadataStore) -> tuple[int, int]:
+    """Return the controller's broker id, NO_CONTROLLER without one, and its epoch. Raises StoreDamagedError."""
+    return await _controller(store), await _controller_epoch(store)
+
+
+async def _controller(store: MetadataStore) -> int:
+    try:
+        return await read_node(store, znodes.CONTROLLER, lambda node: znodes.decode_controller(node.data))
+    except NoNodeError:
+        return NO_CONTROLLER
+
+
+async def _controller_epoch(store: MetadataStore) -> int:
+    try:
+        return await read_node(store, znodes.CONTROLLER_EPOCH, lambda node: int(node.data or b"0"))
+    except NoNodeError:
+        return 0

@@ -1,0 +1,106 @@
+"""A metadata store in memory: for tests and for simulated clusters, whose brokers share one tree."""
+
+from collections.abc import Callable
+
+from odradek.replication.metadata.store import SessionEvent
+from odradek.replication.metadata.znode_store import NodeTable, Watches, Znode, ZnodeStore, parent_of
+
+
+class MemoryNodeTable(NodeTable):
+    """Nodes in a dictionary; a transaction keeps what it replaced, so that it can be rolled back."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Znode] = {"/": Znode(None, 0, 0, 0, 0)}
+        self._names: dict[str, set[str]] = {"/": set()}
+        self._replaced: dict[str, Znode | None] = {}
+        self._last_transaction_id = 0
+
+    def load(self, path: str) -> Znode | None:
+        record = self._records.get(path)
+        return None if record is None else record.copy()
+
+    def children(self, path: str) -> list[str]:
+        return sorted(self._names.get(path, ()))
+
+    def ephemerals(self, session_id: int | None) -> list[str]:
+        paths = [
+            path
+            for path, record in self._records.items()
+            if record.ephemeral_owner and session_id in (None, record.ephemeral_owner)
+        ]
+        return sorted(paths, reverse=True)
+
+    def begin(self) -> int:
+        self._replaced = {}
+        return self._last_transaction_id + 1
+
+    def put(self, path: str, record: Znode) -> None:
+        self._replaced.setdefault(path, self._records.get(path))
+        self._restore(path, record)
+
+    def remove(self, path: str) -> None:
+        self._replaced.setdefault(path, self._records.get(path))
+        self._restore(path, None)
+
+    def _restore(self, path: str, record: Znode | None) -> None:
+        name = path.rpartition("/")[2]
+        if record is None:
+            del self._records[path]
+            self._names[parent_of(path)].discard(name)
+            del self._names[path]
+            return
+        if path not in self._records and path != "/":
+            self._names.setdefault(parent_of(path), set()).add(name)
+            self._names.setdefault(path, set())
+        self._records[path] = record
+
+    def commit(self) -> None:
+        self._last_transaction_id += 1
+        self._replaced = {}
+
+    def roll_back(self) -> None:
+        for path, record in reversed(self._replaced.items()):
+            if record is not None or path in self._records:
+                self._restore(path, record)
+        self._replaced = {}
+
+
+class MemoryMetadataServer:
+    """A tree that several sessions share; `expire` ends a session as a silent client's would end."""
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self._table = MemoryNodeTable()
+        self._watches = Watches()
+        self._now_ms = now_ms
+        self._last_session_id = 0
+
+    def connect(self) -> "MemoryMetadataStore":
+        """Return a store object with a new session."""
+        return MemoryMetadataStore(self, self.new_session_id())
+
+    def new_session_id(self) -> int:
+        """Return the id of a session that begins now."""
+        self._last_session_id += 1
+        return self._last_session_id
+
+    def expire(self, store: "MemoryMetadataStore") -> None:
+        """Ends a session against its client's will; its listeners are told."""
+        store.end_session(event=SessionEvent.EXPIRED)
+
+    @property
+    def parts(self) -> tuple[NodeTable, Watches, Callable[[], int]]:
+        return self._table, self._watches, self._now_ms
+
+
+class MemoryMetadataStore(ZnodeStore):
+    """A session with a tree in memory; without a server it has a tree of its own."""
+
+    def __init__(self, server: MemoryMetadataServer | None = None, session_id: int = 1) -> None:
+        self._server = server or MemoryMetadataServer()
+        table, watches, now_ms = self._server.parts
+        super().__init__(table, watches, session_id, now_ms)
+
+    async def renew(self) -> None:
+        if self._is_over:
+            self.session_id = self._server.new_session_id()
+            self._is_over = False

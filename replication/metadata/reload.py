@@ -1,0 +1,58 @@
+"""Bringing a metadata image up to date with the store, after a change whose outcome was not known."""
+
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.store import MetadataStore
+
+
+async def reload_image(store: MetadataStore, image: ClusterMetadata) -> None:
+    """Make the image's controller, brokers, topics and configurations those of the store, and publish what differs.
+
+    Which replicas are offline is kept, since the store does not have it. A topic that is marked for deletion is not in
+    the image, although its nodes are still there. Raises MetadataStoreError, with the image as it was.
+    """
+    stored = ClusterMetadata()
+    await load_image(store, stored)
+    image.cluster_id = stored.cluster_id
+    if (stored.controller_id, stored.controller_epoch) != (image.controller_id, image.controller_epoch):
+        image.put_controller(stored.controller_id, stored.controller_epoch)
+    for broker_id in image.brokers.keys() - stored.brokers.keys():
+        image.remove_broker(broker_id)
+    for broker in stored.brokers.values():
+        if image.brokers.get(broker.broker_id) != broker:
+            image.put_broker(broker)
+    deleted = set(await store.get_children(znodes.DELETE_TOPICS))
+    for name in [name for name in image.topics if name not in stored.topics or name in deleted]:
+        image.remove_topic(name)
+    for name, topic in stored.topics.items():
+        if name in deleted:
+            continue
+        current = image.topics.get(name)
+        merged = topic if current is None or current.topic_id != topic.topic_id else _merged(current, topic)
+        if merged != current:
+            image.put_topic(merged)
+        configs = stored.topic_configs.get(name, {})
+        if configs != image.topic_configs.get(name, {}):
+            image.put_topic_config(name, configs)
+    for key in stored.broker_configs.keys() | image.broker_configs.keys():
+        settings = stored.broker_configs.get(key, {})
+        if settings != image.broker_configs.get(key, {}):
+            image.put_broker_config(key, settings)
+    image.publish()
+
+
+def _merged(current: TopicMetadata, stored: TopicMetadata) -> TopicMetadata:
+    known = current.partitions
+    partitions = (
+        _with_offline(known[index], partition) if index < len(known) else partition
+        for index, partition in enumerate(stored.partitions)
+    )
+    return stored._replace(partitions=tuple(partitions))
+
+
+def _with_offline(current: PartitionMetadata, stored: PartitionMetadata) -> PartitionMetadata:
+    if current.partition_epoch == stored.partition_epoch:
+        return current
+    leader = NO_LEADER if stored.leader in current.offline else stored.leader
+    return stored._replace(leader=leader, offline=current.offline)

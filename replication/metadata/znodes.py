@@ -1,0 +1,251 @@
+"""Kafka 3.9's layout of the metadata store: paths, and the JSON in the nodes.
+
+Only what this package writes. Names in paths are percent-encoded where Kafka encodes them; numbers that Kafka writes
+as strings are strings here too. Decoders raise ValueError or KeyError for data that is not in the layout.
+"""
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from odradek.replication.metadata.image import BrokerMetadata, Endpoint, PartitionMetadata
+
+CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+DELETE_TOPICS = "/admin/delete_topics"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+CONFIG_CHANGES = "/config/changes"
+ADOPTION = "/odradek_adoption"
+"""Odradek's own: exists from the creation of a store until it has all topics of the log directories."""
+DEFAULT_ENTITY = "<default>"
+
+PERSISTENT_PATHS = (
+    BROKER_IDS,
+    TOPICS,
+    DELETE_TOPICS,
+    TOPIC_CONFIGS,
+    BROKER_CONFIGS,
+    CONFIG_CHANGES,
+    "/cluster",
+)
+
+
+def encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode(data: bytes | None) -> dict[str, Any]:
+    value = json.loads(data or b"")
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object: {data!r}")
+    return value
+
+
+def uuid_text(uuid: bytes) -> str:
+    """A UUID as Kafka prints it: base64url without padding, 22 characters."""
+    return urlsafe_b64encode(uuid).rstrip(b"=").decode()
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The sixteen bytes of a printed UUID. Raises ValueError."""
+    uuid = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(uuid) != 16:
+        raise ValueError(f"not a UUID: {text!r}")
+    return uuid
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def state_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def deletion_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{quote(topic, safe='')}"
+
+
+def broker_config_path(broker_id: int | None) -> str:
+    return f"{BROKER_CONFIGS}/{DEFAULT_ENTITY if broker_id is None else broker_id}"
+
+
+def topic_of_config(node_name: str) -> str:
+    return unquote(node_name)
+
+
+def broker_of_config(node_name: str) -> int | None:
+    return None if node_name == DEFAULT_ENTITY else int(node_name)
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes | None) -> str:
+    return str(decode(data)["id"])
+
+
+def encode_controller(broker_id: int, now_ms: int) -> bytes:
+    return encode({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+
+
+def decode_controller(data: bytes | None) -> int:
+    return int(decode(data)["brokerid"])
+
+
+def encode_broker(broker: BrokerMetadata, now_ms: int) -> bytes:
+    plaintext = next((e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"), None)
+    value: dict[str, Any] = {
+        "features": {},
+        "listener_security_protocol_map": {e.listener: e.security_protocol for e in broker.endpoints},
+        "endpoints": [_endpoint_text(e) for e in broker.endpoints],
+        "jmx_port": -1,
+        "port": plaintext.port if plaintext else -1,
+        "host": plaintext.host if plaintext else None,
+        "version": 5,
+        "timestamp": str(now_ms),
+    }
+    if broker.rack is not None:
+        value["rack"] = broker.rack
+    return encode(value)
+
+
+def decode_broker(broker_id: int, data: bytes | None, epoch: int) -> BrokerMetadata:
+    value = decode(data)
+    protocols = value.get("listener_security_protocol_map", {})
+    endpoints = tuple(_parse_endpoint(text, protocols) for text in value["endpoints"])
+    return BrokerMetadata(broker_id, endpoints, value.get("rack"), epoch)
+
+
+def _endpoint_text(endpoint: Endpoint) -> str:
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{endpoint.listener}://{host}:{endpoint.port}"
+
+
+def _parse_endpoint(text: str, protocols: dict[str, str]) -> Endpoint:
+    listener, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return Endpoint(listener, protocols.get(listener, listener), host, int(port))
+
+
+class TopicAssignment(NamedTuple):
+    """The content of a topic's node: its id (None in old layouts) and the replicas of each partition."""
+
+    topic_id: bytes | None
+    replicas: dict[int, tuple[int, ...]]
+    adding: dict[int, tuple[int, ...]]
+    removing: dict[int, tuple[int, ...]]
+
+
+def encode_topic(topic_id: bytes, partitions: tuple[PartitionMetadata, ...]) -> bytes:
+    return encode(
+        {
+            "partitions": {str(i): list(p.replicas) for i, p in enumerate(partitions)},
+            "topic_id": uuid_text(topic_id),
+            "adding_replicas": {str(i): list(p.adding) for i, p in enumerate(partitions) if p.adding},
+            "removing_replicas": {str(i): list(p.removing) for i, p in enumerate(partitions) if p.removing},
+            "version": 3,
+        }
+    )
+
+
+def decode_topic(data: bytes | None) -> TopicAssignment:
+    value = decode(data)
+    text = value.get("topic_id")
+    return TopicAssignment(
+        uuid_bytes(text) if text else None,
+        _by_partition(value["partitions"]),
+        _by_partition(value.get("adding_replicas", {})),
+        _by_partition(value.get("removing_replicas", {})),
+    )
+
+
+def _by_partition(value: dict[str, list[int]]) -> dict[int, tuple[int, ...]]:
+    return {int(partition): tuple(replicas) for partition, replicas in value.items()}
+
+
+def encode_state(partition: PartitionMetadata) -> bytes:
+    """The content of a partition's state. Most partitions of a topic have the same."""
+    return _encode_state(
+        partition.controller_epoch,
+        partition.leader,
+        partition.leader_epoch,
+        partition.isr,
+        partition.leader_recovery_state,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _encode_state(
+    controller_epoch: int, leader: int, leader_epoch: int, isr: tuple[int, ...], leader_recovery_state: int
+) -> bytes:
+    value: dict[str, Any] = {
+        "controller_epoch": controller_epoch,
+        "leader": leader,
+        "version": 1,
+        "leader_epoch": leader_epoch,
+        "isr": list(isr),
+    }
+    if leader_recovery_state:
+        value["leader_recovery_state"] = leader_recovery_state
+    return encode(value)
+
+
+def decode_state(
+    data: bytes | None, version: int, topic: TopicAssignment, partition: int
+) -> PartitionMetadata:
+    """A partition's metadata of its state node (with the node's version) and its topic's node."""
+    value = decode(data)
+    return PartitionMetadata(
+        leader=int(value["leader"]),
+        leader_epoch=int(value["leader_epoch"]),
+        replicas=topic.replicas[partition],
+        isr=tuple(value["isr"]),
+        controller_epoch=int(value["controller_epoch"]),
+        partition_epoch=version,
+        leader_recovery_state=int(value.get("leader_recovery_state", 0)),
+        adding=topic.adding.get(partition, ()),
+        removing=topic.removing.get(partition, ()),
+    )
+
+
+def encode_config(configs: dict[str, str]) -> bytes:
+    return encode({"version": 1, "config": configs})
+
+
+def decode_config(data: bytes | None) -> dict[str, str]:
+    return {str(name): str(value) for name, value in decode(data).get("config", {}).items()}
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    return encode({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(data: bytes | None) -> str:
+    """Return the entity path, such as `topics/t`."""
+    return str(decode(data)["entity_path"])

@@ -1,0 +1,219 @@
+"""Adoption: a new metadata store for topics that lie in the log directories already.
+
+The directories were written by Apache Kafka, or by Odradek and their store was lost. With Apache Kafka's metadata log
+(`kraft_metadata`) topics, ids, partitions and configurations are the ones in it. Without, a topic's name and partitions
+are those of its directories and its id is that in `partition.metadata`.
+
+No record is deleted because a configuration is unknown: retention and compaction of a topic begin only if they were
+configured for it, and are suspended by its own configuration otherwise.
+
+The store notes an adoption from its first transaction on until all topics are in it, so that a start after a crash
+continues it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from odradek.log.config import LogConfig
+from odradek.log.storage.found_directories import FoundLog, shown
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.registration import StartError
+from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.kraft_metadata import KraftMetadata, KraftTopic
+from odradek.replication.metadata.store import Delete, MetadataStore
+from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
+
+logger = logging.getLogger(__name__)
+
+SUSPENDED: Final = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+"""The configuration of a topic that keeps every record."""
+
+_NEVER_LED = -1
+
+
+async def is_in_progress(store: MetadataStore) -> bool:
+    """Return whether an adoption into this store was begun and is not complete."""
+    return await store.exists(znodes.ADOPTION) is not None
+
+
+class Adoption:
+    """One adoption. `kraft` is Apache Kafka's metadata, None if there is none."""
+
+    def __init__(
+        self, controller: Controller, kraft: KraftMetadata | None, broker_properties: Mapping[str, str]
+    ) -> None:
+        self.kraft = kraft
+        self._controller = controller
+        self._broker_values = dict(broker_properties)
+        if kraft is not None:
+            for broker_id in (None, controller.broker_id):
+                self._broker_values.update(kraft.broker_configs.get(broker_id, {}))
+
+    def complete(self, image: ClusterMetadata) -> None:
+        """Add to an image what Apache Kafka's metadata has of this broker, so that logs are loaded with it."""
+        if self.kraft is None:
+            return
+        for topic in self._kraft_topics():
+            if topic.name not in image.topics:
+                image.put_topic(self._planned(topic.name, topic.topic_id, topic.partition_count, {}))
+                image.put_topic_config(topic.name, self.kraft.topic_configs.get(topic.name, {}))
+        for broker_id, configs in self._kraft_broker_configs().items():
+            image.put_broker_config(broker_id, configs)
+        image.publish()
+
+    def _kraft_topics(self) -> list[KraftTopic]:
+        topics = () if self.kraft is None else self.kraft.topics.values()
+        return [topic for topic in topics if topic.has_replica_on(self._controller.broker_id)]
+
+    def _kraft_broker_configs(self) -> dict[int | None, dict[str, str]]:
+        configs = {} if self.kraft is None else self.kraft.broker_configs
+        return {key: configs[key] for key in (None, self._controller.broker_id) if key in configs}
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """Return whether a partition of the completed image is this broker's: by the metadata, or by being found."""
+        known = None if self.kraft is None else self.kraft.topics.get(topic)
+        if known is None:
+            return True
+        found = known.partitions.get(partition)
+        return found is not None and self._controller.broker_id in found.replicas
+
+    async def adopt(
+        self,
+        found: Sequence[FoundLog],
+        new_topic_id: Callable[[], bytes],
+        internal_configs: Callable[[str], dict[str, str]],
+    ) -> None:
+        """Create the topics that the store lacks; partitions without a directory are created empty.
+
+        `internal_configs` gives the configuration of Kafka's own topics, and an empty one for any other topic.
+        Raises StartError if a topic cannot be adopted: those before it are in the store, and the next start continues.
+        """
+        controller = self._controller
+        for broker_id, configs in self._kraft_broker_configs().items():
+            if controller.image.broker_configs.get(broker_id) != configs:
+                await controller.put_broker_config(broker_id, configs)
+        topics = []
+        suspended = []
+        for topic in self._topics(found, new_topic_id):
+            if topic.name in controller.image.topics:
+                continue
+            configs, is_suspended = self._configs(topic.name, internal_configs(topic.name))
+            topics.append(NewTopic(topic, configs))
+            if is_suspended:
+                suspended.append(topic.name)
+        refused = await controller.create_topics(topics)
+        for name, reason in refused.items():
+            raise StartError(f"topic {name}, found in log.dirs, cannot be adopted: {reason.message}; start again")
+        names = sorted(new.topic.name for new in topics)
+        logger.info("adopted topics found in log.dirs count=%d: %s", len(names), shown(names))
+        if suspended:
+            logger.warning(
+                "retention and compaction of adopted topics are suspended, since what was configured for them is "
+                "unknown count=%d: %s; set retention.ms, retention.bytes and cleanup.policy of each topic, or delete "
+                "these configurations to have the broker's defaults",
+                len(suspended),
+                shown(sorted(suspended)),
+            )
+
+    async def finish(self) -> None:
+        """Note in the store that it is complete."""
+        await self._controller.write([Delete(znodes.ADOPTION)])
+
+    def _topics(self, found: Sequence[FoundLog], new_topic_id: Callable[[], bytes]) -> list[TopicMetadata]:
+        by_topic: dict[str, list[FoundLog]] = {}
+        for log in sorted(found, key=lambda log: (log.topic, log.partition)):
+            by_topic.setdefault(log.topic, []).append(log)
+        if self.kraft is not None:
+            self._report_missing(by_topic)
+            return [
+                self._planned(topic.name, topic.topic_id, topic.partition_count, _epochs(by_topic.get(topic.name, ())))
+                for topic in self._kraft_topics()
+            ]
+        names_by_id: dict[bytes, str] = {}
+        topics = []
+        for name, logs in by_topic.items():
+            topic_id = next((log.topic_id for log in logs if log.topic_id is not None), None) or new_topic_id()
+            other = names_by_id.setdefault(topic_id, name)
+            if other != name:
+                raise StartError(
+                    f"directories of topics {other} and {name} have the same topic id, so one of them is a copy; "
+                    "move the copy out of log.dirs"
+                )
+            epochs = _coordinator_epochs(logs, found) if name == TRANSACTION_STATE_TOPIC else _epochs(logs)
+            topics.append(self._planned(name, topic_id, logs[-1].partition + 1, epochs))
+        return topics
+
+    def _report_missing(self, found: Mapping[str, Sequence[FoundLog]]) -> None:
+        missing = []
+        for topic in self._kraft_topics():
+            here = {log.partition for log in found.get(topic.name, ())}
+            missing += [
+                f"{topic.name}-{index}"
+                for index in sorted(topic.partitions)
+                if index not in here and self.has_partition(topic.name, index)
+            ]
+        if missing:
+            logger.warning("partitions without a directory begin empty count=%d: %s", len(missing), shown(missing))
+
+    def _planned(self, name: str, topic_id: bytes, partition_count: int, epochs: Mapping[int, int]) -> TopicMetadata:
+        """A topic whose partitions this broker leads, each in an epoch that is larger than any before."""
+        controller = self._controller
+        me = (controller.broker_id,)
+        known = None if self.kraft is None else self.kraft.topics.get(name)
+        partitions = []
+        for index in range(partition_count):
+            stored = None if known is None else known.partitions.get(index)
+            stored_epoch = _NEVER_LED if stored is None else stored.leader_epoch
+            epoch = max(epochs.get(index, _NEVER_LED), stored_epoch) + 1
+            partitions.append(PartitionMetadata(me[0], epoch, me, me, controller.epoch))
+        return TopicMetadata(name, topic_id, tuple(partitions))
+
+    def _configs(self, topic: str, internal: Mapping[str, str]) -> tuple[dict[str, str], bool]:
+        """A topic's explicit configuration, and whether it suspends retention."""
+        known = None if self.kraft is None else self.kraft.topic_configs.get(topic, {})
+        if internal:
+            configs = {**internal, **(known or {})}
+            if "min.insync.replicas" in configs:
+                # There is one replica from now on, and transactions need what they need of it.
+                configs["min.insync.replicas"] = "1"
+            return configs, False
+        if known is None:
+            return dict(SUSPENDED), True
+        suspended = self._suspended(known)
+        return {**known, **suspended}, bool(suspended)
+
+    def _suspended(self, configs: Mapping[str, str]) -> dict[str, str]:
+        """Configuration that suspends retention of a topic with known metadata, empty if retention is configured."""
+        policy = self._configured("cleanup.policy", configs)
+        if policy is not None and "delete" not in {part.strip() for part in policy.split(",")}:
+            return {}
+        if self._configured("retention.ms", configs) is not None:
+            return {}
+        names = ["retention.ms"]
+        if self._configured("retention.bytes", configs) is None:
+            names.append("retention.bytes")
+        return {name: SUSPENDED[name] for name in names}
+
+    def _configured(self, name: str, configs: Mapping[str, str]) -> str | None:
+        """A value that somebody set for the topic or for the broker, None for a default."""
+        synonyms = (synonym.name for synonym in LogConfig.declared()[name].synonyms)
+        values = (self._broker_values[synonym] for synonym in synonyms if synonym in self._broker_values)
+        return configs.get(name, next(values, None))
+
+
+def _epochs(logs: Iterable[FoundLog]) -> dict[int, int]:
+    return {log.partition: log.latest_epoch for log in logs}
+
+
+def _coordinator_epochs(logs: Sequence[FoundLog], all_logs: Iterable[FoundLog]) -> dict[int, int]:
+    """Return the epochs of `__transaction_state`, none below that of a marker in any log.
+
+    Its leader epoch is the coordinator's. A partition refuses the markers of an older coordinator than its last one,
+    which may have led in an epoch of which its own log has no record.
+    """
+    last = max((log.coordinator_epoch for log in all_logs), default=_NEVER_LED)
+    epochs = _epochs(logs)
+    return {partition: max(epochs.get(partition, last), last) for partition in range(logs[-1].partition + 1)}

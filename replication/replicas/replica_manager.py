@@ -1,0 +1,392 @@
+"""The replicas on this broker: found by topic name or id, created and retired as the metadata image says.
+
+A topic may have thousands of partitions, each with files to create or to rename, so the image is followed in steps. A
+partition that the image has and this broker has not come to yet is answered with NOT_LEADER_OR_FOLLOWER, which has
+clients ask again.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from typing import Protocol
+
+from odradek.log.background.tasks import Schedule
+from odradek.log.config import LogConfig
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import LogDirFailure, ShortageError
+from odradek.log.storage.found_directories import shown
+from odradek.properties import PropertySet
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta, PartitionMetadata, TopicMetadata
+from odradek.replication.replicas.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+_NO_ROOM_RETRY_MS = 5_000
+_UNCHANGED_PER_STEP = 500
+
+
+class LogStore(Protocol):
+    """What is needed of the log manager."""
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None: ...
+
+    def create_log(
+        self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False
+    ) -> PartitionLog: ...
+
+    def delete_log(self, topic: str, partition: int) -> None: ...
+
+    def mark_stray(self, topic: str, partition: int) -> None: ...
+
+    def fail_directory(self, path: str, error: Exception) -> None: ...
+
+    @property
+    def schedule(self) -> Schedule: ...
+
+
+Steps = Generator[None, None, None]
+RunSteps = Callable[[Steps], Awaitable[None]]
+"""Begin to run steps, each of which takes a few tenths of a ms; what it returns tells when the last one is done."""
+
+
+class _Done:
+    """What is done already."""
+
+    def __await__(self) -> Steps:
+        return
+        yield
+
+
+def run_at_once(steps: Steps) -> Awaitable[None]:
+    """A RunSteps for a broker that nobody waits for: while it starts, and in tests."""
+    for _ in steps:
+        pass
+    return _Done()
+
+
+class ReplicaManager:
+    """All replicas of this broker. It follows the image by itself.
+
+    The logs must be open when the image is published for the first time. Wire `directory_failed` to the log manager.
+
+    `request_sync` is for partitions with flush.before.acks, see `Partition`.
+
+    partitions: by (topic name, index); partitions_by_id: by (topic id, index)
+    run_steps: how the image is followed; the server sets it when it lets clients in
+    listeners: called with a topic's name when all its replicas here have the roles that the image gives them
+    """
+
+    __slots__ = (
+        "_applied", "_broker_id", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs",
+        "_missing_logs", "_now_ms", "_queued", "_request_sync", "_retired", "_tasks", "_without_room", "listeners",
+        "partitions", "partitions_by_id", "run_steps",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        broker_id: int,
+        image: ClusterMetadata,
+        configs: BrokerConfigs,
+        logs: LogStore,
+        now_ms: Callable[[], int],
+        request_sync: Callable[[Partition], None] = lambda partition: None,
+    ) -> None:
+        self._broker_id = broker_id
+        self._image = image
+        self._configs = configs
+        self._logs = logs
+        self._now_ms = now_ms
+        self._request_sync = request_sync
+        self._without_room: set[tuple[str, int]] = set()
+        self._is_loaded = False
+        # Partitions of the first publication whose logs had to be created.
+        self._missing_logs: list[str] = []
+        # What is to be done, in the order of the publications; deleted topics whose replicas are still to be retired.
+        self._tasks: deque[Steps] = deque()
+        self._retired: deque[TopicMetadata] = deque()
+        self._is_working = False
+        self._queued = self._finished = 0
+        self._applied: dict[str, tuple[TopicMetadata, LogConfig]] = {}
+        self.run_steps: RunSteps = run_at_once
+        self.listeners: list[Callable[[str], None]] = []
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
+        image.listeners.append(self._on_metadata)
+        configs.listeners.append(self._on_broker_configs)
+
+    def get(self, topic: str, index: int) -> Partition:
+        """A replica by topic name.
+
+        Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER if this broker has no replica of it.
+        """
+        partition = self.partitions.get((topic, index))
+        if partition is None or (self._retired and self._is_deleted(partition)):
+            raise self._missing(self._image.topics.get(topic), index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    def get_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """A replica by topic id. Raises KafkaError UNKNOWN_TOPIC_ID, else as `get`."""
+        partition = self.partitions_by_id.get((topic_id, index))
+        if partition is None or (self._retired and self._is_deleted(partition)):
+            raise self._missing(self._image.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)
+        return partition
+
+    def _is_deleted(self, partition: Partition) -> bool:
+        """Return whether the topic is deleted, although the replica is not retired yet."""
+        topic = self._image.topics.get(partition.topic)
+        return topic is None or topic.topic_id != partition.topic_id
+
+    def _missing(self, topic: TopicMetadata | None, index: int, unknown: ErrorCode) -> KafkaError:
+        if topic is None:
+            return KafkaError(unknown)
+        if not 0 <= index < len(topic.partitions):
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic.name}-{index} has no replica here")
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self.partitions.values()))
+
+    @property
+    def offline(self) -> list[tuple[str, int]]:
+        """The partitions whose log lies in a directory that failed."""
+        waiting = self._without_room
+        return [key for key, partition in self.partitions.items() if partition.log is None and key not in waiting]
+
+    def led(self, topic: str) -> list[Partition]:
+        """The partitions of a topic that this broker leads, and whose log is online."""
+        metadata = self._image.topics.get(topic)
+        count = 0 if metadata is None else len(metadata.partitions)
+        found = [partition for index in range(count) if (partition := self.partitions.get((topic, index))) is not None]
+        return [partition for partition in found if partition.is_leader and partition.log is not None]
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of a topic of which the cluster knows."""
+        metadata = self._image.topics.get(topic)
+        return None if metadata is None else metadata.topic_id
+
+    # Following the image
+
+    def stop(self) -> None:
+        """Follow the image no further: the logs are about to be closed."""
+        self.run_steps = lambda steps: _Done()
+
+    async def applied(self) -> None:
+        """Return when this broker has followed all that has been published so far."""
+        last = self._queued
+        if self._finished < last:
+            await self.run_steps(self._until_finished(last))
+
+    def _until_finished(self, last: int) -> Steps:
+        while self._finished < last:
+            yield
+
+    def _on_metadata(self, delta: MetadataDelta) -> None:
+        for topic in delta.deleted_topics:
+            self._retired.append(topic)
+            self._tasks.append(self._delete_logs(topic))
+        topics = [self._image.topics[name] for name in delta.topics]
+        self._tasks += [self._apply(topic.name, topic.topic_id) for topic in topics]
+        self._tasks += [self._configure(name) for name in sorted(delta.topic_configs - delta.topics.keys())]
+        self._begin()
+        if not self._is_loaded:
+            self._report_missing_logs()
+        self._is_loaded = True
+
+    def _report_missing_logs(self) -> None:
+        """Log which stored partitions began without a log: records may be missing.
+
+        The first publication is followed in one step, before clients are let in.
+        """
+        if self._missing_logs:
+            logger.warning(
+                "partitions of the metadata store had no log and begin empty count=%d: %s; if a directory of log.dirs "
+                "is not mounted, stop the broker, mount it and start again",
+                len(self._missing_logs),
+                shown(self._missing_logs),
+            )
+            self._missing_logs.clear()
+
+    def _on_broker_configs(self, old: PropertySet, new: PropertySet) -> None:
+        self._tasks += [self._configure(name) for name in self._image.topics]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._queued = self._finished + len(self._tasks)
+        if self._tasks and not self._is_working:
+            self._is_working = True
+            self.run_steps(self._work())
+
+    def _work(self) -> Steps:
+        """Do the tasks in their order. Deleted topics are retired first: nothing more is to be written to them."""
+        while self._tasks:
+            task = self._tasks[0]
+            is_over = False
+            while not is_over:
+                while self._retired:
+                    retirement = self._retire(self._retired[0])
+                    while not self._do_step(retirement):
+                        yield
+                    self._retired.popleft()
+                is_over = self._do_step(task)
+                yield
+            self._tasks.popleft()
+            self._finished += 1
+        self._is_working = False
+
+    def _do_step(self, task: Steps) -> bool:
+        """Do one step of a task; return whether it was the last one. One that fails ends its own task only."""
+        try:
+            next(task)
+        except StopIteration:
+            return True
+        except Exception:
+            logger.exception("a change of the metadata is not carried out here in full; please report it")
+            return True
+        return False
+
+    def _apply(self, name: str, topic_id: bytes) -> Steps:
+        """Take the roles that the image gives this broker in a topic, partition by partition."""
+        topic = self._image.topics.get(name)
+        if topic is None or topic.topic_id != topic_id:
+            # Another one of that name has its turn when the logs of this one are deleted.
+            return
+        config = self._configs.topic(name)
+        known, known_config = self._applied.pop(name, (None, None))
+        same = known.partitions if known is not None and known_config is config else ()
+        index = 0
+        while index < len(topic.partitions):
+            metadata = topic.partitions[index]
+            if index >= len(same) or same[index] is not metadata:
+                self._apply_one(topic, index, metadata, config)
+                yield
+            elif index % _UNCHANGED_PER_STEP == 0:
+                yield
+            index += 1
+            # It may have been changed, or deleted, since the last step.
+            topic = self._image.topics.get(name)
+            if topic is None or topic.topic_id != topic_id:
+                return
+        self._applied[name] = topic, config
+        self._tell(name)
+
+    def _apply_one(self, topic: TopicMetadata, index: int, metadata: PartitionMetadata, config: LogConfig) -> None:
+        key = (topic.name, index)
+        partition = self.partitions.get(key)
+        if self._broker_id not in metadata.replicas:
+            if partition is not None:
+                self._forget(partition)
+                self._delete_log(topic.name, index)
+            return
+        if partition is None:
+            log = self._open_log(topic, index)
+            partition = Partition(
+                topic.name, topic.topic_id, index, self._broker_id, self._on_failure, self._request_sync
+            )
+            self.partitions[key] = partition
+            self.partitions_by_id[topic.topic_id, index] = partition
+        else:
+            log = partition.log
+        partition.apply(metadata, log)
+        partition.configure(config)
+
+    def _tell(self, name: str) -> None:
+        for listener in self.listeners:
+            listener(name)
+
+    def _open_log(self, topic: TopicMetadata, index: int) -> PartitionLog | None:
+        """The partition's log, None if it is offline.
+
+        What the first publication names was there before, so that its log may lie in a directory that is offline.
+        """
+        is_new = self._is_loaded
+        create, now_ms = self._logs.create_log, self._now_ms()
+        try:
+            try:
+                is_missing = not is_new and self._logs.get(topic.name, index) is None
+                log = create(topic.name, index, topic.topic_id, now_ms, is_new=is_new)
+                if is_missing:
+                    self._missing_logs.append(f"{topic.name}-{index}")
+                return log
+            except KafkaError as error:
+                if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
+                    raise
+                # Found on the disk under a name that no topic had, and not what this topic was made of.
+                self._logs.mark_stray(topic.name, index)
+                return create(topic.name, index, topic.topic_id, now_ms, is_new=True)
+        except ShortageError as error:
+            logger.error("no room for a partition topic=%s partition=%d: %s", topic.name, index, error)
+            self._without_room.add((topic.name, index))
+            self._logs.schedule.once(_NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
+        except KafkaError as error:
+            logger.error("partition is offline topic=%s partition=%d: %s", topic.name, index, error)
+        return None
+
+    def _make_up(self, topic: TopicMetadata, index: int) -> None:
+        """Try again to make a log for which a resource was short."""
+        self._without_room.discard((topic.name, index))
+        partition = self.partitions.get((topic.name, index))
+        current = self._image.topics.get(topic.name)
+        if partition is None or current is None or current.topic_id != topic.topic_id or partition.log is not None:
+            return
+        log = self._open_log(current, index)
+        if log is not None:
+            partition.apply(current.partitions[index], log)
+            self._tell(topic.name)
+
+    def _delete_log(self, topic: str, index: int) -> None:
+        try:
+            self._logs.delete_log(topic, index)
+        except (LogDirFailure, ShortageError) as failure:
+            logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
+
+    def _configure(self, name: str) -> Steps:
+        """Have a topic's partitions take on its changed properties."""
+        topic, index = self._image.topics.get(name), 0
+        while topic is not None and index < len(topic.partitions):
+            partition = self.partitions.get((name, index))
+            if partition is not None:
+                partition.configure(self._configs.topic(name))
+                yield
+            index += 1
+            topic = self._image.topics.get(name)
+
+    def _retire(self, topic: TopicMetadata) -> Steps:
+        """Stop reads and writes of a deleted topic."""
+        self._applied.pop(topic.name, None)
+        for index in range(len(topic.partitions)):
+            partition = self.partitions.get((topic.name, index))
+            if partition is not None and partition.topic_id == topic.topic_id:
+                self._forget(partition)
+                yield
+        self._tell(topic.name)
+
+    def _delete_logs(self, topic: TopicMetadata) -> Steps:
+        for index, metadata in enumerate(topic.partitions):
+            if self._broker_id in metadata.replicas:
+                self._delete_log(topic.name, index)
+                yield
+
+    def _forget(self, partition: Partition) -> None:
+        del self.partitions[partition.topic, partition.index]
+        self.partitions_by_id.pop((partition.topic_id, partition.index), None)
+        partition.retire()
+
+    def _on_failure(self, failure: LogDirFailure | ShortageError) -> None:
+        self._logs.fail_directory(failure.directory, failure)
+        if isinstance(failure, LogDirFailure):
+            self.directory_failed(failure.directory)
+
+    def directory_failed(self, directory: str, partitions: Collection[tuple[str, int]] = ()) -> None:
+        """A log directory failed: its partitions go offline, whichever of them noticed it.
+
+        All of them before any request that waits for one is woken: it would read another and find the failure again.
+        """
+        failed = [p for p in self.partitions.values() if p.log is not None and p.log.log_directory == directory]
+        for partition in failed:
+            partition.release_log()
+        for partition in failed:
+            partition.wake_watchers()
+        if failed:
+            logger.error("log directory offline directory=%s partitions=%d", directory, len(failed))

@@ -1,0 +1,163 @@
+"""Runs the group coordinators, which besides requests also see transactions end: the offsets in them take effect.
+
+A request whose records are not replicated within `offsets.commit.timeout.ms` is answered with
+COORDINATOR_NOT_AVAILABLE, as in Apache Kafka. Its records stay, and take effect for clients when they are replicated.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from odradek.coordinator.coordinator_state import CoordinatorState
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard import GroupShard
+from odradek.coordinator.groups.shard_state import DeletedTopic, DeletedTopics
+from odradek.coordinator.groups.topic_deletion import OffsetDeletion
+from odradek.coordinator.result import CoordinatorResult
+from odradek.coordinator.steps import Steps
+from odradek.log.background.tasks import RunInThread
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import Codec
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
+from odradek.server.coordinators.context import CoordinatorContext, is_replicated
+from odradek.server.coordinators.runtime import CoordinatorRuntime, report_failure
+from odradek.server.work.slices import Slices
+
+if TYPE_CHECKING:
+    from odradek.replication.replicas.partition import Partition
+
+
+class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
+    """The group coordinators of this broker."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        *,
+        reactor: Any,
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        random_uuid: Callable[[], str],
+        partition_count: Callable[[], int],
+        load_buffer_bytes: int,
+        slices: Slices,
+        run_in_thread: RunInThread,
+        codec: Codec = Codec.NONE,
+    ) -> None:
+        self._settings = settings
+        self.codec = codec
+        self._random_uuid = random_uuid
+        self._deleted_before_loaded: dict[int, DeletedTopics] = {}
+        """Topics that were deleted while a partition's shard could not delete their offsets."""
+        super().__init__(
+            GROUP_METADATA_TOPIC,
+            reactor=reactor,
+            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
+            partition_count=partition_count,
+            write_timeout_ms=settings.commit_timeout_ms,
+            load_buffer_bytes=load_buffer_bytes,
+            slices=slices,
+            run_in_thread=run_in_thread,
+        )
+
+    def _make_absent(self) -> GroupShard:
+        return GroupShard.absent(self._settings)
+
+    def _make_shard(self, partition: "Partition") -> GroupShard:
+        log = partition.log
+        high_watermark = 0 if log is None else log.high_watermark
+        return GroupShard(self._settings, self._random_uuid, self._monotonic_ms, high_watermark)
+
+    def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool, offset: int) -> None:
+        shard.replay_end_of_transaction(producer_id, is_commit, offset)
+
+    def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
+        return result.answered(keeps_completions=False)
+
+    def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
+        """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
+        end_offsets = {index: led.log_end_offset for index, led in self._led.items()}
+
+        def steps() -> Steps[None]:
+            for index, end_offset in end_offsets.items():
+                self._delete_offsets(index, [DeletedTopic(name, topic_id, end_offset) for name, topic_id in topics])
+                yield
+
+        self._slices.run(steps()).addErrback(report_failure)
+
+    def _delete_offsets(self, index: int, deleted: DeletedTopics) -> None:
+        led = self._led.get(index)
+        if led is None:
+            return
+        if led.shard.coordinator_state is CoordinatorState.ACTIVE:
+            self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
+        else:
+            self._deleted_before_loaded.setdefault(index, []).extend(deleted)
+
+    def _reload(self, led: CoordinatorContext[GroupShard]) -> None:
+        index = led.partition.index
+        unfinished = led.shard.topics_being_deleted() + self._deleted_before_loaded.get(index, [])
+        super()._reload(led)
+        if unfinished:
+            self._deleted_before_loaded[index] = unfinished
+
+    def _written_in_part(self, index: int, result: CoordinatorResult) -> None:
+        for completion in result.completions:
+            if isinstance(completion, OffsetDeletion):
+                self._deleted_before_loaded.setdefault(index, []).extend(completion.deleted)
+
+    def _loaded(self, led: CoordinatorContext[GroupShard]) -> None:
+        log, shard = led.partition.log, led.shard
+        if log is not None:
+            end_offset = log.log_end_offset
+
+            def replicated(error: ErrorCode) -> None:
+                if not error:
+                    shard.on_replicated(end_offset)
+
+            # The last records may have been appended before the shard was loaded and be unreplicated still.
+            self.when_replicated(led, end_offset - 1, replicated)
+        index = led.partition.index
+        deleted = self._deleted_before_loaded.pop(index, None)
+        if deleted:
+            self._delete_offsets(index, deleted)
+
+    def resign(self, index: int) -> None:
+        self._deleted_before_loaded.pop(index, None)
+        super().resign(index)
+
+    def end_transaction(
+        self,
+        index: int,
+        marker: bytes,
+        *,
+        producer_id: int,
+        is_commit: bool,
+        transaction_version: int,
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """Write a marker to a partition, and let it take effect on the offsets before it; `done` when it is replicated.
+
+        Raises KafkaError: NOT_LEADER_OR_FOLLOWER if this broker does not coordinate with it now, else as
+        `Partition.append_as_leader`.
+        """
+        led = self._led.get(index)
+        if led is None or led.shard.coordinator_state is not CoordinatorState.ACTIVE:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{index} is not coordinated here now")
+
+        try:
+            info = led.append(marker, self._now_ms(), transaction_version)
+        except KafkaError:
+            led.wake()
+            raise
+        led.shard.on_marker_appended(producer_id, is_commit, info.last_offset)
+
+        def written(error: ErrorCode) -> None:
+            if not error:
+                led.shard.on_replicated(info.last_offset + 1)
+            done(error)
+
+        if led.waiting or not is_replicated(led.partition, info.last_offset):
+            self.when_replicated(led, info.last_offset, written)
+        else:
+            written(ErrorCode.NONE)

@@ -1,0 +1,43 @@
+"""Interfaces to the coordinators of transactions and to the partitions that their outcomes are written to.
+
+Both may be on other brokers. The local implementations are `transaction_verification.TransactionVerifier` and
+`marker_sender.MarkerSender`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from odradek.coordinator.result import TransactionOutcome
+    from odradek.coordinator.steps import Steps
+    from odradek.protocol.errors import ErrorCode
+    from odradek.protocol.messages.produce import ProduceRequest
+    from odradek.replication.replicas.partition import Partition
+    from odradek.server.coordinators.marker_sender import Marker, TopicPartition
+    from odradek.server.coordinators.transaction_verification import Verified, Writer
+    from odradek.server.request import Reply
+
+
+class TransactionVerification(Protocol):
+    """Verifies with a transaction's coordinator that a partition belongs to the transaction (KIP-890)."""
+
+    def before_produce(self, request: "ProduceRequest", version: int) -> "Reply[Verified | None]":
+        """Verify the partitions of a transactional Produce request; None if nothing in it is transactional.
+
+        Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several producers.
+        """
+
+    def verify(self, writer: "Writer", sequences: "dict[Partition, int]") -> "Reply[Verified]":
+        """Verify that partitions may be written. `sequences` has the first sequence number of each write."""
+
+
+class MarkerWriter(Protocol):
+    """Writes COMMIT and ABORT markers to partitions (KIP-98)."""
+
+    def send(
+        self, outcome: "TransactionOutcome", done: "Callable[[TopicPartition, ErrorCode], None]"
+    ) -> "Steps[None]":
+        """Write an outcome to one of its partitions in each step; call `done` for each, at once or later."""
+
+    def write(self, name: "TopicPartition", marker: "Marker", done: "Callable[[ErrorCode], None]") -> None:
+        """Write a marker to one partition; call `done` with NONE once it is replicated, or with the error."""

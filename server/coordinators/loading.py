@@ -1,0 +1,184 @@
+"""Loading of a coordinator's shard: replay of its partition, and the reasons for which a load fails.
+
+The log is read on a thread, chunk by chunk, and replayed in slices that all shards share, so that fifty of them load
+side by side without holding the reactor. Batches that may be large when decompressed are decompressed on a thread.
+
+A load that failed for a transient reason (no memory, an I/O error that left the log directory online) is tried again
+after a pause. One that met bytes that cannot be decoded would fail again: the shard stays unavailable until the log is
+repaired. In either case it answers NOT_COORDINATOR, as in Apache Kafka, and the broker's other shards are not affected.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from odradek.log.background.tasks import RunInThread
+from odradek.log.storage.filesystem import FileRegion
+from odradek.protocol.batches.compression import Codec, DecompressedTooLargeError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import (
+    BatchHeader,
+    ControlType,
+    InvalidRecordError,
+    iter_batches,
+    iter_records,
+    parse_control_record,
+    read_header,
+    recompress,
+)
+from odradek.server.work.slices import Slices
+from odradek.server.work.waits import call_in_thread
+
+if TYPE_CHECKING:
+    from odradek.replication.replicas.partition import Partition
+
+T = TypeVar("T")
+
+FIRST_RETRY_PAUSE_S: Final = 1.0
+MAX_RETRY_PAUSE_S: Final = 60.0
+MAX_CHUNK_BYTES: Final = 262_144
+"""Of the log, in memory for each shard that is being loaded; a batch that is larger is read whole."""
+_RECORDS_PER_STEP: Final = 32
+"""To decode and replay so many takes some 300 us. Each batch counts as a record too."""
+_SMALL_COMPRESSED_BYTES: Final = 4_096
+_SMALL_BYTES: Final = 65_536
+"""A batch no larger than these, compressed and plain, is decompressed at once: a thread would take longer."""
+
+
+class Replayable(Protocol):
+    """A shard, as loading uses it."""
+
+    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
+
+
+R = TypeVar("R", bound=Replayable)
+
+
+class ShardLoad(Generic[R]):
+    """One attempt to load a shard.
+
+    `offset` is the first offset that is not replayed yet: where a load that failed has stopped.
+    """
+
+    __slots__ = (
+        "_chunk_bytes", "_is_wanted", "_partition", "_replay_marker", "_run_in_thread", "_slices", "offset", "shard",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        partition: "Partition",
+        shard: R,
+        chunk_bytes: int,
+        replay_marker: Callable[[R, int, bool, int], None],
+        slices: Slices,
+        run_in_thread: RunInThread,
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self.shard = shard
+        self.offset = -1
+        self._partition = partition
+        self._chunk_bytes = min(chunk_bytes, MAX_CHUNK_BYTES)
+        self._replay_marker = replay_marker
+        self._slices = slices
+        self._run_in_thread = run_in_thread
+        self._is_wanted = is_wanted
+
+    async def replay_all(self) -> None:
+        """Replay the whole log. Raises what ended it: NOT_LEADER_OR_FOLLOWER if the shard is not wanted any more."""
+        log = self._partition.leading_log()
+        self.offset = log.log_start_offset
+        while self.offset < log.log_end_offset:
+            region = await self._slices.run(self._find_chunk())
+            if region is None:
+                break
+            try:
+                chunk = await call_in_thread(self._run_in_thread, region.read)
+            except OSError as error:
+                raise self._partition.read_failed(error) from error
+            start_offset = self.offset
+            self._check_wanted()
+            await self._replay_chunk(chunk, log.log_end_offset)
+            self._check_wanted()
+            if self.offset == start_offset:
+                raise InvalidRecordError(f"no whole batch in {len(chunk)} bytes")
+
+    def _find_chunk(self) -> Generator[None, None, FileRegion | None]:
+        """One step: to look it up in the index of one partition takes little, in those of fifty it adds up."""
+        yield
+        self._check_wanted()
+        return self._partition.region_to_end(self.offset, self._chunk_bytes)
+
+    async def _replay_chunk(self, chunk: bytes, log_end_offset: int) -> None:
+        batches = iter_batches(chunk)
+        while (large := await self._slices.run(self._replay(batches, log_end_offset))) is not None:
+            plain = await call_in_thread(self._run_in_thread, partial(recompress, large, Codec.NONE))
+            await self._slices.run(self._replay(iter((memoryview(plain),)), log_end_offset))
+
+    def _replay(self, batches: Iterator[memoryview], log_end_offset: int) -> Generator[None, None, memoryview | None]:
+        """Replay up to a batch that has to be decompressed on a thread, which is returned."""
+        count = 0
+        for batch in batches:
+            header = read_header(batch)
+            if not self.offset < header.next_offset <= log_end_offset:
+                raise InvalidRecordError(
+                    f"batch ends before offset {header.next_offset}, which is not in {self.offset} to {log_end_offset}"
+                )
+            plain = _decompress_if_small(batch, header)
+            if plain is None:
+                return batch
+            for _ in self._replay_batch(plain, header):
+                count += 1
+                if count % _RECORDS_PER_STEP == 0:
+                    yield
+                    self._check_wanted()
+            self.offset = header.next_offset
+        return None
+
+    def _replay_batch(self, batch: memoryview, header: BatchHeader) -> Iterator[None]:
+        yield
+        if header.is_control:
+            for is_commit in _markers(batch):
+                self._replay_marker(self.shard, header.producer_id, is_commit, header.last_offset)
+                yield
+            return
+        producer_id = header.producer_id if header.is_transactional else -1
+        for record in iter_records(batch):
+            if record.key is not None:
+                self.shard.replay(record.key, record.value, record.offset, producer_id)
+            yield
+
+    def _check_wanted(self) -> None:
+        if not self._is_wanted():
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._partition!r} is not coordinated here any more")
+
+
+def _decompress_if_small(batch: memoryview, header: BatchHeader) -> memoryview | None:
+    """The batch without compression; None if that is to be done on a thread."""
+    if not header.codec:
+        return batch
+    if len(batch) > _SMALL_COMPRESSED_BYTES:
+        return None
+    try:
+        return memoryview(recompress(batch, Codec.NONE, max_bytes=_SMALL_BYTES))
+    except DecompressedTooLargeError:
+        return None
+
+
+def _markers(batch: memoryview) -> Iterator[bool]:
+    """The markers in a control batch: whether each is a commit."""
+    for record in iter_records(batch):
+        kind = parse_control_record(record).control_type
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            yield kind is ControlType.COMMIT
+
+
+def is_transient(error: Exception) -> bool:
+    """Return whether a load that failed with `error` may succeed when it is tried again."""
+    if isinstance(error, KafkaError):
+        return error.code is not ErrorCode.CORRUPT_MESSAGE
+    return isinstance(error, MemoryError | OSError)
+
+
+def retry_pause_s(failures: int) -> float:
+    """The pause after so many failures in a row: each twice as long as the one before, within bounds."""
+    return min(FIRST_RETRY_PAUSE_S * (1 << min(failures - 1, 16)), MAX_RETRY_PAUSE_S)

@@ -1,0 +1,142 @@
+"""Brings the outcome of transactions to their partitions: COMMIT and ABORT markers (KIP-98).
+
+What is led here is written at once. A partition of `__consumer_offsets` is written by its group coordinator, which lets
+the offsets take effect. Partitions led elsewhere are refused with NOT_LEADER_OR_FOLLOWER, which is tried again.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from odradek.coordinator.result import TransactionOutcome
+from odradek.coordinator.steps import Steps
+from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.control_records import ControlType, build_control_batch
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
+from odradek.server.coordinators.context import is_replicated
+
+if TYPE_CHECKING:
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+
+Done = Callable[[ErrorCode], None]
+TopicPartition = tuple[str, int]
+_NO_VERSION: Final = 0
+
+
+class Marker(NamedTuple):
+    """What a marker says, and the version of the transaction protocol by whose rules it is checked."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    transaction_version: int = _NO_VERSION
+
+    def encode(self, now_ms: int) -> bytes:
+        return build_control_batch(
+            ControlType.COMMIT if self.is_commit else ControlType.ABORT,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            coordinator_epoch=self.coordinator_epoch,
+            timestamp_ms=now_ms,
+        )
+
+
+class MarkerSenderServices(Protocol):
+    """The parts of a broker that writing markers needs."""
+
+    metadata: "ClusterMetadata"
+    now_ms: Callable[[], int]
+    replicas: "ReplicaManager"
+
+    @property
+    def groups(self) -> "GroupCoordinatorRuntime": ...
+
+
+class MarkerSender:
+    """Writes markers to the partitions of this broker."""
+
+    def __init__(self, services: MarkerSenderServices) -> None:
+        self._services = services
+
+    def send(self, outcome: TransactionOutcome, done: Callable[[TopicPartition, ErrorCode], None]) -> Steps[None]:
+        """Have an outcome written to one of its partitions in each step; `done` is called for each, at once or later.
+
+        A partition that there is no longer has nothing to be decided: NONE, as for one that is written.
+        """
+        marker = Marker(
+            outcome.producer_id,
+            outcome.producer_epoch,
+            outcome.coordinator_epoch,
+            outcome.is_commit,
+            outcome.transaction_version,
+        )
+        metadata = self._services.metadata
+        for name in outcome.partitions:
+            if metadata.partition(*name) is None:
+                done(name, ErrorCode.NONE)
+            else:
+                self.write(name, marker, lambda error, name=name: done(name, error))  # type: ignore[misc]
+            yield
+
+    def write(self, name: TopicPartition, marker: Marker, done: Done) -> None:
+        """Write a marker to one partition and wait until it is replicated; `done` is told NONE or what is wrong."""
+        services = self._services
+        topic, index = name
+        batch = marker.encode(services.now_ms())
+        try:
+            if topic == GROUP_METADATA_TOPIC:
+                services.groups.end_transaction(
+                    index,
+                    batch,
+                    producer_id=marker.producer_id,
+                    is_commit=marker.is_commit,
+                    transaction_version=marker.transaction_version,
+                    done=done,
+                )
+                return
+            partition = services.replicas.get(topic, index)
+            info = partition.append_as_leader(
+                memoryview(batch),
+                required_acks=-1,
+                now_ms=services.now_ms(),
+                origin=Origin.COORDINATOR,
+                transaction_version=marker.transaction_version,
+            )
+        except KafkaError as error:
+            done(error.code)
+            return
+        if is_replicated(partition, info.last_offset):
+            done(ErrorCode.NONE)
+        else:
+            waiting = _Replication(partition, info.last_offset + 1, done)
+            partition.watchers[waiting] = None
+            # Whom the append woke may have found the disk broken.
+            waiting.wake()
+
+
+class _Replication:
+    """A marker that waits for the high watermark."""
+
+    __slots__ = ("_done", "_end_offset", "_partition")
+
+    def __init__(self, partition: "Partition", end_offset: int, done: Done) -> None:
+        self._partition = partition
+        self._end_offset = end_offset
+        self._done = done
+
+    def wake(self) -> None:
+        """The high watermark has moved, or the partition is led here no longer."""
+        if self not in self._partition.watchers:
+            return
+        error = ErrorCode.NONE
+        try:
+            if not self._partition.has_reached(self._end_offset):
+                return
+        except KafkaError as failure:
+            error = failure.code
+        self._partition.watchers.pop(self, None)
+        self._done(error)

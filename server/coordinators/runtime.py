@@ -1,0 +1,427 @@
+"""Runs coordinators: one shard for each partition, led by this broker, of the internal topic that holds their state.
+
+A shard decides: a request and the time give records and responses. The runtime appends the records and has the shard
+apply them before the next decision, by the function that loads a shard; the responses are sent when the records are
+replicated. So is a response without records that depends on another request's record (`after_offset`). Results of one
+shard are appended in the order in which they were decided. A failed append changes nothing. Where it is uncertain that
+nothing was appended, or where leadership ends while records wait, the state is discarded and loaded anew. A shard is
+loaded in small steps (`loading`); until then requests get COORDINATOR_LOAD_IN_PROGRESS.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
+
+from odradek.coordinator.coordinator_state import CoordinatorState
+from odradek.coordinator.partitioning import partition_for
+from odradek.coordinator.result import CoordinatorRecord, CoordinatorResult
+from odradek.coordinator.steps import Steps
+from odradek.log.background.tasks import RunInThread
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import Codec, build_plain_batch, recompress
+from odradek.server.coordinators.context import CoordinatorContext, PendingReply, S, is_replicated
+from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, is_transient, retry_pause_s
+from odradek.server.coordinators.pending_writes import PendingWrite, WriteTimeouts
+from odradek.server.work.slices import Slices
+
+if TYPE_CHECKING:
+    from odradek.replication.replicas.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+_MAX_TIMER_S: Final = 3600.0
+_RECORDS_PER_BATCH: Final = 1000
+"""Of records that need not be written together, such as the tombstones of many expired offsets."""
+_BATCH_BYTES: Final = 65_536
+"""Keys and values of such a batch: far less than `max.message.bytes`, unless a single record is larger."""
+_RECORD_OVERHEAD_BYTES: Final = 16
+
+
+class CoordinatorRuntime(ABC, Generic[S]):
+    """The coordinators of one kind on this broker.
+
+    `partition_count` says how many partitions their topic has, or 0 while it does not exist. `now_ms` is the wall
+    clock; deadlines are on the monotonic one.
+
+    codec: that of the batches written
+    """
+
+    codec = Codec.NONE
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        reactor: Any,
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        partition_count: Callable[[], int],
+        write_timeout_ms: int,
+        slices: Slices,
+        run_in_thread: RunInThread,
+        load_buffer_bytes: int = MAX_CHUNK_BYTES,
+    ) -> None:
+        self.topic = topic
+        self._load_chunk_bytes = load_buffer_bytes
+        self._slices = slices
+        self._run_in_thread = run_in_thread
+        self._reactor = reactor
+        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
+        self._partition_count = partition_count
+        self._led: dict[int, CoordinatorContext[S]] = {}
+        self._absent = self._make_absent()
+        self._write_timeout_ms = write_timeout_ms
+        self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
+        self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
+        """The oldest write of a partition when a timeout was last reported."""
+
+    @abstractmethod
+    def _make_absent(self) -> S:
+        """A shard that refuses everything, for partitions that are led elsewhere."""
+
+    @abstractmethod
+    def _make_shard(self, partition: "Partition") -> S:
+        """A shard that is still to be loaded."""
+
+    def _replay_marker(self, shard: S, producer_id: int, is_commit: bool, offset: int) -> None:
+        """Apply a marker of the partition's log while the shard is loaded."""
+
+    def _send(self, led: CoordinatorContext[S] | None, result: CoordinatorResult) -> None:
+        """Send what a result wants sent, now that nothing of it is left to write."""
+        for token, response in result.replies:
+            token.answer(response)
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def index_of(self, key: str) -> int:
+        """The partition that coordinates a group or transactional id; -1 while there is none at all."""
+        count = self._partition_count()
+        return partition_for(key, count) if count else -1
+
+    def shard(self, index: int) -> S:
+        """The shard of a partition; one that refuses everything if it is led elsewhere."""
+        led = self._led.get(index)
+        return self._absent if led is None else led.shard
+
+    def shards(self) -> list[S]:
+        """All shards led here."""
+        return [led.shard for led in self._led.values()]
+
+    def run(self, key: str, decide: Callable[[S, PendingReply, int], CoordinatorResult]) -> Any:
+        """Let the shard of a group or transactional id decide a request; its response, or a Deferred of it."""
+        return self.run_on(self.index_of(key), decide)
+
+    def run_on(self, index: int, decide: Callable[[S, PendingReply, int], CoordinatorResult]) -> Any:
+        """`run` for a shard that is already known."""
+        token = PendingReply(partial(self._describe_wait, index))
+        led = self._led.get(index)
+        now_ms = self._now_ms()
+        if led is None:
+            self._send(None, decide(self._absent, token, now_ms))
+        else:
+            self._carry_out(led, decide(led.shard, token, now_ms))
+        return token.outcome()
+
+    def _describe_wait(self, index: int) -> str:
+        """Describe the wait of a request that has no response yet."""
+        led = self._led.get(index)
+        if led is None:
+            return f"coordinator {self.topic}-{index}, which is not led here any more"
+        if not led.waiting:
+            return f"coordinator {self.topic}-{index}: other members or a timer; no write is pending"
+        offset, log = led.waiting[0][0], led.partition.log
+        high_watermark = None if log is None else log.high_watermark
+        count = len(led.waiting)
+        return f"coordinator {self.topic}-{index}: replication of {count} writes, first {offset=}, {high_watermark=}"
+
+    # -- leadership --------------------------------------------------------------------------------------------------
+
+    def lead_only(self, partitions: Iterable["Partition"]) -> None:
+        """These are the partitions of the topic that this broker leads now. The topic may also be gone, or another."""
+        led = {partition.index: partition for partition in partitions}
+        for index in [index for index in self._led if index not in led]:
+            self.resign(index)
+        for partition in led.values():
+            self.lead(partition)
+
+    def lead(self, partition: "Partition") -> None:
+        """This broker has become the leader of a partition of the topic, maybe once more: load its shard."""
+        led = self._led.get(partition.index)
+        if led is not None:
+            if led.partition is partition:
+                if led.leader_epoch != partition.leader_epoch:
+                    self._reload(led)
+                return
+            self.resign(partition.index)
+        self._begin_to_lead(partition)
+
+    def _reload(self, led: CoordinatorContext[S]) -> None:
+        """Give up a shard and load it anew: as the leader of a new epoch, or because its state is uncertain."""
+        self.resign(led.partition.index)
+        self._begin_to_lead(led.partition)
+
+    def _begin_to_lead(self, partition: "Partition") -> None:
+        led = self._led[partition.index] = CoordinatorContext(partition, self._make_shard(partition), self._replicated)
+        partition.watchers[led] = None
+        self._load(led, led.shard)
+
+    def resign(self, index: int) -> None:
+        """Another broker leads the partition now, or nobody."""
+        led = self._led.pop(index, None)
+        if led is None:
+            return
+        self._reported.pop(index, None)
+        led.partition.watchers.pop(led, None)
+        if led.alarm is not None:
+            led.alarm.cancel()
+        self._send(None, led.shard.resign(self._now_ms()))
+        while led.waiting:
+            led.waiting.popleft()[1](ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def stop(self) -> None:
+        """Answer whoever still waits, and set no more alarms."""
+        for index in list(self._led):
+            self.resign(index)
+        self._timeouts.stop()
+
+    def _load(self, led: CoordinatorContext[S], shard: S) -> None:
+        """Load `shard`, which becomes that of `led`. The load ends early when `led` has been given up."""
+        load = ShardLoad(
+            led.partition,
+            shard,
+            self._load_chunk_bytes,
+            self._replay_marker,
+            self._slices,
+            self._run_in_thread,
+            is_wanted=lambda: self._is_led(led),
+        )
+
+        async def run() -> CoordinatorResult:
+            await load.replay_all()
+            await self._before_serving(led)
+            return await self._slices.run(shard.finish_loading(self._now_ms()))
+
+        def loaded(result: CoordinatorResult) -> None:
+            if self._is_led(led):
+                led.shard = shard
+                led.load_failures = 0
+                self._carry_out(led, result)
+                self._loaded(led)
+                if not any(other.shard.coordinator_state is CoordinatorState.LOADING for other in self._led.values()):
+                    logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._led))
+
+        Deferred.fromCoroutine(run()).addCallbacks(
+            loaded, lambda failure: self._load_failed(led, load.offset, failure.value)
+        ).addErrback(report_failure)
+
+    async def _before_serving(self, led: CoordinatorContext[S]) -> None:
+        """Wait for what a shard needs besides its records."""
+
+    def _loaded(self, led: CoordinatorContext[S]) -> None:
+        """A shard has been loaded, and serves."""
+
+    def _load_failed(self, led: CoordinatorContext[S], offset: int, error: Exception) -> None:
+        """Answer NOT_COORDINATOR from here on, until the next attempt succeeds, if there is one."""
+        if not self._is_led(led) or isinstance(error, SchedulerStopped):
+            # The failure has taken the log directory offline, which is reported there, or the broker stops.
+            return
+        led.load_failures += 1
+        self._send(None, led.shard.resign(self._now_ms()))
+        name = f"{self.topic}-{led.partition.index}"
+        if is_transient(error):
+            pause_s = retry_pause_s(led.load_failures)
+            logger.warning(
+                "coordinator not loaded; its partition's groups or transactions get NOT_COORDINATOR until the next "
+                "attempt partition=%s offset=%d next_attempt_s=%g error=%r", name, offset, pause_s, error,
+            )
+            led.alarm = self._reactor.callLater(pause_s, self._load_again, led)
+        else:
+            logger.error(
+                "coordinator not loaded: the log cannot be read at this offset; its partition's groups or transactions "
+                "get NOT_COORDINATOR; stop the broker, restore the partition's directory from a replica or a backup, "
+                "and start it again partition=%s offset=%d directory=%s", name, offset,
+                getattr(led.partition.log, "directory", "?"), exc_info=error,
+            )
+
+    def _load_again(self, led: CoordinatorContext[S]) -> None:
+        """Load a new shard; the old one goes on answering until the new one is whole."""
+        led.alarm = None
+        self._load(led, self._make_shard(led.partition))
+
+    def _is_led(self, led: CoordinatorContext[S]) -> bool:
+        return self._led.get(led.partition.index) is led
+
+    # -- carrying out ------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, led: CoordinatorContext[S], result: CoordinatorResult) -> None:
+        """Write what the result wants written and send what it wants sent, and so on with what follows from it."""
+        shard = led.shard
+        while result.records:
+            now_ms = self._now_ms()
+            offsets: list[int] = []
+            try:
+                for batch in _batches(result, now_ms):
+                    if self.codec is not Codec.NONE:
+                        batch = recompress(batch, self.codec)
+                    info = led.append(batch, now_ms)
+                    offsets += (info.first_offset, info.last_offset)
+            except KafkaError as error:
+                logger.warning(
+                    "coordinator records not written partition=%s-%d error=%s", self.topic, led.partition.index, error
+                )
+                if offsets and self._is_led(led):
+                    # Some of them are: who loads them will know which.
+                    self._reload(led)
+                    self._written_in_part(led.partition.index, result)
+                result = shard.on_write_failed(result, error.code, now_ms)
+                led.wake()
+                continue
+            first_offset, last_offset = offsets[0], offsets[-1]
+            is_done = not led.waiting and is_replicated(led.partition, last_offset)
+            shard.on_appended(result, first_offset, now_ms, is_replicated=is_done)
+            if not is_done:
+                self._set_alarm(led)
+                self.when_replicated(led, last_offset, self._when_written(PendingWrite(led, result, first_offset)))
+                return
+            result = shard.on_written(result, first_offset, now_ms)
+        offset = result.after_offset
+        if offset < 0 or is_replicated(led.partition, offset):
+            self._send(led, result)
+        else:
+            self.when_replicated(led, offset, self._when_written(PendingWrite(led, result, offset)))
+        self._set_alarm(led)
+
+    def _written_in_part(self, index: int, result: CoordinatorResult) -> None:
+        """A result that need not be written as a whole is written in part; the shard is being loaded anew."""
+
+    def when_replicated(self, led: CoordinatorContext[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
+        """Call `done` with NONE once a record is replicated, after all that wait already, or with an error."""
+        if self._is_led(led):
+            led.waiting.append((offset, done))
+            self._replicated(led)
+        else:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _when_written(self, write: PendingWrite) -> Callable[[ErrorCode], None]:
+        led: CoordinatorContext[S] = write.led
+
+        def written(error: ErrorCode) -> None:
+            self._timeouts.discard(write)
+            now_ms = self._now_ms()
+            if error:
+                self._send(None, led.shard.on_write_failed(write.result, error, now_ms))
+            else:
+                self._carry_out(led, led.shard.on_written(write.result, write.first_offset, now_ms))
+
+        self._timeouts.add(write)
+        return written
+
+    def _write_timed_out(self, write: PendingWrite) -> None:
+        led: CoordinatorContext[S] = write.led
+        result = write.result
+        write.result = self._left_after_timeout(result)
+        oldest = led.waiting[0][1] if led.waiting else None
+        if self._reported.get(led.partition.index) is not oldest:
+            # Once for all writes that wait behind the same one.
+            self._reported[led.partition.index] = oldest
+            logger.warning(
+                "coordinator records not replicated in time; until they are, requests that write get "
+                "COORDINATOR_NOT_AVAILABLE partition=%s-%d offset=%d timeout_ms=%d",
+                self.topic, led.partition.index, write.first_offset, self._write_timeout_ms,
+            )  # fmt: skip
+        self._carry_out(led, led.shard.on_write_timed_out(result, self._now_ms()))
+
+    @abstractmethod
+    def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
+        """What is left of a result after its requests have been answered with a timeout."""
+
+    def _replicated(self, led: CoordinatorContext[S]) -> None:
+        if led.partition.log is None and self._is_led(led):
+            # Whether the last records are on the disk nobody knows: who loads them next will see.
+            self.resign(led.partition.index)
+        while led.waiting and is_replicated(led.partition, led.waiting[0][0]):
+            led.waiting.popleft()[1](ErrorCode.NONE)
+
+    def _set_alarm(self, led: CoordinatorContext[S]) -> None:
+        """Wake when the shard's next deadline is due; an alarm that is set too early does no harm."""
+        if led.is_ticking:
+            return
+        deadline_ms = led.shard.next_deadline_ms()
+        if deadline_ms is None or led.shard.coordinator_state is not CoordinatorState.ACTIVE or not self._is_led(led):
+            return
+        if led.alarm is not None:
+            if led.alarm_ms <= deadline_ms:
+                return
+            led.alarm.cancel()
+        delay_s = min(max(0, deadline_ms - self._monotonic_ms()) / 1000, _MAX_TIMER_S)
+        led.alarm_ms = deadline_ms
+        led.alarm = self._reactor.callLater(delay_s, self._alarm_rings, led)
+
+    def _alarm_rings(self, led: CoordinatorContext[S]) -> None:
+        """Let deadlines take effect after one more reactor iteration.
+
+        If the broker itself was held up past a deadline, what members have sent meanwhile is read in that iteration,
+        and moves their deadlines.
+        """
+        led.alarm_ms = 0
+        led.alarm = self._reactor.callLater(0, self._begin_ticks, led)
+
+    def _begin_ticks(self, led: CoordinatorContext[S]) -> None:
+        led.alarm = None
+        led.is_ticking = True
+
+        def ended(_: Any) -> None:
+            led.is_ticking = False
+            self._set_alarm(led)
+
+        self._slices.run(self._ticks(led)).addErrback(report_failure).addBoth(ended)
+
+    def _ticks(self, led: CoordinatorContext[S]) -> Steps[None]:
+        """Let deadlines that are due take effect, a few in each step. Requests between them may move the others."""
+        while (
+            self._is_led(led)
+            and (deadline_ms := led.shard.next_deadline_ms()) is not None
+            and deadline_ms <= self._monotonic_ms()
+        ):
+            self._carry_out(led, led.shard.tick(self._now_ms()))
+            yield
+
+
+def report_failure(failure: Failure) -> None:
+    """Log what has no request to be answered to, unless the broker stops."""
+    if not isinstance(failure.value, SchedulerStopped):
+        logger.error("unexpected error in a coordinator; please report it", exc_info=failure.value)
+
+
+def _batches(result: CoordinatorResult, now_ms: int) -> Iterator[bytes]:
+    """A result's records, as one batch or as several."""
+    parts = (result.records,) if result.is_atomic else _parts(result.records)
+    return (_batch(part, result, now_ms) for part in parts)
+
+
+def _parts(records: list[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
+    """The records in lists that are bounded by number and by bytes: names may be 32 KiB long."""
+    start = size_bytes = 0
+    for index, record in enumerate(records):
+        record_bytes = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD_BYTES
+        is_full = index - start >= _RECORDS_PER_BATCH or size_bytes + record_bytes > _BATCH_BYTES
+        if is_full and index > start:
+            yield records[start:index]
+            start, size_bytes = index, 0
+        size_bytes += record_bytes
+    if records:
+        yield records[start:]
+
+
+def _batch(records: list[CoordinatorRecord], result: CoordinatorResult, now_ms: int) -> bytes:
+    producer = result.producer
+    if producer is None:
+        return build_plain_batch(records, now_ms)
+    return build_plain_batch(records, now_ms, producer.producer_id, producer.producer_epoch)

@@ -1,0 +1,325 @@
+"""Before the first batch of a transaction on a partition: does the transaction's coordinator know of it? (KIP-890)
+
+Producers of transaction version 2 do not announce partitions: what they send adds them. For older ones the coordinator
+is asked whether they announced it. Without that, a batch that was long on its way could be appended after its
+transaction has ended, and nobody would ever end it again. Where the transaction is open already, nobody is asked.
+"""
+
+from collections.abc import Callable, Generator
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from twisted.internet.defer import Deferred
+
+from odradek.coordinator.request_context import RequestContext
+from odradek.protocol.batches.record_batch import PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+    AddPartitionsToTxnResponseAddPartitionsToTxnResult,
+)
+from odradek.protocol.messages.produce import ProduceRequest
+from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
+from odradek.server.produce_request import find_partition, is_transactional_batch
+from odradek.server.work.waits import Wait, then
+
+if TYPE_CHECKING:
+    from odradek.log.producers.state import Verification
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.config import BrokerConfig
+    from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
+    from odradek.server.request import Reply
+    from odradek.server.work.clock import Clock
+    from odradek.server.work.slices import Slices
+
+MOST_AT_ONCE: Final = 100
+"""Partitions of a request that are looked at in one step, within 0.5 ms."""
+
+NO_SEQUENCE: Final = -1
+_FIRST_PAUSE_MS: Final = 1
+"""Most often the last markers are on their way already; each further pause is twice as long."""
+_unpack_producer: Final = PRODUCER.unpack_from
+_AS_BROKER: Final = RequestContext(api_version=5)
+"""The coordinator is asked by AddPartitionsToTxn as brokers send it, also where it is this broker."""
+
+_Result = AddPartitionsToTxnResponseAddPartitionsToTxnResult | ErrorCode
+"""The coordinator's answer, or an error for all partitions."""
+
+_NOT_NOW: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class Support(Enum):
+    """What a client understands, by the version of its request."""
+
+    OLD = 0
+    ABORTABLE = 1
+    """It knows TRANSACTION_ABORTABLE."""
+    ADDS = 2
+    """Its request adds the partition, and each of its transactions has an epoch of its own."""
+
+    @classmethod
+    def of_produce(cls, version: int) -> "Support":
+        return cls.ADDS if version > 11 else cls.ABORTABLE if version > 10 else cls.OLD
+
+    @classmethod
+    def of_offset_commit(cls, version: int) -> "Support":
+        return cls.ADDS if version > 4 else cls.ABORTABLE if version > 3 else cls.OLD
+
+
+class Writer(NamedTuple):
+    """Who wants to write in a transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    support: Support
+
+
+class Verified(NamedTuple):
+    """What came of it: why partitions may not be written, and the verification that others stand on."""
+
+    writer: Writer
+    errors: dict["Partition", ErrorCode]
+    guards: dict["Partition", "Verification"]
+    is_checked: bool = True
+
+    def error(self, partition: "Partition") -> KafkaError | None:
+        """Why a batch may not be appended to a partition, as Produce says it.
+
+        What may pass becomes NOT_ENOUGH_REPLICAS: clients of any age retry that, and without asking for metadata.
+        """
+        code = self.errors.get(partition)
+        if code is None:
+            return None
+        if code is ErrorCode.INVALID_TXN_STATE:
+            return KafkaError(code, "Partition was not added to the transaction")
+        if code in _NOT_NOW or (
+            code is ErrorCode.CONCURRENT_TRANSACTIONS and self.writer.support is not Support.ADDS
+        ):
+            return KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}",
+            )
+        return KafkaError(code)
+
+    def may_append(self, partition: "Partition") -> bool:
+        """Whether nothing has ended the verification since; if not, only an open transaction lets a batch in."""
+        if not self.is_checked:
+            return True
+        guard = self.guards.get(partition)
+        log = partition.log
+        return (
+            guard is not None
+            and log is not None
+            and log.producer_state.verifications.get(self.writer.producer_id) is guard
+        )
+
+
+class VerificationServices(Protocol):
+    """The parts of a broker that verification needs."""
+
+    config: "BrokerConfig"
+    metadata: "ClusterMetadata"
+    monotonic_ms: Callable[[], int]
+    reactor: "Clock"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+    @property
+    def transactions(self) -> "TransactionCoordinatorRuntime": ...
+
+
+class TransactionVerifier:
+    """Asks the coordinators of transactions. They are on this broker; others would be asked here."""
+
+    def __init__(self, services: VerificationServices) -> None:
+        self._services = services
+
+    def before_produce(self, request: ProduceRequest, version: int) -> "Reply[Verified | None]":
+        """What has to be known before a transactional Produce is appended: `Verified`, or a Deferred of it.
+
+        None if nothing in it is transactional. Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several producers.
+        """
+        batches: dict[Partition, int] = {}
+        producers: set[tuple[int, int]] = set()
+        found = self._run(
+            self._find_transactional(request, version, batches, producers),
+            sum([len(topic.partition_data) for topic in request.topic_data]),
+        )
+        return then(found, lambda _: self._verify_batches(request, version, batches, producers))
+
+    def _find_transactional(
+        self,
+        request: ProduceRequest,
+        version: int,
+        batches: "dict[Partition, int]",
+        producers: set[tuple[int, int]],
+    ) -> Generator[None, None, None]:
+        for topic in request.topic_data:
+            for number, data in enumerate(topic.partition_data, 1):
+                if not number % MOST_AT_ONCE:
+                    yield
+                records: memoryview | None = data.records  # type: ignore[assignment] # decoded: a view of the frame
+                if records is None or not is_transactional_batch(records) or len(records) < RECORD_BATCH_OVERHEAD:
+                    continue
+                producer_id, epoch, sequence = _unpack_producer(records, PRODUCER_POSITION)
+                if producer_id < 0:
+                    continue
+                producers.add((producer_id, epoch))
+                try:
+                    batches[find_partition(self._services.replicas, topic, data.index, version)] = sequence
+                except KafkaError:
+                    continue
+
+    def _verify_batches(
+        self,
+        request: ProduceRequest,
+        version: int,
+        batches: "dict[Partition, int]",
+        producers: set[tuple[int, int]],
+    ) -> "Reply[Verified | None]":
+        if not producers:
+            return None
+        if len(producers) > 1:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
+            )
+        ((producer_id, epoch),) = producers
+        writer = Writer(request.transactional_id or "", producer_id, epoch, Support.of_produce(version))
+        verified = self.verify(writer, batches)
+        if writer.support is not Support.ADDS:
+            return verified  # type: ignore[return-value] # Deferred is invariant
+        # Only once the client would come back much later: the transaction before is most often about to be complete.
+        config = self._services.config
+        patience_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
+        until_ms = self._services.monotonic_ms() + patience_ms
+        retried: Reply[Verified] = then(
+            verified, lambda first: self._retried(first, batches, until_ms, _FIRST_PAUSE_MS)
+        )
+        return retried  # type: ignore[return-value] # Deferred is invariant
+
+    def _retried(
+        self, verified: Verified, batches: "dict[Partition, int]", until_ms: int, pause_ms: int
+    ) -> "Reply[Verified]":
+        services = self._services
+        if ErrorCode.CONCURRENT_TRANSACTIONS not in verified.errors.values() or services.monotonic_ms() >= until_ms:
+            return verified
+        pause: Wait[None] = Wait(lambda: "end of the transaction before", lambda _: timer.cancel())
+        pause_ms = min(pause_ms, services.config.add_partitions_to_txn_retry_backoff_ms)
+        timer = services.reactor.callLater(pause_ms / 1000, pause.callback, None)
+        return pause.addCallback(
+            lambda _: then(
+                self.verify(verified.writer, batches),
+                lambda again: self._retried(again, batches, until_ms, pause_ms * 2),
+            )
+        )
+
+    def verify(self, writer: Writer, sequences: "dict[Partition, int]") -> "Reply[Verified]":
+        """Whether these partitions may be written: `Verified`, or a Deferred of it.
+
+        `sequences` has the first sequence number of what is to be written.
+        """
+        adds = writer.support is Support.ADDS
+        is_checked = self._services.config.transaction_partition_verification_enable
+        verified = Verified(writer, {}, {}, is_checked)
+        if not adds and not is_checked:
+            return verified
+        begun = self._run(self._begin(verified, sequences), len(sequences))
+        return then(begun, lambda _: self._ask_about_guarded(verified))
+
+    def _begin(self, verified: Verified, sequences: "dict[Partition, int]") -> Generator[None, None, None]:
+        """Begin the verification of each partition, before the coordinator is asked."""
+        writer = verified.writer
+        adds = writer.support is Support.ADDS
+        monotonic_ms = self._services.monotonic_ms()
+        for number, (partition, sequence) in enumerate(sequences.items(), 1):
+            if not number % MOST_AT_ONCE:
+                yield
+            try:
+                guard = partition.leading_log().producer_state.begin_verification(
+                    writer.producer_id, writer.producer_epoch, sequence, monotonic_ms, adds_partition=adds
+                )
+            except KafkaError as error:
+                verified.errors[partition] = error.code
+            else:
+                if guard is not None:
+                    verified.guards[partition] = guard
+
+    def _ask_about_guarded(self, verified: Verified) -> "Reply[Verified]":
+        if not verified.guards:
+            return verified
+        result = self._ask(verified.writer, list(verified.guards))
+        if not isinstance(result, Deferred):
+            return _noted(verified, result)
+        noted: Deferred[Verified] = result.addCallback(lambda answer: _noted(verified, answer))
+        return noted
+
+    def _run(self, steps: Generator[None, None, None], count: int) -> "Reply[None]":
+        """Run the steps for `count` partitions: None, or a Deferred of it if they are run in slices."""
+        if count > MOST_AT_ONCE:
+            return self._services.slices.run(steps)
+        for _ in steps:
+            pass
+        return None
+
+    def _ask(self, writer: Writer, partitions: "list[Partition]") -> "Reply[_Result]":
+        """The coordinator's AddPartitionsToTxnResult, an ErrorCode for all of it, or a Deferred of either."""
+        services = self._services
+        coordinators = services.transactions
+        index = coordinators.index_of(writer.transactional_id)
+        led_by = services.metadata.partition(TRANSACTION_STATE_TOPIC, index)
+        if led_by is None or led_by.leader not in services.metadata.brokers:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        topics: dict[str, list[int]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, []).append(partition.index)
+        asked = AddPartitionsToTxnRequestAddPartitionsToTxnTransaction(
+            transactional_id=writer.transactional_id,
+            producer_id=writer.producer_id,
+            producer_epoch=writer.producer_epoch,
+            verify_only=writer.support is not Support.ADDS,
+            topics=[
+                AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name=name, partitions=indexes)
+                for name, indexes in topics.items()
+            ],
+        )
+        reply: Reply[_Result] = coordinators.run_on(
+            index, lambda shard, token, now_ms: shard.add_partitions_of(asked, _AS_BROKER, token, now_ms)
+        )
+        return reply
+
+
+def _noted(
+    verified: Verified, result: _Result
+) -> Verified:
+    """Take down what the coordinator says, in terms that writers know."""
+    support = verified.writer.support
+    if isinstance(result, ErrorCode):
+        for partition in verified.guards:
+            verified.errors[partition] = _for_writer(result, support)
+        return verified
+    by_name = {(partition.topic, partition.index): partition for partition in verified.guards}
+    for topic in result.topic_results:
+        for row in topic.results_by_partition:
+            if row.partition_error_code:
+                code = ErrorCode(row.partition_error_code)
+                verified.errors[by_name[topic.name, row.partition_index]] = _for_writer(code, support)
+    return verified
+
+
+def _for_writer(code: ErrorCode, support: Support) -> ErrorCode:
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:
+        return ErrorCode.INVALID_TXN_STATE
+    return code

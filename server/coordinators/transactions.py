@@ -1,0 +1,138 @@
+"""Runs the transaction coordinators, and brings what they decide to the partitions of each transaction.
+
+A request whose record is not replicated within `request.timeout.ms` is answered with COORDINATOR_NOT_AVAILABLE, as in
+Apache Kafka. The decision stands: until it is replicated, others on its transaction get CONCURRENT_TRANSACTIONS.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred
+
+from odradek.coordinator.result import CoordinatorResult, TransactionOutcome
+from odradek.coordinator.steps import Steps
+from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.shard import TransactionShard
+from odradek.log.background.tasks import RunInThread
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
+from odradek.server.coordinators.context import CoordinatorContext
+from odradek.server.coordinators.interfaces import MarkerWriter
+from odradek.server.coordinators.marker_sender import TopicPartition
+from odradek.server.coordinators.runtime import CoordinatorRuntime, report_failure
+from odradek.server.work.slices import Slices
+
+if TYPE_CHECKING:
+    from odradek.replication.replicas.partition import Partition
+
+MARKERS_AT_ONCE: Final = 16
+"""More are sent in slices. Each appends a batch, which takes some 60 us."""
+
+
+class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
+    """The transaction coordinators of this broker. The leader epoch of a shard's partition is its coordinator epoch."""
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        *,
+        reactor: Any,
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        take_producer_id: Callable[[], int],
+        begin_producer_ids_at: Callable[[int], None],
+        partition_count: Callable[[], int],
+        load_buffer_bytes: int,
+        slices: Slices,
+        run_in_thread: RunInThread,
+        markers: MarkerWriter,
+    ) -> None:
+        self.settings = settings
+        self._take_producer_id = take_producer_id
+        self._begin_producer_ids_at = begin_producer_ids_at
+        self._markers = markers
+        super().__init__(
+            TRANSACTION_STATE_TOPIC,
+            reactor=reactor,
+            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
+            partition_count=partition_count,
+            write_timeout_ms=settings.write_timeout_ms,
+            load_buffer_bytes=load_buffer_bytes,
+            slices=slices,
+            run_in_thread=run_in_thread,
+        )
+
+    def _make_absent(self) -> TransactionShard:
+        return TransactionShard.absent(self.settings)
+
+    def _make_shard(self, partition: "Partition") -> TransactionShard:
+        return TransactionShard(
+            self.settings,
+            coordinator_epoch=partition.leader_epoch,
+            take_producer_id=self._take_producer_id,
+            monotonic_ms=self._monotonic_ms,
+            begin_producer_ids_at=self._begin_producer_ids_at,
+        )
+
+    async def _before_serving(self, led: CoordinatorContext[TransactionShard]) -> None:
+        """Wait until all that was loaded is replicated: what follows from it goes to other partitions.
+
+        Raises NOT_LEADER_OR_FOLLOWER.
+        """
+        log = led.partition.leading_log()
+        if log.high_watermark >= log.log_end_offset:
+            return
+        is_replicated: Deferred[ErrorCode] = Deferred()
+        self.when_replicated(led, log.log_end_offset - 1, is_replicated.callback)
+        error = await is_replicated
+        if error:
+            raise KafkaError(error)
+
+    def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
+        return result.answered(keeps_completions=True)
+
+    def _send(self, led: CoordinatorContext[TransactionShard] | None, result: CoordinatorResult) -> None:
+        super()._send(led, result)
+        if led is None or not result.outcomes:
+            return
+        markers = self._send_markers(led, result.outcomes)
+        if sum(len(outcome.partitions) for outcome in result.outcomes) <= MARKERS_AT_ONCE:
+            for _ in markers:
+                pass
+        else:
+            self._slices.run(markers).addErrback(report_failure)
+
+    def _send_markers(
+        self, led: CoordinatorContext[TransactionShard], outcomes: Sequence[TransactionOutcome]
+    ) -> Steps[None]:
+        """Send markers until this broker does not coordinate any more: who does next sends those that are missing.
+
+        A marker that came later than that could end the next transaction of its producer.
+        """
+        for outcome in outcomes:
+            for _ in self._markers.send(outcome, partial(self._marker_written, led, outcome)):
+                yield
+                if not self._is_led(led):
+                    return
+
+    def _marker_written(
+        self,
+        led: CoordinatorContext[TransactionShard],
+        outcome: TransactionOutcome,
+        partition: TopicPartition,
+        error: ErrorCode,
+    ) -> None:
+        """A partition has its marker, or cannot have it now. One who leads no longer has nothing more to say."""
+        if not self._is_led(led):
+            return
+        written = led.shard.marker_written(
+            outcome.transactional_id,
+            outcome.producer_id,
+            outcome.producer_epoch,
+            partition,
+            error,
+            self._now_ms(),
+        )
+        self._carry_out(led, written)

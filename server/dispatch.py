@@ -1,0 +1,133 @@
+"""Dispatch: the API, version and handler of a request."""
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from odradek.protocol.codec import Buffer, Decoder, Encoder, Splice, decoder, small_encoder, step_decoder, step_encoder
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.headers import API_VERSIONS_KEY, api_code, response_is_flexible, split_api_code
+from odradek.protocol.messages import request_class, response_class
+from odradek.protocol.schema import Message
+from odradek.protocol.types import DecodeError
+from odradek.server.apis import APIS, PRODUCE_KEY, Api
+from odradek.server.request import EncodedBody, NoResponse, RequestContext
+from odradek.server.stages import NO_STAGES, Stages, run_after
+
+if TYPE_CHECKING:
+    from odradek.server.handlers.produce import ProduceServices
+
+HandlerReply = Message | NoResponse | Deferred[Message] | Deferred[Message | NoResponse] | Deferred[EncodedBody]
+"""The replies of all handlers."""
+
+BoundHandler = Callable[["ProduceServices", RequestContext, Message | None], HandlerReply]
+"""Called with all services of the broker, of which the handler's own type names those that it uses.
+
+`services.check_handlers` makes mypy compare the two. The request is of the API's own class; None if its version is
+unknown.
+"""
+
+ErrorHandler = Callable[[Message | None, int, KafkaError], Message | None]
+
+class BoundApi:
+    """One API in one version, ready to be called: codec, handler and the shape of its failure.
+
+    decode: for requests of up to `SMALL_MESSAGE_BYTES`
+    handle: the checks of the optional stages, if there are any, and the handler
+    may_be_remembered: the produce fast path may stand for these stages
+    encode: raises `LargeMessageError` for a large response
+    """
+
+    __slots__ = (
+        "_error_response",
+        "_request_type",
+        "_response_type",
+        "decode",
+        "encode",
+        "flexible",
+        "flexible_response_header",
+        "handle",
+        "key",
+        "max_elements",
+        "may_be_remembered",
+        "name",
+        "unsupported_version",
+        "version",
+    )
+
+    def __init__(self, api: Api, version: int, stages: Stages, *, unsupported_version: bool = False) -> None:
+        request_type, response_type = request_class(api.key), response_class(api.key)
+        module_name, _, function_name = api.handler.partition(":")
+        module = import_module(f"odradek.server.handlers.{module_name}")
+        self._request_type, self._response_type = request_type, response_type
+        self.key = api.key
+        self.name = api.name
+        self.max_elements = api.max_elements
+        self.version = version
+        self.unsupported_version = unsupported_version
+        self.flexible = request_type.is_flexible(version)
+        self.flexible_response_header = response_is_flexible(api.key, self.flexible)
+        self.decode: Decoder = decoder(request_type, version)
+        self.encode: Encoder = small_encoder(response_type, version)
+        checks = stages.checks(api, version)
+        self.handle: BoundHandler = run_after(checks, getattr(module, function_name))
+        self.may_be_remembered = api.key == PRODUCE_KEY and not checks
+        self._error_response: ErrorHandler = getattr(module, f"{function_name}_error")
+
+    def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Message, int]]:
+        """Decode a request of any size; returns as `decode`."""
+        return step_decoder(self._request_type, self.version)(frame, position, len(frame), self.max_elements)
+
+    def encode_in_steps(
+        self, response: Message, out: bytearray, splices: list[Splice]
+    ) -> Generator[None, None, None]:
+        """Encode a response of any size, as `encode`."""
+        return step_encoder(self._response_type, self.version)(response, out, splices)
+
+    def error_response(self, request: Message | None, version: int, error: KafkaError) -> Message | None:
+        """The response that carries `error` for the whole request; None if the connection is to be closed instead."""
+        return self._error_response(request, version, error)
+
+
+class Dispatch:
+    """Finds the handler of a request. Modules are imported and codecs compiled with the first request of an API."""
+
+    def __init__(self, services: "ProduceServices", apis: dict[int, Api] = APIS, stages: Stages = NO_STAGES) -> None:
+        self.services = services
+        self.unexpected_errors: Counter[str] = Counter()
+        self._apis = apis
+        self._stages = stages
+        self.bound: dict[int, BoundApi] = {}
+
+    def find(self, code: int) -> BoundApi:
+        """Return the API and version of an API code; `bound` has those of earlier requests.
+
+        Raises `DecodeError` if it is not served, or cannot be loaded now: as in Kafka, the connection is closed.
+
+        ApiVersions in an unknown version is the exception: the response has version 0 and names the known versions, so
+        that the client can repeat the request (KIP-511).
+        """
+        found = self.bound.get(code)
+        return found if found is not None else self._bind(*split_api_code(code))
+
+    def count_unexpected(self, api_name: str) -> None:
+        """Count an unexpected exception of a handler."""
+        self.unexpected_errors[api_name] += 1
+
+    def _bind(self, key: int, version: int) -> BoundApi:
+        api = self._apis.get(key)
+        if api is None:
+            raise DecodeError(f"unknown api key {key}")
+        if api.first_version <= version <= api.last_version:
+            try:
+                bound = self.bound[api_code(key, version)] = BoundApi(api, version, self._stages)
+            except OSError as error:
+                # No descriptor to import it with. The client connects again, and the next attempt imports anew.
+                raise DecodeError(f"{api.name} cannot be loaded now: {error}") from error
+            return bound
+        if key == API_VERSIONS_KEY:
+            return BoundApi(api, 0, self._stages, unsupported_version=True)
+        raise DecodeError(f"{api.name} has no version {version}")

@@ -1,0 +1,6 @@
+"""Fetches.
+
+- `fetch_sessions`: fetch sessions (KIP-227)
+- `limited_read`: one read of the partitions of a fetch
+- `purgatory`: delayed fetch and produce requests
+"""

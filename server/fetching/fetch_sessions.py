@@ -1,0 +1,206 @@
+"""Fetch sessions (KIP-227): a consumer of many partitions names only those that changed since its last fetch.
+
+A session remembers each partition's fetch parameters and what the client was last told of it. Epochs say which
+request is meant: 0 asks for a new session, -1 closes one, n > 0 continues it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+INVALID_SESSION_ID: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EVICTION_MS: Final = 120_000
+MAX_EPOCH: Final = 2**31 - 1
+MAX_SESSION_PARTITIONS: Final = 100_000
+"""A fetch of more partitions gets no session: about 300 bytes each stay when the client is gone."""
+MAX_PARTITIONS: Final = 500_000
+"""Of all sessions together."""
+NOT_TOLD: Final = -1
+"""In place of the high watermark that the client was last told: whatever it is, it is news."""
+
+PartitionKey = tuple[str | bytes, int]
+"""Topic id (from Fetch 13 on) or topic name, and partition index."""
+
+
+class FetchPartition:
+    """One partition to be fetched: what was asked, and what the client was last told."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "fetcher_log_start_offset",
+        "high_watermark",
+        "index",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, index: int) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.fetch_offset = 0
+        self.max_bytes = 0
+        self.current_leader_epoch = -1
+        self.last_fetched_epoch = -1
+        self.fetcher_log_start_offset = -1
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+    def is_news(self, high_watermark: int, log_start_offset: int) -> bool:
+        """Return whether the client was last told something else."""
+        return high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
+
+    def tell(self, high_watermark: int, log_start_offset: int, failed: bool) -> bool:
+        """Note what the client is now told; whether any of it is news.
+
+        After an error the next good answer has to be sent even if nothing changed since.
+        """
+        news = failed or high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
+        self.high_watermark = -1 if failed else high_watermark
+        self.log_start_offset = log_start_offset
+        return news
+
+
+class FetchSession:
+    """The partitions of one fetcher; the epoch is the one that its next request has to carry.
+
+    A change of `partitions` follows a change of the epoch: who goes through them in several steps compares it first.
+
+    is_busy: a request is applied in steps, and none may follow it yet
+    counted: the partitions that the cache counts for this session
+    """
+
+    __slots__ = ("counted", "created_ms", "epoch", "id", "is_busy", "last_used_ms", "partitions", "uses_topic_ids")
+
+    def __init__(self, session_id: int, uses_topic_ids: bool, monotonic_ms: int) -> None:
+        self.id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.epoch = 1
+        self.created_ms = monotonic_ms
+        self.last_used_ms = monotonic_ms
+        self.is_busy = False
+        self.counted = 0
+        self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
+
+    def update(self, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+        """Apply an incremental request.
+
+        What is asked anew is another object: a fetch of before, which may still wait, keeps what it asked for.
+        """
+        partitions = self.partitions
+        for key, partition in asked.items():
+            known = partitions.get(key)
+            if known is not None:
+                partition.high_watermark = known.high_watermark
+                partition.log_start_offset = known.log_start_offset
+            partitions[key] = partition
+        for key in forgotten:
+            partitions.pop(key, None)
+
+    def advance(self) -> None:
+        """Expect the next epoch; after the last comes 1, as 0 means something else."""
+        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+
+
+class FetchSessionCache:
+    """All fetch sessions of a broker, at most `max_sessions` (Kafka: `max.incremental.fetch.session.cache.slots`).
+
+    They have `MAX_PARTITIONS` partitions at most. Beyond that the least recently used of those with more than their
+    share ends: many small sessions do not end for a few large ones.
+    """
+
+    def __init__(self, max_sessions: int, random_id: Callable[[], int]) -> None:
+        self._max_sessions = max_sessions
+        self._random_id = random_id
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def create(
+        self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, monotonic_ms: int
+    ) -> FetchSession | None:
+        """Create a session; return None if it is too large, or if the cache is full and no session may be evicted.
+
+        An OrderedDict is taken on as it is: a copy of many partitions takes long.
+        """
+        if len(partitions) > MAX_SESSION_PARTITIONS:
+            return None
+        if len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), monotonic_ms):
+            return None
+        session_id = self._random_id()
+        while session_id in self._sessions or session_id == INVALID_SESSION_ID:
+            session_id = self._random_id()
+        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, monotonic_ms)
+        session.partitions = partitions if isinstance(partitions, OrderedDict) else OrderedDict(partitions)
+        self._count(session)
+        return session
+
+    def update(
+        self, session: FetchSession, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]
+    ) -> None:
+        """Apply an incremental request, or a part of it.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND if the session becomes too large, which ends it: the client begins anew.
+        """
+        session.update(asked, forgotten)
+        if len(session.partitions) > MAX_SESSION_PARTITIONS:
+            self.remove(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if self._sessions.get(session.id) is session:
+            self._count(session)
+
+    def remove(self, session_id: int) -> None:
+        """Forget a session, if there is one."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= session.counted
+
+    def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, monotonic_ms: int) -> FetchSession:
+        """The session an incremental request continues.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR when the
+        session was opened by names and is continued by topic ids or the other way round.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch or session.is_busy:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.last_used_ms = monotonic_ms
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def _evict(self, new_size: int, monotonic_ms: int) -> bool:
+        """Make room: put out the longest unused session if it is stale, else an old one smaller than the new."""
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if monotonic_ms - oldest.last_used_ms > EVICTION_MS:
+            self.remove(oldest.id)
+            return True
+        settled = [session for session in self._sessions.values() if monotonic_ms - session.created_ms > EVICTION_MS]
+        smallest = min(settled, key=lambda session: (len(session.partitions), session.id), default=None)
+        if smallest is None or len(smallest.partitions) >= new_size:
+            return False
+        self.remove(smallest.id)
+        return True
+
+    def _count(self, session: FetchSession) -> None:
+        """Count the partitions of a session that has changed, and end others if there are too many."""
+        self._partitions += len(session.partitions) - session.counted
+        session.counted = len(session.partitions)
+        while self._partitions > MAX_PARTITIONS:
+            share = MAX_PARTITIONS // self._max_sessions
+            self.remove(next(one.id for one in self._sessions.values() if one.counted > share))

@@ -1,0 +1,202 @@
+"""One pass over the partitions of a fetch: the rows of the response, within the limits of bytes.
+
+While nothing has been read yet, the first batch comes whole whatever the limits are (KIP-74). A reader whose history
+diverges from the log gets the offset where it does (KIP-595). Read-committed fetches end at the last stable offset and
+name the aborted transactions (KIP-98).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.fetch import (
+    FetchResponseAbortedTransaction,
+    FetchResponseEpochEndOffset,
+    FetchResponsePartitionData,
+)
+from odradek.replication.replicas.partition import READ_COMMITTED, Partition
+from odradek.server.fetching.purgatory import PartitionWatch
+
+if TYPE_CHECKING:
+    from odradek.log.partition_log import PartitionLog
+    from odradek.server.fetching.fetch_sessions import FetchPartition
+
+NO_RECORDS: Final = b""
+STORAGE_ERROR_SINCE: Final = 6
+_INVALID_OFFSET: Final = -1
+
+Row = tuple["FetchPartition", FetchResponsePartitionData]
+Cause = Callable[["FetchPartition", KafkaError], KafkaError]
+
+
+class FetchTarget(PartitionWatch):
+    """A partition to fetch; while the fetch waits it watches the partition.
+
+    available_bytes: bytes that were there when the partition was last looked at
+    """
+
+    __slots__ = ("asked", "available_bytes")
+
+    def __init__(self, asked: "FetchPartition", partition: Partition) -> None:
+        self.asked = asked
+        self.partition = partition
+        self.available_bytes = 0
+
+
+class LimitedRead:
+    """Reads targets in the order of the calls of `read`.
+
+    `rows` has those with news for the client; with `names_all` every row is one. `find_cause` returns the error to
+    report for one that a read raised.
+    """
+
+    __slots__ = (
+        "_find_cause", "_isolation_level", "_names_all", "_remaining_bytes", "_version", "has_failed", "is_urgent",
+        "read_bytes", "rows",
+    )  # fmt: skip
+
+    def __init__(
+        self, version: int, isolation_level: int, max_bytes: int, names_all: bool, find_cause: Cause
+    ) -> None:
+        self._version = version
+        self._isolation_level = isolation_level
+        self._remaining_bytes = max_bytes
+        self._names_all = names_all
+        self._find_cause = find_cause
+        self.rows: list[Row] = []
+        self.read_bytes = 0
+        self.is_urgent = False
+        self.has_failed = False
+
+    def read(self, targets: Iterable[FetchTarget]) -> None:
+        """Read these targets after those before. `is_urgent` is set where there is no sense in waiting for more."""
+        for target in targets:
+            asked, partition = target.asked, target.partition
+            try:
+                log = partition.leading_log(asked.current_leader_epoch)
+                state = log.state
+                if asked.last_fetched_epoch < 0 and (
+                    asked.fetch_offset == state.log_end_offset
+                    or (self._remaining_bytes <= 0 < self.read_bytes and _is_in_log(log, asked.fetch_offset))
+                ):
+                    # Nothing to read, or no room left: the common case of a fetch of many partitions.
+                    if asked.fetch_offset == state.log_end_offset:
+                        log.add_end_hint()
+                    target.available_bytes = 0
+                    if self._names_all or asked.is_news(state.high_watermark, state.log_start_offset):
+                        self.rows.append((asked, self._empty_row(asked, log)))
+                    continue
+                row, size_bytes = self._read_one(asked, partition, log)
+            except KafkaError as error:
+                self.refuse(asked, self._find_cause(asked, error), is_urgent=True)
+                continue
+            target.available_bytes = size_bytes
+            self.read_bytes += size_bytes
+            self._remaining_bytes -= size_bytes
+            if (
+                self._names_all
+                or size_bytes
+                or row.diverging_epoch.epoch >= 0
+                or asked.is_news(row.high_watermark, row.log_start_offset)
+            ):
+                self.rows.append((asked, row))
+
+    def refuse(self, asked: "FetchPartition", error: KafkaError, *, is_urgent: bool) -> None:
+        """Add a row with an error."""
+        self.has_failed = True
+        self.is_urgent = self.is_urgent or is_urgent
+        self.rows.append((asked, failed_row(asked.index, error, self._version)))
+
+    def _read_one(
+        self, asked: "FetchPartition", partition: Partition, log: "PartitionLog"
+    ) -> tuple[FetchResponsePartitionData, int]:
+        """A partition's row and the bytes in it.
+
+        It is urgent if the reader's history diverges from the log, at the end of an older segment, and if there are
+        bytes for which this response has no room.
+        """
+        row = self._empty_row(asked, log)
+        if asked.last_fetched_epoch >= 0:
+            diverging = partition.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
+            if diverging is not None:
+                row.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+                row.aborted_transactions = None
+                self.is_urgent = True
+                return row, 0
+        region = partition.read(
+            asked.fetch_offset,
+            min(asked.max_bytes, max(0, self._remaining_bytes)),
+            isolation_level=self._isolation_level,
+            at_least_one=self.read_bytes == 0,
+            current_leader_epoch=asked.current_leader_epoch,
+        )
+        if region is None:
+            if self.read_bytes and asked.fetch_offset < self._upper_offset(log):
+                self.is_urgent = True
+            return row, 0
+        if self._isolation_level == READ_COMMITTED:
+            row.aborted_transactions = [
+                FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                for entry in partition.aborted_transactions(asked.fetch_offset, region)
+            ]
+        row.records = region
+        if region.file is not log.state.active.file:
+            self.is_urgent = True
+        return row, region.size_bytes
+
+    def _upper_offset(self, log: "PartitionLog") -> int:
+        state = log.state
+        return state.last_stable_offset if self._isolation_level else state.high_watermark
+
+    def _empty_row(self, asked: "FetchPartition", log: "PartitionLog") -> FetchResponsePartitionData:
+        state = log.state
+        return FetchResponsePartitionData(
+            partition_index=asked.index,
+            high_watermark=state.high_watermark,
+            last_stable_offset=state.last_stable_offset,
+            log_start_offset=state.log_start_offset,
+            aborted_transactions=[] if self._isolation_level == READ_COMMITTED else None,
+            records=NO_RECORDS,
+        )
+
+
+def available_bytes(target: FetchTarget, isolation_level: int) -> tuple[int, bool]:
+    """Bytes that a target has for its fetch, and whether there is no sense in waiting for more.
+
+    Raises KafkaError as `Partition.read`.
+    """
+    asked, partition = target.asked, target.partition
+    if asked.last_fetched_epoch >= 0:
+        partition.leading_log(asked.current_leader_epoch)
+        if partition.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset) is not None:
+            return 0, True
+    region = partition.read(
+        asked.fetch_offset,
+        asked.max_bytes,
+        isolation_level=isolation_level,
+        at_least_one=True,
+        current_leader_epoch=asked.current_leader_epoch,
+    )
+    if region is None:
+        return 0, False
+    return region.size_bytes, region.file is not partition.leading_log().active_segment.file
+
+
+def failed_row(index: int, error: KafkaError, version: int) -> FetchResponsePartitionData:
+    """The row of a partition that cannot be read."""
+    code = error.code
+    if code == ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_SINCE:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return FetchResponsePartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=_INVALID_OFFSET,
+        last_stable_offset=_INVALID_OFFSET,
+        log_start_offset=_INVALID_OFFSET,
+        aborted_transactions=None,
+        records=NO_RECORDS,
+    )
+
+
+def _is_in_log(log: "PartitionLog", offset: int) -> bool:
+    return log.state.log_start_offset <= offset <= log.state.log_end_offset

@@ -1,0 +1,35 @@
+"""The leaders of partitions, for responses that refuse a request at a broker that does not lead (KIP-951)."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from odradek.protocol.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from odradek.replication.metadata.image import ClusterMetadata
+
+
+class LeaderNode(NamedTuple):
+    """The leader of a partition, with its endpoint on the listener of the request."""
+
+    broker_id: int
+    leader_epoch: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def find_leader(
+    metadata: "ClusterMetadata", topic: str, topic_id: bytes, index: int, listener: str
+) -> LeaderNode | None:
+    """Return the leader of a partition, given by topic name or id; None if the image has none on this listener."""
+    if topic_id != ZERO_UUID:
+        found = metadata.topics_by_id.get(topic_id)
+        topic = "" if found is None else found.name
+    partition = metadata.partition(topic, index)
+    if partition is None:
+        return None
+    broker = metadata.brokers.get(partition.leader)
+    endpoint = None if broker is None else broker.endpoint(listener)
+    if broker is None or endpoint is None:
+        return None
+    return LeaderNode(broker.broker_id, partition.leader_epoch, endpoint.host, endpoint.port, broker.rack)

@@ -1,0 +1,273 @@
+"""A client connection: requests in, responses out, in order. It performs no I/O.
+
+Frames and events come from a transport; responses go to the transport's writer. As in Kafka, one request of a
+connection is in progress at a time, and the next begins when the peer has taken the response to the last. This keeps
+the order of responses and bounds the memory of a connection.
+
+A frame that arrives alone begins at once if the scheduler allows it. All others go through the backlog: the connection
+waits in the scheduler's line, which calls `begin_next` once for each request.
+
+The state of the connection is one of `connection_state`. Whether the next request has to wait is not stored: it follows
+from what is pending, a request in progress or a writer that is not idle. The end of either (the handler's Deferred,
+`output_drained`) only puts the connection in the line, so that no order of events can leave a request behind.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, cast
+
+from twisted.internet.task import SchedulerStopped
+
+from odradek.protocol.framing import API_KEY_POSITION, NO_API_KEY
+from odradek.protocol.schema import Message
+from odradek.server.dispatch import Dispatch
+from odradek.server.network.connection_state import TRANSITIONS, ConnectionEvent, ConnectionState
+from odradek.server.network.connection_transport import ConnectionTransport
+from odradek.server.network.request_pipeline import Outcome, Output, RequestInProgress, RequestPipeline
+from odradek.server.request import CloseConnection, RequestContext
+from odradek.server.work.waits import hasten_wait
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG_LIMIT: Final = 16
+_BACKLOG_LIMIT_BYTES: Final = 1048576
+_LARGE_FRAME_BYTES: Final = 122_880
+"""The response to a request of this size leaves at once: the request has taken long enough."""
+
+# Looked up once: access to a member of an enumeration is a call.
+_OPEN: Final = ConnectionState.OPEN
+_INPUT_ENDED: Final = ConnectionState.INPUT_ENDED
+_REFUSED: Final = ConnectionState.REFUSED
+_CLOSED: Final = ConnectionState.CLOSED
+
+
+class Connection:
+    """The order of requests and responses of one connection.
+
+    in_progress: the request that has no response yet
+    api_key, expected_s, is_in_line, level, sequence, is_cost_guessed: of the scheduler: API of the last request, and
+        the time that another is expected to take; whether `begin_next` will be called, the place in the line, and
+        whether the place follows from costs on other connections
+    """
+
+    def __init__(self, transport: ConnectionTransport, dispatch: Dispatch, context: RequestContext) -> None:
+        self._transport = transport
+        self._scheduler = transport.scheduler
+        self._pipeline = RequestPipeline(dispatch, context)
+        self._state = _OPEN
+        self.context = context
+        self.in_progress: RequestInProgress | None = None
+        self.api_key = -1
+        self.expected_s = 0.0
+        self.is_in_line = False
+        self.is_cost_guessed = False
+        self.level = self.sequence = 0
+        self._backlog: deque[bytes | memoryview] = deque()
+        self._is_paused = False
+        self._refusal = ""
+
+    @property
+    def next_frame(self) -> bytes | memoryview | None:
+        """The next request of the backlog; None if it is empty."""
+        return self._backlog[0] if self._backlog else None
+
+    @property
+    def next_api_key(self) -> int:
+        """The API of the next request of the backlog; -1 if it is empty."""
+        if not self._backlog:
+            return -1
+        frame = self._backlog[0]
+        return frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
+
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        """Accept one frame that arrived alone, as most do."""
+        if (
+            self._scheduler.is_direct
+            and not self._backlog
+            and self.in_progress is None
+            and self._transport.writer.is_idle
+        ):
+            self._begin(frame)
+        else:
+            self.frames_received((frame,))
+
+    def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
+        """Accept frames in the order of arrival, each with its length prefix."""
+        self._backlog.extend(frames)
+        self._get_in_line()
+        if not self._is_paused and self._has_enough_to_do():
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def output_drained(self) -> None:
+        """The peer has taken all responses."""
+        self._get_in_line()
+
+    def input_ended(self) -> None:
+        """The client has closed its side, but may read: close after the last response, as Kafka does."""
+        self.context.has_input_ended = True
+        self._move(ConnectionEvent.INPUT_END)
+        if self.in_progress is not None:
+            hasten_wait(self.in_progress.deferred)
+        self._get_in_line()
+
+    def closing(self) -> None:
+        """The connection is about to be closed: begin no further request. One in progress may still be answered."""
+        self._backlog.clear()
+        self._move(ConnectionEvent.TRANSPORT_CLOSE)
+
+    def connection_lost(self) -> None:
+        """The client is gone: drop its requests, and every reference to the transport and its buffers."""
+        self._move(ConnectionEvent.LOSS)
+        self._backlog.clear()
+        self._transport = _LOST
+        waiting, self.in_progress = self.in_progress, None
+        if waiting is not None:
+            try:
+                waiting.deferred.cancel()
+            except Exception:
+                logger.exception("a request could not be cancelled; please report it api=%s", waiting.api.name)
+
+    def refuse(self, why: str) -> None:
+        """Close because of malformed input or a failure, with one log line."""
+        logger.warning(
+            "closing connection client=%s client_id=%s why=%r", self.context.client_host, self.context.client_id, why
+        )
+        self._close()
+
+    def refuse_in_turn(self, why: str) -> None:
+        """Close because of malformed input, after the responses to the requests before it."""
+        self._refusal = why
+        self._move(ConnectionEvent.REFUSAL)
+        self._get_in_line()
+
+    def _close(self) -> None:
+        self._move(ConnectionEvent.CLOSE)
+        self._transport.close()
+
+    def _move(self, event: ConnectionEvent) -> None:
+        """Change the state because of an event."""
+        self._state = TRANSITIONS[self._state, event]
+
+    def _close_after_defect(self) -> None:
+        """Close after an unexpected exception: the client would wait forever for its response."""
+        logger.exception(
+            "unexpected error outside of a handler; closing the connection; please report it client=%s client_id=%s",
+            self.context.client_host,
+            self.context.client_id,
+        )
+        self._close()
+
+    def _get_in_line(self) -> None:
+        """Ask the scheduler for a turn to begin the next request, or to close."""
+        if self._backlog or self._state is _INPUT_ENDED or self._state is _REFUSED:
+            self._scheduler.add(self)
+
+    def begin_next(self) -> int:
+        """Begin the next request of the backlog, unless it has to wait. Nothing else takes requests from the backlog.
+
+        Return the API of the request after it if that may begin, else -1.
+        """
+        try:
+            if self.in_progress is not None or not self._transport.writer.is_idle or self._state is _CLOSED:
+                return -1
+            backlog = self._backlog
+            if backlog:
+                self._begin(backlog.popleft())
+                if self._state is _CLOSED:  # type: ignore[comparison-overlap] # `_begin` may have closed it
+                    return -1
+                if self._is_paused and not self._has_enough_to_do():
+                    self._is_paused = False
+                    self._transport.resume_reading()
+                if self.in_progress is not None:
+                    return -1
+            if backlog:
+                frame = backlog[0]
+                return frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
+            self._end_if_asked()
+        except Exception:
+            self._close_after_defect()
+        return -1
+
+    def _begin(self, frame: bytes | memoryview) -> None:
+        """Begin a request. No exception leaves this method."""
+        try:
+            output = self._pipeline.begin(frame)
+            if isinstance(output, bytearray):
+                self._transport.writer.send_one(output)
+            elif isinstance(output, list):
+                self._transport.writer.send(output)
+            elif output is not None:
+                self._wait_for(output)
+            if len(frame) > _LARGE_FRAME_BYTES:
+                self._transport.writer.flush()
+        except CloseConnection as reason:
+            self.refuse(str(reason))
+        except SchedulerStopped:
+            self._close()
+        except Exception:
+            self._close_after_defect()
+        self._scheduler.account(self, frame)
+
+    def _end_if_asked(self) -> None:
+        """The backlog is empty: close if the input was malformed or has ended."""
+        if not self._transport.writer.is_idle:
+            return
+        if self._state is _REFUSED:
+            self.refuse(self._refusal)
+        elif self._state is _INPUT_ENDED:
+            writer = self._transport.writer
+            writer.flush()
+            if writer.is_idle:
+                self._close()
+
+    def _has_enough_to_do(self) -> bool:
+        backlog = self._backlog
+        return len(backlog) >= _BACKLOG_LIMIT or sum(map(len, backlog)) >= _BACKLOG_LIMIT_BYTES
+
+    def _wait_for(self, waiting: RequestInProgress) -> None:
+        self.in_progress = waiting
+        waiting.deferred.addBoth(self._answered, waiting)
+
+    def _answered(self, outcome: Outcome, waiting: RequestInProgress) -> None:
+        """The Deferred of the request in progress has fired: send the response."""
+        self.in_progress = None
+        if self._state is _CLOSED:
+            return
+        try:
+            output: Output
+            if isinstance(outcome, bytearray):
+                output = outcome
+            elif isinstance(outcome, Message) and waiting.frame is None:
+                output = self._pipeline.encode(waiting.api, waiting.correlation_id, outcome)
+            else:
+                output = self._pipeline.finish(outcome, waiting)
+            if isinstance(output, bytearray):
+                self._transport.writer.send_one(output)
+            elif isinstance(output, list):
+                self._transport.writer.send(output)
+            elif output is not None:
+                self._wait_for(output)
+        except CloseConnection as reason:
+            self.refuse(str(reason))
+        except SchedulerStopped:
+            self._close()
+        except Exception:
+            self._close_after_defect()
+        # Not begun at once: the Deferred may have fired within another connection's append, which must end first.
+        self._get_in_line()
+
+
+class _LostTransport:
+    """Transport of a lost connection: accepts nothing and does nothing."""
+
+    def __init__(self) -> None:
+        self.writer = self
+        self.is_idle = False
+
+    def close(self) -> None:
+        """Nothing is left to close."""
+
+
+_LOST: Final = cast(ConnectionTransport, _LostTransport())

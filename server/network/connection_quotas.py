@@ -1,0 +1,317 @@
+"""Limits of connections: in all, of a listener, of an address, how many a second, and by file descriptors.
+
+As in Apache Kafka (KIP-402, KIP-612): at `max.connections`, or beyond `max.connection.creation.rate`, a listener
+stops accepting for a while, and clients that connect wait in the system's queue; beyond `max.connections.per.ip` a
+connection is closed at once. The inter-broker listener, if there are others, has no part in the broker's own limits.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twisted.python.failure import Failure
+
+from odradek.properties import INT32_MAX
+from odradek.server.work.clock import DelayedCall, Reactor
+from odradek.server.work.listening_port import ListeningPort
+
+if TYPE_CHECKING:
+    from odradek.server.config import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+MOST_ACCEPTS: Final = 16
+"""Connections that a listener accepts in one reactor iteration: some 0.1 ms each."""
+
+_LEAST_CONNECTIONS: Final = 8
+"""Connections that are accepted however few descriptors there are, so that topics can be deleted."""
+
+_RETRY_S: Final = 1.0
+"""Files are closed as well, so a listener that waits for a descriptor looks again after this time."""
+
+_WARNING_INTERVAL_S: Final = 60.0
+
+_IPV4_IN_IPV6: Final = "::ffff:"
+UNLIMITED: Final = INT32_MAX
+
+
+class CreationRate:
+    """Connections a second over the last samples, and the pause that a quota asks for, as Kafka computes both.
+
+    The rate is measured over at least all samples but one, so that at first a burst of their length is let in.
+    """
+
+    def __init__(self, sample_count: int, sample_s: int) -> None:
+        self.quota = UNLIMITED
+        self._sample_count = sample_count
+        self._sample_s = sample_s
+        self._samples: deque[tuple[float, int]] = deque()
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether there is a quota."""
+        return self.quota < UNLIMITED
+
+    def record(self, now_s: float) -> float:
+        """Count a connection; return for how many seconds no other is to be accepted, one sample at most."""
+        if not self.is_limited:
+            return 0.0
+        samples, sample_s = self._samples, self._sample_s
+        while samples and samples[0][0] <= now_s - self._sample_count * sample_s:
+            samples.popleft()
+        if samples and now_s < samples[-1][0] + sample_s:
+            samples[-1] = (samples[-1][0], samples[-1][1] + 1)
+        else:
+            samples.append((now_s, 1))
+        window_s = max(now_s - samples[0][0], (self._sample_count - 1) * sample_s, sample_s)
+        excess = sum(count for _, count in samples) - self.quota * window_s
+        if excess <= 0:
+            return 0.0
+        return min(float(sample_s), excess / self.quota) if self.quota else float(sample_s)
+
+
+class ConnectionQuotas:
+    """The connections of a broker, and whether there may be more. `clock` is the reactor.
+
+    `protected` is the listener without a part in the broker's limits, if there are others. `spare_descriptors` returns
+    how many may be opened; connections leave `margin()` of them to the logs. `close_least_active(count, spared)` closes
+    connections of other listeners than `spared` when there are more than there may be. `on_scarcity` is called once,
+    when descriptors become few.
+    """
+
+    def __init__(
+        self,
+        config: "BrokerConfig",
+        clock: Reactor,
+        *,
+        protected: str,
+        spare_descriptors: Callable[[], int],
+        margin: Callable[[], int],
+        close_least_active: Callable[[int, str], None],
+        on_scarcity: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.clock = clock
+        self._config = config
+        self._protected = protected
+        self._spare_descriptors = spare_descriptors
+        self._margin = margin
+        self._close_least_active = close_least_active
+        self._on_scarcity = on_scarcity
+        self._is_scarce = False
+        self._total = 0
+        self._by_host: Counter[str] = Counter()
+        self._acceptors: list[Acceptor] = []
+        self._overrides: dict[str, int] = {}
+        self._rate = self._new_rate()
+        self._next_warning_s = float("-inf")
+        self._take_on_overrides()
+        self._rate.quota = config.max_connection_creation_rate
+
+    def listen(self, listener: str, port: ListeningPort) -> "Acceptor":
+        """Guard a listener's port, which is read from `Acceptor.start` on."""
+        acceptor = Acceptor(self, listener, port, self._new_rate())
+        acceptor.update(self._config)
+        self._acceptors.append(acceptor)
+        return acceptor
+
+    def update(self, config: "BrokerConfig") -> None:
+        """Take on changed properties; what max.connections does not allow any more is closed."""
+        before, self._config = self._config, config
+        self._rate.quota = config.max_connection_creation_rate
+        if config.connections_of_hosts != before.connections_of_hosts:
+            self._take_on_overrides()
+        for acceptor in self._acceptors:
+            acceptor.update(config)
+        self._close_excess()
+        for acceptor in self._acceptors:
+            acceptor.resume()
+
+    def slots(self, acceptor: "Acceptor") -> int:
+        """How many connections a listener may accept now; none if the result is not positive."""
+        slots = acceptor.most - acceptor.count
+        if not self._is_protected(acceptor):
+            slots = min(slots, self._config.max_connections - self._total)
+        if slots <= 0:
+            return 0
+        margin = self._margin()
+        descriptors = self._spare_descriptors() - margin
+        if descriptors <= margin and not self._is_scarce:
+            self._is_scarce = True
+            self._on_scarcity()
+        descriptors = max(descriptors, _LEAST_CONNECTIONS - self._total)
+        if descriptors <= 0:
+            self._warn_of_shortage()
+        return min(slots, descriptors)
+
+    def limits_rate(self, acceptor: "Acceptor") -> bool:
+        """Return whether there is a limit of new connections a second."""
+        return acceptor.rate.is_limited or (self._rate.is_limited and not self._is_protected(acceptor))
+
+    def admit(self, acceptor: "Acceptor", host: str) -> bool:
+        """Count a connection that was accepted, unless its address has too many already."""
+        now_s = self.clock.seconds()
+        delay_s = acceptor.rate.record(now_s)
+        if not self._is_protected(acceptor):
+            delay_s = max(delay_s, self._rate.record(now_s))
+        if delay_s > 0:
+            acceptor.pause(delay_s)
+        host = _plain(host)
+        most = self._overrides.get(host, self._config.max_connections_per_ip)
+        if self._by_host[host] >= most:
+            logger.info("rejected a connection: its address has as many as it may have client=%s most=%d", host, most)
+            return False
+        self._by_host[host] += 1
+        self._total += 1
+        acceptor.count += 1
+        self._close_excess()
+        return True
+
+    def closed(self, acceptor: "Acceptor", host: str) -> None:
+        """A connection that was admitted is gone: listeners that waited for that go on."""
+        host = _plain(host)
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+        self._total -= 1
+        acceptor.count -= 1
+        for each in self._acceptors:
+            each.resume()
+
+    def _new_rate(self) -> CreationRate:
+        return CreationRate(self._config.quota_window_num, self._config.quota_window_size_seconds)
+
+    def _is_protected(self, acceptor: "Acceptor") -> bool:
+        return acceptor.listener == self._protected and len(self._acceptors) > 1
+
+    def _close_excess(self) -> None:
+        excess = self._total - self._config.max_connections
+        if excess > 0:
+            self._close_least_active(excess, self._protected if len(self._acceptors) > 1 else "")
+
+    def _warn_of_shortage(self) -> None:
+        now_s = self.clock.seconds()
+        if now_s >= self._next_warning_s:
+            self._next_warning_s = now_s + _WARNING_INTERVAL_S
+            logger.warning(
+                "file descriptors run short: new connections wait until others are closed; raise the limit of open "
+                "files (ulimit -n) connections=%d",
+                self._total,
+            )
+
+    def _take_on_overrides(self) -> None:
+        """Addresses count as they are; host names from when they are resolved, by a thread."""
+        given = self._config.connections_of_hosts
+        self._overrides = overrides = {_plain(host): most for host, most in given.items()}
+        for host, most in given.items():
+            if _is_address(host):
+                continue
+
+            def resolved(address: str, most: int = most) -> None:
+                overrides[address] = most
+
+            def failed(failure: Failure, host: str = host) -> None:
+                logger.warning(
+                    "max.connections.per.ip.overrides has no effect for a host that has no address host=%s error=%s",
+                    host,
+                    failure.getErrorMessage(),
+                )
+
+            self.clock.resolve(host).addCallbacks(resolved, failed)
+
+
+class Acceptor:
+    """One listener's port, which is read only while connections may be accepted.
+
+    most: connections that the listener may have; count: those that it has
+    """
+
+    def __init__(self, quotas: ConnectionQuotas, listener: str, port: ListeningPort, rate: CreationRate) -> None:
+        self.listener = listener
+        self.most = UNLIMITED
+        self.count = 0
+        self.rate = rate
+        self._quotas = quotas
+        self._port = port
+        self._is_started = False
+        self._is_reading = False
+        self._paused_until_s = float("-inf")
+        self._call: DelayedCall | None = None
+        if hasattr(port, "doRead"):
+            # Twisted accepts a hundred connections and more at once; how many is set each time.
+            self._accept: Callable[[], None] = port.doRead
+            port.doRead = self.accept
+
+    def update(self, config: "BrokerConfig") -> None:
+        """Take on changed properties."""
+        limits = config.listener_limits
+        self.most = limits.get((self.listener, "max.connections"), UNLIMITED)
+        self.rate.quota = limits.get((self.listener, "max.connection.creation.rate"), UNLIMITED)
+
+    def start(self) -> None:
+        """Start accepting clients."""
+        self._is_started = True
+        self.resume()
+
+    def stop(self) -> None:
+        """Stop accepting clients."""
+        self._is_started = False
+        self._wait(None)
+
+    def admit(self, host: str) -> Callable[[], None] | None:
+        """Count a connection; return what is to be called when it is lost. None if it has to be closed."""
+        return partial(self._quotas.closed, self, host) if self._quotas.admit(self, host) else None
+
+    def accept(self) -> None:
+        """In place of the port's `doRead`: accept as many connections as there may be."""
+        slots = self._quotas.slots(self)
+        if slots <= 0:
+            self._wait(_RETRY_S)
+            return
+        # One by one where a rate is limited: there may have to be a pause after each.
+        self._port.numberAccepts = 1 if self._quotas.limits_rate(self) else min(slots, MOST_ACCEPTS)
+        self._accept()
+
+    def pause(self, seconds: float) -> None:
+        """Accept no clients for this time."""
+        self._paused_until_s = self._quotas.clock.seconds() + seconds
+        self._wait(seconds)
+
+    def resume(self) -> None:
+        """Go on if nothing is in the way any more."""
+        if self._is_reading or not self._is_started:
+            return
+        if self._quotas.clock.seconds() >= self._paused_until_s and self._quotas.slots(self) > 0:
+            self._cancel_call()
+            self._is_reading = True
+            self._port.startReading()
+        elif self._call is None:
+            self._wait(_RETRY_S)
+
+    def _wait(self, seconds: float | None) -> None:
+        """Read nothing for so long, or until a connection is closed; None: for good."""
+        self._cancel_call()
+        if self._is_reading:
+            self._is_reading = False
+            self._port.stopReading()
+        if seconds is not None:
+            self._call = self._quotas.clock.callLater(seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        self._call = None
+        self.resume()
+
+    def _cancel_call(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+
+def _plain(host: str) -> str:
+    """An IPv4 address that came over IPv6 as what it is."""
+    return host[len(_IPV4_IN_IPV6) :] if host.startswith(_IPV4_IN_IPV6) and "." in host else host
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()

@@ -1,0 +1,50 @@
+"""Interfaces between a connection and its transport: plain TCP today, TLS later."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from odradek.protocol.types import FileRegionLike
+
+if TYPE_CHECKING:
+    from odradek.server.network.scheduler import RequestScheduler
+
+Piece = bytes | bytearray | memoryview | FileRegionLike
+"""A part of a response. The records of a fetch are regions of files, which a transport may send without reading."""
+
+
+class ResponseWriter(Protocol):
+    """Sends responses in order. It queues what the peer does not take, and reports the end of the queue.
+
+    The end is reported by a call of `Connection.output_drained`, never from within a method of the writer.
+    """
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the peer has taken everything, except what waits for the end of the reactor iteration."""
+
+    def send_one(self, data: bytearray, /) -> None:
+        """Send a response of one piece; it may wait for the end of the reactor iteration."""
+
+    def send(self, pieces: list[Piece], /) -> None:
+        """Send a response of several pieces."""
+
+    def flush(self) -> None:
+        """Send what waits for the end of the reactor iteration."""
+
+
+class ConnectionTransport(Protocol):
+    """The transport of one connection."""
+
+    @property
+    def writer(self) -> ResponseWriter: ...
+
+    @property
+    def scheduler(self) -> "RequestScheduler": ...
+
+    def pause_reading(self) -> None:
+        """Read nothing until `resume_reading`."""
+
+    def resume_reading(self) -> None:
+        """Read again."""
+
+    def close(self) -> None:
+        """Close the connection. Calls `Connection.closing`."""

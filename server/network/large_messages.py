@@ -1,0 +1,74 @@
+"""Requests and responses that are too large to be decoded or encoded in one step of the reactor thread."""
+
+import logging
+import struct
+from collections.abc import Generator
+from typing import Final, NamedTuple
+
+from twisted.python.failure import Failure
+
+from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, STEP_BYTES, Splice
+from odradek.protocol.schema import Message
+from odradek.server.dispatch import BoundApi
+from odradek.server.request import CloseConnection
+
+logger = logging.getLogger(__name__)
+
+_pack_response_head: Final = struct.Struct(">ii").pack
+_FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
+MAX_RESPONSE_BYTES: Final = 1 << 28
+"""A larger response closes the connection: few clients would read it, and none can read 2 GiB."""
+
+
+def run_first_steps(steps: Generator[None, None, tuple[Message, int]]) -> tuple[Message, int] | None:
+    """Return what `steps` returns if it ends soon, as a request does that is large for the records in it."""
+    try:
+        for _ in range(_FIRST_STEPS):
+            next(steps)
+    except StopIteration as end:
+        decoded: tuple[Message, int] = end.value
+        return decoded
+    return None
+
+
+class EncodedResponse(NamedTuple):
+    """A large response that is encoded."""
+
+    out: bytearray
+    splices: list[Splice]
+
+
+def response_head(api: BoundApi, correlation_id: int) -> bytearray:
+    """The header of a response, with room for its size."""
+    out = bytearray(_pack_response_head(0, correlation_id))
+    if api.flexible_response_header:
+        out.append(0)
+    return out
+
+
+def encode_in_steps(api: BoundApi, correlation_id: int, response: Message) -> Generator[None, None, EncodedResponse]:
+    """Encode a response with its header. Raises CloseConnection if that is not possible."""
+    encoded = EncodedResponse(response_head(api, correlation_id), [])
+    try:
+        for _ in api.encode_in_steps(response, *encoded):
+            if len(encoded.out) > MAX_RESPONSE_BYTES:
+                raise CloseConnection(f"the response to {api.name} is larger than {MAX_RESPONSE_BYTES} bytes")
+            yield
+    except CloseConnection:
+        raise
+    except Exception as error:
+        raise CloseConnection(report_encoding_failure(api)) from error
+    return encoded
+
+
+def report_encoding_failure(api: BoundApi) -> str:
+    """Log the exception that is being handled; return why the connection is closed."""
+    logger.exception("a response could not be encoded; closing; please report it api=%s", api.name)
+    return "response could not be encoded"
+
+
+def refuse_malformed(failure: Failure) -> Failure:
+    """Errback of a request's decoding: have the connection closed."""
+    if not isinstance(failure.value, MALFORMED):
+        return failure
+    raise CloseConnection(f"malformed request: {failure.value}")

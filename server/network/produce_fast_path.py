@@ -1,0 +1,291 @@
+"""Produce fast path: a producer repeats its request with other records, and the repeated part is not decoded again.
+
+The head of a Produce frame is everything before the records: client id, acks, topic, partition index. A connection
+remembers the heads of successful requests for one partition, each with its partition and its encoded response. The
+records of a frame with a known head are appended to the partition directly, and only the correlation id and three
+offsets of the response are filled in. Every other request (another shape, an error) goes through all stages to
+`handlers/produce.py`, which the tests compare the fast path with.
+
+A head is valid while its partition is led here: after that the append fails, and the handler finds the error. The same
+holds for the first batch of a transaction on a partition, which has to be verified. A head keeps its `Partition`, never
+the log: a retired partition has released it, so that the files of a deleted topic do not stay open.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from odradek.log.validation.batch import LongValidation
+from odradek.protocol.batches.record_batch import FLAGS_POSITION, PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
+from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.headers import response_is_flexible
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartitionProduceData,
+    ProduceRequestTopicProduceData,
+    ProduceResponse,
+    ProduceResponsePartitionProduceResponse,
+    ProduceResponseTopicProduceResponse,
+)
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.handlers import produce
+from odradek.server.produce_request import find_partition
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.log.append import AppendInfo
+    from odradek.log.partition_log import PartitionLog
+    from odradek.replication.replicas.partition import Partition
+    from odradek.server.request import RequestContext
+
+_CODE: Final = slice(4, 8)
+_CORRELATION_ID: Final = slice(8, 12)
+_ANSWERED_ID: Final = slice(4, 8)
+_HEAD_AT: Final = 12
+_MAX_HEADS: Final = 64
+_MAX_LENGTHS: Final = 4
+_MAX_HEAD_END: Final = 4096
+_TRANSACTIONAL: Final = 0x10
+_LOG_START_SINCE: Final = 5
+_NO_TAGS: Final = b"\0\0\0"
+"""The tagged fields of partition, topic and request, none of which any version has."""
+
+_unpack_producer: Final = PRODUCER.unpack_from
+_pack_offsets: Final = struct.Struct(">qqq").pack_into
+_SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
+
+
+Answer = bytearray | produce.ProduceOutcome
+"""An encoded response, or one that is still to be encoded."""
+
+
+class _Known:
+    """The partition of a head, and its encoded response with room for the offsets."""
+
+    __slots__ = ("acks", "append", "is_plain", "offsets_at", "partition", "response", "timeout_ms", "topic")
+
+    def __init__(self, partition: "Partition", request: ProduceRequest, version: int) -> None:
+        self.partition = partition
+        self.append: Callable[..., AppendInfo] = partition.append_as_leader
+        self.is_plain = request.transactional_id is None
+        if not self.is_plain:
+            self.append = _append_in_open_transaction(partition)
+        self.acks = request.acks
+        self.timeout_ms = request.timeout_ms
+        (topic,) = request.topic_data
+        self.topic = ProduceRequestTopicProduceData(name=topic.name, topic_id=topic.topic_id)
+        row = ProduceResponsePartitionProduceResponse(
+            index=partition.index,
+            base_offset=_SENTINELS[0],
+            log_append_time_ms=_SENTINELS[1],
+            log_start_offset=_SENTINELS[2],
+        )
+        template = bytearray(8)
+        if response_is_flexible(0, ProduceRequest.is_flexible(version)):
+            template.append(0)
+        response = ProduceResponse(
+            responses=[
+                ProduceResponseTopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=[row]
+                )
+            ]
+        )
+        encoder(ProduceResponse, version)(response, template, [])
+        template[:4] = (len(template) - SIZE_BYTES).to_bytes(4, "big")
+        self.offsets_at = template.index(struct.pack(">qqq", *_SENTINELS))
+        self.response = bytes(template)
+
+
+class PendingProduce(NamedTuple):
+    """An appended batch with a response that waits. `request` has what an error response needs.
+
+    `response` fires with the encoded response, or with a `ProduceResponse`.
+    """
+
+    request: ProduceRequest
+    response: "Deferred[Answer] | Deferred[produce.ProduceOutcome]"
+
+
+class ProduceFastPath:
+    """The heads of one connection, all of one API version and of a few lengths."""
+
+    __slots__ = ("_code", "_flexible", "_head_ends", "_heads", "_services", "_version")
+
+    def __init__(self, services: produce.ProduceServices) -> None:
+        self._services = services
+        self._heads: dict[bytes, _Known] = {}
+        self._head_ends: tuple[int, ...] = ()
+        self._code = b""
+        self._version = 0
+        self._flexible = False
+
+    def answer(self, frame: Buffer) -> bytearray | PendingProduce | None:
+        """Append the records of a frame with a known head; return its encoded response, or a `PendingProduce`.
+
+        None, with nothing appended, if the head is unknown or the append fails.
+        """
+        if frame[_CODE] != self._code:
+            return None
+        for head_end in self._head_ends:
+            head = bytes(frame[_HEAD_AT:head_end])
+            known = self._heads.get(head)
+            if known is not None:
+                break
+        else:
+            return None
+        records = self._records(frame, head_end)
+        if records is None or len(records) < RECORD_BATCH_OVERHEAD:
+            return None
+        if known.is_plain and records[FLAGS_POSITION] & _TRANSACTIONAL:
+            return None
+        partition = known.partition
+        # A watcher that the append wakes may discover a disk failure, which releases the log of the partition.
+        log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
+        try:
+            info = known.append(
+                records,
+                required_acks=known.acks,
+                now_ms=self._services.now_ms(),
+                produce_version=self._version,
+                is_verified=False,
+            )
+        except KafkaError:
+            if not partition.is_leader:
+                del self._heads[head]
+            return None
+        except LongValidation:
+            return None
+        out = bytearray(known.response)
+        out[_ANSWERED_ID] = frame[_CORRELATION_ID]
+        _pack_offsets(out, known.offsets_at, info.first_offset, info.log_append_time_ms, info.log_start_offset)
+        if info.flush_due or (known.acks == -1 and log.state.high_watermark <= info.last_offset):
+            return self._when_done(known, info, out)
+        return out
+
+    def _when_done(self, known: _Known, info: "AppendInfo", out: bytearray) -> PendingProduce:
+        """Return `out` after replication or a sync, or the handler's response if both are waited for, or one fails."""
+        services, partition, acks, offset = self._services, known.partition, known.acks, info.last_offset + 1
+        data = [ProduceRequestPartitionProduceData(index=partition.index)]
+        topic = ProduceRequestTopicProduceData(
+            name=known.topic.name, topic_id=known.topic.topic_id, partition_data=data
+        )
+        request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms, topic_data=[topic])
+
+        def failed(error: KafkaError) -> ProduceResponse:
+            return produce.failed_after_append(known.topic, partition.index, info, error)
+
+        def settled() -> bytearray | ProduceResponse | None:
+            try:
+                return out if partition.has_reached(offset) else None
+            except KafkaError as error:
+                return failed(error)
+
+        response: Deferred[Answer]
+        if not partition.waits_for_sync(info, acks):
+            operation = DelayedOperation[Answer](settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
+            response = operation.wait(services.reactor, known.timeout_ms, (partition,))
+            # A watcher that the append woke may have discovered a disk failure.
+            operation.wake()
+        elif acks == -1:
+            finished = produce.finish_one(services, partition, known.topic, request, info)
+            return PendingProduce(request, finished)
+        else:
+            response = services.flusher.flush(partition).addCallback(
+                lambda is_synced: out if is_synced else failed(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            )
+        return PendingProduce(request, response)
+
+    def _records(self, frame: Buffer, head_end: int) -> memoryview | None:
+        """Return the records after a head; None unless they are the rest of the frame."""
+        end = len(frame)
+        try:
+            if not self._flexible:
+                start = head_end + 4
+                size = int.from_bytes(frame[head_end:start], "big", signed=True)
+                return memoryview(frame)[start:end] if size >= 0 and start + size == end else None
+            size = frame[head_end]
+            start = head_end + 1
+            if size > 127:
+                second = frame[start]
+                if second < 128:
+                    size += (second - 1) << 7
+                    start += 1
+                else:
+                    size, start = read_varint_tail(frame, start, size)
+        except MALFORMED:
+            return None
+        after = start + size - 1
+        if size == 0 or after + len(_NO_TAGS) != end or frame[after:end] != _NO_TAGS:
+            return None
+        return memoryview(frame)[start:after]
+
+    def remember(
+        self, frame: Buffer, context: "RequestContext", request: ProduceRequest, response: ProduceResponse
+    ) -> None:
+        """Remember the head of a request that succeeded, if it is for one partition."""
+        version = context.api_version
+        if version < _LOG_START_SINCE or len(request.topic_data) != 1:
+            return
+        topic = request.topic_data[0]
+        if len(topic.partition_data) != 1 or response.responses[0].partition_responses[0].error_code:
+            return
+        data = topic.partition_data[0]
+        partition = find_partition(self._services.replicas, topic, data.index, version)
+        flexible = ProduceRequest.is_flexible(version)
+        records: memoryview = data.records  # type: ignore[assignment] # decoded: a view of the frame
+        head_end = _head_end(frame, len(records), flexible)
+        if head_end is None or head_end > _MAX_HEAD_END or partition.is_internal:
+            return
+        code = bytes(frame[_CODE])
+        if code != self._code or len(self._heads) >= _MAX_HEADS:
+            self._forget(code, version, flexible)
+        if head_end not in self._head_ends:
+            if len(self._head_ends) >= _MAX_LENGTHS:
+                self._forget(code, version, flexible)
+            self._head_ends += (head_end,)
+        head = bytes(frame[_HEAD_AT:head_end])
+        known = self._heads.get(head)
+        if known is None or known.partition is not partition:
+            self._heads[head] = _Known(partition, request, version)
+
+    def _forget(self, code: bytes, version: int, flexible: bool) -> None:
+        self._heads.clear()
+        self._head_ends = ()
+        self._code, self._version, self._flexible = code, version, flexible
+
+
+def _append_in_open_transaction(partition: "Partition") -> "Callable[..., AppendInfo]":
+    """Append like the partition, but only in a transaction that is open there and needs no verification."""
+
+    def append(
+        records: memoryview, *, required_acks: int, now_ms: int, produce_version: int, is_verified: bool
+    ) -> "AppendInfo":
+        log = partition.log
+        if log is not None:
+            producer_id, epoch, _ = _unpack_producer(records, PRODUCER_POSITION)
+            entry = log.producer_state.producers.get(producer_id)
+            if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
+                return partition.append_as_leader(
+                    records,
+                    required_acks=required_acks,
+                    now_ms=now_ms,
+                    produce_version=produce_version,
+                    is_verified=is_verified,
+                )
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+
+    return append
+
+
+def _head_end(frame: Buffer, records_bytes: int, flexible: bool) -> int | None:
+    """Return the position of the length of the records, if only empty tagged fields follow them."""
+    end = len(frame)
+    if not flexible:
+        return end - records_bytes - 4
+    if bytes(frame[end - 3 :]) != _NO_TAGS:
+        return None
+    length_bytes = max(1, ((records_bytes + 1).bit_length() + 6) // 7)
+    return end - 3 - records_bytes - length_bytes

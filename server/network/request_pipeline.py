@@ -1,0 +1,260 @@
+"""Request pipeline of one connection: decode, authenticate, authorize, quota, handler, encode.
+
+The produce fast path is a cached result of these stages for repeated requests. It is used only for APIs without checks
+between decode and handler.
+"""
+
+import logging
+import struct
+from collections.abc import Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
+
+from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, LargeMessageError, Splice
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
+from odradek.protocol.schema import Message
+from odradek.server.dispatch import BoundApi, Dispatch, HandlerReply
+from odradek.server.network.connection_transport import Piece
+from odradek.server.network.large_messages import (
+    EncodedResponse,
+    encode_in_steps,
+    refuse_malformed,
+    report_encoding_failure,
+    response_head,
+    run_first_steps,
+)
+from odradek.server.request import CloseConnection, EncodedBody, NoResponse, RequestContext
+from odradek.server.work.waits import AnyDeferred
+
+if TYPE_CHECKING:
+    from odradek.server.network.produce_fast_path import PendingProduce, ProduceFastPath
+
+logger = logging.getLogger(__name__)
+
+_pack_response_head: Final = struct.Struct(">ii").pack
+_pack_size_into: Final = struct.Struct(">i").pack_into
+_CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
+_NO_ID: Final = b"\0" * (2**15 + 1)
+"""Longer than any client id, and so equal to none."""
+
+Outcome = Message | EncodedBody | EncodedResponse | bytearray | NoResponse | Failure
+"""The results of Deferreds that a request waits for."""
+
+
+class RequestInProgress:
+    """A request without a response yet. `frame` is set if the produce fast path may remember it."""
+
+    __slots__ = ("api", "correlation_id", "deferred", "frame", "request")
+
+    def __init__(
+        self,
+        api: BoundApi,
+        correlation_id: int,
+        request: Message | None,
+        deferred: AnyDeferred,
+        frame: bytes | memoryview | None,
+    ) -> None:
+        self.api = api
+        self.correlation_id = correlation_id
+        self.request = request
+        self.deferred = deferred
+        self.frame = frame
+
+
+Output = bytearray | list[Piece] | RequestInProgress | None
+"""An encoded response of one piece or of several, a request in progress, or no response."""
+
+
+class RequestPipeline:
+    """Turns the frames of one connection into responses. It raises CloseConnection where the connection must close,
+    and SchedulerStopped when the broker stops.
+    """
+
+    __slots__ = ("_bound", "_client_id_bytes", "_context", "_dispatch", "_fast_path", "_services")
+
+    def __init__(self, dispatch: Dispatch, context: RequestContext) -> None:
+        self._dispatch = dispatch
+        self._bound = dispatch.bound
+        self._services = dispatch.services
+        self._context = context
+        self._client_id_bytes = _NO_ID
+        self._fast_path: ProduceFastPath | None = None
+
+    def begin(self, frame: bytes | memoryview) -> Output:
+        """Run a request through the stages, as far as it goes at once."""
+        unforeseen: Exception | None = None
+        if self._fast_path is not None:
+            try:
+                answer = self._fast_path.answer(frame)
+            except Exception as error:
+                answer, unforeseen = None, error
+            if answer is not None:
+                return answer if isinstance(answer, bytearray) else self._wait_for_append(frame, answer)
+        try:
+            code, correlation_id, client_id_size = read_request_prefix(frame, SIZE_BYTES)
+            api = self._bound.get(code) or self._dispatch.find(code)
+            position = _CLIENT_ID_AT + client_id_size
+            end = len(frame)
+            # A client sends the same id with every request.
+            if (
+                frame[_CLIENT_ID_AT:position] == self._client_id_bytes
+                and position <= end
+                and not (api.flexible and frame[position])
+            ):
+                position += api.flexible
+            else:
+                position = self._read_client_id(frame, client_id_size, end, api)
+            if api.unsupported_version:
+                request = None
+            elif end - position <= SMALL_MESSAGE_BYTES:
+                request, position = api.decode(frame, position, end)
+            else:
+                steps = api.decode_in_steps(frame, position)
+                decoded = run_first_steps(steps)
+                if decoded is None:
+                    return self._decode_in_slices(api, correlation_id, frame, steps, unforeseen)
+                request, position = decoded
+        except MALFORMED as error:
+            raise CloseConnection(f"malformed request: {error}") from error
+        self._context.api_version = api.version
+        try:
+            if unforeseen is not None:
+                raise unforeseen
+            response = api.handle(self._services, self._context, request)
+        except Exception as error:
+            return self._fail(api, correlation_id, request, error)
+        is_memorable = api.may_be_remembered and position == end
+        if isinstance(response, Message):
+            if is_memorable:
+                self.remember(frame, request, response)
+            return self.encode(api, correlation_id, response)
+        if isinstance(response, NoResponse):
+            return None
+        return RequestInProgress(api, correlation_id, request, response, frame if is_memorable else None)
+
+    def finish(self, outcome: Outcome, waiting: RequestInProgress) -> Output:
+        """Continue with the outcome of a request in progress."""
+        if isinstance(outcome, Failure):
+            error = outcome.value or RuntimeError("a failure without an exception")
+            return self._fail(waiting.api, waiting.correlation_id, waiting.request, error)
+        if isinstance(outcome, bytearray):
+            return outcome
+        if isinstance(outcome, EncodedResponse):
+            return _pieces(*outcome)
+        if isinstance(outcome, EncodedBody):
+            out = response_head(waiting.api, waiting.correlation_id)
+            out += outcome.body
+            return _pieces(out, [])
+        if isinstance(outcome, NoResponse):
+            return None
+        if waiting.frame is not None:
+            self.remember(waiting.frame, waiting.request, outcome)
+        return self.encode(waiting.api, waiting.correlation_id, outcome)
+
+    def encode(self, api: BoundApi, correlation_id: int, response: Message) -> Output:
+        """Encode a response, a large one in slices."""
+        out = bytearray(_pack_response_head(0, correlation_id))
+        if api.flexible_response_header:
+            out.append(0)
+        splices: list[Splice] = []
+        try:
+            api.encode(response, out, splices)
+        except LargeMessageError:
+            encoding = self._services.slices.run(encode_in_steps(api, correlation_id, response))
+            return RequestInProgress(api, correlation_id, None, encoding, None)
+        except Exception as error:
+            raise CloseConnection(report_encoding_failure(api)) from error
+        if splices:
+            return _pieces(out, splices)
+        _pack_size_into(out, 0, len(out) - SIZE_BYTES)
+        return out
+
+    def remember(self, frame: bytes | memoryview, request: Message | None, response: Message) -> None:
+        """Let the fast path answer further requests like this one."""
+        if self._fast_path is None:
+            # Imported with the first Produce request: a start does without it.
+            from odradek.server.network.produce_fast_path import ProduceFastPath
+
+            self._fast_path = ProduceFastPath(self._services)
+        # The topic may have been deleted meanwhile.
+        with suppress(KafkaError):
+            self._fast_path.remember(frame, self._context, request, response)  # type: ignore[arg-type] # of Produce
+
+    def _wait_for_append(self, frame: bytes | memoryview, answer: "PendingProduce") -> RequestInProgress:
+        """Wait for the response of the fast path."""
+        code, correlation_id, _ = read_request_prefix(frame, SIZE_BYTES)
+        return RequestInProgress(self._dispatch.find(code), correlation_id, answer.request, answer.response, None)
+
+    def _decode_in_slices(
+        self,
+        api: BoundApi,
+        correlation_id: int,
+        frame: bytes | memoryview,
+        steps: Generator[None, None, tuple[Message, int]],
+        unforeseen: Exception | None,
+    ) -> RequestInProgress:
+        """Decode the rest of a large request, then call its handler."""
+        self._context.api_version = api.version
+        decoding = self._services.slices.run(steps)
+        waiting = RequestInProgress(api, correlation_id, None, decoding, None)
+
+        def decoded(result: tuple[Message, int]) -> HandlerReply:
+            waiting.request, end = result
+            if api.may_be_remembered and end == len(frame):
+                waiting.frame = frame
+            if unforeseen is not None:
+                raise unforeseen
+            return api.handle(self._services, self._context, waiting.request)
+
+        decoding.addCallbacks(decoded, refuse_malformed)
+        return waiting
+
+    def _read_client_id(self, frame: bytes | memoryview, size: int, end: int, api: BoundApi) -> int:
+        """Record the client id; return where the request's body begins."""
+        client_id, position = read_client_id(frame, _CLIENT_ID_AT, end, size, api.flexible)
+        self._context.client_id = client_id or ""
+        # An empty id is not remembered: null would look the same.
+        self._client_id_bytes = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size]) if size > 0 else _NO_ID
+        return position
+
+    def _fail(self, api: BoundApi, correlation_id: int, request: Message | None, error: BaseException) -> Output:
+        """Return the response that carries an error."""
+        if isinstance(error, (CloseConnection, SchedulerStopped)):
+            # After SchedulerStopped the progress of the request is unknown.
+            raise error
+        if not isinstance(error, KafkaError):
+            self._dispatch.count_unexpected(api.name)
+            logger.error(
+                "unexpected error in a handler; the request was answered with UNKNOWN_SERVER_ERROR; please report it "
+                "api=%s version=%d client_id=%s", api.name, api.version, self._context.client_id, exc_info=error,
+            )  # fmt: skip
+            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        response = api.error_response(request, api.version, error)
+        if response is None:
+            raise CloseConnection(f"{api.name} failed: {error}")
+        return self.encode(api, correlation_id, response)
+
+
+def _pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piece]:
+    """Write the size into an encoded response, and insert the spliced file regions."""
+    if not splices:
+        _pack_size_into(out, 0, len(out) - SIZE_BYTES)
+        return out
+    size = len(out) - SIZE_BYTES + sum([splice.region.size_bytes for splice in splices])
+    _pack_size_into(out, 0, size)
+    view = memoryview(out)
+    pieces: list[Piece] = []
+    start = 0
+    for position, region in splices:
+        if position > start:
+            pieces.append(view[start:position])
+        pieces.append(region)
+        start = position
+    if start < len(out):
+        pieces.append(view[start:])
+    return pieces

@@ -1,0 +1,112 @@
+"""Optional stages of the request pipeline: they run in order before the handler, if there are any."""
+
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.task import Clock
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.headers import api_code
+from odradek.protocol.messages.heartbeat import HeartbeatResponse
+from odradek.server.apis import APIS, PRODUCE_KEY, Api
+from odradek.server.dispatch import Dispatch
+from odradek.server.handlers import api_versions as any_handler_module
+from odradek.server.handlers.produce import produce
+from odradek.server.network.connection import Connection
+from odradek.server.request import CloseConnection, RequestContext
+from odradek.server.stages import Stages
+from odradek.server.tests.test_connection import Transport, frame
+from odradek.server.work.slices import Slices
+
+HEARTBEAT_KEY = 12
+
+
+@pytest.fixture
+def setting(monkeypatch):
+    calls = []
+
+    def handler(services, context, request):
+        calls.append("handler")
+        return HeartbeatResponse()
+
+    monkeypatch.setattr(any_handler_module, "sample", handler, raising=False)
+    monkeypatch.setattr(
+        any_handler_module,
+        "sample_error",
+        lambda request, version, error: HeartbeatResponse(error_code=error.code),
+        raising=False,
+    )
+    clock = Clock()
+    services = SimpleNamespace(slices=Slices(clock, clock.seconds))
+    apis = {HEARTBEAT_KEY: Api(HEARTBEAT_KEY, "Heartbeat", 0, 4, "api_versions:sample")}
+
+    def connect(stages):
+        transport = Transport()
+        context = RequestContext("host", "PLAINTEXT")
+        return transport, Connection(transport, Dispatch(services, apis, stages), context)
+
+    return calls, connect
+
+
+def noting(calls, name, error=None):
+    """A factory of checks that note that they ran, and fail with `error`."""
+
+    def factory(api, version):
+        def check(context, request):
+            calls.append((name, api.name, version, request.group_id))
+            if error is not None:
+                raise error
+
+        return check
+
+    return factory
+
+
+def ask(transport, connection):
+    connection.frames_received([frame(1)])
+    transport.turn()
+    return transport.answers()
+
+
+def test_the_stages_run_in_order_before_the_handler(setting):
+    calls, connect = setting
+    stages = Stages(noting(calls, "authenticate"), noting(calls, "authorize"), noting(calls, "quota"))
+    assert ask(*connect(stages)) == [(1, 0)]
+    names = ["authenticate", "authorize", "quota"]
+    assert calls == [*((name, "Heartbeat", 1, "g") for name in names), "handler"]
+
+
+def test_a_stage_that_refuses_keeps_the_later_ones_and_the_handler_from_running(setting):
+    calls, connect = setting
+    error = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    stages = Stages(authorize=noting(calls, "authorize", error), quota=noting(calls, "quota"))
+    assert ask(*connect(stages)) == [(1, ErrorCode.GROUP_AUTHORIZATION_FAILED)]
+    assert [name for name, *_ in calls] == ["authorize"]
+
+
+def test_a_stage_may_close_the_connection(setting):
+    calls, connect = setting
+    stages = Stages(authenticate=noting(calls, "authenticate", CloseConnection("unknown client")))
+    transport, connection = connect(stages)
+    assert ask(transport, connection) == []
+    assert transport.closed
+    assert "handler" not in calls
+
+
+def test_a_version_that_needs_no_check_has_none(setting):
+    calls, connect = setting
+    assert ask(*connect(Stages(authorize=lambda api, version: None))) == [(1, 0)]
+    assert calls == ["handler"]
+
+
+def test_without_checks_the_handler_is_called_directly_and_may_be_remembered():
+    api = Dispatch(SimpleNamespace()).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
+    assert api.handle is produce
+    assert api.may_be_remembered
+
+
+def test_the_fast_path_does_not_pass_by_a_check():
+    stages = Stages(authorize=lambda api, version: lambda context, request: None)
+    api = Dispatch(SimpleNamespace(), stages=stages).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
+    assert api.handle is not produce
+    assert not api.may_be_remembered

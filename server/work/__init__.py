@@ -1,0 +1,12 @@
+"""Long work on the reactor thread, and blocking work on threads.
+
+- `clock`: types of the reactor
+- `listening_port`: types of its ports
+- `slices`: generators that run for 2 ms per reactor iteration in total
+- `waits`: Deferreds that name what they wait for
+- `metadata_pacing`: long changes of the metadata
+- `record_work`: long work on records
+- `delayed_tasks`: coroutines that run after a delay
+- `threads`: threads for a bounded amount of work
+- `flusher`: acknowledgements that wait for a sync
+"""

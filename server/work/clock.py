@@ -1,0 +1,82 @@
+"""The reactor as its users see it. Twisted's interfaces carry no types, so these protocols declare what is used."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory
+
+from odradek.server.work.listening_port import ListeningPort
+
+if TYPE_CHECKING:
+    from twisted.python.threadpool import ThreadPool
+
+
+class DelayedCall(Protocol):
+    """A call that the reactor makes later."""
+
+    def cancel(self) -> None:
+        """Do not make the call."""
+
+    def active(self) -> bool:
+        """Return whether the call is still to be made."""
+
+    def getTime(self) -> float:
+        """Return the time of the call, on the clock of `Clock.seconds`."""
+
+    def reset(self, seconds: float, /) -> None:
+        """Make the call `seconds` from now instead."""
+
+
+class Clock(Protocol):
+    """The time, and timers."""
+
+    def seconds(self) -> float:
+        """Return the monotonic time."""
+
+    def callLater(
+        self, delay_s: float, function: Callable[..., object], /, *arguments: object
+    ) -> DelayedCall:
+        """Call `function` after `delay_s` seconds."""
+
+
+class Reactor(Clock, Protocol):
+    """Twisted's reactor."""
+
+    def resolve(self, host: str, /) -> Deferred[str]:
+        """Return the IPv4 address of a host."""
+
+    def addSystemEventTrigger(
+        self, phase: str, event_type: str, function: Callable[[], object], /
+    ) -> object:
+        """Call `function` at start-up or shutdown."""
+
+    def callWhenRunning(self, function: Callable[[], object], /) -> object:
+        """Call `function` once the reactor runs."""
+
+    def getThreadPool(self) -> "ThreadPool":
+        """Return the reactor's own threads."""
+
+    def listenTCP(
+        self, port: int, factory: Factory, /, backlog: int, interface: str
+    ) -> ListeningPort:
+        """Bind a port. Raises CannotListenError."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the reactor runs."""
+
+    def run(self) -> None:
+        """Run until `stop`."""
+
+    def stop(self) -> None:
+        """Stop."""
+
+
+def call_in_pool(reactor: Reactor, pool: "ThreadPool", work: Callable[[], None]) -> Deferred[None]:
+    """Call `work` in a thread of a pool, and return a Deferred that fires in the reactor's thread."""
+    # Imported when it is needed: a start needs no threads.
+    from twisted.internet.interfaces import IReactorFromThreads
+    from twisted.internet.threads import deferToThreadPool
+
+    return deferToThreadPool(cast(IReactorFromThreads, reactor), pool, work)

@@ -1,0 +1,92 @@
+"""Acknowledgements that wait for a sync to disk, where a topic's properties ask for it.
+
+With `flush.before.acks` the high watermark follows the sync: `request` schedules a sync, after which `Partition.synced`
+is called. With `flush.messages` single responses wait: `flush` returns a Deferred.
+
+A sync runs on a thread. It begins at the end of the reactor iteration, so that all requests of that iteration share it;
+requests that arrive during a partition's sync share the next one (group commit). Several partitions are synced at the
+same time, each by one sync at a time. No sync is delayed to collect more requests.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from odradek.log.storage.filesystem import ShortageError
+from odradek.server.work.clock import Clock
+from odradek.server.work.waits import Wait
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.log.log_manager import LogManager
+    from odradek.replication.replicas.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+_Waiting = list["Deferred[bool]"]
+_SHORTAGE_RETRY_S: Final = 1.0
+
+
+class Flusher:
+    """Syncs partitions for the acknowledgements that wait for it. `clock` is the reactor."""
+
+    def __init__(self, logs: "LogManager", clock: Clock) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._is_scheduled = False
+        self._under_way: set[Partition] = set()
+        self._next: dict[Partition, _Waiting] = {}
+
+    def request(self, partition: "Partition") -> None:
+        """Have everything appended so far synced soon; `partition.synced` is called then, unless the disk fails."""
+        if partition in self._next:
+            return
+        self._next[partition] = []
+        if not self._is_scheduled and partition not in self._under_way:
+            self._is_scheduled = True
+            self._clock.callLater(0, self._begin_all)
+
+    def flush(self, partition: "Partition") -> "Deferred[bool]":
+        """Fires when everything appended so far is on the disk (True), or cannot be written to it (False)."""
+        deferred: Wait[bool] = Wait(lambda: f"sync of {partition.topic}-{partition.index} to the disk")
+        self.request(partition)
+        self._next[partition].append(deferred)
+        return deferred
+
+    def _begin_all(self) -> None:
+        self._is_scheduled = False
+        for partition in [one for one in self._next if one not in self._under_way]:
+            self._begin(partition)
+
+    def _begin(self, partition: "Partition") -> None:
+        waiting = self._next.pop(partition)
+        log = partition.log
+        if log is None:
+            self._answer(waiting, False)
+            return
+        self._under_way.add(partition)
+        try:
+            self._logs.flush(log, lambda error: self._ended(partition, waiting, error))
+        except Exception as error:
+            # Those of other partitions begin all the same, and this one's next.
+            logger.exception("a sync failed to begin; please report it partition=%r", partition)
+            self._ended(partition, waiting, error)
+
+    def _ended(self, partition: "Partition", waiting: _Waiting, error: Exception | None) -> None:
+        """Begin the next sync if others came meanwhile, then answer those who waited for this one."""
+        is_synced = error is None
+        if isinstance(error, ShortageError):
+            # The high watermark of `flush.before.acks` waits for it.
+            self._clock.callLater(_SHORTAGE_RETRY_S, self.request, partition)
+        self._under_way.discard(partition)
+        if partition in self._next:
+            self._begin(partition)
+        try:
+            if is_synced:
+                partition.synced()
+        finally:
+            self._answer(waiting, is_synced)
+
+    def _answer(self, waiting: _Waiting, is_synced: bool) -> None:
+        while waiting:
+            waiting.pop(0).callback(is_synced)

@@ -1,0 +1,36 @@
+"""A listening port of the reactor, as `broker` and `connection_quotas` use it. Twisted's own interface has no types."""
+
+import socket
+from typing import Protocol
+
+
+class Address(Protocol):
+    """The address of a port or of a peer."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class ListeningPort(Protocol):
+    """A port that accepts connections while it is read.
+
+    numberAccepts: connections that one read accepts
+    """
+
+    socket: socket.socket
+    numberAccepts: int
+
+    def getHost(self) -> Address:
+        """Return the address that the port is bound to."""
+
+    def startReading(self) -> None:
+        """Accept connections."""
+
+    def stopReading(self) -> None:
+        """Accept no connections for now."""
+
+    def stopListening(self) -> object:
+        """Close the port."""

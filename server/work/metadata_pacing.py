@@ -1,0 +1,80 @@
+"""Changes of the metadata that take long, on the reactor thread: how they give way to clients."""
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
+
+from odradek.log.background.tasks import RunInThread
+from odradek.replication.metadata.store import Waiter
+from odradek.server.work.clock import Clock
+from odradek.server.work.slices import SLICE_S, Slices
+from odradek.server.work.waits import call_in_thread
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ReactorPacing:
+    """The pacing of a metadata store (`store.Pacing`), and the executor of the controller (`events.Executor`)."""
+
+    def __init__(
+        self,
+        reactor: Clock,
+        slices: Slices,
+        monotonic: Callable[[], float],
+        run_in_thread: RunInThread,
+        slice_s: float = SLICE_S,
+    ) -> None:
+        self._reactor = reactor
+        self._slices = slices
+        self._monotonic = monotonic
+        self._run_in_thread = run_in_thread
+        self._slice_s = slice_s
+        self._end_s: float | None = None
+
+    def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
+        """Run short steps, with other work between them, to their result."""
+        return self._slices.run(steps)
+
+    def run_to_stop(self, steps: Generator[None, None, None], /) -> Awaitable[None]:
+        """As `run`, for work of the broker itself, which is dropped when the broker stops: no exception is raised."""
+        return self._slices.run(steps).addErrback(_report)
+
+    def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
+        """Do in another thread what blocks. Raises what it raises."""
+        return call_in_thread(self._run_in_thread, work)
+
+    def waiter(self) -> Waiter:
+        """Make something to wait for."""
+        return Deferred()
+
+    def soon(self, action: Callable[[], None], /) -> None:
+        """Do something in the next reactor iteration."""
+        self._reactor.callLater(0, action)
+
+    def start(self, work: Coroutine[Any, Any, None], /) -> None:
+        """Run a coroutine of the broker's own, whose result nobody awaits; no exception is raised."""
+        Deferred.fromCoroutine(work).addErrback(_report)
+
+    async def pause(self) -> None:
+        """Let other work be done, unless this reactor iteration has had less than SLICE_S of pausing work."""
+        if self._end_s is None:
+            self._end_s = self._monotonic() + self._slice_s
+            self._reactor.callLater(0, self._begin_iteration)
+        elif self._monotonic() >= self._end_s:
+            over: Deferred[None] = Deferred()
+            self._reactor.callLater(0, over.callback, None)
+            await over
+
+    def _begin_iteration(self) -> None:
+        self._end_s = None
+
+
+def _report(failure: Failure) -> None:
+    if isinstance(failure.value, Exception) and not isinstance(failure.value, SchedulerStopped):
+        logger.error("work of the broker failed; please report it", exc_info=failure.value)

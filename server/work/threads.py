@@ -1,0 +1,47 @@
+"""Threads for work whose amount at any time is bounded by those who give it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from odradek.log.background.tasks import Done
+from odradek.server.work.clock import Reactor, call_in_pool
+
+if TYPE_CHECKING:
+    from twisted.python.threadpool import ThreadPool
+
+
+class GrowingThreads:
+    """As many threads as there are pieces of work at once; none before the first. They end with the reactor.
+
+    The reactor's own pool has ten threads for all. Compaction gives up to log.cleaner.threads pieces at once, each of
+    which may sleep for minutes to keep to log.cleaner.io.max.bytes.per.second; in that pool the syncs that
+    acknowledgements wait for would stand behind them.
+    """
+
+    def __init__(self, reactor: Reactor, name: str) -> None:
+        self._reactor = reactor
+        self._name = name
+        self._pool: ThreadPool | None = None
+        self._count = 0
+
+    def run(self, work: Callable[[], None], done: Done) -> None:
+        """Do `work` in a thread, then call `done` in the reactor's with the exception it raised, or None."""
+        self._count += 1
+        pool = self._pool or self._start()
+        if self._count > pool.max:
+            pool.adjustPoolsize(0, self._count)
+
+        def finish(error: Exception | None) -> None:
+            self._count -= 1
+            done(error)
+
+        deferred = call_in_pool(self._reactor, pool, work)
+        deferred.addCallbacks(lambda _: finish(None), lambda failure: finish(failure.value))
+
+    def _start(self) -> "ThreadPool":
+        from twisted.python.threadpool import ThreadPool
+
+        pool = self._pool = ThreadPool(0, 1, self._name)
+        pool.start()
+        self._reactor.addSystemEventTrigger("during", "shutdown", pool.stop)
+        return pool

@@ -1,0 +1,12 @@
+"""The simulated machine of a broker, and the network between brokers and clients.
+
+- `clock`: simulated time
+- `wall_clock`: the wall clock of the broker's machine
+- `threads`: threads of a simulated process
+- `disk`: the disk and its failures
+- `network`: connections, with delays and failures
+- `client_connection`: the client's end of a connection
+- `metadata`: the metadata stores
+- `directories`: an operator's changes of the log directories
+- `broker_process`: start, stop, kill and restart of a broker
+"""

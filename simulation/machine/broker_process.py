@@ -1,0 +1,264 @@
+"""A simulated broker process: start, stop, kill, restart.
+
+Each life of the process has its own reactor and environment. When a life ends, it has no further effect: its scheduled
+calls do not run, its sockets and files are dead, and unfinished work of its threads is discarded.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+from twisted.internet.defer import Deferred
+
+from odradek.log.background.tasks import Done
+from odradek.log.storage.filesystem import File
+from odradek.log.storage.memory_filesystem import SimulatedCrash
+from odradek.replication.metadata.store import MetadataStore
+from odradek.server.broker import Broker, BrokerStartError
+from odradek.server.config import BrokerConfig
+from odradek.server.environment import Environment
+from odradek.server.network.scheduler import RequestScheduler
+from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.work.clock import Reactor
+from odradek.simulation.machine.clock import Call
+from odradek.simulation.machine.network import Port
+
+if TYPE_CHECKING:
+    from odradek.simulation.world import World
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessReactor:
+    """Twisted's reactor for one life of a broker: IReactorTime, listenTCP and stop."""
+
+    running = True
+
+    def __init__(self, world: "World", process: "BrokerProcess", random: Random) -> None:
+        self._world = world
+        self._process = process
+        self._random = random
+        self.is_alive = True
+        self.write_coalescer = WriteCoalescer()
+        # Each request is processed in a separate iteration, so that other events interleave.
+        self.scheduler = RequestScheduler(
+            self.seconds, self.write_coalescer, wake=lambda: self.callLater(0, self.scheduler.serve), iteration_s=0.0
+        )
+
+    def seconds(self) -> float:
+        """IReactorTime."""
+        return self._world.clock.seconds()
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:  # noqa: N802
+        """IReactorTime. Timers run slightly late, as real ones do."""
+        if delay > 0:
+            delay += self._random.random() * 0.001
+        return self._world.clock.callLater(delay, self.run, callable, *args, **kwargs)
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Port:  # noqa: N802
+        """IReactorTCP."""
+        return self._world.network.listen(self, (interface, port), factory)
+
+    def stop(self) -> None:
+        """Stop the broker on its own request. As in Twisted, the shutdown begins after the running function returns."""
+        self.callLater(0, self._process.gave_up)
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Run a function of the process. All its code runs through here; a simulated crash ends here."""
+        if not self.is_alive:
+            return
+        world = self._world
+        world.depth += 1
+        try:
+            if world.depth == 1:
+                self.scheduler.begin_iteration(self.seconds())
+            function(*args, **kwargs)
+            if world.depth == 1 and self.is_alive:
+                self.write_coalescer.flush()
+        except SimulatedCrash:
+            pass
+        except Exception as error:
+            world.fail(f"exception in the reactor: {error!r}", error)
+        world.depth -= 1
+        if self.is_alive:
+            self._process.check()
+
+
+class SimulatedEnvironment(Environment):
+    """Environment of one life of a broker."""
+
+    slice_s = 0.0
+
+    def __init__(self, world: "World", reactor: ProcessReactor, random: Random) -> None:
+        # It has what a broker in simulated time uses of a reactor.
+        self.reactor = cast(Reactor, reactor)
+        self._process_reactor = reactor
+        self.random_source = random
+        self.fs = world.disk
+        self._world = world
+
+    def now_ms(self) -> int:
+        return self._world.wall_clock.now_ms()
+
+    def monotonic(self) -> float:
+        return self._world.clock.seconds()
+
+    def monotonic_ms(self) -> int:
+        return int(self._world.clock.seconds() * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        pass
+
+    def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
+        self._world.threads.run(self._process_reactor, work, done)
+
+    run_compaction = run_in_thread
+
+    def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
+        """Simulate concurrent threads: run the actions one after the other in random order."""
+        shuffled = list(actions)
+        if thread_count > 1:
+            self._world.threads.random.shuffle(shuffled)
+        for action in shuffled:
+            action()
+
+    def has_metadata_store(self, directory: str) -> bool:
+        self._world.disk.before_read(directory)
+        return self._world.metadata.is_in(directory)
+
+    def open_metadata_store(self, directory: str) -> MetadataStore:
+        return self._world.metadata.open(directory, self._process_reactor)
+
+    def absolute_path(self, path: str) -> str:
+        return path
+
+    def is_writable(self, directory: str) -> bool:
+        return self._world.disk.is_writable(directory)
+
+    def host_name(self) -> str:
+        return "broker"
+
+    def send_file(self, connection: Any, file: File, position: int, size_bytes: int) -> int:
+        sent: int = connection.send_file(file, position, size_bytes)
+        return sent
+
+
+class BrokerProcess:
+    """A machine with one broker.
+
+    broker: the running broker, None if there is none
+    is_up: true once the broker has started and accepts clients
+    lives: number of starts
+    """
+
+    def __init__(self, world: "World", address: tuple[str, int], properties: dict[str, str]) -> None:
+        self.address = address
+        self.properties = properties
+        self.broker: Broker | None = None
+        self.is_up = False
+        self.is_stopping = False
+        self.lives = 0
+        self._world = world
+        self._reactor: ProcessReactor | None = None
+        self._ended_lives: list[Any] = []
+
+    @property
+    def directories(self) -> list[str]:
+        """The log directories."""
+        return self.properties["log.dirs"].split(",")
+
+    @property
+    def is_alive(self) -> bool:
+        """True if the process exists, even if the broker has not started yet."""
+        return self._reactor is not None and self._reactor.is_alive
+
+    def start(self) -> None:
+        """Begin the start of the broker; `is_up` becomes true when it is complete."""
+        assert not self.is_alive
+        world = self._world
+        self.lives += 1
+        self.is_stopping = False
+        world.trace(f"broker starts, life {self.lives}")
+        world.disk.come_up()
+        reactor = self._reactor = ProcessReactor(world, self, world.new_random())
+        environment = SimulatedEnvironment(world, reactor, world.new_random())
+        host, port = self.address
+        properties = {"listeners": f"PLAINTEXT://{host}:{port}", **self.properties}
+        self.broker = broker = Broker(BrokerConfig(properties), environment)
+
+        def started(_: object) -> None:
+            if reactor.is_alive:
+                self.is_up = True
+                world.trace("broker is up")
+                world.on_broker_up()
+                world.audit(broker)
+
+        def failed(failure: Any) -> None:
+            if not reactor.is_alive or failure.check(SimulatedCrash):
+                return
+            if failure.check(BrokerStartError):
+                world.trace(f"broker cannot start: {failure.value}")
+                world.start_failed(str(failure.value))
+                self._end("could not start")
+            else:
+                world.fail(f"start failed: {failure.value!r}", failure.value)
+                self._end("could not start")
+
+        reactor.run(lambda: Deferred.fromCoroutine(broker.start()).addCallbacks(started, failed))
+
+    def stop(self) -> None:
+        """Stop the broker cleanly (SIGTERM)."""
+        broker, reactor = self.broker, self._reactor
+        if broker is None or reactor is None or not self.is_up or self.is_stopping:
+            return
+        self.is_stopping = True
+        self._world.trace("broker stops")
+
+        def stopped(result: Any) -> None:
+            if reactor.is_alive:
+                self._end("stopped")
+            if hasattr(result, "value") and not result.check(SimulatedCrash):
+                self._world.fail(f"stop failed: {result.value!r}", result.value)
+
+        reactor.run(lambda: Deferred.fromCoroutine(broker.stop()).addBoth(stopped))
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL): memory is lost, files are unchanged."""
+        if self.is_alive:
+            self._end("killed")
+            self._world.disk.come_down(is_power_loss=False)
+
+    def lose_power(self, *, lose_names: bool) -> None:
+        """Power off the machine: a part of the unsynced data is lost."""
+        if self.is_alive:
+            self._end("power lost")
+        self._world.disk.come_down(is_power_loss=True, lose_names=lose_names)
+
+    def crashed(self) -> None:
+        """Called by the disk when the process dies during a write."""
+        self._end("died while writing")
+
+    def gave_up(self) -> None:
+        """Called when no log directory is left: the broker stops itself, as far as the disk permits."""
+        self._world.trace("broker stops itself")
+        self.stop()
+
+    def check(self) -> None:
+        """Check the invariants after an action of the broker."""
+        if self.is_up and not self.is_stopping and self.broker is not None:
+            self._world.check_invariants(self.broker)
+
+    def _end(self, how: str) -> None:
+        reactor = self._reactor
+        assert reactor is not None
+        self._world.trace(f"broker {how}")
+        reactor.is_alive = False
+        self.is_up = False
+        # Kept alive: suspended coroutines must not be collected, and thereby resumed, during the run.
+        self._ended_lives.append((self.broker, reactor))
+        self.broker = None
+        self._world.network.process_died(reactor)
+        if how in ("stopped", "could not start"):
+            self._world.disk.come_down(is_power_loss=False)
+        self._world.process_ended(how)

@@ -1,0 +1,137 @@
+"""The metadata stores of the simulated machine, one in each log directory in which a broker has opened one.
+
+Committed transactions survive every crash. A transaction may fail before its commit, or after it: then it is in the
+store although the broker gets an error.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+from odradek.log.storage.memory_filesystem import SimulatedCrash
+from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata.store import (
+    MetadataStore,
+    Operation,
+    OperationResult,
+    SessionEvent,
+    StoreUnavailableError,
+)
+from odradek.replication.metadata.znode_store import delete_ephemerals
+
+if TYPE_CHECKING:
+    from odradek.simulation.machine.broker_process import ProcessReactor
+    from odradek.simulation.world import World
+
+T = TypeVar("T")
+
+
+class SimulatedMetadata:
+    """All stores of a machine. As with the embedded store, no method suspends.
+
+    was_lost: logs were found without their configuration; data behind a hole in such a log is kept
+    """
+
+    def __init__(self, world: "World", random: Random) -> None:
+        self._world = world
+        self._random = random
+        self._servers: dict[str, MemoryMetadataServer] = {}
+        self._sessions: dict[str, MemoryMetadataStore] = {}
+        self._failures: list[bool] = []
+        self._is_after_commit = False
+        self.was_lost = False
+
+    def is_in(self, directory: str) -> bool:
+        """Return whether a store was created in this log directory."""
+        return directory in self._servers
+
+    def open(self, directory: str, reactor: "ProcessReactor") -> MetadataStore:
+        """Open a session for one life of a broker; sessions of earlier lives have ended."""
+        server = self._servers.get(directory)
+        if server is None:
+            server = self._servers[directory] = MemoryMetadataServer(self._world.wall_clock.now_ms)
+        table, watches, now_ms = server.parts
+        last = self._sessions.get(directory)
+        if last is not None:
+            watches.drop_session(last.session_id)
+        delete_ephemerals(table, watches, None, now_ms())
+        server._last_session_id += 1
+        store = _Session(server, server._last_session_id)
+        store.metadata, store.world, store.reactor = self, self._world, reactor
+        self._sessions[directory] = store
+        return store
+
+    def lose(self) -> None:
+        """Delete all stores."""
+        self._servers.clear()
+        self._sessions.clear()
+        self.was_lost = True
+
+    def fail(self, passes: int, failures: int, *, after_commit: bool) -> None:
+        """Let the next `passes` transactions succeed and then `failures` fail, before or after their commit."""
+        self._failures = [False] * passes + [True] * failures
+        self._is_after_commit = after_commit
+
+    def repair(self) -> None:
+        """Let all further transactions succeed."""
+        self._failures.clear()
+
+    def carry_out(
+        self, transaction: Callable[[], list[OperationResult]], on_unknown_outcome: Callable[[], None]
+    ) -> list[OperationResult]:
+        """Run a transaction, unless it has to fail. Raises StoreUnavailableError."""
+        fails = bool(self._failures) and self._failures.pop(0)
+        if fails and not self._is_after_commit:
+            raise self._failure("before its commit")
+        results = transaction()
+        if fails:
+            on_unknown_outcome()
+            raise self._failure("after its commit")
+        return results
+
+    def _failure(self, when: str) -> StoreUnavailableError:
+        self._world.disk.has_refused = True
+        self._world.trace(f"a transaction of the metadata store fails {when}")
+        return StoreUnavailableError("simulated failure of the metadata store")
+
+    def pause_s(self) -> float:
+        """Return the duration of a disconnection."""
+        return self._random.uniform(0.05, 0.5)
+
+
+class _Session(MemoryMetadataStore):
+    """A session in which the process may die before and after each commit.
+
+    While the outcome of a change is unknown, the session rejects further changes, as the embedded store does: a change
+    might otherwise be applied twice.
+    """
+
+    metadata: SimulatedMetadata
+    world: "World"
+    reactor: "ProcessReactor"
+    is_connected = True
+
+    def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        if not self.reactor.is_alive:
+            raise SimulatedCrash("metadata")
+        if not self.is_connected:
+            raise StoreUnavailableError("the outcome of the last change is not known yet")
+        self.world.disk.before("commit", "metadata")
+        carry_out = super()._carry_out
+        results = self.metadata.carry_out(lambda: carry_out(operations), self._lose_contact)
+        self.world.disk.before("committed", "metadata")
+        return results
+
+    def _lose_contact(self) -> None:
+        """Disconnect for a limited time; listeners afterwards read whether the change was applied."""
+        self.is_connected = False
+        self._notify(SessionEvent.DISCONNECTED)
+        self.reactor.callLater(self.metadata.pause_s(), self._regain_contact)
+
+    def _regain_contact(self) -> None:
+        self.is_connected = True
+        self._notify(SessionEvent.CONNECTED)
+
+    def _notify(self, event: SessionEvent) -> None:
+        for listener in list(self._session_listeners):
+            listener(event)

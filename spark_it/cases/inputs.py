@@ -1,0 +1,177 @@
+"""Given rows of a `[[test]]` case, as files and as frames in the form of sources."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from odradek.spark_it.cases.rows import as_json, event_micros
+from odradek.spark_it.definition.source_keys import Source, TopicSource
+from odradek.spark_it.definition.spec import Pipeline, Row
+from odradek.spark_it.interfaces.source import SourceError, Stream
+from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE
+
+RAW_VALUE = "_value"
+"""Column of a given row of a topic that is the record's whole value, whatever it is; for records that are bad."""
+
+_NEVER = -(1 << 63)
+_PLAIN_FORMATS = ("json", "string", "bytes")
+_HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.StringType())])
+_LINE = t.StructType(
+    [
+        t.StructField("key", t.StringType()),
+        t.StructField("value", t.StringType()),
+        t.StructField("topic", t.StringType()),
+        t.StructField("partition", t.IntegerType()),
+        t.StructField("offset", t.LongType()),
+        t.StructField("timestamp", t.TimestampType()),
+        t.StructField("headers", t.ArrayType(_HEADER)),
+    ]
+)
+
+
+class CaseError(Exception):
+    """The reason why a case cannot run."""
+
+
+class CaseInput:
+    """The given rows of a source, as files and as frames."""
+
+    def __init__(self, pipeline: Pipeline, name: str, spark: SparkSession, folder: Path) -> None:
+        self._pipeline = pipeline
+        self._name = name
+        self._source: Source = pipeline.sources[name]
+        self._spark = spark
+        self._folder = folder / "given" / name
+        self._stream: Stream = stream_of(name, pipeline)
+        source = self._source
+        # Topics whose records are text are decoded as records are; of others the rows are given as SQL sees them.
+        self._is_record = isinstance(source, TopicSource) and all(
+            source.part(side).format in _PLAIN_FORMATS for side in ("key", "value")
+        )
+        self._schema: t.StructType | None = None
+
+    def write(self, rows: Sequence[Row], *, parts_late: bool) -> None:
+        self._folder.mkdir(parents=True)
+        if not self._is_record:
+            self._schema = self._schema_for(rows)
+            self._check(rows, self._schema)
+        lines = [as_json(self._line(index, row)) for index, row in enumerate(rows)]
+        at = 0
+        for index, size in enumerate(self._sizes(rows) if parts_late else [len(rows)]):
+            self._file(index, lines[at : at + size])
+            at += size
+
+    def _file(self, index: int, lines: Sequence[str]) -> None:
+        path = self._folder / f"{index:06d}.txt"
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        # Spark reads them in the order of their times.
+        os.utime(path, (1_000_000_000 + index, 1_000_000_000 + index))
+
+    def _sizes(self, rows: Sequence[Row]) -> list[int]:
+        """How many rows are in each file: a row that the ones before make late begins one, after an empty one."""
+        time_of, delay_ms = self._source.watermark_column, self._source.watermark_ms
+        if time_of is None or delay_ms is None:
+            return [len(rows)]
+        sizes = [0]
+        latest = watermark = _NEVER
+        for row in rows:
+            found = (value for name, value in row.items() if name.casefold() == time_of.casefold())
+            micros = event_micros(next(found, None))
+            if micros is not None:
+                if watermark <= micros < latest - delay_ms * 1000:
+                    # Rows are held against the watermark that the batch before was held against.
+                    sizes += [0, 0]
+                    watermark = latest - delay_ms * 1000
+                latest = max(latest, micros)
+            sizes[-1] += 1
+        return sizes
+
+    def _line(self, index: int, row: Row) -> dict[str, Any]:
+        source = self._source
+        if not isinstance(source, TopicSource) or not self._is_record:
+            return {"value": as_json(row), "topic": self._name, "partition": 0, "offset": index}
+        topic = source.topics[0] if source.topics else self._name
+        return {
+            "key": _text(row.get("_key")),
+            "value": self._record(row),
+            "topic": row.get("_topic", topic),
+            "partition": row.get("_partition", 0),
+            "offset": row.get("_offset", index),
+            "timestamp": row.get("_timestamp", "1970-01-01T00:00:00Z"),
+            "headers": row.get("_headers"),
+        }
+
+    def _record(self, row: Row) -> str | None:
+        """The record's value. Columns that the source adds are no part of it."""
+        if RAW_VALUE in row:
+            return _text(row[RAW_VALUE])
+        assert isinstance(self._source, TopicSource)
+        if self._source.value_format != "json":
+            return _text(row.get("value"))
+        added = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
+        return as_json({name: value for name, value in row.items() if name not in added})
+
+    def raw(self) -> DataFrame:
+        """Return a streaming frame of lines, one file in each batch."""
+        return self._spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self._folder))
+
+    def decoded(self, lines: DataFrame) -> DataFrame:
+        """Return the columns that sources return."""
+        line = f.from_json("value", _LINE)
+        if self._is_record:
+            headers = line["headers"].cast(HEADERS_TYPE)
+            return self._stream.decoded(
+                lines.select(
+                    line["key"].cast("binary").alias("key"),
+                    line["value"].cast("binary").alias("value"),
+                    *(line[name].alias(name) for name in ("topic", "partition", "offset", "timestamp")),
+                    headers.alias("headers"),
+                )
+            )
+        assert self._schema is not None
+        origin = f.struct(*(line[name].alias(name) for name in ("topic", "partition", "offset")))
+        is_topic = isinstance(self._source, TopicSource)
+        return lines.select(
+            f.from_json(line["value"], self._schema).alias("row"),
+            f.lit(None).cast(ERROR_TYPE).alias("error"),
+            (origin if is_topic else f.lit(None).cast(ORIGIN_TYPE)).alias("origin"),
+            f.lit(None).cast("binary").alias("key"),
+            line["value"].cast("binary").alias("value"),
+            f.lit(None).cast(HEADERS_TYPE).alias("headers"),
+        )
+
+    def _schema_for(self, rows: Sequence[Row]) -> t.StructType:
+        """What SQL sees; of a source that cannot be asked what the given rows look like."""
+        try:
+            return self._stream.schema(self._spark)
+        except SourceError:
+            if not rows:
+                raise
+            texts = self._spark.createDataFrame([(as_json(row),) for row in rows], "value STRING")
+            found = self._spark.read.json(texts.rdd.map(lambda one: one[0]))
+            return found.schema
+
+    def _check(self, rows: Sequence[Row], schema: t.StructType) -> None:
+        """Raises CaseError for a row that is not of the source's columns: these rows are decoded already."""
+        for index, row in enumerate(rows):
+            unknown = [name for name in row if name not in schema.names]
+            if unknown:
+                raise CaseError(f"given.{self._name}: row {index + 1}: no column is called {', '.join(unknown)}")
+        if not rows:
+            return
+        corrupt = "__odradek_corrupt"
+        wanted = t.StructType([*schema.fields, t.StructField(corrupt, t.StringType())])
+        texts = self._spark.createDataFrame([(n, as_json(row)) for n, row in enumerate(rows)], "n INT, value STRING")
+        read = f.from_json("value", wanted, {"columnNameOfCorruptRecord": corrupt})
+        for bad in texts.select("n", read[corrupt].alias("c")).filter("c IS NOT NULL").orderBy("n").collect():
+            raise CaseError(f"given.{self._name}: row {bad.n + 1} is not {schema.simpleString()}: {bad.c}")
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else as_json(value)

@@ -1,0 +1,184 @@
+"""Rows of `[[test]]` cases: given rows as JSON, and the comparison of expected and actual rows by type.
+
+TOML has no null, so a column that a row leaves out is null. Columns whose name begins with `_`, which the source adds,
+are compared only if the expected row has them.
+"""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from pyspark.sql import types as t
+
+from odradek.properties import nearest
+from odradek.spark_it.definition.spec import Row
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_SHOWN = 20
+_DIGITS = {t.FloatType: 6, t.DoubleType: 12}
+
+
+def as_json(value: Any) -> str:
+    """Return a TOML value as JSON that Spark reads by a schema; decimals may be strings."""
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
+    return value
+
+
+def differences(expected: Sequence[Row], actual: Sequence[str], schema: t.StructType) -> Iterator[str]:
+    """Return lines about missing (-) and unexpected (+) rows, in any order; none if the rows are as expected.
+
+    `actual` are rows as JSON by Spark, with the options `durations.WRITTEN`.
+    """
+    wrong = [*_unknown(expected, schema)]
+    if wrong:
+        yield from wrong
+        return
+    compared = _compared(expected, schema)
+    wanted: list[Any] = []
+    for index, row in enumerate(expected):
+        try:
+            wanted.append(_struct(row, compared))
+        except ValueError as error:
+            yield f"expected row {index + 1}: {error}"
+    if len(wanted) < len(expected):
+        return
+    found = [_struct(json.loads(row, parse_float=Decimal), compared, is_actual=True) for row in actual]
+    missing = Counter(map(_shown, wanted)) - Counter(map(_shown, found))
+    surplus = Counter(map(_shown, found)) - Counter(map(_shown, wanted))
+    if not missing and not surplus:
+        return
+    yield f"{len(expected)} {_rows(len(expected))} expected, {len(actual)} came"
+    yield from _signed("-", missing)
+    yield from _signed("+", surplus)
+
+
+def _rows(count: int) -> str:
+    return "row is" if count == 1 else "rows are"
+
+
+def _signed(sign: str, rows: "Counter[str]") -> Iterator[str]:
+    lines = sorted(rows.elements())
+    yield from (f"  {sign} {line}" for line in lines[:_MOST_SHOWN])
+    if len(lines) > _MOST_SHOWN:
+        yield f"  {sign} and {len(lines) - _MOST_SHOWN} more"
+
+
+def _unknown(expected: Sequence[Row], schema: t.StructType) -> Iterator[str]:
+    """Columns that rows are expected to have and that do not exist."""
+    known = {field.name.casefold(): field.name for field in schema.fields}
+    for name in dict.fromkeys(name for row in expected for name in row):
+        if name not in schema.names:
+            near = known.get(name.casefold()) or known.get(nearest(name.casefold(), known) or "")
+            hint = f", did you mean {near}?" if near else f"; there are {', '.join(schema.names)}"
+            yield f"no column is called {name}{hint}"
+
+
+def _compared(expected: Sequence[Row], schema: t.StructType) -> t.StructType:
+    said = {name for row in expected for name in row}
+    return t.StructType([field for field in schema.fields if field.name in said or not field.name.startswith("_")])
+
+
+def _struct(row: Mapping[str, Any], schema: t.StructType, *, is_actual: bool = False) -> dict[str, Any]:
+    known = {}
+    for field in schema.fields:
+        try:
+            known[field.name] = _value(row.get(field.name), field.dataType, is_actual=is_actual)
+        except (ValueError, TypeError, InvalidOperation, AttributeError):
+            shown = as_json(row[field.name])
+            raise ValueError(f"{field.name} = {shown} is no {field.dataType.simpleString()}") from None
+    return known
+
+
+def _value(value: Any, of: t.DataType, *, is_actual: bool) -> Any:
+    """A value in the one way in which all equal ones of a type are written, for people to read."""
+    if value is None:
+        return None
+    match of:
+        case t.BooleanType() | t.StringType():
+            if isinstance(value, bool) != isinstance(of, t.BooleanType) or isinstance(value, dict | list):
+                raise ValueError
+            return value if isinstance(of, t.BooleanType) else str(_plain(value))
+        case t.DecimalType():
+            return _decimal(value)
+        case t.IntegralType():
+            return _whole(value)
+        case t.FloatType() | t.DoubleType():
+            return float(f"{float(value):.{_DIGITS[type(of)]}g}")
+        case t.TimestampType():
+            return _instant(value)
+        case t.TimestampNTZType():
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+            return moment.replace(tzinfo=None).isoformat()
+        case t.DateType():
+            day = value if isinstance(value, date) else date.fromisoformat(str(value))
+            return day.isoformat()[:10]
+        case t.BinaryType():
+            data = base64.b64decode(value) if is_actual else str(value).encode()
+            return data.decode("utf-8", "backslashreplace")
+        case t.StructType():
+            unknown = [] if is_actual else [name for name in value if name not in of.names]
+            if unknown:
+                raise ValueError
+            return _struct(value, of, is_actual=is_actual)
+        case t.ArrayType():
+            if not isinstance(value, list | tuple):
+                raise ValueError
+            return [_value(one, of.elementType, is_actual=is_actual) for one in value]
+        case t.MapType():
+            return {
+                str(key): _value(one, of.valueType, is_actual=is_actual) for key, one in sorted(dict(value).items())
+            }
+        case _:
+            return str(_plain(value))
+
+
+def _decimal(value: Any) -> str:
+    if isinstance(value, bool):
+        raise ValueError
+    number = Decimal(str(value))
+    if not number.is_finite():
+        raise ValueError
+    shown = f"{number:f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool | float) or (isinstance(value, Decimal) and value != int(value)):
+        raise ValueError
+    return int(value)
+
+
+def _instant(value: Any) -> str:
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (_EPOCH + (moment - _EPOCH)).isoformat().replace("+00:00", "Z")
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    """A row in one line; equal for equal rows, null columns left out."""
+    shown = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in row.items() if value is not None)
+    return "{ " + ", ".join(shown) + " }" if any(value is not None for value in row.values()) else "{}"
+
+
+def event_micros(value: Any) -> int | None:
+    """Return the time in a column of a given row; None if there is none that can be read."""
+    try:
+        moment = datetime.fromisoformat(_instant(value).replace("Z", "+00:00"))
+    except (ValueError, TypeError):
+        return None
+    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,257 @@
+"""Runs the `[[test]]` cases of a pipeline's file: real streaming with the pipeline's own plan, without its sources and
+its sink.
+
+Given rows are files, a line each, that Spark's file source reads. If the pipeline keeps state, rows that are older than
+the watermark of the rows before them come in a batch of their own, after an empty one: lateness then does not depend on
+the division into batches. After all rows, one more batch without rows has its watermark at the end of time, so that all
+windows close. It is written into the checkpoint as if Spark had planned it.
+"""
+
+import itertools
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from odradek.spark_it.cases.inputs import CaseError, CaseInput
+from odradek.spark_it.cases.rows import differences
+from odradek.spark_it.dead_letters.bad_records import bad_record
+from odradek.spark_it.dead_letters.headers import BadRecordError
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.definition.spec import Case, Pipeline
+from odradek.spark_it.formats.format import FormatError
+from odradek.spark_it.interfaces.source import SourceError
+from odradek.spark_it.spark.columns import column
+from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.internals import has_logical_node
+from odradek.spark_it.transforms.output_mode import output_mode
+from odradek.spark_it.transforms.plan import Parts, Plan, union_dead_letters
+
+_TIMEOUT_S = 300
+_END_OF_TIME_MS = 253_402_300_799_000
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """The result of a case; `problems` is empty if it passed."""
+
+    name: str
+    problems: tuple[str, ...]
+
+
+def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterator[CaseResult]:
+    """Run the cases one after the other, in a session of their own on Spark's context.
+
+    `stateful` is the reason why the pipeline keeps state, as `Analysis` finds it.
+    """
+    for case in pipeline.cases:
+        folder = Path(tempfile.mkdtemp(prefix=f"odradek-test-{pipeline.name}-"))
+        try:
+            problems: tuple[str, ...] = tuple(_Run(pipeline, case, _session(spark), folder, stateful).problems())
+        except (CaseError, FormatError, SourceError) as error:
+            problems = (str(error),)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        yield CaseResult(case.name, problems)
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    return session
+
+
+class _Run:
+    """One case; all it needs is in `folder`."""
+
+    def __init__(self, pipeline: Pipeline, case: Case, spark: SparkSession, folder: Path, stateful: str | None) -> None:
+        self._pipeline = pipeline
+        self._case = case
+        self._spark = spark
+        self._folder = folder
+        self._is_streaming = stateful is not None or len(pipeline.sources) > 1
+        self._has_watermark = self._is_streaming and any(
+            source.watermark_column is not None for source in pipeline.sources.values()
+        )
+        self._given = {name.casefold(): rows for name, rows in case.given.items()}
+        # Without a topic for dead letters a bad record stops the pipeline, and the case.
+        self._plan = Plan(pipeline)
+
+    def problems(self) -> Iterator[str]:
+        inputs = {name: CaseInput(self._pipeline, name, self._spark, self._folder) for name in self._pipeline.sources}
+        for name, one in inputs.items():
+            one.write(self._given.get(name.casefold(), ()), parts_late=self._is_streaming)
+        try:
+            outputs = self._streamed(inputs) if self._is_streaming else self._batch(inputs)
+        except BadRecordError as error:
+            yield f"the pipeline stops: {error}"
+            return
+        except PySparkException as error:
+            bad = bad_record(error)
+            yield f"the pipeline stops: {bad or readable(error)}"
+            return
+        for table, expected in self._case.expect.items():
+            rows, schema = outputs.rows[table]
+            found = [*differences(expected, rows, schema)]
+            if found:
+                yield f"{table or 'what the sink gets'}: {found[0]}"
+                yield from found[1:]
+        if self._case.dead_letters is not None and outputs.dead != self._case.dead_letters:
+            yield f"dead letters: {self._case.dead_letters} expected, {outputs.dead} came"
+
+    def _batch(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
+        """As `RawBatches` does it."""
+        [(name, one)] = inputs.items()
+        outputs = _Outputs()
+
+        def take(raw: DataFrame, _: int) -> None:
+            parts = self._plan.parts(raw.sparkSession, {name: one.decoded(raw)})
+            self._take(parts, outputs)
+
+        self._run_query(one.raw(), "append", take, "all")
+        if not outputs.rows:
+            # Without a batch there are no rows, but still columns.
+            nothing: list[tuple[str]] = []
+            frame = one.decoded(self._spark.createDataFrame(nothing, "value STRING"))
+            self._take(self._plan.parts(self._spark, {name: frame}), outputs)
+        return outputs
+
+    def _take(self, parts: Parts, outputs: "_Outputs") -> None:
+        for name in self._case.expect:
+            frame = _of(parts, name)
+            outputs.add(name, _as_text(frame), frame.schema)
+        dead = union_dead_letters(parts)
+        if dead is not None and self._case.dead_letters is not None:
+            outputs.dead += dead.count()
+
+    def _streamed(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
+        """As `StreamBatches` does it, with a query for each table that is looked at."""
+        outputs = _Outputs()
+        decoded = {name: one.decoded(one.raw()) for name, one in inputs.items()}
+        parts = self._plan.parts(self._spark, decoded)
+        for name in self._case.expect:
+            frame = _of(parts, name)
+            is_sunk = name is None or name.casefold() == (self._pipeline.sink_input or "").casefold()
+            mode = output_mode(self._pipeline, frame) if is_sunk else _mode(frame)
+            taken: list[list[str]] = []
+
+            def take(batch: DataFrame, _: int, taken: list[list[str]] = taken) -> None:
+                taken.append(_as_text(batch))
+
+            self._run_query(frame, mode, take, f"of-{name or ''}")
+            sink = self._pipeline.sink
+            keys = sink.pk_fields if isinstance(sink, JdbcSink) else ()
+            outputs.add(name, merged(taken, keys) if mode == "update" else [*itertools.chain(*taken)], frame.schema)
+        dead = union_dead_letters(parts)
+        if dead is not None and self._case.dead_letters is not None:
+
+            def count(batch: DataFrame, _: int) -> None:
+                outputs.dead += batch.count()
+
+            self._run_query(dead, output_mode(self._pipeline, dead), count, "dead")
+        return outputs
+
+    def _run_query(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None], name: str) -> None:
+        failures: list[BaseException] = []
+
+        def guarded(batch: DataFrame, batch_id: int) -> None:
+            try:
+                take(batch, batch_id)
+            except BaseException as error:
+                failures.append(bad_record(error) or error)
+                raise RuntimeError(f"batch {batch_id} failed") from None
+
+        checkpoint = self._folder / "checkpoint" / name
+        try:
+            self._finish(frame, mode, guarded, checkpoint)
+            if self._has_watermark and _close_windows(checkpoint):
+                self._finish(frame, mode, guarded, checkpoint)
+        except PySparkException as error:
+            failure = failures[0] if failures else error
+            if isinstance(failure, Exception):
+                raise failure from None
+            raise
+
+    def _finish(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
+        writer = frame.writeStream.outputMode(mode).foreachBatch(take).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            if not query.awaitTermination(_TIMEOUT_S):
+                raise CaseError(f"the case does not end within {_TIMEOUT_S} s")
+        finally:
+            query.stop()
+
+
+def merged(batches: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
+    """Return the content of a sink that replaces rows by key; rows are JSON."""
+    folded = [key.casefold() for key in keys]
+    rows: dict[str, str] = {}
+    for row in itertools.chain(*batches):
+        read = {name.casefold(): value for name, value in json.loads(row).items()}
+        rows[json.dumps([read.get(key) for key in folded]) if keys else row] = row
+    return list(rows.values())
+
+
+class _Outputs:
+    """Rows as JSON and their schema, by table as in `Case.expect`."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str | None, tuple[list[str], t.StructType]] = {}
+        self.dead = 0
+
+    def add(self, name: str | None, rows: Sequence[str], schema: t.StructType) -> None:
+        before = self.rows[name][0] if name in self.rows else []
+        self.rows[name] = ([*before, *rows], schema)
+
+
+def _of(parts: Parts, name: str | None) -> DataFrame:
+    return parts.rows if name is None else parts.steps[name.casefold()]
+
+
+def _mode(frame: DataFrame) -> str:
+    """The mode for a table that is not what the sink gets: only update can show aggregates without a watermark."""
+    has_aggregates, has_watermark = (has_logical_node(frame, node) for node in ("Aggregate", "EventTimeWatermark"))
+    return "update" if has_aggregates and not has_watermark else "append"
+
+
+def _as_text(frame: DataFrame) -> list[str]:
+    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), WRITTEN)
+    return [text for (text,) in frame.select(row).collect()]
+
+
+def _close_windows(checkpoint: Path) -> bool:
+    """Plans one more batch, without rows and with its watermark at the end of time; false if there was none yet."""
+    offsets = checkpoint / "offsets"
+    planned = sorted(int(path.name) for path in offsets.iterdir() if path.name.isdigit()) if offsets.is_dir() else []
+    if not planned:
+        return False
+    version, about, *of_sources = (offsets / str(planned[-1])).read_text("utf-8").split("\n")
+    batch = json.loads(about)
+    batch["batchWatermarkMs"] = _END_OF_TIME_MS
+    (offsets / str(planned[-1] + 1)).write_text("\n".join([version, json.dumps(batch), *of_sources]), "utf-8")
+    return True
+
+
+def lines(results: Sequence[CaseResult]) -> Iterator[str]:
+    """Return the report of the cases."""
+    for result in results:
+        yield f"test {result.name}: {'failed' if result.problems else 'passed'}"
+        yield from (f"  {line}" for line in result.problems)
+    if not results:
+        yield "the file has no tests"
+        return
+    failed = sum(1 for result in results if result.problems)
+    yield f"{len(results) - failed} of {len(results)} {'test' if len(results) == 1 else 'tests'} passed"

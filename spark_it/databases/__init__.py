@@ -1,0 +1,6 @@
+"""Databases over JDBC, for sources and sinks.
+
+- `jdbc`: connections and statements through the JVM's drivers
+- `dialects`: SQL dialects: quoting, types, upserts
+- `lossy_types`: column types that do not hold every value of a row's type
+"""

@@ -1,0 +1,388 @@
+"""SQL dialects of databases: upserts, types, and the meaning of errors."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from pyspark.sql import Column as FrameColumn
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from odradek.spark_it.databases import lossy_types
+from odradek.spark_it.databases.jdbc import Column, DatabaseError
+from odradek.spark_it.databases.lossy_types import is_lossy
+
+Quote = Callable[[str], str]
+
+DROP_WAIT_S = 5
+"""How long the drop of a table waits for those who write to it."""
+
+_TRANSIENT_STATES = ("08", "40", "53", "57P", "55P03", "58", "HYT", "XX000")
+_TRANSIENT_KINDS = (
+    "java.sql.SQLTransientException",
+    "java.sql.SQLRecoverableException",
+    "java.sql.SQLNonTransientConnectionException",
+)
+_OTHER = 1111
+"""java.sql.Types.OTHER"""
+_ELEMENTS = {
+    "int2": lossy_types.SMALLINT,
+    "int4": lossy_types.INTEGER,
+    "int8": lossy_types.BIGINT,
+    "float4": lossy_types.REAL,
+    "float8": lossy_types.DOUBLE,
+    "numeric": lossy_types.NUMERIC,
+    "money": lossy_types.DOUBLE,
+    "bool": lossy_types.BIT,
+    "date": lossy_types.DATE,
+    "time": lossy_types.TIME,
+    "timetz": lossy_types.TIME,
+    "timestamp": lossy_types.TIMESTAMP,
+    "timestamptz": lossy_types.TIMESTAMP,
+    "varchar": lossy_types.VARCHAR,
+    "text": lossy_types.VARCHAR,
+}
+"""Types of the elements of PostgreSQL's arrays."""
+_MOST_SCALE = 1000
+_SCALES = 1024
+_NO_LENGTH = (1 << 31) - 1
+"""What PostgreSQL's driver reports for a text of any length."""
+_LONG_DIGITS = 18
+_MYSQL_SECONDS = len("2026-01-01 00:00:00")
+_MYSQL_ANY_SCALE = 31
+_OFFSET = re.compile(r"[+-]\d\d?(:\d\d)?")
+
+
+class Dialect:
+    """A database that keeps to the standard."""
+
+    prefixes: ClassVar[tuple[str, ...]] = ()
+    create_staging: ClassVar[str] = "CREATE TABLE"
+    """How a table is begun that need not outlive a crash of the database."""
+    options: ClassVar[Mapping[str, str]] = {}
+    """Of the driver, for many rows in one statement."""
+    writers: ClassVar[int | None] = None
+    """How many may write at the same time; None for any number."""
+    nullable: ClassVar[str] = ""
+    """What a column's declaration ends with when it may be null."""
+    wall_time: ClassVar[str | None] = None
+    """What the text of a time without a zone is cast to. Where it is known, such times are staged as texts: the driver
+    would write another one for those that Java's own zone leaves out in spring."""
+    cut_types: ClassVar[tuple[type[DataType], ...]] = ()
+    """Types of which the driver brings only a part to the database, whatever the column is."""
+    replaces_by_any_index: ClassVar[bool] = False
+    """Whether an upsert replaces the row that is the same by any unique index, rather than by the keys."""
+    prefix_indexes: ClassVar[str | None] = None
+    """Query for the indexes of a table, by its database and name, that have only the beginning of a column."""
+
+    def begin(self, time_zone: str) -> Iterator[str]:
+        """Statements at the beginning of a transaction; `time_zone` is what times without one mean."""
+        yield from ()
+
+    def is_bad_row(self, error: DatabaseError) -> bool:
+        """Whether it is one row that the table does not take: its values, or a constraint."""
+        return error.state[:2] in ("22", "23")
+
+    def is_transient(self, error: DatabaseError) -> bool:
+        """Whether the same may succeed later."""
+        return error.state.startswith(_TRANSIENT_STATES) or any(kind in _TRANSIENT_KINDS for kind in error.kinds)
+
+    def limited(self, select: str, rows: int) -> str:
+        """The first rows of a statement that ends with its order."""
+        return f"{select} FETCH FIRST {rows} ROWS ONLY"
+
+    def time_literal(self, value: str) -> str:
+        """A date or time, as the database writes it itself."""
+        return f"TIMESTAMP '{value}'"
+
+    def endless_times(self, column: str) -> Iterator[str]:
+        """Conditions for the times, dates included, that Python does not have or that stand for the end of time."""
+        yield from ()
+
+    def endless_numbers(self, column: str) -> Iterator[str]:
+        """Conditions for the values that are no numbers, of a column that may hold some."""
+        yield from ()
+
+    def is_missing_table(self, error: DatabaseError) -> bool:
+        """Whether there is no table of that name."""
+        text = str(error).lower()
+        return error.state in ("42P01", "42S02", "42X05") or "no such table" in text or "ora-00942" in text
+
+    def drop(self, table: str) -> Iterator[str]:
+        """Statements of a transaction that drops a table into which a writer that is cut off may still write."""
+        yield f"DROP TABLE {table}"
+
+    def column_type(self, type_: DataType) -> str | None:
+        """How columns of a type are declared that Spark would declare with a loss; None for all others."""
+        return None
+
+    def normalized(self, column: Column) -> Column:
+        """A column with its type, precision and scale as the standard has them, where the driver reports others."""
+        return column
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        """Whether a normalized column changes values of a type without an error."""
+        return is_lossy(type_, column)
+
+    def value(self, staged: str, of_text: bool, target: Column) -> str:
+        """A staged column as the target takes it."""
+        return staged
+
+    def unstorable(self, schema: StructType) -> FrameColumn | None:
+        """Whether a row can be put into no table at all, whatever its columns; None if there are no such rows."""
+        return None
+
+    def row_by_row(self, numbers: str, statement: str, refused: str) -> str | None:
+        """A statement that does `statement` for each number that query `numbers` has, called odradek_n in it. Of those
+        that fail because of the row, number, SQLSTATE and message go to table `refused`. None where there is no such.
+        """
+        return None
+
+    def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
+        """Puts the rows of `select` into the place of those with the same keys. All names are quoted already."""
+        on = " AND ".join(f"odradek_t.{key} = odradek_s.{key}" for key in keys)
+        updates = ", ".join(f"{column} = odradek_s.{column}" for column in columns if column not in keys)
+        matched = f" WHEN MATCHED THEN UPDATE SET {updates}" if updates else ""
+        values = ", ".join(f"odradek_s.{column}" for column in columns)
+        return (
+            f"MERGE INTO {table} odradek_t USING ({select}) odradek_s ON ({on}){matched}"
+            f" WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({values})"
+        )
+
+
+class _Limit(Dialect):
+    """A database with LIMIT, which takes a text for a time where it wants one."""
+
+    def limited(self, select: str, rows: int) -> str:
+        return f"{select} LIMIT {rows}"
+
+    def time_literal(self, value: str) -> str:
+        return f"'{value}'"
+
+
+class _OnConflict(_Limit):
+    """One with INSERT ... ON CONFLICT too."""
+
+    def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
+        updates = ", ".join(f"{column} = EXCLUDED.{column}" for column in columns if column not in keys)
+        action = f"UPDATE SET {updates}" if updates else "NOTHING"
+        conflict = f"ON CONFLICT ({', '.join(keys)}) DO {action}"
+        return f"INSERT INTO {table} ({', '.join(columns)}) {select} {conflict}"
+
+
+class PostgreSQL(_OnConflict):
+    prefixes = ("jdbc:postgresql:", "jdbc:pgsql:")
+    # Not logged: a crash of the database empties it, which the staging table's first row shows.
+    create_staging = "CREATE UNLOGGED TABLE"
+    options: ClassVar[Mapping[str, str]] = {"reWriteBatchedInserts": "true"}
+    wall_time = "timestamp"
+
+    def begin(self, time_zone: str) -> Iterator[str]:
+        zone = f"INTERVAL '{time_zone}' HOUR TO MINUTE" if _OFFSET.fullmatch(time_zone) else f"'{time_zone}'"
+        yield f"SET LOCAL TIME ZONE {zone}"
+        # What is deferred would fail at the commit, when nothing says any more which row it is.
+        yield "SET CONSTRAINTS ALL IMMEDIATE"
+        # A transaction of a driver that is cut off, not dead, holds the marker's row.
+        yield "SET LOCAL lock_timeout = '60s'"
+
+    def drop(self, table: str) -> Iterator[str]:
+        # Else it would wait for a writer that sleeps within its transaction. What is left is dropped by a later run.
+        yield f"SET LOCAL lock_timeout = '{DROP_WAIT_S}s'"
+        yield from super().drop(table)
+
+    def normalized(self, column: Column) -> Column:
+        if column.type_name == "money":  # to the driver a double
+            return column._replace(type=lossy_types.DECIMAL, precision=17, scale=2)
+        if column.scale > _MOST_SCALE:  # of NUMERIC: a negative one, in eleven bits
+            return column._replace(scale=column.scale - 2 * _SCALES)
+        return column
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        if column.type == lossy_types.ARRAY and isinstance(type_, ArrayType):
+            name = column.type_name.removeprefix("_")
+            element = column._replace(type=_ELEMENTS.get(name, _OTHER), type_name=name)
+            return self.is_lossy(type_.elementType, self.normalized(element))
+        if isinstance(type_, BinaryType) and column.type_name == "bytea":
+            return False
+        if isinstance(type_, StringType) and column.type_name in ("name", "char"):
+            return True  # of 63 bytes, of one
+        return is_lossy(type_, column)
+
+    def endless_times(self, column: str) -> Iterator[str]:
+        # Both infinities are outside. In each zone the years are 1 to 9999, whatever zone the driver writes times in.
+        yield f"{column} < '0001-01-02 00:00:00+00'"
+        yield f"{column} >= '9999-12-31 00:00:00+00'"
+
+    def endless_numbers(self, column: str) -> Iterator[str]:
+        # Of NaN and of both infinities this is NaN, which equals nothing but itself.
+        yield f"{column} - {column} <> 0"
+
+    def value(self, staged: str, of_text: bool, target: Column) -> str:
+        # uuid, json, inet, enumerations: their text has to be cast. Other casts would cut and round without a word.
+        is_other = target.type in (_OTHER, 2009) or target.type_name in ("json", "jsonb", "uuid", "xml")
+        is_enumeration = target.type == 12 and target.type_name not in ("text", "varchar", "bpchar", "name", "citext")
+        if of_text and (is_other or is_enumeration):
+            name = target.type_name if target.type_name.startswith('"') else f'"{target.type_name}"'
+            return f"CAST({staged} AS {name})"
+        return _too_long_with_spaces(staged, f"{staged} || '.'", target) if of_text else staged
+
+    def row_by_row(self, numbers: str, statement: str, refused: str) -> str | None:
+        return f"""DO $odradek$
+            DECLARE odradek_n BIGINT; odradek_state TEXT; odradek_message TEXT;
+            BEGIN
+                FOR odradek_n IN {numbers} LOOP
+                    BEGIN
+                        {statement};
+                    EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+                        GET STACKED DIAGNOSTICS
+                            odradek_state = RETURNED_SQLSTATE, odradek_message = MESSAGE_TEXT;
+                        INSERT INTO {refused} VALUES (odradek_n, odradek_state, 'ERROR: ' || odradek_message);
+                    END;
+                END LOOP;
+            END $odradek$"""
+
+    def unstorable(self, schema: StructType) -> FrameColumn | None:
+        # No text has the character 0, and Spark's job does not say of which row it is.
+        texts = [field.name for field in schema.fields if isinstance(field.dataType, StringType)]
+        found = None
+        for name in texts:
+            has = f.coalesce(f.contains(f.col(quoted(name)), f.lit("\0")), f.lit(False))
+            found = has if found is None else found | has
+        return found
+
+
+class SQLite(_OnConflict):
+    prefixes = ("jdbc:sqlite:",)
+    writers = 1
+    # The driver writes milliseconds.
+    cut_types: ClassVar[tuple[type[DataType], ...]] = (TimestampType, TimestampNTZType)
+
+    def column_type(self, type_: DataType) -> str | None:
+        # Its numbers are of 64 bits, or doubles; the driver writes a decimal as text.
+        is_double = isinstance(type_, DecimalType) and type_.precision <= lossy_types.DOUBLE_DIGITS
+        return "TEXT" if isinstance(type_, DecimalType) and not is_double else None
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        # A column has no type, but an affinity to one, by its declared name (SQLite's "Datatypes", section 3).
+        name = column.type_name.upper()
+        if any(part in name for part in ("CHAR", "CLOB", "TEXT")) and "INT" not in name:
+            return isinstance(type_, DoubleType)  # written with 15 digits
+        if "BLOB" in name:
+            return False
+        is_real = any(part in name for part in ("REAL", "FLOA", "DOUB")) and "INT" not in name
+        if isinstance(type_, DecimalType):
+            is_long = type_.precision > _LONG_DIGITS or is_real
+            return type_.precision > lossy_types.DOUBLE_DIGITS and (type_.scale > 0 or is_long)
+        if isinstance(type_, StringType):  # 007 would be 7
+            return is_real or not any(part in name for part in ("DATE", "TIME", "JSON", "UUID"))
+        return is_real and isinstance(type_, LongType)
+
+    def is_bad_row(self, error: DatabaseError) -> bool:
+        return error.code & 0xFF in (19, 20)  # SQLITE_CONSTRAINT, SQLITE_MISMATCH
+
+    def is_transient(self, error: DatabaseError) -> bool:
+        return error.code & 0xFF in (5, 6, 10, 13, 14)  # BUSY, LOCKED, IOERR, FULL, CANTOPEN
+
+
+class MySQL(_Limit):
+    prefixes = ("jdbc:mysql:", "jdbc:mariadb:")
+    options: ClassVar[Mapping[str, str]] = {"rewriteBatchedStatements": "true"}
+    nullable = " NULL"  # older ones fill a TIMESTAMP that may be null with the time
+    replaces_by_any_index = True
+    prefix_indexes = (
+        "SELECT DISTINCT index_name FROM information_schema.statistics "
+        "WHERE table_schema = ? AND table_name = ? AND sub_part IS NOT NULL"
+    )
+
+    def begin(self, time_zone: str) -> Iterator[str]:
+        # Else it cuts what is too long, and takes the nearest number for one that is too large.
+        yield "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')"
+
+    def drop(self, table: str) -> Iterator[str]:
+        yield f"SET SESSION lock_wait_timeout = {DROP_WAIT_S}"
+        yield from super().drop(table)
+
+    def column_type(self, type_: DataType) -> str | None:
+        if isinstance(type_, BinaryType):
+            return "LONGBLOB"  # BLOB has 64 kB
+        if isinstance(type_, TimestampType):
+            return "TIMESTAMP(6)"
+        return "DATETIME(6)" if isinstance(type_, TimestampNTZType) else None
+
+    def normalized(self, column: Column) -> Column:
+        if column.type in lossy_types.TIMESTAMPS:
+            # There is no scale, but a length: that of the seconds, and of a fraction its point and digits.
+            return column._replace(scale=max(column.scale, column.precision - _MYSQL_SECONDS - 1, 0))
+        if column.type == lossy_types.BIT:
+            return column._replace(type=lossy_types.TINYINT)  # so is TINYINT(1)
+        return column
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        is_rounded = column.type in (lossy_types.REAL, lossy_types.DOUBLE) and column.scale < _MYSQL_ANY_SCALE
+        if is_rounded and isinstance(type_, FloatType | DoubleType):  # DOUBLE(10,2)
+            return True
+        if is_rounded and isinstance(type_, DecimalType) and type_.scale > column.scale:
+            return True
+        if isinstance(type_, DateType) and column.type_name == "YEAR":
+            return True
+        return is_lossy(type_, column)
+
+    def value(self, staged: str, of_text: bool, target: Column) -> str:
+        return _too_long_with_spaces(staged, f"CONCAT({staged}, '.')", target) if of_text else staged
+
+    def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
+        updates = [column for column in columns if column not in keys] or list(keys)
+        sets = ", ".join(f"{column} = VALUES({column})" for column in updates)
+        return f"INSERT INTO {table} ({', '.join(columns)}) {select} ON DUPLICATE KEY UPDATE {sets}"
+
+
+class SQLServer(_Limit):
+    prefixes = ("jdbc:sqlserver:", "jdbc:jtds:sqlserver:")
+
+    def limited(self, select: str, rows: int) -> str:
+        return f"{select} OFFSET 0 ROWS FETCH NEXT {rows} ROWS ONLY"
+
+    def column_type(self, type_: DataType) -> str | None:
+        return "DATETIME2(6)" if isinstance(type_, TimestampType | TimestampNTZType) else None
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        # Characters that the code page of a column lacks become question marks; NVARCHAR has them all.
+        is_of_a_page = column.type in (lossy_types.CHAR, lossy_types.VARCHAR, lossy_types.LONGVARCHAR)
+        return (isinstance(type_, StringType) and is_of_a_page) or is_lossy(type_, column)
+
+    def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
+        return super().upsert(table, columns, keys, select) + ";"
+
+
+def _too_long_with_spaces(staged: str, longer: str, target: Column) -> str:
+    """A text that is too long for a VARCHAR is refused, but as the standard has it not if all that is too much are
+    spaces: these are cut. So there it ends with something else."""
+    if target.type != lossy_types.VARCHAR or not 0 < target.precision < _NO_LENGTH:
+        return staged
+    return f"CASE WHEN CHAR_LENGTH({staged}) > {target.precision} THEN {longer} ELSE {staged} END"
+
+
+def dialect_of(url: str) -> Dialect:
+    """The dialect of the database at a JDBC address."""
+    for kind in (PostgreSQL, SQLite, MySQL, SQLServer):
+        if url.lower().startswith(kind.prefixes):
+            return kind()
+    return Dialect()
+
+
+def quoted(name: str) -> str:
+    """A column's name for Spark, whatever it holds."""
+    return "`" + name.replace("`", "``") + "`"

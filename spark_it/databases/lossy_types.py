@@ -1,0 +1,124 @@
+"""Column types of databases that change values of a Spark type without an error: they round, cut or convert them.
+
+A value that a database refuses with an error is not lossy: a number that is too large, a text that is too long. Such a
+row is a bad row.
+"""
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from odradek.spark_it.databases.jdbc import Column
+
+# Numbers of java.sql.Types, and of Oracle's and SQL Server's drivers.
+TINYINT, SMALLINT, INTEGER, BIGINT = -6, 5, 4, -5
+REAL, FLOAT, DOUBLE, NUMERIC, DECIMAL = 7, 6, 8, 2, 3
+BIT, BOOLEAN, BINARY, ARRAY = -7, 16, -2, 2003
+CHAR, VARCHAR, LONGVARCHAR = 1, 12, -1
+DATE, TIME, TIMESTAMP = 91, 92, 93
+_TIMES = (TIME, 2013)
+TIMESTAMPS = (TIMESTAMP, 2014, -155, -101, -102)
+_INTEGERS = {TINYINT: ByteType(), SMALLINT: ShortType(), INTEGER: IntegerType(), BIGINT: LongType()}
+_DECIMALS = (NUMERIC, DECIMAL)
+_SINGLES = (REAL, 100)
+_DOUBLES = (DOUBLE, FLOAT, 101)
+_NUMBERS = (*_INTEGERS, *_DECIMALS, *_SINGLES, *_DOUBLES)
+_TRUTHS = (BIT, BOOLEAN)
+_MOMENTS = (DATE, *_TIMES, *TIMESTAMPS)
+
+_BITS = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
+_SINGLE_BITS, _DOUBLE_BITS = 24, 53
+_SINGLE_DIGITS, DOUBLE_DIGITS = 6, 15
+"""Digits of any decimal number that come back the same from a REAL, a DOUBLE."""
+_MICROSECONDS = 6
+_MOST_DIGITS = 38
+
+
+def is_lossy(type_: DataType, column: Column) -> bool:
+    """Whether a column as the standard has it changes values of a type."""
+    if isinstance(type_, ByteType | ShortType | IntegerType | LongType):
+        return _is_lossy_for_integers(_BITS[type(type_)], column)
+    if isinstance(type_, DecimalType):
+        return _is_lossy_for_decimals(type_.precision, type_.scale, column)
+    if isinstance(type_, FloatType | DoubleType):
+        # Databases make decimals of them with fewer digits than they have.
+        is_narrower = isinstance(type_, DoubleType) and _is_single(column)
+        return is_narrower or column.type in (*_INTEGERS, *_DECIMALS, *_TRUTHS, *_MOMENTS)
+    if isinstance(type_, TimestampType | TimestampNTZType):
+        is_cut = column.type in TIMESTAMPS and column.scale < _MICROSECONDS
+        return is_cut or column.type in (DATE, *_TIMES, *_NUMBERS, *_TRUTHS)
+    if isinstance(type_, DateType):
+        return column.type in (*_TIMES, *_NUMBERS, *_TRUTHS)
+    if isinstance(type_, StringType):
+        return column.type in (*_NUMBERS, *_TRUTHS, *_MOMENTS)
+    if isinstance(type_, BooleanType):
+        return column.type in _MOMENTS
+    # BINARY has one length, for which shorter values get zeros.
+    return isinstance(type_, BinaryType) and column.type in (BINARY, *_NUMBERS, *_TRUTHS, *_MOMENTS)
+
+
+def _is_lossy_for_integers(bits: int, column: Column) -> bool:
+    if _is_single(column):
+        return bits > _SINGLE_BITS
+    if column.type in _DOUBLES:
+        return bits > _DOUBLE_BITS
+    is_tens = column.type in _DECIMALS and column.precision > 0 and column.scale < 0
+    return is_tens or column.type in (*_TRUTHS, *_MOMENTS)
+
+
+def _is_lossy_for_decimals(precision: int, scale: int, column: Column) -> bool:
+    if _is_single(column):
+        return precision > _SINGLE_DIGITS
+    if column.type in _DOUBLES:
+        return precision > DOUBLE_DIGITS
+    if column.type in _DECIMALS:
+        # Without a precision it takes any number as it is.
+        return column.precision > 0 and scale > column.scale
+    return (column.type in _INTEGERS and scale > 0) or column.type in (*_TRUTHS, *_MOMENTS)
+
+
+def _is_single(column: Column) -> bool:
+    """FLOAT is a double, but for drivers that report the precision of a single: in digits or in bits."""
+    is_short = column.type == FLOAT and (0 < column.precision < DOUBLE_DIGITS or column.precision == _SINGLE_BITS)
+    return is_short or column.type in _SINGLES
+
+
+def fitting_type(column: Column) -> DataType | None:
+    """The type to cast values to so that the column takes them as they are; None where Spark has none."""
+    if column.type in _INTEGERS:
+        return _INTEGERS[column.type]
+    if column.type in _DECIMALS and column.precision <= 0:
+        return DecimalType(_MOST_DIGITS, _MOST_DIGITS // 2 - 1)
+    if column.type in _DECIMALS and 0 <= column.scale <= _MOST_DIGITS:
+        return DecimalType(min(column.precision, _MOST_DIGITS), column.scale)
+    if _is_single(column):
+        return FloatType()
+    if column.type in _DOUBLES:
+        return DoubleType()
+    if column.type in _TRUTHS:
+        return BooleanType()
+    if column.type in TIMESTAMPS:
+        return TimestampType()
+    if column.type == DATE:
+        return DateType()
+    return StringType() if column.type in (CHAR, VARCHAR, LONGVARCHAR) else None
+
+
+def described(column: Column) -> str:
+    """A column's type, as a statement has it."""
+    if column.type in _DECIMALS and column.precision > 0:
+        return f"{column.type_name}({column.precision},{column.scale})"
+    return f"{column.type_name}({column.scale})" if column.type in TIMESTAMPS else column.type_name

@@ -1,0 +1,127 @@
+"""Dead letters as Kafka Connect writes them: the original record, and headers that describe the failure.
+
+Source: KIP-298; names and stages are those of DeadLetterQueueReporter and Stage in Connect 4.3.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from odradek.spark_it.interfaces.kafka_types import Header
+
+PREFIX = "__connect.errors."
+TOPIC = f"{PREFIX}topic"
+PARTITION = f"{PREFIX}partition"
+OFFSET = f"{PREFIX}offset"
+CONNECTOR_NAME = f"{PREFIX}connector.name"
+TASK_ID = f"{PREFIX}task.id"
+STAGE = f"{PREFIX}stage"
+CLASS_NAME = f"{PREFIX}class.name"
+EXCEPTION_CLASS_NAME = f"{PREFIX}exception.class.name"
+EXCEPTION_MESSAGE = f"{PREFIX}exception.message"
+EXCEPTION_STACKTRACE = f"{PREFIX}exception.stacktrace"
+FILE = f"{PREFIX}file"
+LINE = f"{PREFIX}line"
+"""Ours: of a record that comes from a file, its address, and the number of its line; of several with the same text, all
+of them."""
+LEFT_OUT = f"{PREFIX}record.left.out"
+"""Ours: the dead letter has no key, value and headers of its record."""
+PART_WRITTEN = f"{PREFIX}record.part.written"
+"""Ours: the row that died may be one of several that were made of the record, and the sink may have the others."""
+DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+"""What Connect's converters raise."""
+
+
+class Stage(Enum):
+    """The stage at which a record failed: decoding of its key or value, an expectation, the write."""
+
+    KEY_CONVERTER = "KEY_CONVERTER"
+    VALUE_CONVERTER = "VALUE_CONVERTER"
+    HEADER_CONVERTER = "HEADER_CONVERTER"
+    TRANSFORMATION = "TRANSFORMATION"
+    TASK_PUT = "TASK_PUT"
+
+
+class Origin(NamedTuple):
+    """The record that failed."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} at offset {self.offset}"
+
+
+class Failure(NamedTuple):
+    """A failure. `class_name` is where it was found: a format, a transform or expectation, a sink."""
+
+    stage: Stage
+    class_name: str
+    exception_class_name: str
+    message: str
+    stacktrace: str | None = None
+
+
+class BadRecordError(Exception):
+    """A record that stops a pipeline with `errors.tolerance = "none"`; `str()` says which it is."""
+
+    def __init__(self, origin: Origin | None, failure: Failure) -> None:
+        where = f"record {origin}" if origin is not None else "a record"
+        super().__init__(f"{where}: {failure.message} ({failure.stage.value} in {failure.class_name})")
+        self.origin = origin
+        self.failure = failure
+
+
+def error_headers(origin: Origin | None, failure: Failure, *, connector_name: str, task_id: int) -> list[Header]:
+    """Return Connect's headers, in Connect's order; without origin for a record that does not come from a topic."""
+    texts: list[tuple[str, object]] = []
+    if origin is not None:
+        texts += [(TOPIC, origin.topic), (PARTITION, origin.partition), (OFFSET, origin.offset)]
+    texts += [
+        (CONNECTOR_NAME, connector_name),
+        (TASK_ID, task_id),
+        (STAGE, failure.stage.value),
+        (CLASS_NAME, failure.class_name),
+        (EXCEPTION_CLASS_NAME, failure.exception_class_name),
+        (EXCEPTION_MESSAGE, failure.message),
+        (EXCEPTION_STACKTRACE, failure.stacktrace),
+    ]
+    return [(name, None if value is None else str(value).encode()) for name, value in texts]
+
+
+def headers(original: Iterable[Header], added: Iterable[Header]) -> list[Header]:
+    """Return the headers of a dead letter: those of the record without an earlier failure's, then those of this
+    failure.
+    """
+    return [*without_errors(original), *added]
+
+
+def without_errors(headers: Iterable[Header]) -> list[Header]:
+    """Return the headers of the original record, for writing it again."""
+    return [header for header in headers if not header[0].startswith(PREFIX)]
+
+
+def brief(headers: Iterable[Header]) -> list[Header]:
+    """Return the headers of a dead letter that is too large for its topic and is written without key and value.
+
+    They are Connect's, which locate the record, and one that marks the record as left out: otherwise it would look like
+    a record without key and value.
+    """
+    kept = [(name, value and value[:_BRIEF_BYTES]) for name, value in headers if name.startswith(PREFIX)]
+    return [*kept, (LEFT_OUT, b"true")]
+
+
+_BRIEF_BYTES = 1000
+
+
+def origin_of(headers: Iterable[Header]) -> Origin | None:
+    """Return the origin of a dead letter, the same for two copies of one record. None if the headers do not have it."""
+    said: Mapping[str, bytes | None] = dict(headers)
+    topic, partition, offset = said.get(TOPIC), said.get(PARTITION), said.get(OFFSET)
+    if topic is None or partition is None or offset is None:
+        return None
+    try:
+        return Origin(topic.decode(), int(partition), int(offset))
+    except ValueError:
+        return None

@@ -1,0 +1,62 @@
+"""Durations and instants in a pipeline's file."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+_UNITS_MS = {
+    "ms": 1, "millisecond": 1, "s": 1000, "second": 1000, "m": 60_000, "min": 60_000, "minute": 60_000,
+    "h": 3_600_000, "hour": 3_600_000, "d": 86_400_000, "day": 86_400_000,
+}  # fmt: skip
+_PART = re.compile(r"\s*(\d+)\s*([a-z]+)", re.IGNORECASE)
+
+WRITTEN = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options of Spark for what it writes as JSON and CSV: with microseconds, which it cuts to milliseconds by itself."""
+
+
+def interval_ms(text: str) -> int:
+    """Return the milliseconds of `10 seconds`, `1 hour 30 minutes`, `500 ms`. Raises ValueError for anything else."""
+    total_ms, at = 0, 0
+    while at < len(text.rstrip()):
+        match = _PART.match(text, at)
+        unit = match[2].lower() if match else ""
+        unit = unit if unit in _UNITS_MS else unit.removesuffix("s")
+        if match is None or unit not in _UNITS_MS:
+            raise ValueError(f"{text} is no duration such as 10 seconds")
+        total_ms += int(match[1]) * _UNITS_MS[unit]
+        at = match.end()
+    if at == 0:
+        raise ValueError("a duration such as 10 seconds is wanted")
+    return total_ms
+
+
+def instant_ms(text: str) -> int:
+    """Return the milliseconds since 1970 of `2026-01-01T00:00:00Z` (UTC by default) or of such a number.
+
+    Raises ValueError for anything else.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def is_interval(text: str) -> bool:
+    """Return whether `interval_ms` accepts the text."""
+    return _succeeds(interval_ms, text)
+
+
+def is_instant(text: str) -> bool:
+    """Return whether `instant_ms` accepts the text."""
+    return _succeeds(instant_ms, text)
+
+
+def _succeeds(parse: Callable[[str], int], text: str) -> bool:
+    try:
+        parse(text)
+    except (ValueError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,32 @@
+"""`${NAME}` and `${NAME:-default}` in the strings of a pipeline's file; `$${` stands for `${`."""
+
+import re
+from collections.abc import Mapping
+
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}\\]|\\.)*))?\})?")
+
+
+class ExpansionError(ValueError):
+    """A variable that is not set and has no default, or a `${` that begins no variable."""
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """Return the text with its variables replaced. As in a shell, the default also replaces an empty variable.
+
+    Raises ExpansionError.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        if match.group() == "$${":
+            return "${"
+        if name is None:
+            raise ExpansionError("${ begins a variable, as in ${NAME} or ${NAME:-default}; write $${ for the text ${")
+        value = environment.get(name, "")
+        if value or (default is None and name in environment):
+            return value
+        if default is None:
+            raise ExpansionError(f"environment variable {name} is not set; ${{{name}:-...}} gives it a default")
+        return re.sub(r"\\([}\\])", r"\1", default)
+
+    return _VARIABLE.sub(replaced, text)

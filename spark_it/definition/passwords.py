@@ -1,0 +1,12 @@
+"""Removal of passwords from addresses, for messages and files of the state."""
+
+import re
+from typing import Final
+
+_PASSWORD: Final = re.compile(r"(?i)((?:password|passwd|pwd|secret|token)\s*=)\s*(?:\{(?:[^}]|\}\})*\}|[^&;,\s]*)")
+_USER_INFO: Final = re.compile(r"(//[^/@:\s]*:|jdbc:oracle:\w+:[^/@\s]*/)[^/@\s]*@")
+
+
+def without_passwords(text: str) -> str:
+    """Return an address, or a message that may contain one, without its passwords."""
+    return _USER_INFO.sub(r"\1[hidden]@", _PASSWORD.sub(r"\1[hidden]", text))

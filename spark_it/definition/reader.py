@@ -1,0 +1,375 @@
+"""Reader of a pipeline's file. All mistakes are reported at once, with their lines."""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, time
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+from odradek.properties import HIDDEN, Kind, Property, PropertyError, nearest
+from odradek.spark_it.definition.durations import is_instant
+from odradek.spark_it.definition.expansion import ExpansionError, expanded
+from odradek.spark_it.definition.problems import PipelineError, Problem
+from odradek.spark_it.definition.settings import (
+    NAME,
+    PYTHON,
+    ErrorSettings,
+    ExpectationSettings,
+    PipelineSettings,
+    Settings,
+    TestSettings,
+    TransformSettings,
+    is_python_name,
+)
+from odradek.spark_it.definition.sink_keys import SINKS, Sink
+from odradek.spark_it.definition.source_keys import SOURCES, Source, is_overlap
+from odradek.spark_it.definition.spec import Case, Expectation, Pipeline, Row
+from odradek.spark_it.definition.static_checks import problems_of, problems_of_names
+from odradek.spark_it.definition.toml_lines import Path, scan
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+SECTIONS = ("source", "transform", "expect", "sink", "errors", "test")
+_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
+def load(path: FilePath, environment: Mapping[str, str]) -> Pipeline:
+    """Read the pipeline in a file. Raises PipelineError, and OSError when the file cannot be read."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PipelineError(str(path), [Problem(1, f"not UTF-8: {error.reason}")]) from None
+    return parse(text, environment, file=str(path), folder=FilePath(os.path.normpath(path.absolute())).parent)
+
+
+def parse(text: str, environment: Mapping[str, str], *, file: str, folder: FilePath) -> Pipeline:
+    """Read the pipeline in a text; `file` is its name in messages. Raises PipelineError."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PipelineError(file, [_syntax_problem(str(error), text)]) from None
+    reader = _Reader(text, environment, file, folder)
+    pipeline = reader.pipeline(document)
+    problems = reader.problems
+    if not problems:
+        problems = problems_of(pipeline)
+    elif reader.has_all_names:
+        problems += problems_of_names(pipeline)
+    if problems:
+        raise PipelineError(file, problems)
+    return pipeline
+
+
+def _syntax_problem(message: str, text: str) -> Problem:
+    found = _AT_LINE.search(message)
+    line = int(found[1]) if found else text.rstrip("\n").count("\n") + 1
+    what = message[: found.start()] if found else message.removesuffix(" (at end of document)")
+    if what == "Cannot overwrite a value":
+        what = "a key has a value already: it is written twice, or goes on from one, as topics.regex from topics"
+    return Problem(line, f"not TOML: {what[:1].lower()}{what[1:]}{'' if found else ', at the end of the file'}")
+
+
+class _Reader:
+    """Builds objects from tables and collects problems; the objects lack whatever is wrong."""
+
+    def __init__(self, text: str, environment: Mapping[str, str], file: str, folder: FilePath) -> None:
+        self.problems: list[Problem] = []
+        self._lines = scan(text)
+        self._environment = environment
+        self._file = file
+        self._folder = folder
+        # Whether sources and transforms are all there, so that what refers to them can be looked at.
+        self.has_all_names = False
+
+    def pipeline(self, document: dict[str, Any]) -> Pipeline:
+        document = self._expanded(document, ())
+        top = {key: value for key, value in document.items() if key not in SECTIONS}
+        for name in [key for key, value in top.items() if isinstance(value, dict) and not _begins_key(key)]:
+            # A section that is misspelt, of which each key would be unknown.
+            self._problem((name,), _unknown(name, {*PipelineSettings.declared(), *SECTIONS}))
+            del top[name]
+        pipeline = Pipeline(
+            file=self._file,
+            folder=self._folder,
+            settings=self._settings(PipelineSettings, top, (), more_names=SECTIONS),
+            sources=self._sources(document.get("source", {})),
+            transforms=tuple(self._each(TransformSettings, "transform", document.get("transform", []))),
+            expectations=tuple(self._expectations(document.get("expect", {}))),
+            sink=self._sink(document.get("sink")),
+            errors=self._settings(ErrorSettings, document.get("errors", {}), ("errors",)),
+            cases=tuple(self._cases(document.get("test", []))),
+            lines=self._lines,
+        )
+        named = document.get("source")
+        self.has_all_names = isinstance(named, dict) and list(pipeline.sources) == list(named)
+        self.has_all_names &= all(step.name and (step.sql or step.python) for step in pipeline.transforms)
+        return pipeline
+
+    def _problem(self, path: Path, message: str) -> None:
+        section = path[0] if path and path[0] in SECTIONS else ""
+        where = f"{section}.{path[1]}" if section in ("source", "expect") and len(path) > 1 else section
+        self.problems.append(Problem(self._lines.of(path), f"{where}: {message}" if where else message))
+
+    # Sections
+
+    def _sources(self, table: Any) -> dict[str, Source]:
+        sources: dict[str, Source] = {}
+        if not isinstance(table, dict):
+            self._problem(("source",), "write [source.NAME] for each source")
+            return sources
+        if not table:
+            self._problem((), "there is no source; write [source.NAME]")
+        for name, keys in table.items():
+            path = ("source", name)
+            if not isinstance(keys, dict):
+                self._problem(path, "not a table; write [source.NAME] with a name for the source")
+            elif not NAME.fullmatch(name):
+                self._problem(path, f"{name} is no name: a letter, then letters, digits and '_'")
+            else:
+                sources[name] = self._connected(Source, SOURCES, keys, path)
+        return sources
+
+    def _sink(self, table: Any) -> Sink:
+        if table is None:
+            self._problem((), "there is no [sink]")
+            return Sink()
+        if not isinstance(table, dict):
+            self._problem(("sink",), "write [sink]; a pipeline has one")
+            return Sink()
+        return self._connected(Sink, SINKS, table, ("sink",))
+
+    def _connected(
+        self, general: type[SettingsT], kinds: Mapping[str, type[SettingsT]], table: dict[str, Any], path: Path
+    ) -> SettingsT:
+        """A source or sink, of the class that its connector says."""
+        connector = table.get("connector")
+        kind = _kind_of(connector) if isinstance(connector, str) else ""
+        if kind in kinds and (kind != PYTHON or is_python_name(str(connector))):
+            return self._settings(kinds[kind], table, path, kinds=kinds)
+        if connector is not None and not isinstance(connector, str):
+            self._problem((*path, "connector"), f"connector is {_toml_type(connector)}; a string is wanted")
+        elif kind == PYTHON:
+            self._problem((*path, "connector"), f"connector = {connector}: write python:module.name")
+        elif connector is None:
+            self._problem(path, f"key connector is missing: {', '.join(kinds)}")
+        else:
+            near = nearest(kind, kinds)
+            hint = f", did you mean {near}?" if near else f"; there are {', '.join(kinds)}"
+            self._problem((*path, "connector"), f"no connector {connector}{hint}")
+        # Keys that no connector has are wrong whatever is meant.
+        known = {key for one in kinds.values() for key in one.declared()}
+        starts = tuple(prefix.start for one in kinds.values() for prefix in one.prefixes)
+        for key, key_path, _ in _flat(table, path):
+            if key not in known and not key.startswith(starts):
+                self._problem(key_path, _unknown(key, known))
+        return general()
+
+    def _each(self, declared: type[SettingsT], section: str, tables: Any) -> Iterator[SettingsT]:
+        for path, table in self._tables(section, tables):
+            yield self._settings(declared, table, path)
+
+    def _tables(self, section: str, tables: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            self._problem((section,), f"write [[{section}]] for each")
+            return
+        for index, table in enumerate(tables):
+            yield (section, index), table
+
+    def _expectations(self, table: Any) -> Iterator[Expectation]:
+        if not isinstance(table, dict):
+            self._problem(("expect",), "write [expect.NAME] with the name of a source or transform")
+            return
+        for of, named in table.items():
+            if not isinstance(named, dict) or not all(isinstance(keys, dict) for keys in named.values()):
+                self._problem(("expect", of), 'write name = { sql = "...", action = "..." } for each expectation')
+                continue
+            for name, keys in named.items():
+                settings = self._settings(ExpectationSettings, keys, ("expect", of, name))
+                yield Expectation(of, name, settings)
+
+    def _cases(self, tables: Any) -> Iterator[Case]:
+        for path, table in self._tables("test", tables):
+            rest = {key: value for key, value in table.items() if key not in ("given", "expect")}
+            settings = self._settings(TestSettings, rest, path, more_names=("given", "expect"))
+            given = self._rows_by_name(table.get("given", {}), (*path, "given"))
+            expect = table.get("expect", {})
+            expect_path = (*path, "expect")
+            expected: dict[str | None, tuple[Row, ...]] = {}
+            if isinstance(expect, list):
+                expected[None] = self._rows(expect, expect_path)
+            else:
+                expected.update(self._rows_by_name(expect, expect_path))
+            yield Case(settings.name, given, expected, settings.dead_letters)
+
+    def _rows_by_name(self, table: Any, path: Path) -> dict[str, tuple[Row, ...]]:
+        if not isinstance(table, dict):
+            self._problem(path, f"write {path[-1]}.NAME = [{{ column = value }}, ...]")
+            return {}
+        return {name: self._rows(rows, (*path, name)) for name, rows in table.items()}
+
+    def _rows(self, rows: Any, path: Path) -> tuple[Row, ...]:
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            self._problem(path, "rows are written [{ column = value }, ...]")
+            return ()
+        return tuple(rows)
+
+    # Tables
+
+    def _settings(
+        self,
+        declared: type[SettingsT],
+        table: Any,
+        path: Path,
+        *,
+        kinds: Mapping[str, type[Settings]] | None = None,
+        more_names: Iterable[str] = (),
+    ) -> SettingsT:
+        """The table as its class; `kinds` are other classes that a wrong key may belong to."""
+        if not isinstance(table, dict):
+            self._problem(path, f"write [{'.'.join(map(str, path))}]")
+            return declared()
+        properties = declared.declared()
+        texts: dict[str, str] = {}
+        passed: dict[str, dict[str, str]] = {}
+        given = set()
+        for key, key_path, value in _flat(table, path):
+            given.add(key)
+            prefix = next((one.start for one in declared.prefixes if key.startswith(one.start)), None)
+            if key in properties:
+                text = self._text_of(properties[key], value, key_path)
+                if text is not None:
+                    texts[key] = text
+            elif prefix is not None:
+                self._pass_on(passed.setdefault(prefix, {}), key.removeprefix(prefix), value, key_path)
+            elif value != {} or not any(known.startswith(f"{key}.") for known in properties):
+                self._problem(key_path, _unknown(key, {*properties, *more_names}, kinds))
+        for prop in declared.all_required():
+            if prop.name not in given:
+                allowed = f": {prop.allowed}" if prop.choices or prop.note else ""
+                self._problem(path, f"key {prop.name} is missing{allowed}")
+            elif texts.get(prop.name) == "":
+                self._problem((*path, *prop.name.split(".")), f"{prop.name} must not be empty")
+        settings = declared(texts)
+        for prefix, values in passed.items():
+            settings.passed[prefix].update(values)
+        return settings
+
+    def _text_of(self, prop: Property[Any], value: Any, path: Path) -> str | None:
+        """The value as text that the property takes, or None after a problem."""
+        text = _as_text(prop, value)
+        if text is None:
+            self._problem(path, f"{prop.name} is {_toml_type(value)}; {_wanted(prop)} is wanted")
+            return None
+        try:
+            prop.parse(text)
+        except PropertyError as error:
+            shown = HIDDEN if prop.sensitive else text if len(text) <= 100 else f"{text[:100]}..."
+            self._problem(path, f"{prop.name} = {shown}: {error.allowed}")
+            return None
+        return text
+
+    def _pass_on(self, passed: dict[str, str], key: str, value: Any, path: Path) -> None:
+        if isinstance(value, bool):
+            passed[key] = "true" if value else "false"
+        elif isinstance(value, str | int | float):
+            passed[key] = str(value)
+        else:
+            self._problem(path, f"{_dotted(path)} is {_toml_type(value)}; a string, number or boolean is wanted")
+
+    def _expanded(self, value: Any, path: Path) -> Any:
+        if isinstance(value, dict):
+            return {key: self._expanded(below, (*path, key)) for key, below in value.items()}
+        if isinstance(value, list):
+            return [self._expanded(below, (*path, index)) for index, below in enumerate(value)]
+        if isinstance(value, str):
+            try:
+                return expanded(value, self._environment)
+            except ExpansionError as error:
+                self._problem(path, f"{_dotted(path)}: {error}")
+        return value
+
+
+def _kind_of(connector: str) -> str:
+    return PYTHON if connector == PYTHON or connector.startswith(f"{PYTHON}:") else connector
+
+
+def _begins_key(name: str) -> bool:
+    """Whether a key of the pipeline itself begins so."""
+    starts = [*PipelineSettings.declared(), *(prefix.start for prefix in PipelineSettings.prefixes)]
+    return any(start.startswith(f"{name}.") for start in starts)
+
+
+def _dotted(path: Path) -> str:
+    """The key at a path, without the section that it is in."""
+    begin = {"sink": 1, "errors": 1}.get(str(path[0]), 2) if path[0] in SECTIONS else 0
+    return ".".join(map(str, path[begin:]))
+
+
+def _flat(table: dict[str, Any], path: Path) -> Iterator[tuple[str, Path, Any]]:
+    """Dotted key, path and value of all that a table holds. An empty table is a value."""
+
+    def below(table: dict[str, Any], dotted: str, path: Path) -> Iterator[tuple[str, Path, Any]]:
+        for key, value in table.items():
+            if isinstance(value, dict) and value:
+                yield from below(value, f"{dotted}{key}.", (*path, key))
+            else:
+                yield f"{dotted}{key}", (*path, key), value
+
+    return below(table, "", path)
+
+
+def _unknown(key: str, known: Iterable[str], kinds: Mapping[str, type[Settings]] | None = None) -> str:
+    others = [kind for kind, declared in (kinds or {}).items() if key in declared.declared()]
+    if others:
+        return f"unknown key {key}: it is one of connector {' and '.join(others)}"
+    known = list(known)
+    after_section = key.partition(".")[2]
+    near = nearest(key, known) or (after_section if after_section in known else None)
+    return f"unknown key {key}" + (f", did you mean {near}?" if near else "")
+
+
+def _as_text(prop: Property[Any], value: Any) -> str | None:
+    """A TOML value as text, or None where its type is not one for the property.
+
+    A string will do for everything, since variables are in strings.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower() if prop.kind is Kind.BOOLEAN else None
+    if prop.kind is Kind.LIST:
+        if isinstance(value, list) and all(isinstance(one, str) and "," not in one for one in value):
+            return ",".join(value)
+        return None
+    if isinstance(value, int) and prop.kind in (Kind.INT, Kind.LONG, Kind.DOUBLE):
+        return str(value)
+    if isinstance(value, float) and prop.kind is Kind.DOUBLE:
+        return str(value)
+    if isinstance(value, int) and prop.check in (is_instant, is_overlap):
+        return str(value)
+    if isinstance(value, datetime | date) and prop.check is is_instant:
+        return value.isoformat()
+    return None
+
+
+_KINDS = {Kind.BOOLEAN: "true or false", Kind.LIST: "a string or an array of strings", Kind.DOUBLE: "a number"}
+
+
+def _wanted(prop: Property[Any]) -> str:
+    return _KINDS.get(prop.kind, "an integer" if prop.kind in (Kind.INT, Kind.LONG) else "a string")
+
+
+def _toml_type(value: Any) -> str:
+    for kinds, name in (
+        (bool, "a boolean"),
+        (int, "an integer"),
+        (float, "a float"),
+        (str, "a string"),
+        (list, "an array"),
+        (dict, "a table"),
+        ((date, time), "a date or time"),
+    ):
+        if isinstance(value, kinds):
+            return name
+    raise TypeError(type(value))

@@ -1,0 +1,319 @@
+"""Static checks of a pipeline: its names and references, and keys that depend on one another."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+from typing import Literal
+
+from odradek.properties import nearest
+from odradek.spark_it.definition.problems import Problem
+from odradek.spark_it.definition.settings import RecordFormat
+from odradek.spark_it.definition.sink_keys import IcebergSink, JdbcSink, TopicSink
+from odradek.spark_it.definition.source_keys import FilesSource, JdbcSource, TopicSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.definition.toml_lines import Path
+from odradek.spark_it.sql import tokens
+
+
+def problems_of(pipeline: Pipeline) -> list[Problem]:
+    """Return all problems of a pipeline whose tables are each correct."""
+    problems = problems_of_names(pipeline)
+    if any(True for _ in _texts(pipeline)):
+        return problems  # the rest reads the statements
+    for check in (_sources, _sink, _errors, _cases):
+        problems += check(pipeline)
+    return problems
+
+
+def problems_of_names(pipeline: Pipeline) -> list[Problem]:
+    """Return the problems of names and references, also in a pipeline with other problems."""
+    return [*_texts(pipeline)] or [*_names(pipeline), *_references(pipeline)]
+
+
+def _at(pipeline: Pipeline, path: Path, message: str) -> Problem:
+    return Problem(pipeline.lines.of(path), message)
+
+
+def _key(path: Path, key: str) -> Path:
+    return (*path, *key.split("."))
+
+
+def _texts(pipeline: Pipeline) -> Iterator[Problem]:
+    """Statements that have no end, and steps that are no queries."""
+    texts: list[tuple[Path, str, str | None]] = [
+        (("transform", index, "sql"), step.name, step.sql) for index, step in enumerate(pipeline.transforms)
+    ]
+    texts += [(("expect", e.table, e.name, "sql"), e.name, e.settings.sql) for e in pipeline.expectations]
+    for path, name, text in texts:
+        try:
+            other = tokens.no_query(tokens.tokens(text or ""))
+        except tokens.SqlError as error:
+            yield Problem(pipeline.lines.within(path, error.line), f"{name}: {error}")
+            continue
+        if path[0] == "transform" and text is not None and other is not None:
+            message = f"transform {name}: sql is a SELECT" + (f", not {other}" if other else "")
+            yield Problem(pipeline.lines.within(path, 0), message)
+
+
+def _names(pipeline: Pipeline) -> Iterator[Problem]:
+    taken: dict[str, str] = {}
+    for name in pipeline.sources:
+        if name.casefold() in taken:
+            yield _at(pipeline, ("source", name), f"source {name}: there is a {taken[name.casefold()]} already")
+        taken.setdefault(name.casefold(), f"source {name}")
+    for index, step in enumerate(pipeline.transforms):
+        path: Path = ("transform", index)
+        if step.name.casefold() in taken:
+            there = taken[step.name.casefold()]
+            yield _at(pipeline, (*path, "name"), f"transform {step.name}: there is a {there} already")
+        taken.setdefault(step.name.casefold(), f"transform {step.name}")
+        if (step.sql is None) == (step.python is None):
+            yield _at(pipeline, path, f"transform {step.name}: write either sql or python")
+        if step.sql is not None and step.input:
+            message = f"transform {step.name}: SQL names what it reads; input is for python"
+            yield _at(pipeline, (*path, "input"), message)
+
+
+def _references(pipeline: Pipeline) -> Iterator[Problem]:
+    known = {name.casefold(): name for name in pipeline.sources}
+    later = {step.name.casefold() for step in pipeline.transforms}
+    used: set[str] = set()
+    for index, step in enumerate(pipeline.transforms):
+        if step.sql is not None:
+            path: Path = ("transform", index, "sql")
+            for table in tokens.tables(tokens.tokens(step.sql)):
+                used.add(table.text.casefold())
+                if table.text.casefold() not in known:
+                    message = _no_table(table.text, known, later)
+                    yield Problem(pipeline.lines.within(path, table.line), f"transform {step.name}: {message}")
+        else:
+            inputs = pipeline.inputs(step)
+            used.update(name.casefold() for name in inputs)
+            if not inputs:
+                message = f"transform {step.name}: input must say which source it reads"
+                yield _at(pipeline, ("transform", index), message)
+            for name in inputs:
+                if name.casefold() not in known:
+                    message = _no_table(name, known, later)
+                    yield _at(pipeline, ("transform", index, "input"), f"transform {step.name}: {message}")
+        known[step.name.casefold()] = step.name
+    written = pipeline.sink_input
+    if written is None:
+        yield _at(pipeline, ("sink",), f"sink: input must say which source is written: {', '.join(pipeline.sources)}")
+    elif written.casefold() not in known:
+        yield _at(pipeline, ("sink", "input"), f"sink: {_no_table(written, known, set())}")
+    else:
+        used.add(written.casefold())
+    for name in pipeline.sources:
+        if name.casefold() not in used:
+            yield _at(pipeline, ("source", name), f"source {name} is read by nothing")
+    for index, step in enumerate(pipeline.transforms):
+        if step.name.casefold() not in used:
+            yield _at(pipeline, ("transform", index), f"transform {step.name} is read by nothing")
+    for expectation in pipeline.expectations:
+        if expectation.table.casefold() not in known:
+            yield _at(pipeline, ("expect", expectation.table), f"expect: {_no_table(expectation.table, known, set())}")
+        for table in tokens.tables(tokens.tokens(expectation.settings.sql)):
+            message = (
+                f"expect {expectation.name}: it is of one row, and cannot read {table.text}; do that in a transform"
+            )
+            path = ("expect", expectation.table, expectation.name, "sql")
+            yield Problem(pipeline.lines.within(path, table.line), message)
+
+
+def _no_table(name: str, known: dict[str, str], later: set[str]) -> str:
+    if name.casefold() in later:
+        return f"{name} is made only later"
+    near = nearest(name.casefold(), known)
+    return f"no source or transform is called {name}" + (f", did you mean {known[near]}?" if near else "")
+
+
+def _sources(pipeline: Pipeline) -> Iterator[Problem]:
+    for name, source in pipeline.sources.items():
+        path: Path = ("source", name)
+        found: Iterator[tuple[str, str]] = iter(())
+        if isinstance(source, TopicSource):
+            found = _topic_source(source, pipeline)
+        elif isinstance(source, FilesSource):
+            found = _files_source(source)
+        elif isinstance(source, JdbcSource):
+            found = _jdbc_source(source)
+        for key, message in found:
+            yield _at(pipeline, _key(path, key), f"source {name}: {message}")
+
+
+def _topic_source(source: TopicSource, pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    if bool(source.topics) == (source.topics_regex is not None):
+        yield "topics", "write either topics or topics.regex"
+    if source.start_timestamp is not None and source.start_offsets:
+        yield "start.offsets", "start.timestamp and start.offsets exclude one another"
+    for topic, _ in source.start_offsets_by_partition:
+        if source.topics and topic not in source.topics:
+            yield "start.offsets", f"start.offsets has topic {topic}, which topics has not"
+    if source.keep_unknown_fields and source.value_format != "json":
+        yield "keep.unknown.fields", "keep.unknown.fields is for value.format = json"
+    yield from _record_format(source, pipeline, is_read=True)
+
+
+def _files_source(source: FilesSource) -> Iterator[tuple[str, str]]:
+    if source.format != "text" and source.schema is None:
+        yield "schema", f"format {source.format} needs schema"
+    if source.format == "text" and source.schema is not None:
+        yield "schema", "format text has no schema: its one column is value"
+    for key in ("csv.header", "csv.delimiter"):
+        if source.format != "csv" and key in source.explicit:
+            yield key, f"{key} is for format csv"
+
+
+def _jdbc_source(source: JdbcSource) -> Iterator[tuple[str, str]]:
+    if (source.table_whitelist is None) == (source.query is None):
+        yield "query", "write either table.whitelist or query"
+    if source.table_whitelist is not None and "," in source.table_whitelist:
+        yield "table.whitelist", "table.whitelist names one table; write a source for each"
+    columns = {"incrementing": source.incrementing_column_name, "timestamp": source.timestamp_column_name}
+    for mode, column in columns.items():
+        if (column is not None) != (mode == source.mode):
+            key = f"{mode}.column.name"
+            yield key, f"mode {source.mode} needs {key}" if mode == source.mode else f"{key} is for mode {mode}"
+    if source.overlap is not None:
+        if not source.pk_fields:
+            yield "overlap", "overlap needs pk.fields, to leave out rows that were read before"
+        if source.overlap.isdigit() != (source.mode == "incrementing"):
+            wanted = "a number" if source.mode == "incrementing" else "a duration"
+            yield "overlap", f"overlap = {source.overlap}: with mode {source.mode} it is {wanted}"
+
+
+def _record_format(settings: RecordFormat, pipeline: Pipeline, *, is_read: bool) -> Iterator[tuple[str, str]]:
+    sides: tuple[Literal["value", "key"], ...] = ("value", "key")
+    for side in sides:
+        part = settings.part(side)
+        schema, key = part.schema, f"{side}.schema"
+        match part.format:
+            case "json":
+                if is_read and schema is None:
+                    yield key, f"{side}.format json needs {key}, the columns as Spark DDL"
+                if not is_read and schema is not None:
+                    yield key, f"{side}.format json is written without {key}"
+            case "avro":
+                if is_read and schema is None and part.registry_url is None:
+                    yield key, f"{side}.format avro needs {key} or schema.registry.url"
+                if schema is not None:
+                    yield from ((key, message) for message in _avro_schema(schema, pipeline))
+            case "protobuf":
+                if schema is None or not schema.endswith(".desc"):
+                    yield key, f"{side}.format protobuf needs {key}, the .desc file of a descriptor set"
+                elif not _is_there(schema, pipeline):
+                    yield key, f"{key} = {schema}: there is no such file"
+                if part.message is None:
+                    yield f"{side}.message", f"{side}.format protobuf needs {side}.message"
+            case _:
+                if schema is not None:
+                    yield key, f"{side}.format {part.format} has no schema"
+        if part.message is not None and part.format != "protobuf":
+            yield f"{side}.message", f"{side}.message is for {side}.format protobuf"
+        if part.subject is not None and part.registry_url is None:
+            yield f"{side}.subject", f"{side}.subject needs {side}.format avro and schema.registry.url"
+    if settings.schema_registry_url is None and settings.basic_auth_user_info is not None:
+        yield "basic.auth.user.info", "basic.auth.user.info is for schema.registry.url"
+    if settings.schema_registry_url is not None and "avro" not in (settings.value_format, settings.key_format):
+        yield "schema.registry.url", "schema.registry.url is for format avro"
+
+
+def _avro_schema(schema: str, pipeline: Pipeline) -> Iterator[str]:
+    name = "the schema"
+    if schema.endswith(".avsc"):
+        name = schema
+        try:
+            schema = FilePath(pipeline.located(schema)).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            yield f"cannot read {name}: {reason}"
+            return
+    try:
+        json.loads(schema)
+    except json.JSONDecodeError as error:
+        yield f"{name} is no Avro schema in JSON: {error}"
+
+
+def _is_there(path: str, pipeline: Pipeline) -> bool:
+    return "://" in path or FilePath(pipeline.located(path)).is_file()
+
+
+def _sink(pipeline: Pipeline) -> Iterator[Problem]:
+    sink = pipeline.sink
+    found: list[tuple[str, str]] = []
+    if isinstance(sink, JdbcSink) and sink.insert_mode == "upsert" and not sink.pk_fields:
+        found.append(("insert.mode", "insert.mode upsert needs pk.fields"))
+    is_speculative = pipeline.settings.passed["spark."].get("speculation", "false").lower() != "false"
+    if isinstance(sink, JdbcSink) and is_speculative:
+        message = "sink: rows that a second copy of a task writes make a batch be written again"
+        yield _at(pipeline, ("spark", "speculation"), f"{message}; leave spark.speculation out")
+    if isinstance(sink, JdbcSink):
+        keys = {name.casefold() for name in sink.pk_fields}
+        rounded = [name for name in sink.cast if name.casefold() in keys]
+        if rounded:
+            found.append(("cast", f"cast: {', '.join(rounded)} is in pk.fields; keys are not rounded"))
+    if isinstance(sink, TopicSink):
+        found += _record_format(sink, pipeline, is_read=False)
+        if not sink.key_fields and any(key.startswith("key.") for key in sink.explicit):
+            found.append(("key", "key.format and what belongs to it need key.fields"))
+        if any(_reads(source, sink.topic) for source in pipeline.sources.values()):
+            found.append(("topic", f"topic {sink.topic} is read by the pipeline that writes it"))
+    if isinstance(sink, IcebergSink):
+        if "," in sink.iceberg_tables or not all(sink.iceberg_tables.partition(".")):
+            found.append(("iceberg.tables", f"iceberg.tables = {sink.iceberg_tables}: write one, as namespace.table"))
+        if not sink.passed["iceberg.catalog."]:
+            found.append(("iceberg", "iceberg.catalog.type and iceberg.catalog.warehouse say where the table is"))
+        if any(key.startswith("wap.") for key in pipeline.settings.passed["spark."]):
+            found.append(("iceberg", "rows go to the table's main branch; leave out spark.wap.id and spark.wap.branch"))
+    for key, message in found:
+        yield _at(pipeline, _key(("sink",), key), f"sink: {message}")
+
+
+def _reads(source: object, topic: str) -> bool:
+    if not isinstance(source, TopicSource):
+        return False
+    return topic in source.topics or bool(source.topics_regex and re.fullmatch(source.topics_regex, topic))
+
+
+def _errors(pipeline: Pipeline) -> Iterator[Problem]:
+    dead_letters = pipeline.errors.deadletterqueue_topic_name
+    path: Path = ("errors", "deadletterqueue", "topic", "name")
+    if dead_letters is None:
+        if pipeline.errors.tolerance == "all":
+            message = "errors: tolerance all needs deadletterqueue.topic.name: no bad record is lost"
+            yield _at(pipeline, ("errors", "tolerance"), message)
+        for expectation in pipeline.expectations:
+            if expectation.settings.action == "dead-letter":
+                message = f"expect: {expectation.name}: action dead-letter needs errors.deadletterqueue.topic.name"
+                yield _at(pipeline, ("expect", expectation.table, expectation.name), message)
+        return
+    if any(_reads(source, dead_letters) for source in pipeline.sources.values()):
+        yield _at(pipeline, path, f"errors: topic {dead_letters} is read by the pipeline that writes it")
+    if isinstance(pipeline.sink, TopicSink) and pipeline.sink.topic == dead_letters:
+        yield _at(pipeline, path, f"errors: topic {dead_letters} is the sink's")
+
+
+def _cases(pipeline: Pipeline) -> Iterator[Problem]:
+    sources = {name.casefold(): name for name in pipeline.sources}
+    results = {step.name.casefold(): step.name for step in pipeline.transforms}
+    taken: set[str] = set()
+    for index, case in enumerate(pipeline.cases):
+        path: Path = ("test", index)
+        if case.name in taken:
+            yield _at(pipeline, (*path, "name"), f"test {case.name}: there is one of that name already")
+        taken.add(case.name)
+        for name in case.given:
+            if name.casefold() not in sources:
+                near = nearest(name.casefold(), sources)
+                hint = f", did you mean {sources[near]}?" if near else ""
+                yield _at(pipeline, (*path, "given", name), f"test {case.name}: no source is called {name}{hint}")
+        for expected in case.expect:
+            if expected is not None and expected.casefold() not in results:
+                near = nearest(expected.casefold(), results)
+                hint = f", did you mean {results[near]}?" if near else ""
+                message = f"test {case.name}: no transform is called {expected}{hint}"
+                yield _at(pipeline, (*path, "expect", expected), message)
+        if not case.expect and case.dead_letters is None:
+            yield _at(pipeline, path, f"test {case.name} expects nothing; write expect or dead.letters")

@@ -1,0 +1,186 @@
+"""Line numbers of the keys of a TOML document, which `tomllib` does not report.
+
+The document must be valid TOML 1.0 (let tomllib read it first): nothing is checked here. A path leads to a value in the
+result of tomllib, with the index for an element of an array: `("transform", 0, "sql")`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+Path = tuple[str | int, ...]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_STRING = re.compile(
+    r"""\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\])*"|'[^']*'""",
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r'\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[btnfr"\\])')
+_ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\"}
+_SPACE = re.compile(r"[ \t]+")
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)+")
+_SCALAR = re.compile(r"[^,\]}#\n]+")
+
+
+class Lines(NamedTuple):
+    """Lines of a document, counted from 1: where each key, table and array element is first written.
+
+    `texts` has the line of a string's first character that is no space, where that is not the line of its key.
+    """
+
+    keys: Mapping[Path, int]
+    texts: Mapping[Path, int]
+
+    def of(self, path: Path) -> int:
+        """The line of a path, or of the nearest that holds it; 1 when nothing does."""
+        while path and path not in self.keys:
+            path = path[:-1]
+        return self.keys.get(path, 1)
+
+    def within(self, path: Path, line: int) -> int:
+        """The line of what stands in line `line`, counted from 0, of the string at `path` without the space around."""
+        return self.texts.get(path, self.of(path)) + line
+
+
+def scan(text: str) -> Lines:
+    """Return the lines of a valid document."""
+    scanner = _Scanner(text)
+    scanner.document()
+    return Lines(scanner.lines, scanner.texts)
+
+
+class _Scanner:
+    """Walks over a document once, forwards."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self.at = 0
+        self.lines: dict[Path, int] = {}
+        self.texts: dict[Path, int] = {}
+        self._counted_to = 0
+        self._line = 1
+        # How many elements each array of tables has by now.
+        self._sizes: dict[Path, int] = {}
+
+    def document(self) -> None:
+        table: Path = ()
+        while True:
+            self._skip(_BLANK)
+            if self.at >= len(self.text):
+                return
+            table = self._header() if self.text[self.at] == "[" else self._pair(table)
+
+    def _header(self) -> Path:
+        line = self._current_line()
+        brackets = 2 if self.text.startswith("[[", self.at) else 1
+        self.at += brackets
+        parts = self._key()
+        self.at += brackets
+        path: Path = ()
+        for part in parts[:-1]:
+            path = self._into((*path, part), line)
+        path = (*path, parts[-1])
+        self.lines.setdefault(path, line)
+        if brackets == 2:
+            index = self._sizes.get(path, 0)
+            self._sizes[path] = index + 1
+            path = (*path, index)
+            self.lines[path] = line
+        return path
+
+    def _into(self, path: Path, line: int) -> Path:
+        """Where a header that goes through `path` leads: for an array of tables, into its last element."""
+        self.lines.setdefault(path, line)
+        return (*path, self._sizes[path] - 1) if path in self._sizes else path
+
+    def _pair(self, table: Path) -> Path:
+        line = self._current_line()
+        path = table
+        for part in self._key():
+            path = (*path, part)
+            self.lines.setdefault(path, line)
+        self.at += 1  # the equals sign
+        self._skip(_SPACE)
+        self._value(path)
+        return table
+
+    def _key(self) -> list[str]:
+        """The parts of a dotted key; what follows it and its space is left."""
+        parts: list[str] = []
+        while True:
+            self._skip(_SPACE)
+            quoted = self._skip(_STRING) if self.text[self.at] in "\"'" else None
+            parts.append(_unquoted(quoted) if quoted is not None else self._skip(_BARE) or "")
+            self._skip(_SPACE)
+            if self.text[self.at] != ".":
+                return parts
+            self.at += 1
+
+    def _value(self, path: Path) -> None:
+        first = self.text[self.at]
+        if first in "\"'":
+            line = self._current_line()
+            string = self._skip(_STRING) or ""
+            if string.startswith(first * 3):
+                inner = string[3:-3]
+                leading = inner[: len(inner) - len(inner.lstrip())].count("\n")
+                if leading:
+                    self.texts[path] = line + leading
+        elif first == "[":
+            self._array(path)
+        elif first == "{":
+            self._inline_table(path)
+        else:
+            self._skip(_SCALAR)
+
+    def _array(self, path: Path) -> None:
+        self.at += 1
+        index = 0
+        while True:
+            self._skip(_BLANK)
+            match self.text[self.at]:
+                case "]":
+                    self.at += 1
+                    return
+                case ",":
+                    self.at += 1
+                case _:
+                    self.lines[(*path, index)] = self._current_line()
+                    self._value((*path, index))
+                    index += 1
+
+    def _inline_table(self, path: Path) -> None:
+        self.at += 1
+        while True:
+            self._skip(_BLANK)
+            match self.text[self.at]:
+                case "}":
+                    self.at += 1
+                    return
+                case ",":
+                    self.at += 1
+                case _:
+                    self._pair(path)
+
+    def _skip(self, pattern: re.Pattern[str]) -> str | None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
+            return None
+        self.at = match.end()
+        return match.group()
+
+    def _current_line(self) -> int:
+        self._line += self.text.count("\n", self._counted_to, self.at)
+        self._counted_to = self.at
+        return self._line
+
+
+def _unquoted(text: str) -> str:
+    if text[0] == "'":
+        return text[1:-1]
+
+    def replaced(match: re.Match[str]) -> str:
+        escape = match.group(1)
+        return _ESCAPED.get(escape) or chr(int(escape[1:], 16))
+
+    return _ESCAPE.sub(replaced, text[1:-1])

@@ -1,0 +1,411 @@
+"""The markers of a topic sink, on the driver: their slots, the markers that a batch requires, and their renewal.
+
+Kafka deletes an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one
+before Kafka 2.0. After that a missing marker no longer proves that its transaction is not written. The first run of a
+state therefore commits a marker in each existing slot (`Markers.claim`). Only the first records of a partition that was
+added later have none, and those are written while no marker of their batch can have expired (`why_forgotten`).
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewPartitions as _NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
+
+from odradek.spark_it.definition.guarantees import TransactionKind, why_stateful
+from odradek.spark_it.definition.source_keys import TopicSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransaction, SinkTransaction, TransactionalSlot
+from odradek.spark_it.exactly_once.transactions import Clients, check_claim, claim, is_passing, renew
+from odradek.spark_it.interfaces.kafka_types import TopicPartition as At
+from odradek.spark_it.interfaces.marker import Marker, marker_number
+from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.state import checkpoint
+from odradek.spark_it.state.checkpoint import CheckpointError
+from odradek.spark_it.state.lock import resets_of
+
+NewPartitions: Any = _NewPartitions
+NewTopic: Any = _NewTopic
+
+BATCHES_TOPIC = "__pipeline_batches"
+"""Empty: an offset of it is a batch's number. Partition k belongs to part k of the batches of all pipelines, which
+keep apart by their groups."""
+
+RENEW_AFTER_S = 6 * 3600.0
+CHECK_EVERY_S = 3600.0
+"""At the longest; more often where offsets are kept for less than a day."""
+ASSUMED_RETENTION_MS = 24 * 3_600_000
+"""Kafka's shortest default of `offsets.retention.minutes`, for brokers that do not report theirs."""
+_TIMEOUT_S = 30.0
+_THREADS = 8
+
+
+def why_forgotten(planned_ms: int, now_ms: int, retention_ms: int | None) -> str | None:
+    """Return the reason why markers of a batch may have expired since it was planned; None if they cannot have.
+
+    Half of the retention is left for differing clocks, of the machine that planned the batch and of this one.
+    """
+    kept_ms = ASSUMED_RETENTION_MS if retention_ms is None else retention_ms
+    if abs(now_ms - planned_ms) < kept_ms // 2:
+        return None
+    hours = f"{kept_ms / 3_600_000:g} hours"
+    if retention_ms is None:
+        hours = f"{hours}, which is assumed since the brokers do not report offsets.retention.minutes"
+    else:
+        hours = f"{hours} (offsets.retention.minutes)"
+    ago = f"{(now_ms - planned_ms) / 3_600_000:,.1f} hours ago"
+    return f"it was planned {ago}, which is more than half of the time that Kafka keeps offsets: {hours}"
+
+
+class Markers:
+    """The markers of one pipeline's transactions. Methods raise SinkError."""
+
+    def __init__(self, pipeline: Pipeline, kind: TransactionKind, clients: Clients) -> None:
+        self._pipeline = pipeline
+        self._kind = kind
+        self._clients = clients
+        resets = resets_of(pipeline, is_stateful=why_stateful(pipeline) is not None)
+        self._resets = " or ".join(f"reset --to {to}" for to in resets)
+        self._begun: dict[At, int] | None = None
+        self._retention_ms: int | None = None
+
+    def prepare(self) -> None:
+        """Create the topic of the markers, or add partitions to it, if necessary."""
+        if self._kind is not TransactionKind.BATCHES:
+            return
+        parts = self._pipeline.settings.tasks_max
+        servers = self._clients.bootstrap_servers
+        what = f"cannot make topic {BATCHES_TOPIC} with {parts} partitions at {servers}"
+        try:
+            passed = self._pipeline.settings.passed["admin.override."]
+            _make_batches_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0, **passed}), parts)
+        except KafkaException as error:
+            said = error.args[0]
+            hint = "" if is_passing(said) else "; create it, empty"
+            raise SinkError(f"{what}: {said.str()}{hint}", is_retriable=is_passing(said)) from None
+        except TimeoutError:
+            raise SinkError(f"{what}: no answer", is_retriable=True) from None
+
+    def transactions(self, batch: Batch) -> list[SinkTransaction]:
+        """Return the transactions of a batch; index i is that of `batch.ranges`, or part i.
+
+        Partitions that are new in the batch and have no records in it get their first markers before.
+        """
+        if self._kind is TransactionKind.OFFSETS:
+            if batch.ranges is None:
+                raise SinkError(f"batch {batch.id} does not say which records it is made of")
+            if len({(one.topic, one.partition) for one in batch.ranges}) < len(batch.ranges):
+                raise SinkError(f"batch {batch.id} has a partition in pieces; it has one transaction")
+            known = self._known(batch)
+            self._claim_empty(batch, known)
+            first = self._unmarked(batch, known)
+            return [
+                self._offset_transaction(batch, one, is_first=(one.topic, one.partition) in first)
+                for one in batch.ranges
+            ]
+        return [
+            BatchTransaction(
+                slot=self._part(part),
+                end=batch.marker,
+                generation=batch.generation,
+                batch=batch.id,
+                is_first=False,
+                resets=self._resets,
+                state=batch.state,
+            )
+            for part in range(self._pipeline.settings.tasks_max)
+        ]
+
+    def _offset_transaction(self, batch: Batch, of: Range, *, is_first: bool) -> OffsetTransaction:
+        return OffsetTransaction(
+            slot=self._partition(of.topic, of.partition),
+            end=of.end,
+            generation=batch.generation,
+            batch=batch.id,
+            is_first=is_first,
+            resets=self._resets,
+            start=of.start,
+            state=batch.state,
+        )
+
+    # Names of pipelines and topics have '-', and none has ':', so no two pipelines have an id in common.
+
+    def _partition(self, topic: str, partition: int) -> TransactionalSlot:
+        name = self._pipeline.name
+        return TransactionalSlot(f"{name}:{topic}-{partition}", name, topic, partition)
+
+    def _part(self, part: int) -> TransactionalSlot:
+        return TransactionalSlot(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
+
+    def _unmarked(self, batch: Batch, known: Mapping[At, int] | None) -> set[At]:
+        """The partitions of which no transaction is written if they have no marker.
+
+        Those of which the batch has the first records, as long as no marker of the batch can have expired. A batch that
+        continues in a partition follows one that is marked.
+        """
+        assert batch.ranges is not None
+        begins = self._begins(batch)
+        found = set()
+        for one in batch.ranges:
+            at = one.topic, one.partition
+            # One that was added later begins with its first record, whatever its offset.
+            is_added = known is not None and at not in known
+            if batch.id == 0 or is_added or one.start <= begins.get(at, 0):
+                found.add(at)
+        if not found:
+            return found
+        planned = _planned(self._folder(batch), batch.id)
+        return set() if planned is None or self._is_forgotten(planned) else found
+
+    def _is_forgotten(self, planned: checkpoint.PlannedBatch) -> bool:
+        return why_forgotten(planned.started_ms, int(time.time() * 1000), self.retention_ms()) is not None
+
+    def _claim_empty(self, batch: Batch, known: Mapping[At, int] | None) -> None:
+        """Commit the first marker of each partition that is new in the batch, begins above 0 and has no records in it.
+
+        Its first records come in a later batch, in which nothing shows that the partition has no transaction yet. A
+        repeated batch commits none again, nor any where such a marker may have expired.
+        """
+        assert batch.ranges is not None
+        planned = None if known is None else _planned(self._folder(batch), batch.id)
+        if known is None or planned is None:
+            return
+        # A partition that begins at 0 is told from its offset.
+        new = {at: offset for at, offset in planned.topic_offsets().items() if offset and at not in known}
+        empty = new.keys() - {(one.topic, one.partition) for one in batch.ranges}
+        if not empty or self._is_forgotten(planned):
+            return
+
+        def claim_one(at: At) -> None:
+            first = Marker(new[at], batch.generation, state=batch.state)
+            claim(self._partition(*at), first, frozenset(), self._clients)
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(claim_one, sorted(empty)))
+
+    def _folder(self, batch: Batch) -> Path:
+        return self._pipeline.state_folder / "checkpoint" / str(batch.generation)
+
+    def _begins(self, batch: Batch) -> dict[At, int]:
+        if self._begun is None:
+            self._begun = begun(self._folder(batch))
+        return self._begun
+
+    def _known(self, batch: Batch) -> Mapping[At, int] | None:
+        """The offsets from which a batch was planned, of the partitions that there were; None if they do not exist."""
+        if batch.id == 0:
+            return self._begins(batch) or None
+        before = _planned(self._folder(batch), batch.id - 1)
+        return None if before is None else before.topic_offsets()
+
+    def retention_ms(self) -> int | None:
+        """Return the time for which brokers keep offsets; None if they do not report it."""
+        if self._retention_ms is None:
+            with contextlib.suppress(ClusterError):
+                self._retention_ms = Cluster(self._pipeline.settings).offsets_retention_ms()
+        return self._retention_ms
+
+    def owners(self) -> set[str]:
+        """Return the identities of the states that have markers."""
+        return {marker.state for marker in self._now().values() if marker.state}
+
+    def newest(self) -> int:
+        """Return the marker of the newest batch of which a transaction is written; 0 with offset transactions, whose
+        markers have no batch."""
+        if self._kind is TransactionKind.OFFSETS:
+            return 0
+        return max((marker.offset for marker in self._now().values()), default=0)
+
+    def claim(self, claimed: Claim) -> None:
+        """Commit the first marker of each slot, for a state that has not begun a batch.
+
+        Every copy begins with the same slot: the first one to claim it continues.
+        """
+        if not claimed.is_new:
+            return
+        slots = self.slots()
+        generation, state = claimed.generation, claimed.state
+        if self._kind is TransactionKind.BATCHES:
+            first = Marker(marker_number(generation, -1), generation, state=state)
+            claim(slots[0], first, claimed.replaced, self._clients)
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(lambda slot: claim(slot, first, claimed.replaced, self._clients), slots[1:]))
+            return
+        begins = {slot: claimed.begins[at] for slot in slots if (at := (slot.topic, slot.partition)) in claimed.begins}
+        if not begins:
+            return
+        lowest = min(begins, key=lambda slot: (slot.topic, slot.partition))
+        claim(lowest, Marker(begins[lowest], generation, state=state), claimed.replaced, self._clients)
+        # Another state comes so far only if it begins with another lowest slot.
+        found = self._read(begins, is_strict=True)
+        rest = {slot: begin for slot, begin in begins.items() if slot not in found or found[slot].state != state}
+        for slot in rest:
+            check_claim(slot, found.get(slot), claimed.replaced)
+        metadata = Marker(0, generation, at_ms=int(time.time() * 1000), state=state).metadata
+        try:
+            places = {(slot.topic, slot.partition): begin for slot, begin in rest.items()}
+            Cluster(self._pipeline.settings).commit(self._pipeline.name, places, metadata)
+        except ClusterError as error:
+            raise SinkError(str(error), is_retriable=True) from None
+
+    def slots(self) -> list[TransactionalSlot]:
+        """Return all possible slots, with and without a marker."""
+        if self._kind is TransactionKind.BATCHES:
+            return [self._part(part) for part in range(self._pipeline.settings.tasks_max)]
+        cluster = Cluster(self._pipeline.settings)
+        try:
+            return [
+                self._partition(*at)
+                for source in self._pipeline.sources.values()
+                if isinstance(source, TopicSource)
+                for at in cluster.partitions(source)
+            ]
+        except ClusterError as error:
+            raise SinkError(str(error), is_retriable=True) from None
+
+    def old(self, now_ms: int) -> list[TransactionalSlot]:
+        """Return the slots whose marker is due for renewal: it is old, or has no time."""
+        slots = self.slots()
+        found = self._read(slots)
+        retention_ms = self.retention_ms() or ASSUMED_RETENTION_MS
+        before_ms = now_ms - min(int(RENEW_AFTER_S * 1000), retention_ms // 4)
+        return [
+            slot
+            for slot in slots
+            if (marker := found.get(slot)) is not None and (marker.at_ms is None or marker.at_ms <= before_ms)
+        ]
+
+    def _now(self) -> dict[TransactionalSlot, Marker]:
+        """All markers, whatever transactions are open: after a kill those are only ended by the next attempts."""
+        return self._read(self.slots(), is_strict=True)
+
+    def _read(self, slots: Iterable[TransactionalSlot], *, is_strict: bool = False) -> dict[TransactionalSlot, Marker]:
+        """The markers that there are; with `is_strict` as they are now, and one that cannot be read is an error."""
+        by_place = {(slot.topic, slot.partition): slot for slot in slots}
+        if not by_place:
+            return {}
+        group = next(iter(by_place.values())).group
+        try:
+            consumer = self._clients.consumer(group, is_stable=not is_strict)
+            try:
+                found = consumer.committed([TopicPartition(*place) for place in by_place], self._clients.timeout_s)
+            finally:
+                consumer.close()
+        except KafkaException as error:
+            what = f"cannot read the offsets of group {group} at {self._clients.bootstrap_servers}"
+            raise SinkError(f"{what}: {error.args[0].str()}", is_retriable=True) from None
+        for one in found if is_strict else ():
+            if one.error is not None:
+                what = f"cannot read the offset of group {group} for {one.topic}-{one.partition}"
+                raise SinkError(f"{what}: {one.error.str()}", is_retriable=True)
+        return {
+            by_place[one.topic, one.partition]: Marker.read(one.offset, one.metadata)
+            for one in found
+            if one.error is None and one.offset >= 0
+        }
+
+
+def _planned(folder: Path, batch_id: int) -> checkpoint.PlannedBatch | None:
+    """A batch of the checkpoint; None if it does not exist."""
+    try:
+        return checkpoint.read_batch(folder, batch_id)
+    except (OSError, CheckpointError):
+        return None
+
+
+def begun(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
+    """Return where the only source of a query began, by its checkpoint; nothing if the checkpoint does not record it.
+
+    Source: Spark 4.0, KafkaSourceInitialOffsetWriter: a zero byte, a line with the version, a line of JSON.
+    """
+    try:
+        text = (checkpoint_folder / "sources" / "0" / "0").read_text("utf-8")
+        return checkpoint.topic_offsets(text.partition("\n")[2])
+    except (OSError, ValueError, CheckpointError):
+        return {}
+
+
+class MarkerRenewal:
+    """Renews old markers on a thread of its own, also while there is no batch; `lock` excludes a batch's transactions.
+
+    A failed renewal is retried at the next check: a marker is old at a quarter of its lifetime.
+    """
+
+    def __init__(self, markers: Markers, clients: Clients, lock: threading.Lock) -> None:
+        self._markers = markers
+        self._clients = clients
+        self._lock = lock
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="odradek-markers", daemon=True)
+
+    def start(self) -> None:
+        """Check now, and then every hour or every eighth of the retention."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the renewal in progress."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(SinkError):
+                self.renew_old(int(time.time() * 1000))
+            retention_ms = self._markers.retention_ms() or ASSUMED_RETENTION_MS
+            self._ended.wait(min(CHECK_EVERY_S, retention_ms / 8000))
+
+    def renew_old(self, now_ms: int) -> int:
+        """Renew the markers that are old at a time and return their number. Raises SinkError."""
+        renewed = 0
+        for slot in self._markers.old(now_ms):
+            with self._lock:
+                if self._ended.is_set():
+                    break
+                renew(slot, self._clients)
+            renewed += 1
+        return renewed
+
+
+class _AlreadyThereError(Exception):
+    """Another pipeline was faster."""
+
+
+def _make_batches_topic(admin: AdminClient, parts: int) -> None:
+    """Asks for nothing that is there: not everybody may make topics. Raises KafkaException, TimeoutError."""
+    if _partitions(admin) < parts:
+        with contextlib.suppress(_AlreadyThereError):
+            _done(admin.create_topics([NewTopic(BATCHES_TOPIC, parts, -1)], request_timeout=_TIMEOUT_S))
+    if _partitions(admin) < parts:
+        with contextlib.suppress(_AlreadyThereError):
+            _done(admin.create_partitions([NewPartitions(BATCHES_TOPIC, parts)], request_timeout=_TIMEOUT_S))
+    # Brokers hear of it one after the other.
+    give_up_at = time.monotonic() + _TIMEOUT_S
+    while _partitions(admin) < parts:
+        if time.monotonic() > give_up_at:
+            raise TimeoutError
+        time.sleep(0.1)
+
+
+def _partitions(admin: AdminClient) -> int:
+    found = admin.list_topics(timeout=_TIMEOUT_S).topics.get(BATCHES_TOPIC)
+    return 0 if found is None else len(found.partitions)
+
+
+def _done(futures: Mapping[str, Future[None]]) -> None:
+    for future in futures.values():
+        try:
+            future.result(_TIMEOUT_S + 5)
+        except KafkaException as error:
+            if error.args[0].code() in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_PARTITIONS):
+                raise _AlreadyThereError from None
+            raise

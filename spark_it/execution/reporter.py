@@ -1,0 +1,163 @@
+"""Reports after each batch: a line, `progress.json`, metrics, and the group's offsets."""
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.execution.batch import BatchFunction, BatchOutcome
+from odradek.spark_it.execution.metrics import Metrics
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.kafka.group import ClusterError, Group
+from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.events import Event
+from odradek.spark_it.state.checkpoint import lowest, topic_offsets
+from odradek.spark_it.state.lag import PartitionLag
+from odradek.spark_it.state.progress import Progress, write_progress
+from odradek.spark_it.transforms.plan import READ
+
+NO_BATCH = -1
+
+
+class Reporter:
+    """Follows the progress of one run. `group` is where offsets are committed; None if the sink commits them.
+
+    `problem` may be called from any thread, the other methods from one. An error that ends the block is recorded as
+    well.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, group: Group | None, said: Callable[[str], None], *, is_stateful: bool
+    ) -> None:
+        self._pipeline = pipeline
+        self._group = group
+        self._said = said
+        self._is_stateful = is_stateful
+        self._progress = Progress(batch=NO_BATCH, at_ms=_now_ms())
+        self._drops = {(e.table, e.name) for e in pipeline.expectations if e.settings.action == "drop"}
+        self._lags: list[PartitionLag] = []
+        self._metrics: Metrics | None = None
+        self._keeping = threading.Lock()
+
+    @property
+    def batch(self) -> int:
+        """The newest batch that is done, NO_BATCH if none is."""
+        return self._progress.batch
+
+    def __enter__(self) -> Self:
+        settings = self._pipeline.settings
+        host, port = settings.metrics_host, settings.metrics_port
+        if port is not None:
+            try:
+                self._metrics = Metrics(self._pipeline.name, port, host)
+            except OSError as error:
+                where = f"metrics.host {host}, metrics.port {port}"
+                raise OSError(error.errno, error.strerror, where) from None
+            self._said(f"metrics on http://{host}:{self._metrics.port}/metrics")
+        self._keep()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+        if isinstance(error, Exception):
+            with contextlib.suppress(OSError):
+                self._keep_error(readable(error))
+
+    def problem(self, message: str) -> None:
+        """Report a failure, which may continue."""
+        self._said(message)
+        self._keep_error(message)
+
+    def take(self, events: Iterable[Event], guarded: BatchFunction) -> None:
+        """Process Spark's events of batches since the last call."""
+        for event in events:
+            if event["batchId"] > self._progress.batch and "addBatch" in event["durationMs"]:
+                self._done(event, guarded.outcome(event["batchId"]))
+
+    def _done(self, event: Event, outcome: BatchOutcome | None) -> None:
+        batch = event["batchId"]
+        if outcome is None:
+            return
+        observed = event.get("observedMetrics") or {}
+        reads = [counts[READ] for counts in observed.values() if READ in counts]
+        read = outcome.read if outcome.read is not None else sum(reads) if reads else event["numInputRows"]
+        broken = Counter(outcome.broken)
+        for table, counts in observed.items():
+            broken.update({(table, name): count for name, count in counts.items() if name != READ and count})
+        seconds = max(event["durationMs"].get("triggerExecution", 0), 1) / 1000
+        dropped = sum(count for at, count in broken.items() if at in self._drops)
+        if not self._is_stateful:
+            # What SQL leaves out is dropped too. It makes more rows of a record where it likes.
+            dropped = max(0, read - outcome.written - outcome.dead_lettered)
+        lags = _lags(event)
+        self._commit(_reached(event))
+        now = self._progress
+        self._keep(
+            lags,
+            batch=batch,
+            read=now.read + read,
+            written=now.written + outcome.written,
+            dead_lettered=now.dead_lettered + outcome.dead_lettered,
+            dropped=now.dropped + dropped,
+            rows_per_second=read / seconds,
+        )
+        parts = [f"{outcome.written:,} written"]
+        rest = ((outcome.dead_lettered, "dead letters"), (dropped, "dropped"))
+        parts += [f"{count:,} {what}" for count, what in rest if count]
+        behind = f", lag {sum(lag.lag for lag in lags):,}" if lags else ""
+        self._said(f"batch {batch}: {read:,} read, {', '.join(parts)} in {seconds:.1f} s{behind}")
+        for (table, name), count in sorted(broken.items()):
+            self._said(f"  {count:,} rows of {table} are not as expected: {name}")
+
+    def _commit(self, reached: Mapping[TopicPartition, int]) -> None:
+        if self._group is None or not reached:
+            return
+        try:
+            self._group.commit(self._pipeline.name, reached)
+        except ClusterError as error:
+            # The next batch commits what this one did not; the pipeline itself reads its checkpoint.
+            self.problem(str(error))
+
+    def _keep_error(self, message: str) -> None:
+        self._keep(last_error=message, last_error_at_ms=_now_ms())
+
+    def _keep(self, lags: list[PartitionLag] | None = None, **changed: Any) -> None:
+        with self._keeping:
+            self._lags = self._lags if lags is None else lags
+            self._progress = replace(self._progress, at_ms=_now_ms(), **changed)
+            write_progress(self._pipeline.state_folder, self._progress)
+            if self._metrics is not None:
+                self._metrics.update(self._progress, self._lags)
+
+
+def _reached(event: Event) -> dict[TopicPartition, int]:
+    """The end offset of the batch in each partition; the lowest where several sources read it."""
+    return lowest(_offsets(source.get("endOffset")) for source in event["sources"])
+
+
+def _lags(event: Event) -> list[PartitionLag]:
+    """How far the batch is behind. Spark does not say where a topic ends when it repeats a batch."""
+    ends: list[dict[TopicPartition, int]] = []
+    latest: dict[TopicPartition, int] = {}
+    for source in event["sources"]:
+        if known := _offsets(source.get("latestOffset")):
+            ends.append(_offsets(source.get("endOffset")))
+            latest |= known
+    return [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(lowest(ends).items())]
+
+
+def _offsets(said: Any) -> dict[TopicPartition, int]:
+    try:
+        return topic_offsets(json.dumps(said))
+    except (ValueError, TypeError):
+        return {}  # of a source that is no topic
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

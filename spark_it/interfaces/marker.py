@@ -1,0 +1,45 @@
+"""Markers, which record that a batch is written: their number, and their form as an offset of a group."""
+
+from typing import NamedTuple
+
+
+def marker_number(generation: int, batch_id: int) -> int:
+    """Return a number that marks all batches up to `batch_id` of a generation as written; it increases with both."""
+    return (generation << 32) + batch_id + 1
+
+
+def generation_of(marker: int) -> int:
+    """Return the generation of a marker."""
+    return marker >> 32
+
+
+def batch_of(marker: int) -> int:
+    """Return the last batch that a marker marks as written; -1 if it marks none of its generation."""
+    return (marker & 0xFFFFFFFF) - 1
+
+
+class Marker(NamedTuple):
+    """A marker as an offset of a group: `offset`, and in its metadata the generation, batch and state of its writer,
+    and the time.
+
+    A reset and the claim of a slot have no batch. An offset that another program committed has no metadata.
+    """
+
+    offset: int
+    generation: int | None = None
+    batch: int | None = None
+    at_ms: int | None = None
+    state: str = ""
+
+    @property
+    def metadata(self) -> str:
+        return ":".join("" if part is None else str(part) for part in self[1:])
+
+    @classmethod
+    def read(cls, offset: int, metadata: str | None) -> "Marker":
+        """Return the marker with this offset and metadata. Metadata of another program is ignored."""
+        parts = (metadata or "").split(":")
+        if len(parts) != 4 or not all(part == "" or part.isdecimal() for part in parts[:3]):
+            return cls(offset)
+        generation, batch, at_ms = (int(part) if part else None for part in parts[:3])
+        return cls(offset, generation, batch, at_ms, parts[3])

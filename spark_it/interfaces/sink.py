@@ -1,0 +1,134 @@
+"""The interface of a sink, and the values that it takes and returns."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.marker import marker_number
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class SinkError(Exception):
+    """A failure of a sink; `str()` has the reason and the remedy.
+
+    A batch that failed with `is_retriable` is retried after a pause; any other failure stops the pipeline.
+    """
+
+    def __init__(self, message: str, *, is_retriable: bool = False) -> None:
+        super().__init__(message)
+        self.is_retriable = is_retriable
+
+
+@dataclass(frozen=True)
+class Range:
+    """Records `start` up to but not including `end` of a partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch to write. A repeated batch has the same number and the same content.
+
+    With offset transactions partition i of the rows (`spark_partition_id()`) is made of `ranges[i]`. Dead letters may
+    have several times as many partitions: partition p is made of `ranges[p % len(ranges)]`.
+
+    `spark` is the session of the frames; a statement of another session does not see them. `state` is the identity of
+    the pipeline's state (`state.lock`): a target that another state has claimed refuses the batch.
+    """
+
+    id: int
+    generation: int
+    spark: "SparkSession"
+    ranges: tuple[Range, ...] | None = None
+    state: str = ""
+
+    @property
+    def marker(self) -> int:
+        """The number that marks this batch and all before it as written; 0 marks none."""
+        return marker_number(self.generation, self.id)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The claim of a pipeline's state to write the target: markers of `replaced` states become its own.
+
+    `begins` has the start of each source partition, if the state has no batch yet and the transactions are by offset.
+    """
+
+    state: str
+    generation: int
+    replaced: Set[str] = frozenset()
+    is_new: bool = False
+    begins: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def check(self, owners: Set[str], what: str) -> None:
+        """Raise SinkError if `what` is owned by a state that is not to be replaced."""
+        self.confirm((owners - self.replaced) | {self.state}, what)
+
+    def confirm(self, owners: Set[str], what: str) -> None:
+        """Raise SinkError if `what` is owned by any state but this one."""
+        if owners != {self.state}:
+            raise SinkError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
+
+
+@dataclass(frozen=True)
+class Written:
+    """Numbers of rows and dead letters that a sink has written for a batch.
+
+    Dead letters are those passed to the sink and those of rows that the target refused. Rows that an earlier attempt
+    wrote count.
+    """
+
+    rows: int
+    dead_letters: int = 0
+
+
+class BatchSink(Protocol):
+    """A sink of one run of a pipeline. Methods are called one at a time, on the driver.
+
+    A sink with `takes_dead_letters` writes dead letters itself, in the transaction of the rows. For others the engine
+    writes them before it calls `write`, with None in their place.
+    """
+
+    takes_dead_letters: bool
+
+    def prepare(self, schema: "StructType") -> None:
+        """Verify or create the target before the first batch of a run, for rows of this schema. Raises SinkError."""
+
+    def recorded(self) -> int:
+        """Return the marker of the pipeline's newest batch in the target; 0 if there is none, or if the target keeps
+        none.
+
+        Called after `prepare`. Raises SinkError.
+        """
+
+    def owners(self) -> Set[str]:
+        """Return the identities of the states that own the pipeline's markers in the target.
+
+        Called after `prepare`. Raises SinkError.
+        """
+
+    def claim(self, claim: Claim) -> None:
+        """Replace the target's markers by those of a state, before its first batch of a run; do nothing if they are its
+        own.
+
+        Raises SinkError, also if another state has claimed them since `owners` was called.
+        """
+
+    def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:
+        """Write a batch. Rows of a batch that is already written are not written twice.
+
+        Raises SinkError, and `dead_letters.headers.BadRecordError` for a row that the target refuses where none may be
+        bad.
+        """
+
+    def close(self) -> None:
+        """Release all resources; nothing is written afterwards."""

@@ -1,0 +1,42 @@
+"""The interface of a source."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+
+class SourceError(Exception):
+    """A failure to read a source; `str()` has the reason and the remedy."""
+
+
+class Stream(Protocol):
+    """A source of one run of a pipeline."""
+
+    def schema(self, spark: "SparkSession") -> "StructType":
+        """Return the columns that SQL sees. Only a source whose columns the file does not declare requests them from
+        outside.
+
+        Raises SourceError, and `formats.format.FormatError` for a schema that cannot be read.
+        """
+
+    def raw(self, spark: "SparkSession", start: Mapping[TopicPartition, int] | None) -> "DataFrame":
+        """Return the source's streaming frame. A topic begins at `start`, unless there is a checkpoint. Raises
+        SourceError.
+        """
+
+    def decoded(self, raw: "DataFrame") -> "DataFrame":
+        """Return the frame with the columns of `spark.columns.DECODED`. The frame is that of a stream or of a batch."""
+
+    def started(self, query: "StreamingQuery") -> None:
+        """Start background work of the source, for one run of the query that has begun with `raw`."""
+        return
+
+    def close(self) -> None:
+        """End what `started` has started. Called after each run of the query, even one that failed to start."""
+        return

@@ -1,0 +1,12 @@
+"""Spark: its session and what several packages need of it.
+
+- `packages`: Maven coordinates of connectors
+- `session`: the session of a pipeline
+- `daemon`: the parent process of Python workers
+- `java`: Java exceptions
+- `errors`: Spark's errors as one line
+- `events`: progress events of a query
+- `columns`: columns of decoded frames
+- `counting`: counts the rows of a frame while it is written
+- `internals`: calls of Spark's internals: plans, partitions and observations of frames
+"""

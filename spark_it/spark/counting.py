@@ -1,0 +1,23 @@
+"""Number of rows of a frame, counted while it is written."""
+
+import time
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as f
+
+from odradek.spark_it.spark.internals import metrics_of
+
+_WAIT_S = 30.0
+
+
+class CountedFrame:
+    """A frame to be written in place of another, which counts its rows on the way."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._observation = Observation()
+        self.frame = frame.observe(self._observation, f.count(f.lit(1)).alias("rows"))
+
+    def rows(self) -> int:
+        """Rows of the frame, once it has been written; 0 if it was not read after all."""
+        metrics = metrics_of(self._observation, time.monotonic() + _WAIT_S)
+        return 0 if metrics is None else int(metrics["rows"])

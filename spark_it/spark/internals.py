@@ -1,0 +1,172 @@
+"""Calls of Spark's internals: plans, partitions and observations of frames. No other module reaches through a frame.
+
+They are tested with the one version of PySpark that the package requires (4.0.0). Each function's docstring, or the
+comment above its group, gives the reason why no documented call does the same. Classes of connectors (JDBC, Hadoop's
+file systems, Delta Lake, Iceberg) are not in here: the modules of those connectors call them through PySpark's gateway.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation
+
+from odradek.spark_it.interfaces.sink import Range
+
+_NODE = re.compile(r"^[\s:*+\-()\d~']*([A-Z]\w+)", re.MULTILINE)  # ~ precedes the nodes of a stream
+_KEEPS_COLUMNS = ("SubqueryAlias", "View", "Filter", "Generate", "EventTimeWatermark", "CollectMetrics")
+"""Plan nodes that have the columns of their child, or those and more."""
+_POLL_INTERVAL_S = 0.005
+
+
+# Plans
+
+# `explain` prints a plan; no documented method returns it.
+
+
+def logical_nodes(frame: DataFrame) -> list[str]:
+    """Return the names of the nodes in the analyzed logical plan of a frame."""
+    return _NODE.findall(frame._jdf.queryExecution().analyzed().treeString())
+
+
+def physical_nodes(frame: DataFrame) -> list[str]:
+    """Return the names of the nodes in the physical plan of a frame."""
+    return _NODE.findall(frame._jdf.queryExecution().executedPlan().treeString())
+
+
+def has_logical_node(frame: DataFrame, name: str) -> bool:
+    """Return whether the text of the analyzed logical plan contains `name`."""
+    return name in frame._jdf.queryExecution().analyzed().toString()
+
+
+def empty_stream(frame: DataFrame) -> DataFrame:
+    """Return a streaming frame without rows, with the schema of an empty frame.
+
+    The documented sources of streams read something; an analysis has nothing to read.
+    """
+    return _of_rows(frame, is_streaming=True)
+
+
+def check_streaming(frame: DataFrame, mode: str) -> None:
+    """Raise PySparkException for an operation that no stream supports in an output mode (`append` or `update`).
+
+    Otherwise Spark reports it only when a query starts.
+    """
+    jvm: Any = frame.sparkSession._jvm
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    java_mode = modes.Update() if mode == "update" else modes.Append()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), java_mode)
+
+
+# Counts
+
+
+def metrics_of(observation: Observation, give_up_at: float) -> dict[str, Any] | None:
+    """Return the metrics of an observation; None if Spark has not set them by a time of `time.monotonic`.
+
+    Spark sets them on a thread of its own after the action, and never if there was no action: `Observation.get` would
+    block for ever.
+    """
+    java: Any = observation._jo
+    assert java is not None
+    while not java.future().isCompleted():
+        if time.monotonic() > give_up_at:
+            return None
+        time.sleep(_POLL_INTERVAL_S)
+    return observation.get
+
+
+# Partitions
+
+
+def offset_ranges(raw: DataFrame) -> tuple[Range, ...]:
+    """Return the records that each partition of a raw frame of topics has.
+
+    Spark's documented interfaces give the offsets of a batch, not which of its partitions has which of them.
+    """
+    rdd: Any = raw._jdf.queryExecution().toRdd()
+    while not rdd.getClass().getSimpleName().startswith("DataSourceRDD"):
+        rdd = rdd.dependencies().head().rdd()
+    ranges = []
+    for partition in rdd.partitions():
+        inputs = partition.inputPartitions()
+        assert inputs.size() == 1
+        one = inputs.head().offsetRange()
+        at = one.topicPartition()
+        ranges.append(Range(at.topic(), at.partition(), one.fromOffset(), one.untilOffset()))
+    return tuple(ranges)
+
+
+def union_unobserved(frames: Sequence[DataFrame]) -> DataFrame:
+    """Return the rows of frames with the same columns: the partitions of each frame after those of the one before.
+
+    A frame that Spark plans as empty has no partitions. An action on the result sets no observation of the frames. With
+    the documented `unionAll` alone it would set those that the rows of the batch share, perhaps before all is counted.
+    """
+    return reduce(DataFrame.unionAll, (_of_rows(frame, is_streaming=False) for frame in frames))
+
+
+def _of_rows(frame: DataFrame, *, is_streaming: bool) -> DataFrame:
+    """Return a frame with the rows of another, without the plan that computes them."""
+    spark = frame.sparkSession
+    rows = frame._jdf.queryExecution().toRdd()
+    return DataFrame(spark._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), is_streaming), spark)
+
+
+# Columns of the source record that a row was made of
+
+# A transform's SQL selects what it selects, and no documented method reads a column of a frame below it. Without these
+# columns a dead letter of a transform has neither the key and value of its record nor its origin.
+
+
+def with_source_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
+    """Return the frame with columns that a frame below it has as well.
+
+    None if rows are not each made of one row there, or the plan does not show it.
+    """
+    plan = _plan_with(frame._jdf.queryExecution().analyzed(), frozenset(names), frame)
+    if plan is None:
+        return None
+    jvm: Any = frame.sparkSession._jvm
+    java = jvm.org.apache.spark.sql.classic.Dataset.ofRows(frame.sparkSession._jsparkSession, plan)
+    return DataFrame(java, frame.sparkSession)
+
+
+def is_one_of_several(frame: DataFrame, names: Sequence[str]) -> bool:
+    """Return whether a row may be one of several that were made of one row of the frame that has the columns, as of an
+    array that is exploded. False where `with_source_columns` returns None."""
+    plan, wanted, is_several = frame._jdf.queryExecution().analyzed(), frozenset(names), False
+    while not wanted <= _output(plan).keys():
+        kind = plan.getClass().getSimpleName()
+        if kind != "Project" and kind not in _KEEPS_COLUMNS:
+            return False
+        is_several = is_several or kind == "Generate"
+        plan = plan.child()
+    return is_several
+
+
+def _plan_with(plan: Any, names: frozenset[str], frame: DataFrame) -> Any:
+    if names <= _output(plan).keys():
+        return plan
+    kind = plan.getClass().getSimpleName()
+    if kind != "Project" and kind not in _KEEPS_COLUMNS:
+        return None
+    child = _plan_with(plan.child(), names, frame)
+    if child is None:
+        return None
+    jvm: Any = frame.sparkSession._jvm
+    if kind != "Project":
+        return plan.withNewChildren(jvm.PythonUtils.toSeq([child]))
+    columns, there = plan.projectList(), _output(plan)
+    for name, attribute in _output(child).items():
+        if name in names and name not in there:
+            columns = columns.appended(attribute)
+    return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)
+
+
+def _output(plan: Any) -> dict[str, Any]:
+    output = plan.output()
+    return {output.apply(index).name(): output.apply(index) for index in range(output.size())}

@@ -1,0 +1,43 @@
+"""Progress of the last run, in a file beside the checkpoint, for `status`.
+
+The runner writes it after each batch and when it ends. `read` of a run is `written + dead_lettered + dropped` when the
+pipeline keeps no state. Numbers are of the run; a new run begins at 0.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from odradek.spark_it.state.files import write_atomically
+
+FILE = "progress.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Figures after batch `batch`, at `at_ms`: rows of this run, rows per second of the last batch, the last error."""
+
+    batch: int
+    at_ms: int
+    read: int = 0
+    written: int = 0
+    dead_lettered: int = 0
+    dropped: int = 0
+    rows_per_second: float = 0.0
+    last_error: str | None = None
+    last_error_at_ms: int | None = None
+
+
+def write_progress(state_folder: Path, progress: Progress) -> None:
+    """Replace the file. Raises OSError."""
+    write_atomically(state_folder / FILE, json.dumps(asdict(progress)) + "\n")
+
+
+def read_progress(state_folder: Path) -> Progress | None:
+    """Read the file; None if there is none, or if it cannot be read."""
+    try:
+        read = json.loads((state_folder / FILE).read_text("utf-8"))
+        known = {field.name for field in fields(Progress)}
+        return Progress(**{key: value for key, value in read.items() if key in known})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None

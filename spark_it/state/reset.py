@@ -1,0 +1,227 @@
+"""The `reset` command: starts the state anew at other offsets. A plan comes first, so that repeated records are
+reported.
+
+A reset is one write of the lock, with a new generation and identity, the start of its sources, and `is_pending`. After
+it the old checkpoint is never read again. `finish` commits the group's offsets and removes the old folder; a process
+that finds a pending lock calls it before anything else.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from odradek.spark_it.definition.guarantees import TransactionKind
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.definition.source_keys import TopicSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import Offsets, Partitions, TopicPartition
+from odradek.spark_it.interfaces.marker import Marker
+from odradek.spark_it.kafka.group import Group
+from odradek.spark_it.state import checkpoint
+from odradek.spark_it.state.checkpoint import Checkpoint, CheckpointError
+from odradek.spark_it.state.lock import (
+    Lock,
+    checkpoint_folder,
+    lock_of,
+    new_generation,
+    new_state,
+    resets_of,
+    write_lock,
+)
+
+To = Literal["earliest", "committed"] | int
+"""Where to begin: at the first record, where the group is, or at a time in milliseconds."""
+
+
+class ResetError(Exception):
+    """A reset that is not possible; `str()` has the reason and the alternatives."""
+
+
+@dataclass(frozen=True)
+class ResetPlan:
+    """The effects of a reset. `again` is the number of records that each topic source reads again; a negative number
+    are skipped records.
+    """
+
+    lock: Lock
+    again: Mapping[str, int]
+    sentences: tuple[str, ...]
+
+
+def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: Group, now_ms: int) -> ResetPlan:
+    """Look up the start of the sources; change nothing. Raises ResetError, ClusterError, OSError."""
+    is_stateful = stateful is not None or (old is not None and old.is_stateful)
+    if to != "earliest" and "committed" not in resets_of(pipeline, is_stateful=is_stateful):
+        others = [name for name, source in pipeline.sources.items() if not isinstance(source, TopicSource)]
+        raise ResetError(f"only topics are reset to {_shown(to)}, and {', '.join(others)} is none; reset --to earliest")
+    found, damage = _checkpoint(pipeline, old)
+    if found is not None:
+        reached = reached_offsets(found)
+    else:
+        reached = {at: offset for offsets in (old.start if old else {}).values() for at, offset in offsets.items()}
+    topics = topics_of(pipeline, group)
+    if old is not None:
+        # Of a topic that has only the name of the earlier one nothing is read.
+        reached = {at: offset for at, offset in reached.items() if old.topics.get(at[0]) in (None, topics.get(at[0]))}
+    if to == "committed" and found is not None:
+        _refuse_different_offsets(pipeline, found, reached, group)
+    start, again, marked = _starts(pipeline, group, reached, to)
+    # A state that is lost may have begun just now.
+    last = new_generation(now_ms, None) if old is None else old.generation
+    generation = new_generation(now_ms, last)
+    lock = lock_of(pipeline, stateful, generation, new_state())
+    lock = replace(lock, start=start, is_pending=True, topics=topics, takes_over=True)
+    sentences = [*_sentences(pipeline, is_stateful, to, again)]
+    by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
+    # With offset transactions the group knows of each partition whether its part of a batch is written.
+    if found is not None and found.is_in_batch and not (by_offsets and _begun(found, reached) <= marked):
+        sentences.append(
+            "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
+            "second time; a run before the reset ends it"
+        )
+    if damage is not None and to != "earliest" and not by_offsets:
+        sentences.append(
+            f"{damage}: that group {pipeline.name} is where the pipeline is, is taken to be so; rows of the last batch "
+            "may be written a second time"
+        )
+    return ResetPlan(lock, again, tuple(sentences))
+
+
+def topics_of(pipeline: Pipeline, group: Group) -> dict[str, str]:
+    """Return the ids of all topics that the pipeline reads. Raises ClusterError."""
+    sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
+    return group.topic_ids(topic for source in sources for topic, _ in group.partitions(source))
+
+
+def _starts(
+    pipeline: Pipeline, group: Group, reached: Offsets, to: To
+) -> tuple[dict[str, Offsets], dict[str, int], set[TopicPartition]]:
+    """Where topic sources would begin, how many records they would give again, and which partitions the group has an
+    offset of."""
+    start: dict[str, Offsets] = {}
+    again: dict[str, int] = {}
+    marked: set[TopicPartition] = set()
+    for name, source in pipeline.sources.items():
+        if not isinstance(source, TopicSource):
+            continue
+        partitions = group.partitions(source)
+        committed = group.committed(pipeline.name, partitions)
+        marked |= committed.keys()
+        position = _position(group, partitions, committed, reached)
+        match to:
+            case "earliest":
+                start[name] = group.earliest(partitions)
+            case "committed":
+                start[name] = position
+            case _:
+                start[name] = group.at_time(partitions, to)
+        again[name] = sum(position[at] - begin for at, begin in start[name].items())
+    return start, again, marked
+
+
+def _refuse_different_offsets(pipeline: Pipeline, found: Checkpoint, reached: Offsets, group: Group) -> None:
+    """Raise ResetError if sources of one partition have reached different offsets. Each would have to begin at its own,
+    and the checkpoint does not name its sources."""
+    sources = [source for source in pipeline.sources.values() if isinstance(source, TopicSource)]
+    for at in sorted({at for source in sources for at in group.partitions(source)} & reached.keys()):
+        offsets = {offsets[at] for offsets in found.done.by_source() if at in offsets} if found.done else set()
+        if len(offsets) > 1:
+            raise ResetError(
+                f"sources of {at[0]}-{at[1]} have reached different offsets "
+                f"({', '.join(map(str, sorted(offsets)))}), and the checkpoint does not record which source reached "
+                "which; let run --available-now of the unchanged file bring all of them to the end, and then reset "
+                "--to committed, or reset --to earliest or to a time"
+            )
+
+
+def _begun(found: Checkpoint, reached: Offsets) -> set[TopicPartition]:
+    """The partitions of which a batch that is not done has records."""
+    planned = {} if found.planned is None else found.planned.topic_offsets()
+    return {at for at, offset in planned.items() if offset > reached.get(at, 0)}
+
+
+def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None, str | None]:
+    """The checkpoint that a reset leaves behind; or, since that helps against a damaged one, what is wrong with it."""
+    try:
+        return None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old)), None
+    except CheckpointError as error:
+        return None, str(error)
+
+
+def _position(group: Group, partitions: Partitions, committed: Offsets, reached: Offsets) -> Offsets:
+    """Where the pipeline is: the group is ahead where its offsets are part of the sink's transactions, the checkpoint
+    elsewhere. What is beyond the end was a place in an earlier topic of the name: of this one nothing is read."""
+    ends = group.latest(partitions)
+    return {
+        at: max([first, *(said[at] for said in (committed, reached) if at in said and said[at] <= ends[at])])
+        for at, first in group.earliest(partitions).items()
+    }
+
+
+def _shown(to: To) -> str:
+    return to if isinstance(to, str) else "a time"
+
+
+def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
+    """Return the end offsets of the newest batch that is done; the lowest where several sources read a partition."""
+    return {} if found.done is None else found.done.topic_offsets()
+
+
+def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str, int]) -> Iterator[str]:
+    if to == "earliest":
+        for name, source in pipeline.sources.items():
+            if not isinstance(source, TopicSource):
+                yield f"source {name} is read from its beginning again"
+    for name, records in again.items():
+        if records > 0:
+            yield f"source {name} gives {records:,} records again"
+        elif records < 0:
+            yield f"source {name} passes over {-records:,} records, which will not be read"
+        else:
+            yield f"source {name} goes on where it was"
+    repeats = any(records > 0 for records in again.values()) or len(again) < len(pipeline.sources)
+    if repeats:
+        sink = pipeline.sink
+        if isinstance(sink, JdbcSink) and sink.insert_mode == "upsert":
+            yield f"rows of {sink.table_name_format} are replaced by those with the same {', '.join(sink.pk_fields)}"
+        else:
+            yield "what comes of them is written a second time; what is in the sink stays there"
+        if pipeline.errors.deadletterqueue_topic_name is not None:
+            yield "dead letters among them are written a second time"
+    if is_stateful:
+        yield "state (of windows, aggregates, joins) begins empty"
+
+
+def carry_out(pipeline: Pipeline, planned: ResetPlan, group: Group) -> Lock:
+    """Execute a plan and return the lock in force. The caller holds the pid lock (`pid_lock.exclusively`).
+
+    Raises ClusterError and OSError; after either, the same reset or `finish` continues.
+    """
+    write_lock(pipeline.state_folder, planned.lock)
+    return finish(pipeline, planned.lock, group)
+
+
+def finish(pipeline: Pipeline, lock: Lock, group: Group) -> Lock:
+    """Commit the offsets of a pending lock and remove older checkpoints; return the lock in force.
+
+    With their metadata the offsets are markers of offset transactions: they exclude another copy of the pipeline.
+    """
+    if not lock.is_pending:
+        return lock
+    metadata = Marker(0, lock.generation, state=lock.state).metadata
+    for offsets in lock.start.values():
+        group.commit(pipeline.name, offsets, metadata)
+    done = replace(lock, is_pending=False)
+    write_lock(pipeline.state_folder, done)
+    _remove_older(pipeline.state_folder, done)
+    return done
+
+
+def _remove_older(state_folder: Path, lock: Lock) -> None:
+    current = checkpoint_folder(state_folder, lock)
+    if current.parent.is_dir():
+        for folder in current.parent.iterdir():
+            if folder != current and folder.name.isdigit():
+                shutil.rmtree(folder)

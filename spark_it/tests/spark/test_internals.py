@@ -1,0 +1,44 @@
+"""Calls of Spark's internal classes."""
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+
+from odradek.spark_it.spark.internals import union_unobserved
+
+
+def parts(frame):
+    """Rows by Spark's partition."""
+    return [[tuple(row) for row in part] for part in frame.rdd.glom().collect()]
+
+
+def test_the_partitions_of_a_frame_follow_those_of_another(spark):
+    many = f.array(f.struct(f.lit("h").alias("key"), f.col("id"))).alias("many")
+    number = spark.range(0, 12, 1, 4).select("id", many, f.spark_partition_id().alias("part"))
+    odd, four = number.filter("id % 2 = 1"), number.filter("id % 4 = 0")
+    found = union_unobserved([odd, four, odd])
+    assert found.schema.simpleString() == number.schema.simpleString()
+    assert [[row[0] for row in part] for part in parts(found)] == [
+        [n for n in range(low, low + 3) if keeps(n)]
+        for keeps in (lambda n: n % 2 == 1, lambda n: n % 4 == 0, lambda n: n % 2 == 1)
+        for low in (0, 3, 6, 9)
+    ]
+    # Columns of the frames have the same origin and are kept apart; each row has the number of its own partition.
+    assert parts(found)[0][0] == (1, [("h", 1)], 0)
+    assert all(row[2] == index % 4 for index, part in enumerate(parts(found)) for row in part)
+    assert parts(found.filter("id < 0")) == [[]] * 12
+
+
+def test_a_frame_that_is_known_to_be_empty_has_no_partitions(spark):
+    number = spark.range(0, 4, 1, 2)
+    nothing = number.filter(f.lit(False))
+    assert parts(union_unobserved([nothing, number])) == parts(number)
+    assert union_unobserved([nothing, nothing]).count() == 0
+
+
+def test_an_observation_is_set_by_the_rows_and_not_by_the_union(spark):
+    observation = Observation()
+    observed = spark.range(0, 12, 1, 4).observe(observation, f.count(f.lit(1)).alias("rows"))
+    assert union_unobserved([observed.filter("id = 1"), observed.filter("id = 2")]).take(1)
+    assert not observation._jo.future().isCompleted()
+    observed.collect()
+    assert observation.get == {"rows": 12}

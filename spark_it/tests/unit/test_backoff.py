@@ -1,0 +1,31 @@
+from odradek.spark_it.execution.backoff import Backoff
+from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
+
+
+def patience(text, now):
+    errors = pipeline(f"{SOURCE}{CONSOLE}[errors]\n{text}").errors
+    return Backoff(errors, lambda: now[0])
+
+
+def test_waits_grow_and_begin_anew():
+    one = patience("retry.delay.max.ms = 1500\n", [0.0])
+    assert [one.delay_s() for _ in range(4)] == [0.5, 1.0, 1.5, 1.5]
+    one.renew()
+    assert one.delay_s() == 0.5
+
+
+def test_waits_end():
+    now = [100.0]
+    one = patience("retry.timeout = 2000\n", now)
+    assert one.delay_s() == 0.5
+    now[0] = 101.0
+    assert one.delay_s() == 1.0
+    now[0] = 102.0
+    assert one.delay_s() is None
+    one.renew()
+    assert one.delay_s() == 0.5
+    assert patience("retry.timeout = 0\n", now).delay_s() is None
+
+
+def test_no_wait_is_longer_than_it_may_be():
+    assert patience("retry.delay.max.ms = 20\n", [0.0]).delay_s() == 0.02

@@ -1,0 +1,369 @@
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.exactly_once.markers import BATCHES_TOPIC
+from odradek.spark_it.execution.preflight import EARLIEST, LATEST, RefusedError, check_topics, settle, take
+from odradek.spark_it.execution.preflight import begin as looked_at
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Claim, SinkError
+from odradek.spark_it.state import reset
+from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
+from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
+
+NOW_MS = 600_000
+
+
+def begin(one, stateful, group, now_ms, written=None):
+    """What a run does before it reads, with a sink that has `written`, or the markers of the group."""
+    began = looked_at(one, stateful, group, now_ms)
+    take(one, began, max(group.markers.values(), default=0) if written is None else written, frozenset())
+    return began
+
+
+def has_checkpoint(began):
+    return began.known > marker_number(began.lock.generation, -1)
+
+
+def starts(one, group):
+    return begin(one, why_stateful(one), group, NOW_MS).starts
+
+
+def refusal(one, group, written=None, now_ms=NOW_MS):
+    before = read_lock(one.state_folder)
+    with pytest.raises(RefusedError) as refused:
+        begin(one, why_stateful(one), group, now_ms, written)
+    assert read_lock(one.state_folder) == before
+    return str(refused.value)
+
+
+def source(more):
+    return SOURCE + more + "\n"
+
+
+def test_a_first_run(tmp_path):
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    found = begin(one, None, FakeGroup(), NOW_MS)
+    assert not has_checkpoint(found) and found.starts == {}
+    assert read_lock(one.state_folder) == found.lock and found.lock.generation == 10
+    assert found.folder == one.state_folder / "checkpoint" / "10"
+    again = begin(one, None, FakeGroup(), NOW_MS + 3_600_000)
+    assert again.lock == found.lock
+
+
+def test_where_the_file_says_that_it_begins(tmp_path):
+    for more, begins in (
+        ('auto.offset.reset = "latest"', {}),
+        ('start.timestamp = "1970-01-01T00:00:00.017Z"', {A: 17, B: 9}),
+        ('start.offsets = "orders:1:4"', {A: EARLIEST, B: 4}),
+        ('start.offsets = "orders:1:4"\nauto.offset.reset = "latest"', {A: LATEST, B: 4}),
+    ):
+        one = pipeline(source(more) + CONSOLE, folder=tmp_path)
+        assert starts(one, FakeGroup()) == ({"orders": begins} if begins else {})
+        shutil.rmtree(one.state_folder)
+    one = pipeline(source('start.offsets = "orders:7:4"') + CONSOLE, folder=tmp_path)
+    assert refusal(one, FakeGroup()) == "start.offsets: there is no partition 7 of topic orders in the source"
+
+
+def test_a_pattern_that_matches_nothing():
+    class Nothing(FakeGroup):
+        def partitions(self, source):
+            return []
+
+    text = SOURCE.replace('topics = "orders"', 'topics.regex = "x.*"')
+    with pytest.raises(RefusedError, match=r"source orders: no topic is there that matches x\.\*"):
+        check_topics(pipeline(text + CONSOLE), Nothing())
+
+
+def test_a_checkpoint_goes_before_all_else(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    found = begin(one, None, FakeGroup({A: 30, B: 7}), NOW_MS)
+    assert has_checkpoint(found) and found.starts == {} and found.lock == replace(lock, topics={"orders": "first"})
+
+
+def test_a_changed_pipeline_is_refused(tmp_path):
+    begun(tmp_path, SOURCE + CONSOLE)
+    one = pipeline(SOURCE.replace('topics = "orders"', 'topics = "others"') + CONSOLE, folder=tmp_path)
+    said = refusal(one, FakeGroup())
+    assert said.startswith("source orders reads from somewhere else: ") and "reset --to committed" in said
+    one = pipeline(SOURCE + COUNTS + CONSOLE, folder=tmp_path)
+    assert "the transforms are others" in refusal(one, FakeGroup())
+
+
+def test_a_folder_of_another_name_is_refused(tmp_path):
+    other, _ = begun(tmp_path, SOURCE.replace('name = "orders"', 'name = "others"') + CONSOLE)
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    other.state_folder.rename(one.state_folder)
+    assert refusal(one, FakeGroup()).startswith("the name is orders, and the checkpoint was begun by others: ")
+
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.mark.parametrize(("retention_ms", "is_safe_for_ms"), [(7 * DAY_MS, 3.5 * DAY_MS), (None, DAY_MS // 2)])
+@pytest.mark.parametrize("batch", [0, 4])
+def test_a_batch_whose_markers_may_have_expired(tmp_path, batch, retention_ms, is_safe_for_ms):
+    """A partition whose first records are in it has no marker whether they are written or not."""
+    added = '{"orders":{"0":%d,"1":7,"2":3}}' if batch else '{"orders":{"0":%d,"1":7}}'
+    one, lock = begun(tmp_path, SOURCE + TOPIC, planned=batch, done=batch - 1)
+    offsets = checkpoint_folder(one.state_folder, lock) / "offsets" / str(batch)
+    about = json.dumps({"batchTimestampMs": DAY_MS})
+    offsets.write_text(f"v1\n{about}\n{added % (10 * batch)}")
+    group = FakeGroup({A: 10 * batch - 10 if batch else 5} | ({B: 7} if batch else {}))
+    group.retention_ms = retention_ms
+    for clock in (1, -1):
+        assert has_checkpoint(begin(one, None, group, DAY_MS + clock * (is_safe_for_ms - 1)))
+        said = refusal(one, group, now_ms=DAY_MS + clock * (is_safe_for_ms + 1))
+        assert said.startswith(f"batch {batch} is begun and not done, and group orders has no offset of orders-")
+        assert ("is assumed" in said) == (retention_ms is None) and said.endswith("reset --to earliest")
+    marked = FakeGroup({A: 5, B: 7, ("orders", 2): 3})
+    assert has_checkpoint(begin(one, None, marked, 100 * DAY_MS))
+    # Each state has a marker from its first run: without any they are lost, however young the batch.
+    assert "has no offset at all" in refusal(one, FakeGroup(), now_ms=DAY_MS)
+
+
+def test_an_old_batch_of_other_sinks(tmp_path):
+    one, _ = begun(tmp_path, SOURCE + CONSOLE, planned=0, done=-1)
+    assert has_checkpoint(begin(one, None, FakeGroup(), 100 * DAY_MS))
+
+
+def test_a_change_that_does_no_harm(tmp_path):
+    _, lock = begun(tmp_path, SOURCE + transform("SELECT amount FROM orders") + CONSOLE)
+    one = pipeline(SOURCE + transform("SELECT placed FROM orders") + CONSOLE, folder=tmp_path)
+    found = begin(one, None, FakeGroup(), NOW_MS)
+    assert has_checkpoint(found) and read_lock(one.state_folder) == found.lock != lock
+
+
+def test_a_checkpoint_put_back_from_a_copy(tmp_path):
+    one, _ = begun(tmp_path, SOURCE + CONSOLE)
+    said = refusal(one, FakeGroup({A: 31, B: 7}))
+    assert "is older than what group orders has committed (orders-0: 30, and 31)" in said
+    assert said.endswith("reset --to committed or reset --to earliest")
+    # Offset transactions leave out what is written.
+    one, _ = begun(tmp_path / "units", SOURCE + TOPIC)
+    assert has_checkpoint(begin(one, None, FakeGroup({A: 31, B: 7}), NOW_MS))
+
+
+def test_a_lost_checkpoint(tmp_path):
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    said = refusal(one, FakeGroup({A: 31}))
+    assert said.startswith("group orders has committed offset 31 of orders-0, and there is no checkpoint in ")
+    assert said.endswith("reset --to committed or reset --to earliest")
+    # A group at the very beginning has read nothing.
+    assert starts(one, FakeGroup({A: 0})) == {}
+
+
+def test_offset_transactions_go_on_without_their_checkpoint(tmp_path):
+    one, _ = begun(tmp_path, SOURCE + TOPIC)
+    shutil.rmtree(one.state_folder)
+    assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: 0}}
+
+
+@pytest.mark.parametrize(
+    ("more", "begins"),
+    [
+        ("", {A: 5, B: 0}),
+        ('auto.offset.reset = "latest"', {A: 48, B: 9}),
+        ('auto.offset.reset = "latest"\nisolation.level = "read_uncommitted"', {A: 50, B: 9}),
+        ('start.offsets = "orders:1:4"', {A: 5, B: 4}),
+    ],
+)
+def test_offset_transactions_begin_with_markers(tmp_path, more, begins):
+    """Of the partitions where Spark begins, which must be the same when the first run ends before its first batch."""
+    one = pipeline(source(more) + TOPIC, folder=tmp_path)
+    group = FakeGroup()
+    began = looked_at(one, None, group, NOW_MS)
+    claim = take(one, began, 0, frozenset())
+    assert began.starts == {"orders": begins} and claim.begins == begins and claim.is_new
+    group.offsets = dict(begins)
+    group.latest = group.stable_ends = lambda partitions: {A: 60, B: 60}
+    assert starts(one, group) == {"orders": begins}
+
+
+def test_offset_transactions_do_not_go_on_where_nothing_is(tmp_path):
+    """Without a checkpoint as little as with one."""
+    one = pipeline(SOURCE + TOPIC, folder=tmp_path)
+    assert "orders-0 ends at 3, and the pipeline has read up to 31" in refusal(one, MadeAnew({A: 31}))
+    assert "records 31 to 39 of orders-0 were deleted before they were read" in refusal(one, LostRecords({A: 31}))
+    going_on = pipeline(source("fail.on.data.loss = false") + TOPIC, folder=tmp_path)
+    assert starts(going_on, LostRecords({A: 31})) == {"orders": {A: 31, B: 0}}
+
+
+def test_offset_transactions_after_a_reset_do_not_name_partitions_that_are_gone(tmp_path):
+    """Spark would refuse them."""
+    one = pipeline(SOURCE + TOPIC, folder=tmp_path)
+    write_lock(one.state_folder, replace(lock_of(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))
+    assert starts(one, FakeGroup({A: 6})) == {"orders": {A: 6, B: 0}}
+
+
+BATCHES = SOURCE + COUNTS + TOPIC
+PART = (BATCHES_TOPIC, 3)
+
+
+def batches(newest, generation=4):
+    group = FakeGroup()
+    group.markers = {PART: marker_number(generation, newest)}
+    return group
+
+
+def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
+    """One of the same number could hold something else, and would be taken for written."""
+    one, lock = begun(tmp_path, BATCHES, planned=3, done=2)
+    assert has_checkpoint(begin(one, why_stateful(one), batches(3), NOW_MS))
+    said = refusal(one, batches(4))
+    assert said.startswith("the topic sink has batch 4 of pipeline orders, and ")
+    assert "put back from a copy" in said and said.endswith("reset --to earliest or reset --to committed")
+    assert "batch 0" in refusal(one, batches(0, generation=5))
+    shutil.rmtree(checkpoint_folder(one.state_folder, lock))
+    assert "batch 0" in refusal(one, batches(0))
+    # What an earlier generation has written, a reset knew of.
+    assert not has_checkpoint(begin(one, why_stateful(one), batches(7, generation=3), NOW_MS))
+    shutil.rmtree(one.state_folder)
+    assert "batch 7" in refusal(one, batches(7, generation=3))
+
+
+def test_batches_of_a_source_that_has_no_offsets(tmp_path):
+    text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + TOPIC
+    one = pipeline(text, folder=tmp_path)
+    assert refusal(one, batches(0)).endswith("; reset --to earliest")
+    reset.carry_out(one, reset.plan(one, None, None, "earliest", batches(0), NOW_MS), FakeGroup())
+    assert not has_checkpoint(begin(one, None, batches(0), NOW_MS))
+
+
+FILES = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
+
+
+def test_a_lost_state_of_which_the_sink_knows(tmp_path):
+    """Sources without topics have no group that would know."""
+    text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + FILES
+    one = pipeline(text, folder=tmp_path)
+    said = refusal(one, FakeGroup(), marker_number(4, 7))
+    assert said.startswith("the files sink has batch 7 of pipeline orders, and ")
+    assert said.endswith("; reset --to earliest")
+    # Nor does it help to try again.
+    assert "batch 7" in refusal(one, FakeGroup(), marker_number(4, 7))
+    reset.carry_out(one, reset.plan(one, None, None, "earliest", FakeGroup(), NOW_MS), FakeGroup())
+    lock = begin(one, None, FakeGroup(), NOW_MS, marker_number(4, 7)).lock
+    # Of the same generation, and the checkpoint is gone; or of a copy that was reset since.
+    assert "batch 0" in refusal(one, FakeGroup(), marker_number(lock.generation, 0))
+    ahead = marker_number(lock.generation + 100, 0)
+    with pytest.raises(RefusedError, match=r"has batch 0 .*; reset --to earliest"):
+        begin(one, None, FakeGroup(), NOW_MS, ahead)
+    assert "batch 0" in refusal(one, FakeGroup(), ahead)
+    # That reset helps, however far the sink is ahead of the clock.
+    lock = read_lock(one.state_folder)
+    reset.carry_out(one, reset.plan(one, None, lock, "earliest", FakeGroup(), NOW_MS), FakeGroup())
+    assert begin(one, None, FakeGroup(), NOW_MS, ahead).lock.generation == lock.generation + 1
+
+
+@pytest.mark.parametrize("text", [SOURCE + TOPIC, BATCHES, SOURCE + FILES])
+def test_two_copies_that_start_before_the_first_record(tmp_path, text):
+    """In the same minute; and the second one after a reset, which has it take the first one's place."""
+    one, two = (pipeline(text, folder=tmp_path / name) for name in "ab")
+
+    def begun_by(copy, owners, written=0):
+        began = looked_at(copy, why_stateful(copy), FakeGroup(), NOW_MS)
+        return began, take(copy, began, written, owners)
+
+    first, claim = begun_by(one, frozenset())
+    assert claim.is_new and claim.state == first.lock.state == read_lock(one.state_folder).state != ""
+    owners, written = {claim.state}, marker_number(first.lock.generation, -1)
+    for has in (0, written):
+        with pytest.raises(RefusedError, match=r"sink belongs to another copy of pipeline orders.*: reset --to "):
+            begun_by(two, owners, has)
+    assert read_lock(two.state_folder) is None
+    assert begun_by(one, owners, written)[1].replaced == frozenset()
+    with pytest.raises(SinkError, match="at the same time"):
+        Claim("two", 10).check(owners, "the table")
+
+    group = FakeGroup()
+    reset.carry_out(two, reset.plan(two, why_stateful(two), None, "earliest", group, NOW_MS), group)
+    if text == SOURCE + TOPIC:
+        # The reset has made the group's offsets its own.
+        owners = {read_lock(two.state_folder).state}
+    second, claim = begun_by(two, owners, written)
+    assert claim.replaced == owners - {claim.state}
+    settle(two, second)
+    assert not read_lock(two.state_folder).takes_over
+    with pytest.raises(RefusedError, match="belongs to another copy"):
+        begun_by(one, {claim.state})
+    # It is no longer that of a reset, and does not take the sink back.
+    with pytest.raises(RefusedError, match="belongs to another copy"):
+        begun_by(two, {"third"})
+
+
+def test_after_a_reset(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup({A: 30, B: 7})
+    planned = reset.plan(one, None, lock, "earliest", group, NOW_MS)
+    write_lock(one.state_folder, planned.lock)
+    found = begin(one, None, group, NOW_MS)
+    # What the reset had left to do is done first.
+    assert group.offsets == {A: 5, B: 0} and not found.lock.is_pending
+    assert found.starts == {"orders": {A: 5, B: 0}} and not has_checkpoint(found)
+    assert not checkpoint_folder(one.state_folder, lock).exists()
+    # The group went on, and then the checkpoint was lost.
+    group.offsets[A] = 6
+    assert "there is no checkpoint" in refusal(one, group)
+
+
+def test_after_a_reset_and_another_change(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    reset.carry_out(one, reset.plan(one, None, lock, "earliest", group, NOW_MS), group)
+    group.offsets = {}
+    text = SOURCE.replace('topics = "orders"', 'topics = "orders,others"') + COUNTS + CONSOLE
+    other = pipeline(text, folder=tmp_path)
+    found = begin(other, why_stateful(other), group, NOW_MS)
+    assert found.starts == {} and found.lock.is_stateful and found.lock.generation > lock.generation
+
+
+def test_a_topic_that_has_only_the_name_of_the_one_that_was_read(tmp_path):
+    """It may have more records than that had."""
+    one, _ = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    assert begin(one, None, group, NOW_MS).lock.topics == {"orders": "first"}
+    group.id = "second"
+    said = refusal(one, group)
+    assert said.startswith("source orders: topic orders is not the one that the pipeline has read: it was made anew, ")
+    assert "another cluster" in said and said.endswith("reset --to committed or reset --to earliest")
+    going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
+    assert begin(going_on, None, group, NOW_MS).lock.topics == {"orders": "second"}
+    # What was never read may be another one.
+    fresh = pipeline(SOURCE + CONSOLE, folder=tmp_path / "fresh")
+    begin(fresh, None, FakeGroup(), NOW_MS)
+    assert not has_checkpoint(begin(fresh, None, group, NOW_MS))
+
+
+def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    reset.carry_out(one, reset.plan(one, None, lock, "committed", group, NOW_MS), group)
+    group.id = "second"
+    assert "topic orders is not the one" in refusal(one, group)
+
+
+class LostRecords(FakeGroup):
+    def earliest(self, partitions):
+        return {A: 40, B: 0}
+
+
+class MadeAnew(FakeGroup):
+    def latest(self, partitions):
+        return {A: 3, B: 9}
+
+
+def test_records_that_are_gone(tmp_path):
+    one, _ = begun(tmp_path, SOURCE + CONSOLE)
+    assert refusal(one, LostRecords()) == (
+        "records 30 to 39 of orders-0 were deleted before they were read; "
+        "fail.on.data.loss = false goes on without them"
+    )
+    said = refusal(one, MadeAnew())
+    assert said.startswith("orders-0 ends at 3, and the pipeline has read up to 30: the topic was made anew; reset")
+    going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
+    assert has_checkpoint(begin(going_on, None, LostRecords(), NOW_MS))

@@ -1,0 +1,288 @@
+"""The plan of a pipeline, from decoded records to the rows of the sink: expectations of sources, transforms,
+expectations of transforms.
+
+The columns of a frame between two steps are those that SQL sees. Bad records leave it as dead letters, with the
+original record. If a transform made a row of many records, the dead letter has the row as JSON.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from odradek.spark_it.dead_letters import headers as connect_headers
+from odradek.spark_it.dead_letters.bad_records import raise_bad_record
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.python_functions import import_function
+from odradek.spark_it.definition.settings import TransformSettings
+from odradek.spark_it.definition.spec import Expectation, Pipeline
+from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
+from odradek.spark_it.spark.internals import is_one_of_several, union_unobserved, with_source_columns
+from odradek.spark_it.transforms.bypass import is_bypassed
+
+_RECORD = ("origin", "key", "value", "headers")
+_ENGINE = ("error", *_RECORD)
+_PREFIX = "__odradek_"
+READ = "__odradek_read"
+"""The name of a count: records of a source, good or bad."""
+
+Watch = Callable[[DataFrame, str, Sequence[Column]], DataFrame]
+"""Has columns (counts) of a frame computed by the way, under a name."""
+
+
+def unwatched(frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFrame:
+    """Count nothing."""
+    return frame
+
+
+@dataclass(frozen=True)
+class _SourceColumns:
+    """What is made of a source's columns, once for all batches: each takes several calls of Java. `error` and `passes`
+    are None where there is nothing to find or to stop at."""
+
+    engine: list[Column]
+    counts: list[Column]
+    error: Column | None
+    passes: Column | None
+    is_good: Column
+    drops: list[Column]
+
+    def checked(self, flat: DataFrame) -> DataFrame:
+        """Return the frame with errors for rows that violate an expectation. It fails at a bad record where none may be
+        bad.
+        """
+        if self.error is not None:
+            flat = flat.withColumn(f"{_PREFIX}error", self.error)
+        return flat if self.passes is None else flat.filter(self.passes)
+
+
+@dataclass
+class Parts:
+    """The results of a plan. `dead` are frames with `key`, `value` and `headers`. `steps` are frames by name."""
+
+    rows: DataFrame
+    dead: list[DataFrame]
+    steps: dict[str, DataFrame] = field(default_factory=dict)
+
+
+class Plan:
+    """The plan of one pipeline; `parts` may be called for each batch, or once for a stream."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._has_dead_letters = pipeline.errors.deadletterqueue_topic_name is not None
+        self._tolerates = pipeline.errors.tolerance == "all"
+        self._columns: dict[str, _SourceColumns] = {}
+        self._are_parts: dict[str, bool] = {}
+        self._functions = {
+            step.name: import_function(step.python) for step in pipeline.transforms if step.python is not None
+        }
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """True if a record or row may become a dead letter."""
+        by_expectation = any(one.settings.action == "dead-letter" for one in self._pipeline.expectations)
+        return self._has_dead_letters and (self._tolerates or by_expectation)
+
+    def parts(self, spark: SparkSession, decoded: Mapping[str, DataFrame], watch: Watch = unwatched) -> Parts:
+        """Return the results for the decoded frames of all sources. Names of tables are `spark`'s temporary views."""
+        frames: dict[str, DataFrame] = {}
+        dead: list[DataFrame] = []
+        for name, frame in decoded.items():
+            rows, bad = self._source(name, frame, watch)
+            frames[name.casefold()] = rows
+            dead += bad
+            rows.createOrReplaceTempView(name)
+        for step in self._pipeline.transforms:
+            made = self._transform(spark, step, frames)
+            rows, bad = self._expected(step.name, made, watch)
+            frames[step.name.casefold()] = rows
+            dead += bad
+            rows.createOrReplaceTempView(step.name)
+        written = self._pipeline.sink_input
+        assert written is not None  # static_checks requires it
+        return Parts(frames[written.casefold()], dead, frames)
+
+    def _source(self, name: str, decoded: DataFrame, watch: Watch) -> tuple[DataFrame, list[DataFrame]]:
+        """Rows and dead letters of a source. Counts are taken where rows pass: each record passes there once."""
+        source = self._pipeline.sources[name]
+        if name not in self._columns:
+            self._columns[name] = self._source_columns(self._of(name))
+        columns = self._columns[name]
+        flat = decoded.select("row.*", *columns.engine)
+        rows = columns.checked(watch(flat, name, columns.counts)).filter(columns.is_good)
+        dead = []
+        if self.has_dead_letters:
+            dead.append(self._dead(columns.checked(flat).filter(_error().isNotNull())))
+        for holds in columns.drops:
+            rows = rows.filter(holds)
+        rows = rows.drop(*(_PREFIX + one for one in _ENGINE))
+        if source.watermark_column is not None and rows.isStreaming:
+            rows = rows.withWatermark(source.watermark_column, f"{source.watermark_ms} milliseconds")
+        return rows, dead
+
+    def _source_columns(self, expectations: Sequence[Expectation]) -> _SourceColumns:
+        stops = self._stops(expectations)
+        stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _error())
+        return _SourceColumns(
+            engine=[f.col(one).alias(_PREFIX + one) for one in _ENGINE],
+            counts=[_read(), *_counts(expectations, _error().isNull())],
+            error=_with_broken(expectations),
+            passes=None if stops is None else f.when(stops, stop).otherwise(True),
+            is_good=_error().isNull(),
+            drops=[_holds(one) for one in expectations if one.settings.action == "drop"],
+        )
+
+    def _stops(self, expectations: Sequence[Expectation]) -> Column | None:
+        """Which bad records stop the pipeline: those that cannot be decoded, without tolerance, and what must hold."""
+        fails = [one.name for one in expectations if one.settings.action == "fail"]
+        by_expectation = _error()["stage"] == Stage.TRANSFORMATION.value
+        if self._tolerates and not fails:
+            return None
+        must_hold = by_expectation & _error()["class_name"].isin(fails)
+        return _error().isNotNull() & (must_hold if self._tolerates else must_hold | ~by_expectation)
+
+    def _transform(self, spark: SparkSession, step: TransformSettings, frames: Mapping[str, DataFrame]) -> DataFrame:
+        if step.sql is not None:
+            return spark.sql(step.sql)
+        inputs = [frames[name.casefold()] for name in self._pipeline.inputs(step)]
+        made = self._functions[step.name](*inputs)
+        if not isinstance(made, DataFrame):
+            raise TypeError(f"{step.python} returned {type(made).__name__}, not a data frame")
+        return made
+
+    def _expected(self, name: str, frame: DataFrame, watch: Watch) -> tuple[DataFrame, list[DataFrame]]:
+        expectations = self._of(name)
+        if not expectations:
+            return frame, []
+        plain, columns = frame, frame.columns
+        frame = watch(frame, name, _counts(expectations, f.lit(True)))
+        dead: list[DataFrame] = []
+        for one in expectations:
+            match one.settings.action:
+                case "fail":
+                    stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _broken(one))
+                    known = _with_record(frame).filter(f.when(_holds(one), True).otherwise(stop))
+                    frame = known.select(*(column(name) for name in columns))
+                case "dead-letter":
+                    bad = plain.filter(~_holds(one))
+                    broken = _with_record(bad).withColumn(f"{_PREFIX}error", _broken(one))
+                    dead.append(self._dead(broken, is_part=self._is_part_of_record(name, bad)))
+                    plain, frame = plain.filter(_holds(one)), frame.filter(_holds(one))
+                case "drop":
+                    plain, frame = plain.filter(_holds(one)), frame.filter(_holds(one))
+        return frame, dead
+
+    def _is_part_of_record(self, name: str, frame: DataFrame) -> bool:
+        """Whether a record from which a row of a transform was made may have made others that are written."""
+        if name not in self._are_parts:
+            engine = [_PREFIX + one for one in _RECORD]
+            self._are_parts[name] = is_bypassed(self._pipeline, name) or is_one_of_several(frame, engine)
+        return self._are_parts[name]
+
+    def _of(self, table: str) -> list[Expectation]:
+        return [one for one in self._pipeline.expectations if one.table.casefold() == table.casefold()]
+
+    def _dead(self, bad: DataFrame, *, is_part: bool = False) -> DataFrame:
+        """Dead letters of bad records, with the engine's columns. `is_part` of rows that are made of a record together
+        with others, which may be good."""
+        origin, error, headers = (f.col(_PREFIX + one) for one in ("origin", "error", "headers"))
+        return bad.select(
+            f.col(f"{_PREFIX}key").alias("key"),
+            f.col(f"{_PREFIX}value").alias("value"),
+            self.dead_headers(headers, origin, error, is_part=is_part).alias("headers"),
+        )
+
+    def dead_headers(self, headers: Column, origin: Column, error: Column, *, is_part: bool) -> Column:
+        """Return the headers of a dead letter as a column, as `dead_letters.headers.error_headers` returns them."""
+        empty = f.array().cast(HEADERS_TYPE)
+        kept = f.filter(f.coalesce(headers, empty), lambda one: ~one["key"].startswith(connect_headers.PREFIX))
+        if not self._pipeline.errors.deadletterqueue_context_headers_enable:
+            return kept
+        about = [
+            (connect_headers.CONNECTOR_NAME, f.lit(self._pipeline.name)),
+            (connect_headers.TASK_ID, f.spark_partition_id().cast("string")),
+            (connect_headers.STAGE, error["stage"]),
+            (connect_headers.CLASS_NAME, error["class_name"]),
+            (connect_headers.EXCEPTION_CLASS_NAME, error["exception_class_name"]),
+            (connect_headers.EXCEPTION_MESSAGE, error["message"]),
+            (connect_headers.EXCEPTION_STACKTRACE, f.lit(None).cast("string")),
+        ]
+        if is_part:
+            about.append((connect_headers.PART_WRITTEN, f.lit("true")))
+        where = [
+            (connect_headers.TOPIC, origin["topic"]),
+            (connect_headers.PARTITION, origin["partition"].cast("string")),
+            (connect_headers.OFFSET, origin["offset"].cast("string")),
+        ]
+        said = f.when(origin.isNull(), empty).otherwise(_headers(where))
+        return f.concat(kept, said, _headers(about))
+
+
+def union_dead_letters(parts: Parts) -> DataFrame | None:
+    """Return all dead letters of a batch or a stream. In a batch the partitions of a frame follow those of another."""
+    if not parts.dead:
+        return None
+    if len(parts.dead) == 1:
+        return parts.dead[0]
+    if parts.rows.isStreaming:
+        return reduce(DataFrame.unionAll, parts.dead)
+    return union_unobserved(parts.dead)
+
+
+def _headers(texts: Sequence[tuple[str, Column]]) -> Column:
+    pairs = (f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts)
+    return f.array(*pairs).cast(HEADERS_TYPE)
+
+
+def _with_record(frame: DataFrame) -> DataFrame:
+    """The rows of a transform with the record that each was made of, where there is one; else with the row as JSON."""
+    found = with_source_columns(frame, [_PREFIX + one for one in _RECORD])
+    if found is not None:
+        return found
+    nothing = {"origin": ORIGIN_TYPE, "key": "binary", "headers": HEADERS_TYPE}
+    record = {_PREFIX + name: f.lit(None).cast(data_type) for name, data_type in nothing.items()}
+    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), WRITTEN)
+    return frame.withColumns(record | {f"{_PREFIX}value": row.cast("binary")})
+
+
+def _error() -> Column:
+    return f.col(f"{_PREFIX}error")
+
+
+def _read() -> Column:
+    return f.count(f.lit(1)).alias(READ)
+
+
+def _with_broken(expectations: Sequence[Expectation]) -> Column | None:
+    """A row's error, or that it is not as expected where that is no small matter; None where nothing may be one."""
+    matter = [one for one in expectations if one.settings.action in ("dead-letter", "fail")]
+    if not matter:
+        return None
+    found = f.lit(None).cast(ERROR_TYPE)
+    for one in reversed(matter):
+        found = f.when(~_holds(one), _broken(one)).otherwise(found)
+    return f.when(_error().isNull(), found).otherwise(_error())
+
+
+def _holds(expectation: Expectation) -> Column:
+    """Whether a row is as expected; what is unknown is not."""
+    return f.coalesce(f.expr(expectation.settings.sql), f.lit(False))
+
+
+def _broken(expectation: Expectation) -> Column:
+    """The error of a row that is not as expected."""
+    return f.struct(
+        f.lit(Stage.TRANSFORMATION.value).alias("stage"),
+        f.lit(expectation.name).alias("class_name"),
+        f.lit(DATA_EXCEPTION).alias("exception_class_name"),
+        f.lit(f"{expectation.table} is expected to have {' '.join(expectation.settings.sql.split())}").alias("message"),
+    ).cast(ERROR_TYPE)
+
+
+def _counts(expectations: Sequence[Expectation], of_rows: Column) -> list[Column]:
+    """How many rows each expectation does not hold for."""
+    return [f.count_if(of_rows & f.when(of_rows, ~_holds(one))).alias(one.name) for one in expectations]

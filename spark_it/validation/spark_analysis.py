@@ -1,0 +1,224 @@
+"""Spark's analysis of a pipeline: the whole plan on empty frames. No data is read.
+
+It finds what the tokens of a statement do not show: missing columns, types that do not match, schemas that cannot be
+read, operations that streams do not support, and plans that bring rows together.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+from odradek.properties import nearest
+from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.definition.problems import Problem
+from odradek.spark_it.definition.python_functions import import_function
+from odradek.spark_it.definition.settings import TransformSettings
+from odradek.spark_it.definition.sink_keys import JdbcSink, TopicSink
+from odradek.spark_it.definition.source_keys import JdbcSource
+from odradek.spark_it.definition.spec import Expectation, Pipeline
+from odradek.spark_it.definition.toml_lines import Path
+from odradek.spark_it.formats.format import FormatError
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.interfaces.source import SourceError, Stream
+from odradek.spark_it.sinks.topic_records import RecordMaker
+from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.spark.errors import line_in_sql, readable
+from odradek.spark_it.spark.internals import check_streaming, empty_stream, physical_nodes
+from odradek.spark_it.transforms.output_mode import output_mode
+
+_BRINGS_TOGETHER = re.compile(
+    r"\w*Exchange|Union|Coalesce\w*|CartesianProduct|Subquery\w*|ReusedSubquery|CollectLimit\w*"
+)
+
+
+class Analysis:
+    """Analyses pipelines with one session. `schema` is the schema of the sink's input after an analysis without
+    problems.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        # Names of tables are of a session, and this one is nobody else's.
+        self._spark = spark.newSession()
+        self.schema = StructType()
+
+    def __call__(self, pipeline: Pipeline) -> tuple[str | None, list[Problem]]:
+        """Why the pipeline is stateful, if it is, and what is wrong with it.
+
+        Raises SourceError when a database cannot be asked for columns.
+        """
+        problems: list[Problem] = []
+        schemas = {}
+        for name in pipeline.sources:
+            schema = self._schema_of(pipeline, name, problems)
+            if schema is not None:
+                schemas[name] = schema
+        stateful = why_stateful(pipeline)
+        if not problems:
+            stateful = self._look(pipeline, schemas, stateful, problems)
+        return stateful, problems
+
+    def _schema_of(self, pipeline: Pipeline, name: str, problems: list[Problem]) -> StructType | None:
+        """What SQL sees of a source; None after a problem."""
+        source = pipeline.sources[name]
+        path: Path = ("source", name)
+        try:
+            stream: Stream = stream_of(name, pipeline)
+            schema = stream.schema(self._spark)
+        except (FormatError, ImportError, AttributeError, SourceError) as error:
+            if isinstance(source, JdbcSource):
+                raise  # a database that does not exist is no mistake of the file
+            message = str(error).removeprefix(f"source {name}: ")
+            keys = ("key.schema", "value.schema", "schema")
+            key = next((key for key in keys if message.startswith(key)), "connector")
+            problems.append(Problem(pipeline.lines.of((*path, *key.split("."))), f"source.{name}: {message}"))
+            return None
+        column = source.watermark_column
+        if column is not None:
+            fields = {field.name.casefold(): field for field in schema.fields}
+            found = fields.get(column.casefold())
+            if found is None or not isinstance(found.dataType, TimestampType | TimestampNTZType):
+                near = nearest(column.casefold(), fields)
+                hint = f", did you mean {fields[near].name}?" if found is None and near else ""
+                what = "no column is called" if found is None else "TIMESTAMP is wanted for"
+                message = f"source.{name}: watermark: {what} {column}{hint}"
+                problems.append(Problem(pipeline.lines.of((*path, "watermark")), message))
+        return schema
+
+    def _look(
+        self, pipeline: Pipeline, schemas: dict[str, StructType], stateful: str | None, problems: list[Problem]
+    ) -> str | None:
+        is_streaming = stateful is not None or len(schemas) > 1
+        frames: dict[str, DataFrame] = {}
+        for name, schema in schemas.items():
+            frame = self._empty(schema, is_streaming=is_streaming)
+            source = pipeline.sources[name]
+            if is_streaming and source.watermark_column is not None:
+                frame = frame.withWatermark(source.watermark_column, f"{source.watermark_ms} milliseconds")
+            self._add(pipeline, frames, name, frame, problems)
+        for index, step in enumerate(pipeline.transforms):
+            made = self._made(pipeline, index, step, frames, problems)
+            if made is None:
+                return stateful  # what reads it cannot be looked at
+            self._add(pipeline, frames, step.name, made, problems)
+            if stateful is None:
+                together = brings_together(made)
+                stateful = None if together is None else f"{together} in {step.name}"
+        if stateful is not None and not is_streaming and not problems:
+            # It will be run as a stream, which does not have all that a batch has.
+            return self._look(pipeline, schemas, stateful, problems)
+        if not problems and is_streaming:
+            problems += self._unsupported(pipeline, frames)
+        if not problems and pipeline.sink_input is not None:
+            self.schema = frames[pipeline.sink_input.casefold()].schema
+            problems += self._unwritable(pipeline)
+        return stateful
+
+    def _empty(self, schema: StructType, *, is_streaming: bool) -> DataFrame:
+        """A frame without rows, of which Spark does not know that it has none."""
+        frame = self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), schema)
+        if not is_streaming:
+            return frame
+        return empty_stream(frame)
+
+    def _add(
+        self, pipeline: Pipeline, frames: dict[str, DataFrame], name: str, frame: DataFrame, problems: list[Problem]
+    ) -> None:
+        frames[name.casefold()] = frame
+        frame.createOrReplaceTempView(name)
+        for one in pipeline.expectations:
+            if one.table.casefold() == name.casefold():
+                problems += _expectation(pipeline, one, frame)
+
+    def _made(
+        self,
+        pipeline: Pipeline,
+        index: int,
+        step: TransformSettings,
+        frames: dict[str, DataFrame],
+        problems: list[Problem],
+    ) -> DataFrame | None:
+        path: Path = ("transform", index)
+        if step.sql is not None:
+            try:
+                made = self._spark.sql(step.sql)
+            except PySparkException as error:
+                problems.append(_in_sql(pipeline, (*path, "sql"), f"transform {step.name}", error))
+                return None
+        else:
+            assert step.python is not None
+            line = pipeline.lines.of((*path, "python"))
+            try:
+                called = import_function(step.python)
+                found = called(*(frames[name.casefold()] for name in pipeline.inputs(step)))
+            except PySparkException as error:
+                problems.append(Problem(line, f"transform {step.name}: {readable(error)}"))
+                return None
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                problems.append(Problem(line, f"transform {step.name}: {step.python}: {what}"))
+                return None
+            if not isinstance(found, DataFrame):
+                what = type(found).__name__
+                problems.append(Problem(line, f"transform {step.name}: {step.python} returns {what}, not a data frame"))
+                return None
+            made = found
+        counted = Counter(name.casefold() for name in made.columns)
+        twice = sorted(name for name, count in counted.items() if count > 1)
+        if twice:
+            message = f"transform {step.name}: more than one column is called {', '.join(twice)}; name them with AS"
+            problems.append(Problem(pipeline.lines.of(path), message))
+            return None
+        return made
+
+    def _unsupported(self, pipeline: Pipeline, frames: dict[str, DataFrame]) -> Iterator[Problem]:
+        """What a stream cannot do, as Spark would say when it starts."""
+        assert pipeline.sink_input is not None
+        frame = frames[pipeline.sink_input.casefold()]
+        try:
+            check_streaming(frame, output_mode(pipeline, frame))
+        except PySparkException as error:
+            step = list(pipeline.steps_to(pipeline.sink_input))[-1:]
+            path: Path = ("transform", pipeline.transforms.index(step[0])) if step else ("sink",)
+            where = f"transform {step[0].name}" if step else "sink"
+            yield Problem(pipeline.lines.of(path), f"{where}: {readable(error)}")
+
+    def _unwritable(self, pipeline: Pipeline) -> Iterator[Problem]:
+        """What the sink's keys ask of the columns, as far as nothing but the file says it."""
+        sink = pipeline.sink
+        if isinstance(sink, TopicSink) and sink.schema_registry_url is None:
+            # A registry would get the schema.
+            try:
+                RecordMaker(pipeline, sink, self.schema).check(self._spark, self.schema)
+            except SinkError as error:
+                yield Problem(pipeline.lines.of(("sink",)), str(error))
+        if isinstance(sink, JdbcSink):
+            known = {name.casefold(): name for name in self.schema.names}
+            named = [(("sink", "pk", "fields"), key) for key in sink.pk_fields]
+            for path, key in [*named, *((("sink", "cast"), key) for key in sink.cast)]:
+                if key.casefold() not in known:
+                    near = nearest(key.casefold(), known)
+                    hint = f", did you mean {known[near]}?" if near else f"; there are {', '.join(self.schema.names)}"
+                    yield Problem(pipeline.lines.of(path), f"sink: there is no column {key}{hint}")
+
+
+def brings_together(frame: DataFrame) -> str | None:
+    """Return the plan node that brings rows of several partitions together; None if there is none."""
+    return next((node for node in physical_nodes(frame) if _BRINGS_TOGETHER.fullmatch(node)), None)
+
+
+def _expectation(pipeline: Pipeline, one: Expectation, frame: DataFrame) -> Iterator[Problem]:
+    path: Path = ("expect", one.table, one.name, "sql")
+    try:
+        frame.filter(f.expr(one.settings.sql))
+    except PySparkException as error:
+        yield _in_sql(pipeline, path, f"expect {one.name} of {one.table}", error)
+
+
+def _in_sql(pipeline: Pipeline, path: Path, where: str, error: PySparkException) -> Problem:
+    line = pipeline.lines.within(path, line_in_sql(error))
+    return Problem(line, f"{where}: {readable(error)}")

@@ -1,0 +1,113 @@
+"""The `validate` and `test` commands with Spark, in a small session with the connectors of databases only."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from odradek.spark_it.cases import runner
+from odradek.spark_it.databases.dialects import dialect_of
+from odradek.spark_it.databases.jdbc import Database, DatabaseError, NoDriverError
+from odradek.spark_it.definition.guarantees import Guarantee, why_stateful
+from odradek.spark_it.definition.passwords import without_passwords
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.definition.source_keys import JdbcSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.interfaces.source import SourceError
+from odradek.spark_it.sinks.jdbc_target import Preparation
+from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.spark import session
+from odradek.spark_it.spark.packages import PackagesError
+from odradek.spark_it.spark.session import SessionError
+from odradek.spark_it.validation import report
+from odradek.spark_it.validation.spark_analysis import Analysis
+
+FAILURES = (SessionError, PackagesError, SourceError, SinkError)
+
+
+@contextlib.contextmanager
+def _session(pipeline: Pipeline, master: str, *, asks_sink: bool = False) -> Iterator[SparkSession]:
+    """The columns of a database's table are nowhere but there, so such a source is asked for them."""
+    asks = any(isinstance(source, JdbcSource) for source in pipeline.sources.values())
+    asks = asks or (asks_sink and isinstance(pipeline.sink, JdbcSink))
+    spark = session.build(pipeline, master, needs_connectors=asks)
+    try:
+        yield spark
+    finally:
+        session.end(spark)
+
+
+def validate(pipeline: Pipeline, say: Callable[[str], None]) -> Guarantee:
+    """Return the guarantee of a pipeline, with Spark's analysis; `say` gets the reason if Spark could not analyse it.
+
+    Raises PipelineError.
+    """
+    try:
+        with _session(pipeline, "local[1]") as spark:
+            return report.validate(pipeline, Analysis(spark))
+    except FAILURES as error:
+        say(f"Spark did not analyse it: {error}")
+        return report.validate(pipeline)
+
+
+def connect(pipeline: Pipeline, say: Callable[[str], None]) -> tuple[Guarantee, list[str]]:
+    """As `validate`, with lines about the database tables that the pipeline reads and writes.
+
+    Raises PipelineError, and FAILURES for a database or table that does not exist or does not match.
+    """
+    if not any(isinstance(part, JdbcSource | JdbcSink) for part in (pipeline.sink, *pipeline.sources.values())):
+        return validate(pipeline, say), []
+    with _session(pipeline, "local[1]", asks_sink=True) as spark:
+        analysis = Analysis(spark)
+        guaranteed = report.validate(pipeline, analysis)
+        return guaranteed, [*_tables(pipeline, spark, analysis.schema)]
+
+
+def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterator[str]:
+    for name, source in pipeline.sources.items():
+        if isinstance(source, JdbcSource):
+            columns = len(stream_of(name, pipeline).schema(spark))
+            what = f"table {source.table_whitelist}" if source.table_whitelist else "query"
+            yield f"  source {name}: {what} exists, {_columns(columns)}"
+    sink = pipeline.sink
+    if isinstance(sink, JdbcSink):
+        there = _check(pipeline.name, sink, spark, rows)
+        what = "does not exist yet; the pipeline creates it" if there is None else f"exists, {_columns(there)}"
+        yield f"  sink: table {sink.table_name_format} {what}"
+
+
+def _check(name: str, sink: JdbcSink, spark: SparkSession, rows: StructType) -> int | None:
+    """The number of columns of the sink's table, if it is there. Raises SinkError if it does not take the rows."""
+    dialect = dialect_of(sink.connection_url)
+    try:
+        database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
+        with database.connect() as connection:
+            return Preparation(sink, database, dialect, connection, name).check(rows)
+    except (NoDriverError, SinkError) as error:
+        raise SinkError(f"sink: {error}") from None
+    except DatabaseError as error:
+        raise SinkError(f"sink: database {without_passwords(sink.connection_url)}: {error}") from None
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
+
+
+def test(pipeline: Pipeline, say: Callable[[str], None]) -> bool:
+    """Run the cases of the file, and return whether all passed. Raises PipelineError, and FAILURES.
+
+    The columns of a database that cannot be reached are those of the given rows.
+    """
+    with _session(pipeline, "local[2]") as spark:
+        try:
+            stateful, problems = Analysis(spark)(pipeline)
+        except SourceError as error:
+            say(f"Spark did not analyse it: {error}")
+            stateful, problems = why_stateful(pipeline), []
+        report.validate(pipeline, lambda _: (stateful, problems))
+        results = list(runner.run(pipeline, spark, stateful))
+    for line in runner.lines(results):
+        say(line)
+    return not any(result.problems for result in results)
