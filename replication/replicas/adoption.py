@@ -12,7 +12,7 @@ continues it.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from odradek.log.config import LogConfig
@@ -58,7 +58,7 @@ class Adoption:
             return
         for topic in self._kraft_topics():
             if topic.name not in image.topics:
-                image.put_topic(self._planned(topic.name, topic.topic_id, topic.partition_count, {}))
+                image.put_topic(self._planned(topic.name, topic.topic_id, topic.partition_count))
                 image.put_topic_config(topic.name, self.kraft.topic_configs.get(topic.name, {}))
         for broker_id, configs in self._kraft_broker_configs().items():
             image.put_broker_config(broker_id, configs)
@@ -126,10 +126,19 @@ class Adoption:
         by_topic: dict[str, list[FoundLog]] = {}
         for log in sorted(found, key=lambda log: (log.topic, log.partition)):
             by_topic.setdefault(log.topic, []).append(log)
+        # A partition refuses the markers of an older coordinator than its last one, which may have led in an epoch of
+        # which its own log has no record.
+        coordinator_epoch = max((log.coordinator_epoch for log in found), default=_NEVER_LED)
         if self.kraft is not None:
             self._report_missing(by_topic)
             return [
-                self._planned(topic.name, topic.topic_id, topic.partition_count, _epochs(by_topic.get(topic.name, ())))
+                self._planned(
+                    topic.name,
+                    topic.topic_id,
+                    topic.partition_count,
+                    by_topic.get(topic.name, ()),
+                    coordinator_epoch,
+                )
                 for topic in self._kraft_topics()
             ]
         names_by_id: dict[bytes, str] = {}
@@ -142,8 +151,7 @@ class Adoption:
                     f"directories of topics {other} and {name} have the same topic id, so one of them is a copy; "
                     "move the copy out of log.dirs"
                 )
-            epochs = _coordinator_epochs(logs, found) if name == TRANSACTION_STATE_TOPIC else _epochs(logs)
-            topics.append(self._planned(name, topic_id, logs[-1].partition + 1, epochs))
+            topics.append(self._planned(name, topic_id, logs[-1].partition + 1, logs, coordinator_epoch))
         return topics
 
     def _report_missing(self, found: Mapping[str, Sequence[FoundLog]]) -> None:
@@ -158,16 +166,29 @@ class Adoption:
         if missing:
             logger.warning("partitions without a directory begin empty count=%d: %s", len(missing), shown(missing))
 
-    def _planned(self, name: str, topic_id: bytes, partition_count: int, epochs: Mapping[int, int]) -> TopicMetadata:
-        """A topic whose partitions this broker leads, each in an epoch that is larger than any before."""
+    def _planned(
+        self,
+        name: str,
+        topic_id: bytes,
+        partition_count: int,
+        logs: Sequence[FoundLog] = (),
+        coordinator_epoch: int = _NEVER_LED,
+    ) -> TopicMetadata:
+        """Return a topic whose partitions this broker leads, each in an epoch that is larger than any before.
+
+        `coordinator_epoch` is the largest of the markers found: the leader epoch of `__transaction_state` is the
+        coordinator's.
+        """
         controller = self._controller
+        epochs = {log.partition: log.latest_epoch for log in logs}
+        least_epoch = coordinator_epoch if name == TRANSACTION_STATE_TOPIC else _NEVER_LED
         me = (controller.broker_id,)
         known = None if self.kraft is None else self.kraft.topics.get(name)
         partitions = []
         for index in range(partition_count):
             stored = None if known is None else known.partitions.get(index)
             stored_epoch = _NEVER_LED if stored is None else stored.leader_epoch
-            epoch = max(epochs.get(index, _NEVER_LED), stored_epoch) + 1
+            epoch = max(epochs.get(index, _NEVER_LED), stored_epoch, least_epoch) + 1
             partitions.append(PartitionMetadata(me[0], epoch, me, me, controller.epoch))
         return TopicMetadata(name, topic_id, tuple(partitions))
 
@@ -202,18 +223,3 @@ class Adoption:
         synonyms = (synonym.name for synonym in LogConfig.declared()[name].synonyms)
         values = (self._broker_values[synonym] for synonym in synonyms if synonym in self._broker_values)
         return configs.get(name, next(values, None))
-
-
-def _epochs(logs: Iterable[FoundLog]) -> dict[int, int]:
-    return {log.partition: log.latest_epoch for log in logs}
-
-
-def _coordinator_epochs(logs: Sequence[FoundLog], all_logs: Iterable[FoundLog]) -> dict[int, int]:
-    """Return the epochs of `__transaction_state`, none below that of a marker in any log.
-
-    Its leader epoch is the coordinator's. A partition refuses the markers of an older coordinator than its last one,
-    which may have led in an epoch of which its own log has no record.
-    """
-    last = max((log.coordinator_epoch for log in all_logs), default=_NEVER_LED)
-    epochs = _epochs(logs)
-    return {partition: max(epochs.get(partition, last), last) for partition in range(logs[-1].partition + 1)}

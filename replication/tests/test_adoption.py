@@ -69,9 +69,10 @@ def test_topics_are_those_of_the_directories_and_keep_everything(caplog):
     assert "count=2: t, u; set retention.ms" in line
 
 
-def test_the_coordinators_epochs_are_above_those_of_all_markers():
+@pytest.mark.parametrize("kraft_records", [None, [*topic("__transaction_state", A, partitions=2), *topic("t", B)]])
+def test_the_coordinators_epochs_are_above_those_of_all_markers(kraft_records):
     """A coordinator led in epoch 7 and wrote markers, but no record of its own."""
-    start = Start()
+    start = Start(kraft_records)
     names = "__transaction_state", "t"
     logs = [FoundLog(names[0], 1, A, latest_epoch=5), FoundLog(names[1], 0, B, latest_epoch=2, coordinator_epoch=7)]
     run_now(start.adoption.adopt(logs, lambda: NEW, lambda name: {}))
