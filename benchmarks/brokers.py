@@ -60,7 +60,7 @@ class RunningBroker(Protocol):
 
 
 class Broker(RunningBroker, Protocol):
-    """What both wrappers offer."""
+    """The interface of both wrappers."""
 
     def start(self) -> Self: ...
 

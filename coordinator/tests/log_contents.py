@@ -23,7 +23,7 @@ class GroupLogContents:
 
 
 def read_group_log(driver: Driver) -> GroupLogContents:
-    """What the whole log of a group shard holds."""
+    """The contents of the whole log of a group shard."""
     contents = GroupLogContents()
     for offset, entry in enumerate(driver.log):
         if isinstance(entry, Marker):

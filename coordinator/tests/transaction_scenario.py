@@ -77,7 +77,7 @@ class TransactionPlayer(Player):
         self.driver.load()
 
     def do_crash(self) -> None:
-        """What is not replicated is lost, and so is what should follow from it."""
+        """Lose the unreplicated records, and the responses that depend on them."""
         self.driver.truncate(self.driver.high_watermark)
         self.driver.held.clear()
         self.driver.markers.clear()

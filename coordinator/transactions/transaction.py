@@ -199,7 +199,7 @@ class Transaction:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a record is unreplicated, or a decided transaction is not complete; a new decision has to wait."""
+        """A record is unreplicated, or a decided transaction is not complete; a new decision has to wait."""
         return self.unreplicated is not None or self.end is not None
 
     def check(self, change: Change) -> None:

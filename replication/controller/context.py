@@ -73,7 +73,7 @@ class ControllerContext:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller."""
+        """True while this broker is the controller."""
         return self.role is ControllerRole.ACTIVE
 
     def begin_epoch(self, epoch: int, epoch_version: int) -> None:

@@ -78,7 +78,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller."""
+        """True while this broker is the controller."""
         return self.context.is_active
 
     @property
@@ -207,7 +207,7 @@ class Controller:
         self.context.stop()
 
     async def close(self) -> None:
-        """Resign and remove the registration, so that nobody waits for the session to expire."""
+        """Resign and remove the registration, so that the cluster need not wait until the session expires."""
         self.stop()
         mine: list[Operation] = []
         try:

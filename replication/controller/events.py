@@ -64,7 +64,7 @@ class ImmediateExecutor:
 
 
 class _Event(Generic[T]):
-    """An event and its outcome. `waiter` resumes whoever awaits the outcome; None while nobody does."""
+    """An event and its outcome. `waiter` resumes the submitter; None while no submitter waits."""
 
     __slots__ = ("_error", "_result", "description", "is_over", "kind", "waiter", "work")
 
@@ -118,7 +118,7 @@ class EventLoop:
         return event.outcome()
 
     def post(self, kind: EventKind, description: str, work: Work[None]) -> None:
-        """Process an event for whose result nobody waits; an error is logged."""
+        """Process an event without a submitter that waits; an error is logged."""
 
         async def logged() -> None:
             try:

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionState(Enum):
-    """Whether a partition has a leader. A new one has never had any."""
+    """State of a partition: it has a leader, it has none, or it is new and never had one."""
 
     NEW = "new"
     ONLINE = "online"

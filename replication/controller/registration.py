@@ -36,7 +36,7 @@ async def prepare_store(store: MetadataStore, cluster_id: str, *, begins_adoptio
 
 
 async def _lay_out(store: MetadataStore, cluster_id: str, marks: Sequence[str]) -> None:
-    """Create what is missing of the layout, the cluster's id last, in one transaction if nobody interferes."""
+    """Create what is missing of the layout, the cluster's id last, in one transaction unless a broker interferes."""
     nodes: dict[str, bytes | None] = {}
     for path in znodes.PERSISTENT_PATHS:
         parts = path[1:].split("/")

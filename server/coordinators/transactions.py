@@ -124,7 +124,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         partition: TopicPartition,
         error: ErrorCode,
     ) -> None:
-        """A partition has its marker, or cannot have it now. One who leads no longer has nothing more to say."""
+        """Record that a partition has its marker, or cannot have it now; ignored after leadership was lost."""
         if not self._is_led(led):
             return
         written = led.shard.marker_written(

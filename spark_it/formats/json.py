@@ -74,7 +74,7 @@ class JsonFormat:
         if changes.unchanged.fields:
             unchanged = _only(_parsed(column, changes.unchanged))
             changed = f.transform(f.array(unchanged), lambda one: changes.names(record, one, text)).getItem(0)
-            message = message.when(changes.may_be(record, text), f.when(changed != "", inexact(changed)))
+            message = message.when(changes.needs_second_parse(record, text), f.when(changed != "", inexact(changed)))
         return f.struct(value.alias("value"), f.when(column.isNotNull(), message).alias("error"))
 
     def encode(self, column: Column, data_type: DataType) -> Column:

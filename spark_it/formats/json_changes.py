@@ -36,8 +36,8 @@ class Changes:
         found = _unchanged(schema)
         self.unchanged = found if isinstance(found, t.StructType) else t.StructType()
 
-    def may_be(self, record: Column, text: Column) -> Column:
-        """Return whether a second parse has to decide if values of the record were changed."""
+    def needs_second_parse(self, record: Column, text: Column) -> Column:
+        """Return whether values of the record may have been changed, which only a second parse can determine."""
         is_far = _any_far(record, self._schema)
         found = may_change(text, self._schema)
         return found if is_far is None else found | is_far

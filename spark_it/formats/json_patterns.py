@@ -88,7 +88,7 @@ def _named(of: t.StructType) -> Iterator[tuple[str, t.DataType]]:
 
 
 def _cuts(of: t.DataType) -> Iterator[str]:
-    """Return regular expressions for values of the type that are cut; each matches from the value's begin."""
+    """Return regular expressions for values of the type that are cut; each matches from the start of the value."""
     if isinstance(of, t.TimestampType | t.TimestampNTZType):
         yield rf'"[^".]*+{CUT}'
 

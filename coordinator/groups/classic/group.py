@@ -341,7 +341,7 @@ class Group:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the present generation is in the log; its leader cannot hand in another assignment then."""
+        """True if the present generation is in the log; its leader cannot send another assignment then."""
         return self.stored is not None and self.stored.generation == self.generation_id
 
     def replay(self, value: GroupMetadataValue) -> None:
