@@ -501,10 +501,9 @@ class History:
         """Add a line to the trace that is not used by the checker."""
         self._note(client, text)
 
-    def has_lost_power_since(self, moment: Moment) -> bool:
-        """Return whether unsynced data may have been lost since then."""
-        later = (crash for crash in self.crashes if crash.moment.order > moment.order)
-        return any(crash.kind is not CrashKind.PROCESS_KILL for crash in later)
+    def has_crashed_since(self, moment: Moment) -> bool:
+        """Return whether the broker ended without a clean stop since then."""
+        return any(crash.moment.order > moment.order for crash in self.crashes)
 
     def lossy_crashes(self, topic: str) -> LossyCrashes:
         """Return the crashes that may have lost acknowledged records of a topic."""

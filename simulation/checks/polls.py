@@ -150,11 +150,12 @@ class FinalOrder:
         return self._crashes.era(sender[0].attempts[-1]) <= era
 
     def _may_be_back(self, poll: Poll, record: ReadRecord) -> bool:
-        """Return whether compaction may have removed a record before the poll, and a power loss undone that since.
+        """Return whether compaction may have removed a record before the poll, and a crash undone that since.
 
-        The names of the new segments are durable only after the next sync of the directory.
+        A power loss restores replaced segments whose names were not synced. A kill restores replaced segments behind
+        the last batch of their replacement, which does not tell how far it reached (so it is in Apache Kafka).
         """
-        if not self._is_compacted or not self._evidence.history.has_lost_power_since(poll.invoked):
+        if not self._is_compacted or not self._evidence.history.has_crashed_since(poll.invoked):
             return False
         return self._evidence.superseding(poll.partition).get(record.key, -1) > record.offset
 

@@ -222,15 +222,18 @@ def test_a_poll_that_moves_past_records_at_its_end(story):
     [
         (CrashKind.POWER_LOSS, b"kx", set()),
         (CrashKind.POWER_LOSS, b"kz", {"SKIPPED"}),
-        (CrashKind.PROCESS_KILL, b"kx", {"SKIPPED"}),
+        (CrashKind.PROCESS_KILL, b"kx", set()),
+        (CrashKind.PROCESS_KILL, b"kz", {"SKIPPED"}),
+        (None, b"kx", {"SKIPPED"}),
     ],
 )
-def test_a_poll_of_a_compacted_segment_that_a_loss_of_power_replaces_by_the_old_one(kind, key, found):
+def test_a_poll_of_a_compacted_segment_that_a_crash_replaces_by_the_old_one(kind, key, found):
     story = Story(compacted=frozenset({"a"}), flush_before_acks=True)
     send = story.send("x y z", 0)
     send.records = (*send.records[:2], send.records[2]._replace(key=key))
     story.poll(0, "- y", hw=3)
-    story.crash(kind)
+    if kind is not None:
+        story.crash(kind)
     story.end("x y z")
     for isolation in (RU, RC):
         log = story.final.logs[A, isolation]
