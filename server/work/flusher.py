@@ -4,8 +4,8 @@ With `flush.before.acks` the high watermark follows the sync: `request` schedule
 is called. With `flush.messages` single responses wait: `flush` returns a Deferred.
 
 A sync runs on a thread. It begins at the end of the reactor iteration, so that all requests of that iteration share it;
-requests that arrive during a partition's sync share the next one (group commit). Several partitions are synced at the
-same time, each by one sync at a time. No sync is delayed to collect more requests.
+requests that arrive during a log's sync share the next one (`LogManager.flush`). Several partitions are synced at the
+same time. No sync is delayed to collect more requests.
 """
 
 import logging
@@ -34,7 +34,6 @@ class Flusher:
         self._logs = logs
         self._clock = clock
         self._is_scheduled = False
-        self._under_way: set[Partition] = set()
         self._next: dict[Partition, _Waiting] = {}
 
     def request(self, partition: "Partition") -> None:
@@ -42,7 +41,7 @@ class Flusher:
         if partition in self._next:
             return
         self._next[partition] = []
-        if not self._is_scheduled and partition not in self._under_way:
+        if not self._is_scheduled:
             self._is_scheduled = True
             self._clock.callLater(0, self._begin_all)
 
@@ -55,16 +54,15 @@ class Flusher:
 
     def _begin_all(self) -> None:
         self._is_scheduled = False
-        for partition in [one for one in self._next if one not in self._under_way]:
-            self._begin(partition)
+        requested, self._next = self._next, {}
+        for partition, waiting in requested.items():
+            self._begin(partition, waiting)
 
-    def _begin(self, partition: "Partition") -> None:
-        waiting = self._next.pop(partition)
+    def _begin(self, partition: "Partition", waiting: _Waiting) -> None:
         log = partition.log
         if log is None:
-            self._answer(waiting, False)
+            self._fire(waiting, False)
             return
-        self._under_way.add(partition)
         try:
             self._logs.flush(log, lambda error: self._ended(partition, waiting, error))
         except Exception as error:
@@ -73,20 +71,18 @@ class Flusher:
             self._ended(partition, waiting, error)
 
     def _ended(self, partition: "Partition", waiting: _Waiting, error: Exception | None) -> None:
-        """Begin the next sync if others came meanwhile, then answer those who waited for this one."""
         is_synced = error is None
         if isinstance(error, ShortageError):
             # The high watermark of `flush.before.acks` waits for it.
             self._clock.callLater(_SHORTAGE_RETRY_S, self.request, partition)
-        self._under_way.discard(partition)
-        if partition in self._next:
-            self._begin(partition)
-        try:
-            if is_synced:
+        if is_synced:
+            try:
                 partition.synced()
-        finally:
-            self._answer(waiting, is_synced)
+            except Exception:
+                # Others who wait for the same sync come after this.
+                logger.exception("a synced partition failed; please report it partition=%r", partition)
+        self._fire(waiting, is_synced)
 
-    def _answer(self, waiting: _Waiting, is_synced: bool) -> None:
+    def _fire(self, waiting: _Waiting, is_synced: bool) -> None:
         while waiting:
             waiting.pop(0).callback(is_synced)
