@@ -2,18 +2,20 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.coordinator.result import CoordinatorResult
 from odradek.coordinator.steps import Steps
 from odradek.log.validation.batch import Origin
 from odradek.protocol.errors import ErrorCode
+from odradek.server.work.clock import DelayedCall
 from odradek.server.work.waits import Wait
 
 if TYPE_CHECKING:
     from odradek.log.append import AppendInfo
     from odradek.replication.replicas.partition import Partition
+    from odradek.server.request import Reply
 
 
 class Shard(Protocol):
@@ -46,26 +48,29 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 """The kind of shard."""
 
+R = TypeVar("R")
+"""The kind of response."""
 
-class PendingReply:
-    """A token: holds the response if it comes at once, else hands out a Deferred for it."""
+
+class PendingReply(Generic[R]):
+    """The token of one request: holds the response if it comes at once, and makes a Deferred of it otherwise."""
 
     __slots__ = ("_deferred", "_describe", "_response")
 
     def __init__(self, describe: Callable[[], str]) -> None:
-        self._deferred: Wait[Any] | None = None
+        self._deferred: Wait[R] | None = None
         self._describe = describe
-        self._response: Any = None
+        self._response: R | None = None
 
-    def answer(self, response: Any) -> None:
-        """Called once, when the coordinator has answered."""
+    def answer(self, response: R) -> None:
+        """Set the response; called once."""
         if self._deferred is None:
             self._response = response
         else:
             self._deferred.callback(response)
 
-    def outcome(self) -> Any:
-        """The response, or a Deferred that will have it."""
+    def outcome(self) -> "Reply[R]":
+        """Return the response, or a Deferred of it."""
         if self._response is not None:
             return self._response
         self._deferred = Wait(self._describe)
@@ -91,7 +96,7 @@ class CoordinatorContext(Generic[S]):
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.shard = shard
-        self.alarm: Any = None
+        self.alarm: DelayedCall | None = None
         self.alarm_ms = 0
         self.is_appending = False
         self.is_ticking = False

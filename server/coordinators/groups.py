@@ -5,7 +5,7 @@ COORDINATOR_NOT_AVAILABLE, as in Apache Kafka. Its records stay, and take effect
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.coordinator.groups.settings import GroupSettings
@@ -20,6 +20,7 @@ from odradek.protocol.records import Codec
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinators.context import CoordinatorContext, is_replicated
 from odradek.server.coordinators.runtime import CoordinatorRuntime, report_failure
+from odradek.server.work.clock import Clock
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         self,
         settings: GroupSettings,
         *,
-        reactor: Any,
+        reactor: Clock,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         random_uuid: Callable[[], str],

@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Final, Generic
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
@@ -25,13 +25,15 @@ from odradek.coordinator.steps import Steps
 from odradek.log.background.tasks import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec, build_plain_batch, recompress
-from odradek.server.coordinators.context import CoordinatorContext, PendingReply, S, is_replicated
+from odradek.server.coordinators.context import CoordinatorContext, PendingReply, R, S, is_replicated
 from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, is_transient, retry_pause_s
 from odradek.server.coordinators.pending_writes import PendingWrite, WriteTimeouts
+from odradek.server.work.clock import Clock
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
+    from odradek.server.request import Reply
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self,
         topic: str,
         *,
-        reactor: Any,
+        reactor: Clock,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         partition_count: Callable[[], int],
@@ -114,13 +116,13 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """All shards led here."""
         return [led.shard for led in self._led.values()]
 
-    def run(self, key: str, decide: Callable[[S, PendingReply, int], CoordinatorResult]) -> Any:
-        """Let the shard of a group or transactional id decide a request; its response, or a Deferred of it."""
+    def run(self, key: str, decide: Callable[[S, PendingReply[R], int], CoordinatorResult]) -> "Reply[R]":
+        """Have the shard of a group or transactional id decide a request; return the response or a Deferred of it."""
         return self.run_on(self.index_of(key), decide)
 
-    def run_on(self, index: int, decide: Callable[[S, PendingReply, int], CoordinatorResult]) -> Any:
-        """`run` for a shard that is already known."""
-        token = PendingReply(partial(self._describe_wait, index))
+    def run_on(self, index: int, decide: Callable[[S, PendingReply[R], int], CoordinatorResult]) -> "Reply[R]":
+        """Do the same as `run`, for the partition with this index."""
+        token: PendingReply[R] = PendingReply(partial(self._describe_wait, index))
         led = self._led.get(index)
         now_ms = self._now_ms()
         if led is None:
@@ -309,8 +311,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
         else:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _when_written(self, write: PendingWrite) -> Callable[[ErrorCode], None]:
-        led: CoordinatorContext[S] = write.led
+    def _when_written(self, write: PendingWrite[S]) -> Callable[[ErrorCode], None]:
+        led = write.led
 
         def written(error: ErrorCode) -> None:
             self._timeouts.discard(write)
@@ -323,8 +325,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._timeouts.add(write)
         return written
 
-    def _write_timed_out(self, write: PendingWrite) -> None:
-        led: CoordinatorContext[S] = write.led
+    def _write_timed_out(self, write: PendingWrite[S]) -> None:
+        led = write.led
         result = write.result
         write.result = self._left_after_timeout(result)
         oldest = led.waiting[0][1] if led.waiting else None
@@ -377,7 +379,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         led.alarm = None
         led.is_ticking = True
 
-        def ended(_: Any) -> None:
+        def ended(_: object) -> None:
             led.is_ticking = False
             self._set_alarm(led)
 

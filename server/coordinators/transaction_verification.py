@@ -293,10 +293,9 @@ class TransactionVerifier:
                 for name, indexes in topics.items()
             ],
         )
-        reply: Reply[_Result] = coordinators.run_on(
+        return coordinators.run_on(
             index, lambda shard, token, now_ms: shard.add_partitions_of(asked, _AS_BROKER, token, now_ms)
         )
-        return reply
 
 
 def _noted(

@@ -6,7 +6,7 @@ Apache Kafka. The decision stands: until it is replicated, others on its transac
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
 
@@ -21,6 +21,7 @@ from odradek.server.coordinators.context import CoordinatorContext
 from odradek.server.coordinators.interfaces import MarkerWriter
 from odradek.server.coordinators.marker_sender import TopicPartition
 from odradek.server.coordinators.runtime import CoordinatorRuntime, report_failure
+from odradek.server.work.clock import Clock
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         self,
         settings: TransactionSettings,
         *,
-        reactor: Any,
+        reactor: Clock,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         take_producer_id: Callable[[], int],

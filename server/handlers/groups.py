@@ -50,10 +50,9 @@ def join_group(
     services: GroupServices, context: "RequestContext", request: JoinGroupRequest
 ) -> "Reply[JoinGroupResponse]":
     """Wait until the generation begins, unless the response is known at once."""
-    reply: Reply[JoinGroupResponse] = services.groups.run(
+    return services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.join_group(request, context, token, now_ms)
     )
-    return reply
 
 
 def join_group_error(request: JoinGroupRequest, version: int, error: KafkaError) -> JoinGroupResponse:
@@ -65,10 +64,9 @@ def sync_group(
     services: GroupServices, context: "RequestContext", request: SyncGroupRequest
 ) -> "Reply[SyncGroupResponse]":
     """Wait until the leader's assignment is written."""
-    reply: Reply[SyncGroupResponse] = services.groups.run(
+    return services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.sync_group(request, context, token, now_ms)
     )
-    return reply
 
 
 def sync_group_error(request: SyncGroupRequest, version: int, error: KafkaError) -> SyncGroupResponse:
@@ -80,10 +78,9 @@ def heartbeat(
     services: GroupServices, context: "RequestContext", request: HeartbeatRequest
 ) -> "Reply[HeartbeatResponse]":
     """Answered at once."""
-    reply: Reply[HeartbeatResponse] = services.groups.run(
+    return services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.heartbeat(request, context, token, now_ms)
     )
-    return reply
 
 
 def heartbeat_error(request: HeartbeatRequest, version: int, error: KafkaError) -> HeartbeatResponse:
@@ -95,10 +92,9 @@ def leave_group(
     services: GroupServices, context: "RequestContext", request: LeaveGroupRequest
 ) -> "Reply[LeaveGroupResponse]":
     """One member up to version 2, several after."""
-    reply: Reply[LeaveGroupResponse] = services.groups.run(
+    return services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.leave_group(request, context, token, now_ms)
     )
-    return reply
 
 
 def leave_group_error(request: LeaveGroupRequest, version: int, error: KafkaError) -> LeaveGroupResponse:
@@ -184,7 +180,9 @@ def _begin_deletion(
     for index, of_shard in by_index.items():
         while of_shard:
             group_ids = _take_some(services.groups.shard(index), of_shard)
-            outcome = services.groups.run_on(index, partial(_delete_in_shard, group_ids, context))
+            outcome: Reply[DeleteGroupsResponse] = services.groups.run_on(
+                index, partial(_delete_in_shard, group_ids, context)
+            )
             waits.append(outcome if isinstance(outcome, Deferred) else succeed(outcome))
             yield
     return waits
@@ -201,7 +199,11 @@ def _take_some(shard: GroupShard, group_ids: deque[str]) -> list[str]:
 
 
 def _delete_in_shard(
-    group_ids: list[str], context: "RequestContext", shard: GroupShard, token: "PendingReply", now_ms: int
+    group_ids: list[str],
+    context: "RequestContext",
+    shard: GroupShard,
+    token: "PendingReply[DeleteGroupsResponse]",
+    now_ms: int,
 ) -> CoordinatorResult:
     return shard.delete_groups(group_ids, context, token, now_ms)
 

@@ -51,11 +51,10 @@ def init_producer_id(
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        reply: Reply[InitProducerIdResponse] = services.transactions.run(
+        return services.transactions.run(
             request.transactional_id,
             lambda shard, token, now_ms: shard.init_producer_id(request, context, token, now_ms),
         )
-        return reply
     return carry_through(services.producer_ids.next_id()).addCallback(
         lambda producer_id: InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
     )

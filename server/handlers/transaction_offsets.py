@@ -119,7 +119,7 @@ def _decide(
     shard: "GroupShard",
     context: "RequestContext",
     request: TxnOffsetCommitRequest,
-    token: "PendingReply",
+    token: "PendingReply[TxnOffsetCommitResponse]",
     now_ms: int,
     verified: Verified,
     partition: Partition,

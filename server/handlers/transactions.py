@@ -79,11 +79,10 @@ def add_partitions_to_txn(
     missing = _refused(services, transactional_id, request.v3_and_below_topics, is_client=True)
     if missing is not None:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=missing.topic_results)
-    reply: Reply[AddPartitionsToTxnResponse] = services.transactions.run(
+    return services.transactions.run(
         transactional_id,
         lambda shard, token, now_ms: shard.add_partitions(request, context, token, now_ms),
     )
-    return reply
 
 
 async def _add_batched(
@@ -112,11 +111,10 @@ def _add_one(
     missing = _refused(services, transaction.transactional_id, transaction.topics, is_client=False)
     if missing is not None:
         return missing
-    reply: Reply[AddPartitionsToTxnResponseAddPartitionsToTxnResult] = services.transactions.run(
+    return services.transactions.run(
         transaction.transactional_id,
         lambda shard, token, now_ms: shard.add_partitions_of(transaction, context, token, now_ms),
     )
-    return reply
 
 
 def _refused(
@@ -169,11 +167,10 @@ def _add_offsets(
     index = services.groups.index_of(request.group_id)
     if index < 0:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic could not be created")
-    reply: Reply[AddOffsetsToTxnResponse] = services.transactions.run(
+    return services.transactions.run(
         request.transactional_id,
         lambda shard, token, now_ms: shard.add_offsets(request, context, token, now_ms, offsets_partition=index),
     )
-    return reply
 
 
 def add_offsets_to_txn_error(
@@ -187,10 +184,9 @@ def end_txn(
     services: TransactionServices, context: "RequestContext", request: EndTxnRequest
 ) -> "Reply[EndTxnResponse]":
     """Answered once the decision is written; the markers follow."""
-    reply: Reply[EndTxnResponse] = services.transactions.run(
+    return services.transactions.run(
         request.transactional_id, lambda shard, token, now_ms: shard.end_txn(request, context, token, now_ms)
     )
-    return reply
 
 
 def end_txn_error(request: EndTxnRequest, version: int, error: KafkaError) -> EndTxnResponse:
