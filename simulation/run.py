@@ -131,6 +131,9 @@ class _Run:
             return
         if self._restarts_at_end and not self._restart():
             return
+        # A sync of the last records may be slow; their requests have timed out.
+        if not self._wait(self._is_replicated, END_LIMIT_S, "a high watermark stays below its log's end"):
+            return
         groups = dict.fromkeys(commit.group for commit in self._history.commits)
         state = self._finish(final_reads.read_all(world, self._scenario, self._history, groups), "final")
         if state is None:
@@ -173,6 +176,12 @@ class _Run:
         return self._wait(
             lambda: world.broker.is_up and world.broker.lives > lives, START_LIMIT_S, "the broker does not come back"
         )
+
+    def _is_replicated(self) -> bool:
+        """Return whether consumers can read all that was appended."""
+        broker = self._world.broker.broker
+        logs = [] if broker is None else broker.services.logs.all_logs()
+        return all(log.failure is not None or log.high_watermark >= log.log_end_offset for log in logs)
 
     def _finish(self, coroutine: Any, name: str) -> Any:
         """Advance time until a coroutine has returned; return its result, None if it does not return."""
