@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compat_tests.clients.common import wait_until
-from odradek.protocol import codec
+from odradek.protocol import codec_source
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.server.tests.wire import Wire, request_frame
 from odradek.testing import OdradekBroker
@@ -39,7 +39,7 @@ def metadata_frame(version: int, body: bytes) -> bytes:
 
 def unknown_tags() -> bytes:
     count = bytearray()
-    codec.write_varint(count, COUNT)
+    codec_source.write_varint(count, COUNT)
     return metadata_frame(9, bytes(count) + b"\x63\x00" * COUNT)
 
 

@@ -2,6 +2,9 @@
 
 - `types`: field types of messages
 - `schema`: declarations of messages, one class for all versions
+- `codec_source`: source text of encoders and decoders, and the functions that it calls
+- `decoder_source`: source text of decoders
+- `encoder_source`: source text of encoders
 - `codec`: compiled encoders and decoders of messages
 - `interpreter`: encoding and decoding by walking declarations; the oracle of the tests
 - `messages`: the messages, one module for each API

@@ -3,7 +3,7 @@
 import struct
 from typing import Final
 
-from odradek.protocol.codec import Buffer, read_varint_tail, skip_tagged_fields
+from odradek.protocol.codec_source import Buffer, read_varint_tail, skip_tagged_fields
 from odradek.protocol.types import DecodeError
 
 API_VERSIONS_KEY: Final = 18

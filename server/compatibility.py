@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from odradek.protocol.codec import MAX_TAGGED_FIELDS
+from odradek.protocol.codec_source import MAX_TAGGED_FIELDS
 from odradek.protocol.messages import request_class
 from odradek.server.apis import APIS, advertised_first_version
 from odradek.server.network.large_messages import MAX_RESPONSE_BYTES

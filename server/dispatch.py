@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
-from odradek.protocol.codec import Buffer, Decoder, Encoder, Splice, decoder, small_encoder, step_decoder, step_encoder
+from odradek.protocol.codec import Decoder, Encoder, decoder, small_encoder, step_decoder, step_encoder
+from odradek.protocol.codec_source import Buffer, Splice
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.headers import API_VERSIONS_KEY, api_code, response_is_flexible, split_api_code
 from odradek.protocol.messages import request_class, response_class

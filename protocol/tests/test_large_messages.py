@@ -4,8 +4,11 @@ import random
 
 import pytest
 
-from odradek.protocol import codec, interpreter
-from odradek.protocol.codec import MAX_ELEMENTS, MAX_TAGGED_FIELDS, SMALL_MESSAGE_BYTES, STEP_BYTES, STEP_ELEMENTS
+from odradek.protocol import codec, codec_source, interpreter
+from odradek.protocol.codec import MAX_ELEMENTS
+from odradek.protocol.codec_source import MAX_TAGGED_FIELDS
+from odradek.protocol.decoder_source import STEP_BYTES
+from odradek.protocol.encoder_source import SMALL_MESSAGE_BYTES, STEP_ELEMENTS
 from odradek.protocol.messages.fetch import FetchRequest
 from odradek.protocol.messages.heartbeat import HeartbeatResponse
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -113,7 +116,7 @@ def test_tagged_fields_are_bounded(cls):
 
     def tags(count):
         tail = bytearray(bare[:-1])
-        codec.write_varint(tail, count)
+        codec_source.write_varint(tail, count)
         return bytes(tail) + b"\x63\x00" * count
 
     assert codec.decode(cls, version, tags(MAX_TAGGED_FIELDS)) == cls()
@@ -133,7 +136,7 @@ def test_tagged_fields_are_bounded(cls):
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_large_message_is_refused_by_the_encoder_of_small_ones(large, version):
     encode = codec.small_encoder(Table, version)
-    with pytest.raises(codec.LargeMessageError):
+    with pytest.raises(codec_source.LargeMessageError):
         encode(large, out := bytearray(), [])
     assert len(out) < SMALL_MESSAGE_BYTES + 1000
     small = Table(rows=[Row(name="a", counts=[1] * 10)] * 9, numbers=[2] * 100)

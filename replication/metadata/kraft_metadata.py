@@ -14,7 +14,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from odradek.log.storage.filesystem import FileSystem, write_atomically
 from odradek.protocol.batches.compression import CompressionError
-from odradek.protocol.codec import decode, read_varint_tail
+from odradek.protocol.codec import decode
+from odradek.protocol.codec_source import read_varint_tail
 from odradek.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,

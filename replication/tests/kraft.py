@@ -1,6 +1,7 @@
 """Metadata logs as Apache Kafka writes them, for tests."""
 
-from odradek.protocol.codec import encode, write_varint
+from odradek.protocol.codec import encode
+from odradek.protocol.codec_source import write_varint
 from odradek.protocol.records import build_batch
 from odradek.replication.metadata.kraft_metadata import DIRECTORY, ConfigRecord, PartitionRecord, TopicRecord
 

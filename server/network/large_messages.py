@@ -7,7 +7,10 @@ from typing import Final, NamedTuple
 
 from twisted.python.failure import Failure
 
-from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, STEP_BYTES, Splice
+from odradek.protocol.codec import MALFORMED
+from odradek.protocol.codec_source import Splice
+from odradek.protocol.decoder_source import STEP_BYTES
+from odradek.protocol.encoder_source import SMALL_MESSAGE_BYTES
 from odradek.protocol.schema import Message
 from odradek.server.dispatch import BoundApi
 from odradek.server.request import CloseConnection

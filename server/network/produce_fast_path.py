@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.log.validation.batch import LongValidation
 from odradek.protocol.batches.record_batch import FLAGS_POSITION, PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
-from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
+from odradek.protocol.codec import MALFORMED, encoder
+from odradek.protocol.codec_source import Buffer, read_varint_tail
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import response_is_flexible

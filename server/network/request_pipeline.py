@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
-from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, LargeMessageError, Splice
+from odradek.protocol.codec import MALFORMED
+from odradek.protocol.codec_source import LargeMessageError, Splice
+from odradek.protocol.encoder_source import SMALL_MESSAGE_BYTES
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.log.tests.managers import append
-from odradek.protocol import codec
+from odradek.protocol import codec, encoder_source
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import delete_records as dr
 from odradek.protocol.messages import describe_configs as dc
@@ -199,7 +199,7 @@ def test_describe_configs(world):
     steps, response = world.ask(configs.describe_configs, request)
     entries = sum(len(result.configs) for result in response.results)
     assert entries > 300
-    assert steps > entries // codec.STEP_ELEMENTS
+    assert steps > entries // encoder_source.STEP_ELEMENTS
 
 
 def test_describe_log_dirs(world):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 
-from odradek.protocol import codec
+from odradek.protocol import codec, encoder_source
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.metadata import (
     MetadataRequest,
@@ -172,7 +172,7 @@ def test_a_large_response_is_made_in_slices_once_for_all_who_ask():
     first.cancel()
     assert not second.called
     # The first slice ran with the first request.
-    assert finish(services) + 1 >= 2000 / codec.STEP_ELEMENTS
+    assert finish(services) + 1 >= 2000 / encoder_source.STEP_ELEMENTS
     assert second.result is third.result
     assert second.result.body == expected(image, VERSION, "A", False)
     # From now on it is there at once.
