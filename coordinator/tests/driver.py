@@ -31,6 +31,7 @@ class Held(NamedTuple):
 
     base_offset: int
     result: CoordinatorResult | None
+    is_timed_out: bool = False
 
 
 class Driver:
@@ -133,13 +134,22 @@ class Driver:
 
     def release(self) -> None:
         """The oldest held write is replicated."""
-        base_offset, result = self.held.popleft()
+        base_offset, result, _ = self.held.popleft()
         if result is None:
             self.shard.on_replicated(base_offset + 1)
         else:
             self.take(self.shard.on_written(result, base_offset, self.now_ms))
         if self.held and self.held[0].result is not None and not self.held[0].result.records:
             self.release()
+
+    def time_out(self, *, keeps_completions: bool) -> None:
+        """The oldest write for which this has not happened yet is not replicated in time."""
+        for index, held in enumerate(self.held):
+            if held.result is not None and not held.is_timed_out:
+                left = held.result.answered(keeps_completions=keeps_completions)
+                self.held[index] = Held(held.base_offset, left, is_timed_out=True)
+                self.take(self.shard.on_write_timed_out(held.result, self.now_ms))
+                return
 
     def _send(self, result: CoordinatorResult) -> None:
         for token, response in result.replies:

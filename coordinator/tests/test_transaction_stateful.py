@@ -251,7 +251,9 @@ class TransactionMachine(RuleBasedStateMachine):
             if producer_id == before.producer[0]:
                 assert epoch >= before.producer[1], "the epoch went back"
             else:
-                assert producer_id not in self.used_ids, "a producer id is used anew"
+                # A crash may have removed the end, but not the id that the decision names for it.
+                is_named = producer_id == before.value.next_producer_id
+                assert is_named or producer_id not in self.used_ids, "a producer id is used anew"
                 assert epoch == 0
                 assert before.producer[1] >= MAX_EPOCH - 1, "a producer id was replaced before its time"
         if before and before.state in PREPARED and before.value.next_producer_id != -1:
@@ -472,6 +474,7 @@ WEIGHTS = {
     "hold": 2,
     "write": 6,
     "lose_write": 2,
+    "time_out": 2,
     "mark": 8,
     "fail_marker": 2,
     "crash": 1,
@@ -501,6 +504,8 @@ def step(machine, rng, name):
         machine.write(is_last=chance(0.4))
     elif name == "lose_write":
         machine.lose_write(rng.choice((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)))
+    elif name == "time_out":
+        driver.time_out(keeps_completions=True)
     elif name == "mark" and driver.markers:
         machine.mark(rng.randrange(6), is_odd=chance(0.1))
     elif name == "fail_marker" and driver.markers:

@@ -126,6 +126,7 @@ def _remove_some(state: TransactionShardState, remaining: deque[str], result: Co
         result.records.append(record)
         size_bytes += len(record.key)
     if result.records:
+        result.is_atomic = False
         logger.info("expired transactional ids count=%d", len(result.records))
         result.completions.append(_Removal(len(result.records)))
     if remaining:

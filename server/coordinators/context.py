@@ -109,6 +109,10 @@ class CoordinatorContext(Generic[S]):
         log = self.partition.log
         return 0 if log is None else log.log_end_offset
 
+    def leads(self) -> bool:
+        """Return whether the partition is led here still, in the epoch in which the shard was loaded."""
+        return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
+
     def wake(self) -> None:
         """The partition calls this when its high watermark has moved, or when its disk has failed."""
         if not self.is_appending and (self.waiting or self.partition.log is None):

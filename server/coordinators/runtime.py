@@ -24,7 +24,7 @@ from odradek.coordinator.result import CoordinatorRecord, CoordinatorResult
 from odradek.coordinator.steps import Steps
 from odradek.log.background.tasks import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records import Codec, build_plain_batch, recompress
+from odradek.protocol.records import RECORD_BATCH_OVERHEAD, Codec, build_plain_batch, recompress
 from odradek.server.coordinators.context import CoordinatorContext, PendingReply, R, S, is_replicated
 from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, is_transient, retry_pause_s
 from odradek.server.coordinators.pending_writes import PendingWrite, WriteTimeouts
@@ -269,7 +269,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             now_ms = self._now_ms()
             offsets: list[int] = []
             try:
-                for batch in _batches(result, now_ms):
+                for batch in _batches(result, now_ms, _batch_bytes(led.partition)):
                     if self.codec is not Codec.NONE:
                         batch = recompress(batch, self.codec)
                     info = led.append(batch, now_ms)
@@ -345,11 +345,22 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """What is left of a result after its requests have been answered with a timeout."""
 
     def _replicated(self, led: CoordinatorContext[S]) -> None:
-        if led.partition.log is None and self._is_led(led):
-            # Whether the last records are on the disk nobody knows: who loads them next will see.
-            self.resign(led.partition.index)
-        while led.waiting and is_replicated(led.partition, led.waiting[0][0]):
-            led.waiting.popleft()[1](ErrorCode.NONE)
+        partition = led.partition
+        if partition.log is None and self._is_led(led):
+            # It is uncertain whether the last records are on the disk; the next load finds out.
+            self.resign(partition.index)
+        # A follower's high watermark passes offsets whose records may be another leader's.
+        while led.waiting and led.leads() and is_replicated(partition, led.waiting[0][0]):
+            done = led.waiting.popleft()[1]
+            try:
+                done(ErrorCode.NONE)
+            except Exception:
+                logger.exception(
+                    "a coordinator failed after a write, and is loaded anew; please report it partition=%s-%d",
+                    self.topic, partition.index,
+                )  # fmt: skip
+                if self._is_led(led):
+                    self._reload(led)
 
     def _set_alarm(self, led: CoordinatorContext[S]) -> None:
         """Wake when the shard's next deadline is due; an alarm that is set too early does no harm."""
@@ -402,18 +413,26 @@ def report_failure(failure: Failure) -> None:
         logger.error("unexpected error in a coordinator; please report it", exc_info=failure.value)
 
 
-def _batches(result: CoordinatorResult, now_ms: int) -> Iterator[bytes]:
-    """A result's records, as one batch or as several."""
-    parts = (result.records,) if result.is_atomic else _parts(result.records)
+def _batch_bytes(partition: "Partition") -> int:
+    """Return the limit of the keys and values of one of several batches."""
+    log = partition.log
+    if log is None:
+        return _BATCH_BYTES
+    return min(_BATCH_BYTES, log.config.max_message_bytes - RECORD_BATCH_OVERHEAD)
+
+
+def _batches(result: CoordinatorResult, now_ms: int, batch_bytes: int) -> Iterator[bytes]:
+    """Return a result's records as one batch, or as several of at most `batch_bytes` each."""
+    parts = (result.records,) if result.is_atomic else _parts(result.records, batch_bytes)
     return (_batch(part, result, now_ms) for part in parts)
 
 
-def _parts(records: list[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
-    """The records in lists that are bounded by number and by bytes: names may be 32 KiB long."""
+def _parts(records: list[CoordinatorRecord], batch_bytes: int) -> Iterator[list[CoordinatorRecord]]:
+    """Return the records in lists that are bounded by number and by bytes: names may be 32 KiB long."""
     start = size_bytes = 0
     for index, record in enumerate(records):
         record_bytes = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD_BYTES
-        is_full = index - start >= _RECORDS_PER_BATCH or size_bytes + record_bytes > _BATCH_BYTES
+        is_full = index - start >= _RECORDS_PER_BATCH or size_bytes + record_bytes > batch_bytes
         if is_full and index > start:
             yield records[start:index]
             start, size_bytes = index, 0

@@ -312,6 +312,56 @@ def test_records_that_are_written_in_part_are_loaded_anew(world, monkeypatch):
     assert visible(world) is None, "as the log has it"
 
 
+def test_a_write_is_not_acknowledged_by_the_high_watermark_of_a_follower(world):
+    offsets = world.add(OFFSETS, replicas=(1, 2))
+    answers = commit_offset(world, 5)
+    log = offsets.log
+    offsets.apply(PartitionMetadata(2, 6, (1, 2), (1, 2)), log)
+    log.update_high_watermark(log.log_end_offset)
+    offsets.wake_watchers()
+    assert answers == [], "the offset may hold another record by now"
+    world.groups.lead_only([])
+    assert answers == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_a_shard_that_fails_after_a_write_is_loaded_anew(world, caplog):
+    class Failing(ReplyWhenWritten):
+        def written(self, result, now_ms):
+            raise RuntimeError("a defect")
+
+    offsets = world.add(OFFSETS, replicas=(1, 2))
+    world.clock.advance(0)
+    first, second = CoordinatorResult(), []
+    first.records.append(CoordinatorRecord(OFFSET_KEY, None))
+    first.completions.append(Failing(None, "written", lambda error: error))
+    world.groups.run_on(0, lambda shard, token, now_ms: first)
+    second = commit_offset(world, 5)
+    follow(offsets)
+    assert "please report it" in caplog.text
+    assert second == [ErrorCode.NOT_COORDINATOR]
+    for _ in range(3):
+        world.clock.advance(0)
+    assert world.groups.shard(0).coordinator_state is CoordinatorState.ACTIVE
+
+
+def test_a_marker_is_written_whatever_the_topics_limit_is(world):
+    world.add("t").configure(LogConfig({"max.message.bytes": "70"}))
+    done = []
+    world.markers.write(("t", 0), Marker(ID, EPOCH, 9, True, 2), done.append)
+    assert done == [0]
+
+
+def test_records_that_may_be_written_apart_fit_the_limit_of_the_topic(world):
+    offsets = world.add(OFFSETS)
+    offsets.configure(LogConfig({"max.message.bytes": "300"}))
+    result = CoordinatorResult()
+    result.is_atomic = False
+    result.records += [CoordinatorRecord(OFFSET_KEY, None)] * 50
+    world.groups.run_on(0, lambda shard, token, now_ms: result)
+    assert offsets.log.log_end_offset == 50
+    assert max(len(batch) for batch in batches(offsets)) <= 300
+
+
 # -- disks that break in the midst of it -----------------------------------------------------------------------------
 
 
