@@ -38,6 +38,7 @@ from odradek.properties import PropertySet
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schema import Message
 from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.epoch_floor import FoundEpochs
 from odradek.replication.controller.features import Features
 from odradek.replication.controller.registration import StartError, prepare_store, stored_cluster_id
 from odradek.replication.controller.topic_ids import random_topic_id
@@ -282,7 +283,12 @@ class Broker:
         services.replicas.listeners.append(self._on_replicas)
         image.listeners.append(self._on_metadata)
         was_clean = all(directory.was_clean for directory in logs.directories.values())
-        await controller.start(self._registration(advertised), new_leader_epochs=not was_clean)
+        broker_epoch = max(directory.previous_broker_epoch for directory in logs.directories.values())
+        await controller.start(
+            self._registration(advertised),
+            new_leader_epochs=not was_clean,
+            found_epochs=FoundEpochs(logs.found_logs(), broker_epoch),
+        )
         if adoption is not None:
             await self._adopt(services, adoption)
         services.producer_ids.begin_at(

@@ -5,6 +5,7 @@
 - `context`: role, epoch, the controller's own image, fenced writes
 - `registration`: the store's layout and the broker's registration
 - `partition_states`: states of partitions, and the election of leaders
+- `epoch_floor`: least leader epochs, from what the log directories contain
 - `topic_changes`: changes of topics and partitions
 - `topic_deletion`: deletion in two steps
 - `config_changes`: changes of configurations

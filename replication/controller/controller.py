@@ -12,6 +12,7 @@ from functools import partial
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.config_changes import ConfigChanges
 from odradek.replication.controller.context import ControllerContext, ControllerRole
+from odradek.replication.controller.epoch_floor import FoundEpochs, LeastEpoch
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
 from odradek.replication.controller.registration import Registration
 from odradek.replication.controller.store_changes import StoreChanges
@@ -19,7 +20,7 @@ from odradek.replication.controller.topic_changes import NewTopic, TopicChanges,
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, TopicMetadata
-from odradek.replication.metadata.loader import load_controller, load_image, read_node
+from odradek.replication.metadata.loader import load_controller, read_image, read_node
 from odradek.replication.metadata.reload import reload_image
 from odradek.replication.metadata.store import (
     BadVersionError,
@@ -105,14 +106,21 @@ class Controller:
 
     # Start and end
 
-    async def start(self, registration: BrokerMetadata, *, new_leader_epochs: bool = False) -> None:
+    async def start(
+        self,
+        registration: BrokerMetadata,
+        *,
+        new_leader_epochs: bool = False,
+        found_epochs: FoundEpochs | None = None,
+    ) -> None:
         """Register the broker, have the controller elected and load the image.
 
         If this broker becomes the controller it elects leaders for partitions without a live one;
         `new_leader_epochs` begins a new leader epoch for every partition that it leads, as is due after an unclean
-        stop: what the log lost must not be mistaken for what is written in its place. Topics whose deletion was
-        begun are not in the image of brokers: `finish_deletions` is the next step once replicas follow the image.
-        Raises StartError.
+        stop: what the log lost must not be mistaken for what is written in its place. Epochs are not below
+        `found_epochs`, those of the log directories: a store that was restored from a backup lacks the last ones.
+        Topics whose deletion was begun are not in the image of brokers: `finish_deletions` is the next step once
+        replicas follow the image. Raises StartError.
         """
 
         async def work() -> None:
@@ -120,12 +128,27 @@ class Controller:
             await self._registration.register(registration)
             await self._elect()
             await self._store_changes.watch_all()
-            await load_image(self.store, self.image)
+            await read_image(self.store, self.image)
             if self.is_active:
                 fenced = self.broker_id if new_leader_epochs else None
-                await self.changes.elect_leaders("the controller starts", fenced=fenced)
+                least_epoch = self._least_epoch(found_epochs or FoundEpochs())
+                await self.changes.elect_leaders("the controller starts", fenced=fenced, least_epoch=least_epoch)
+            else:
+                self.image.publish()
 
         await self._events.submit(EventKind.SESSION, "start", work)
+
+    def _least_epoch(self, found: FoundEpochs) -> LeastEpoch:
+        """Return the least leader epochs of all partitions, and log if the store is behind the log directories."""
+        image = self.image
+        is_behind = found.is_ahead_of(image, image.brokers[self.broker_id].epoch)
+        if is_behind and image.topics:
+            logger.warning(
+                "the metadata store is older than the logs; all partitions begin a leader epoch above those in use "
+                "topics=%d",
+                len(image.topics),
+            )
+        return found.least_epoch(image, self.context.now_ms(), store_is_behind=is_behind)
 
     async def rejoin(self) -> None:
         """Begin a new session after the last one expired: register again, then have the controller elected.

@@ -67,14 +67,20 @@ def new_partition(replicas: tuple[int, ...], live: Container[int], controller_ep
 
 
 def elect_leader(
-    partition: PartitionMetadata, brokers: Container[int], controller_epoch: int, *, fenced: int | None = None
+    partition: PartitionMetadata,
+    brokers: Container[int],
+    controller_epoch: int,
+    *,
+    fenced: int | None = None,
+    least_epoch: int = 0,
 ) -> PartitionMetadata:
     """Return the partition with a live leader from its ISR, or without a leader if no member of the ISR is live.
 
-    A live leader stays, unless it is the `fenced` broker: that one begins a new leader epoch if it leads again.
+    A live leader stays, unless it is the `fenced` broker or its epoch is below `least_epoch`: that one begins a new
+    leader epoch if it leads again.
     """
-    leader, offline = partition.leader, partition.offline
-    if leader in brokers and leader not in offline and leader != fenced:
+    leader, offline, epoch = partition.leader, partition.offline, partition.leader_epoch
+    if leader in brokers and leader not in offline and leader != fenced and epoch >= least_epoch:
         return partition
     live = [replica for replica in partition.replicas if replica in brokers and replica not in offline]
     isr = partition.isr or partition.replicas
@@ -84,7 +90,7 @@ def elect_leader(
         return partition
     return partition._replace(
         leader=leader,
-        leader_epoch=partition.leader_epoch + 1,
+        leader_epoch=max(epoch + 1, least_epoch),
         isr=live_isr or isr,
         controller_epoch=controller_epoch,
     )

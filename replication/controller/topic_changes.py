@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error
+from odradek.replication.controller.epoch_floor import LeastEpoch, no_floor
 from odradek.replication.controller.partition_states import (
     PartitionState,
     change_state,
@@ -133,12 +134,15 @@ class TopicChanges:
         current = self._context.image.topics.get(topic.name)
         return current if current is not None and current.topic_id == topic.topic_id else None
 
-    async def elect_leaders(self, why: str, *, fenced: int | None = None) -> None:
-        """Elect leaders for partitions without a live one, and anew for those that the `fenced` broker leads.
+    async def elect_leaders(
+        self, why: str, *, fenced: int | None = None, least_epoch: LeastEpoch = no_floor
+    ) -> None:
+        """Elect leaders for partitions without a live one.
 
-        Raises KafkaError, MetadataStoreError.
+        Those that the `fenced` broker leads, and those below their `least_epoch`, begin a new leader epoch. Raises
+        KafkaError, MetadataStoreError.
         """
-        image, epoch = self._context.image, self._context.epoch
+        image = self._context.image
         changed = []
         # Nodes may be missing of a topic whose removal was interrupted.
         deleted = set(await self._context.store.get_children(znodes.DELETE_TOPICS))
@@ -146,13 +150,19 @@ class TopicChanges:
             if topic.name in deleted:
                 continue
             partitions = tuple(
-                one if (elected := elect_leader(one, image.brokers, epoch, fenced=fenced)) is one
-                else change_state(one, elected, topic.name, index, why)
+                self._elected(topic.name, index, one, why, fenced, least_epoch(topic.name, index))
                 for index, one in enumerate(topic.partitions)
-            )  # fmt: skip
+            )
             if partitions != topic.partitions:
                 changed.append(topic._replace(partitions=partitions))
         await self.put_partitions(changed)
+
+    def _elected(
+        self, topic: str, index: int, partition: PartitionMetadata, why: str, fenced: int | None, least_epoch: int
+    ) -> PartitionMetadata:
+        brokers, epoch = self._context.image.brokers, self._context.epoch
+        elected = elect_leader(partition, brokers, epoch, fenced=fenced, least_epoch=least_epoch)
+        return partition if elected is partition else change_state(partition, elected, topic, index, why)
 
     async def put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         """Write and publish new leaders and ISRs; each state must still have the partition epoch of the image.

@@ -23,10 +23,13 @@ T = TypeVar("T")
 
 
 async def load_image(store: MetadataStore, image: ClusterMetadata) -> None:
-    """Load the content of the store into `image`, and publish it once. The image must be empty.
+    """Load the content of the store into `image`, and publish it once. Raises as `read_image`."""
+    await read_image(store, image)
+    image.publish()
 
-    Raises StoreDamagedError.
-    """
+
+async def read_image(store: MetadataStore, image: ClusterMetadata) -> None:
+    """Put the content of the store into `image`, which must be empty. Raises StoreDamagedError."""
     image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
     image.put_controller(*await load_controller(store))
     for name in await _children(store, znodes.BROKER_IDS):
@@ -42,7 +45,6 @@ async def load_image(store: MetadataStore, image: ClusterMetadata) -> None:
         configs = await load_config(store, f"{znodes.BROKER_CONFIGS}/{name}")
         if configs:
             image.put_broker_config(znodes.broker_of_config(name), configs)
-    image.publish()
 
 
 async def load_topic(store: MetadataStore, name: str) -> TopicMetadata:

@@ -130,7 +130,9 @@ class Partition:
     def _begin_to_lead(self, log: PartitionLog) -> None:
         self.followers = {replica: Follower() for replica in self.replicas if replica != self._local_id}
         self._epoch_start_offset = log.log_end_offset
-        log.elect(self.leader_epoch)
+        # A lower epoch, of a store that is behind, would remove the later ones from the log's history.
+        if self.leader_epoch > log.latest_epoch:
+            log.elect(self.leader_epoch)
 
     def configure(self, config: LogConfig | None = None) -> None:
         """Apply changed topic properties, and compute what depends on them."""
