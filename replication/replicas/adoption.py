@@ -18,6 +18,7 @@ from typing import Final
 from odradek.log.config import LogConfig
 from odradek.log.storage.found_directories import FoundLog, shown
 from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.epoch_floor import NEVER_LED, epoch_of_time, latest_coordinator_epoch
 from odradek.replication.controller.registration import StartError
 from odradek.replication.controller.topic_changes import NewTopic
 from odradek.replication.metadata import znodes
@@ -30,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 SUSPENDED: Final = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 """The configuration of a topic that keeps every record."""
-
-_NEVER_LED = -1
 
 
 async def is_in_progress(store: MetadataStore) -> bool:
@@ -128,7 +127,7 @@ class Adoption:
             by_topic.setdefault(log.topic, []).append(log)
         # A partition refuses the markers of an older coordinator than its last one, which may have led in an epoch of
         # which its own log has no record.
-        coordinator_epoch = max((log.coordinator_epoch for log in found), default=_NEVER_LED)
+        coordinator_epoch = latest_coordinator_epoch(found)
         if self.kraft is not None:
             self._report_missing(by_topic)
             return [
@@ -172,23 +171,25 @@ class Adoption:
         topic_id: bytes,
         partition_count: int,
         logs: Sequence[FoundLog] = (),
-        coordinator_epoch: int = _NEVER_LED,
+        coordinator_epoch: int = NEVER_LED,
     ) -> TopicMetadata:
         """Return a topic whose partitions this broker leads, each in an epoch that is larger than any before.
 
-        `coordinator_epoch` is the largest of the markers found: the leader epoch of `__transaction_state` is the
-        coordinator's.
+        A log has no trace of an epoch without records, nor of one whose records were lost: epochs begin at the present
+        time, unless Apache Kafka's metadata has the last one. `coordinator_epoch` is the largest of the markers found:
+        the leader epoch of `__transaction_state` is the coordinator's.
         """
         controller = self._controller
         epochs = {log.partition: log.latest_epoch for log in logs}
-        least_epoch = coordinator_epoch if name == TRANSACTION_STATE_TOPIC else _NEVER_LED
+        least_epoch = coordinator_epoch if name == TRANSACTION_STATE_TOPIC else NEVER_LED
+        now = epoch_of_time(controller.context.now_ms())
         me = (controller.broker_id,)
         known = None if self.kraft is None else self.kraft.topics.get(name)
         partitions = []
         for index in range(partition_count):
             stored = None if known is None else known.partitions.get(index)
-            stored_epoch = _NEVER_LED if stored is None else stored.leader_epoch
-            epoch = max(epochs.get(index, _NEVER_LED), stored_epoch, least_epoch) + 1
+            stored_epoch = now - 1 if stored is None else stored.leader_epoch
+            epoch = max(epochs.get(index, NEVER_LED), stored_epoch, least_epoch) + 1
             partitions.append(PartitionMetadata(me[0], epoch, me, me, controller.epoch))
         return TopicMetadata(name, topic_id, tuple(partitions))
 

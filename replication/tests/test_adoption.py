@@ -24,7 +24,7 @@ OLD_ONLY = {"retention.ms": "-1", "retention.bytes": "-1"}
 class Start:
     """A broker's start into a new store, or into that of a start before."""
 
-    def __init__(self, kraft_records=None, static=None, server=None):
+    def __init__(self, kraft_records=None, static=None, server=None, now_ms=0):
         kraft = None
         if kraft_records is not None:
             kraft = KraftMetadata()
@@ -33,7 +33,7 @@ class Start:
         self.server = server or MemoryMetadataServer()
         self.store = self.server.connect()
         self.image = ClusterMetadata()
-        self.controller = Controller(self.store, LocalPublisher(self.image), 1, lambda: 0)
+        self.controller = Controller(self.store, LocalPublisher(self.image), 1, lambda: now_ms)
         run_now(prepare_store(self.store, "a-cluster", begins_adoption=True))
         self.adoption = Adoption(self.controller, kraft, static or {})
         self.loading = ClusterMetadata()
@@ -78,6 +78,17 @@ def test_the_coordinators_epochs_are_above_those_of_all_markers(kraft_records):
     run_now(start.adoption.adopt(logs, lambda: NEW, lambda name: {}))
     epochs = {name: [one.leader_epoch for one in start.image.topics[name].partitions] for name in names}
     assert epochs == {"__transaction_state": [8, 8], "t": [3]}
+
+
+def test_epochs_begin_at_the_present_minute_since_earlier_ones_may_have_left_no_trace():
+    start = Start(now_ms=30 * 60_000).adopt(("t", 2, A, 40), ("t", 0, A, 7), ("__transaction_state", 0, B, 2))
+    assert [one.leader_epoch for one in start.image.topics["t"].partitions] == [30, 30, 41]
+    assert start.image.topics["__transaction_state"].partitions[0].leader_epoch == 30
+
+
+def test_epochs_of_kafkas_metadata_are_certain():
+    start = Start(topic("t", A, partitions=2, leader_epoch=5), now_ms=30 * 60_000).adopt(("t", 0, A, 7))
+    assert [one.leader_epoch for one in start.image.topics["t"].partitions] == [8, 6]
 
 
 def test_internal_topics_keep_their_own_configuration(caplog):
