@@ -54,6 +54,7 @@ from odradek.replication.metadata.updates import LocalPublisher
 from odradek.replication.replicas.adoption import Adoption
 from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.server.config import BrokerConfig, Listener
+from odradek.server.coordinators.partition_count import count_partitions
 from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
@@ -428,10 +429,22 @@ class Broker:
             found,
             lambda: random_topic_id(self._random),
             lambda topic: services.topics.default_configs(topic),
+            self._count_partitions,
         )
         for log in found:
             if services.metadata.partition(log.topic, log.partition) is None:
                 services.logs.mark_stray(log.topic, log.partition)
+
+    def _count_partitions(self, topic: str, found: int) -> int:
+        """Return the number of partitions of an adopted topic of which at least so many were found."""
+        if topic == GROUP_METADATA_TOPIC:
+            configured = self.config.offsets_topic_num_partitions
+        elif topic == TRANSACTION_STATE_TOPIC:
+            configured = self.config.transaction_state_log_num_partitions
+        else:
+            return found
+        logs = [log for log in self.services.logs.all_logs() if log.topic == topic]
+        return count_partitions(topic, found, configured, logs)
 
     # -- events while it runs --------------------------------------------------------------------------------------
 

@@ -84,10 +84,12 @@ class Adoption:
         found: Sequence[FoundLog],
         new_topic_id: Callable[[], bytes],
         internal_configs: Callable[[str], dict[str, str]],
+        count_partitions: Callable[[str, int], int] = lambda topic, found: found,
     ) -> None:
         """Create the topics that the store lacks; partitions without a directory are created empty.
 
         `internal_configs` gives the configuration of Kafka's own topics, and an empty one for any other topic.
+        `count_partitions` gives the number of partitions of a topic of which at least so many were found.
         Raises StartError if a topic cannot be adopted: those before it are in the store, and the next start continues.
         """
         controller = self._controller
@@ -96,7 +98,7 @@ class Adoption:
                 await controller.put_broker_config(broker_id, configs)
         topics = []
         suspended = []
-        for topic in self._topics(found, new_topic_id):
+        for topic in self._topics(found, new_topic_id, count_partitions):
             if topic.name in controller.image.topics:
                 continue
             configs, is_suspended = self._configs(topic.name, internal_configs(topic.name))
@@ -121,7 +123,12 @@ class Adoption:
         """Note in the store that it is complete."""
         await self._controller.write([Delete(znodes.ADOPTION)])
 
-    def _topics(self, found: Sequence[FoundLog], new_topic_id: Callable[[], bytes]) -> list[TopicMetadata]:
+    def _topics(
+        self,
+        found: Sequence[FoundLog],
+        new_topic_id: Callable[[], bytes],
+        count_partitions: Callable[[str, int], int],
+    ) -> list[TopicMetadata]:
         by_topic: dict[str, list[FoundLog]] = {}
         for log in sorted(found, key=lambda log: (log.topic, log.partition)):
             by_topic.setdefault(log.topic, []).append(log)
@@ -150,8 +157,19 @@ class Adoption:
                     f"directories of topics {other} and {name} have the same topic id, so one of them is a copy; "
                     "move the copy out of log.dirs"
                 )
-            topics.append(self._planned(name, topic_id, logs[-1].partition + 1, logs, coordinator_epoch))
+            count = count_partitions(name, logs[-1].partition + 1)
+            topics.append(self._planned(name, topic_id, count, logs, coordinator_epoch))
+        self._warn_of_counts([topic.name for topic in topics if not topic.is_internal])
         return topics
+
+    def _warn_of_counts(self, names: Sequence[str]) -> None:
+        if names:
+            logger.warning(
+                "the partition counts of adopted topics are those of the directories found, and too small where "
+                "the last partitions have none count=%d: %s; add the partitions that are missing",
+                len(names),
+                shown(sorted(names)),
+            )
 
     def _report_missing(self, found: Mapping[str, Sequence[FoundLog]]) -> None:
         missing = []

@@ -9,5 +9,6 @@
 - `interfaces`: interfaces of the next two, which may be on other brokers
 - `marker_sender`: COMMIT and ABORT markers
 - `transaction_verification`: verification of transactions before an append (KIP-890)
+- `partition_count`: the number of partitions of an adopted topic
 - `producer_id_floor`: the lowest producer id to allocate after a start
 """

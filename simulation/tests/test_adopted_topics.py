@@ -1,5 +1,7 @@
 """Topics found in the log directories by a broker without a metadata store, and what the store had is unknown."""
 
+import errno
+
 from odradek.simulation.tests.sole_client import SoleClient
 
 
@@ -34,4 +36,66 @@ def test_the_end_of_an_epoch_whose_records_were_lost_does_not_move():
     client.adopt()
     client.produce(b"B", b"C", b"D", b"E")
     assert client.end_of_epoch(1) == (0, 1)
+    assert client.world.failures == []
+
+
+GROUPS = {f"group{number}": 100 + number for number in range(40)}
+
+
+def commit_all(client):
+    """Return the offsets of the commits that were acknowledged."""
+    return {group: offset for group, offset in GROUPS.items() if client.commit_offset(group, offset) == 0}
+
+
+def with_lost_shards():
+    """A stopped broker of which __consumer_offsets-5, 6 and 7 have no directory, and all offsets in the others."""
+    client = SoleClient(offsets_topic_num_partitions="8")
+    client.create_topic()
+    client.produce(b"a")
+    make_directory = client.world.disk.make_directory
+
+    def make(path):
+        """No inodes are left."""
+        if path.endswith(("__consumer_offsets-5", "__consumer_offsets-6", "__consumer_offsets-7")):
+            raise OSError(errno.ENOSPC, "no inodes are left", path)
+        make_directory(path)
+
+    client.world.disk.make_directory = make
+    committed = commit_all(client)
+    assert len(committed) > 15
+    client.world.broker.kill()
+    client.world.disk.make_directory = make_directory
+    return client, committed
+
+
+def test_committed_offsets_remain_if_the_last_partitions_have_no_directory(caplog):
+    client, committed = with_lost_shards()
+    client.adopt()
+    assert len(client.epochs("__consumer_offsets")) == 8
+    assert {group: client.committed_offset(group) for group in committed} == committed
+    [line] = [one.message for one in caplog.records if "partition counts" in one.message]
+    assert "count=1: t; " in line
+    assert client.world.failures == []
+
+
+def test_the_partition_count_fits_the_groups_whatever_is_configured():
+    client, committed = with_lost_shards()
+    client.world.broker.properties["offsets.topic.num.partitions"] = "50"
+    client.adopt()
+    assert {group: client.committed_offset(group) for group in committed} == committed
+    assert len(client.epochs("__consumer_offsets")) == 8
+
+
+def test_the_partition_count_fits_the_transactional_ids():
+    client = SoleClient(transaction_state_log_num_partitions="8")
+    client.create_topic()
+    for number in range(20):
+        client.commit_transaction(b"x", transactional_id=f"id{number}")
+    client.wait(5)
+    client.stop()
+    client.world.broker.properties["transaction.state.log.num.partitions"] = "50"
+    client.adopt()
+    assert len(client.epochs("__transaction_state")) == 8
+    # Its next epoch, not another producer id.
+    assert client.init_producer("id7")[2] == 1
     assert client.world.failures == []

@@ -25,6 +25,7 @@ DAY_MS = 86_400_000
 SUSPENDED = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 PROPERTIES = {
     "log.dirs": "/data1,/data2",
+    "offsets.topic.num.partitions": "2",
     "log.initial.task.delay.ms": "0",
     "log.retention.check.interval.ms": "100",
     "log.cleaner.backoff.ms": "100",

@@ -1,0 +1,41 @@
+"""The number of partitions of an adopted internal topic, from the ids in its partitions."""
+
+import pytest
+
+from odradek.coordinator.partitioning import partition_for
+from odradek.log.storage.found_directories import MAX_FOUND_PARTITIONS
+from odradek.server.coordinators.partition_count import fitting_count
+
+NAMES = [f"group-{number}" for number in range(100)]
+
+
+def placed(count, up_to):
+    """The ids in the first partitions of a topic of `count` partitions."""
+    ids = [(name, partition_for(name, count)) for name in NAMES]
+    return [one for one in ids if one[1] < up_to]
+
+
+@pytest.mark.parametrize(
+    ("count", "found", "configured", "expected"),
+    [
+        pytest.param(8, 8, 8, 8, id="everything is there"),
+        pytest.param(8, 5, 8, 8, id="the last directories are missing"),
+        pytest.param(8, 8, 50, 8, id="another count was configured"),
+        pytest.param(50, 47, 8, 50, id="neither"),
+        pytest.param(100, 100, 50, 100, id="more than configured"),
+    ],
+)
+def test_the_count_fits_all_ids(count, found, configured, expected):
+    assert fitting_count(found, configured, placed(count, found)) == expected
+
+
+def test_without_ids_it_is_the_configured_count():
+    assert fitting_count(5, 8, []) == 8
+    assert fitting_count(5, 3, []) == 5
+
+
+def test_ids_that_no_count_fits_leave_the_count_that_fits_most():
+    """The topic was enlarged at some time: ids of before lie elsewhere."""
+    ids = [*placed(16, 16), ("group-1", 3), ("group-2", 4)]
+    assert fitting_count(16, 50, ids) == 16
+    assert fitting_count(MAX_FOUND_PARTITIONS, 50, ids) == MAX_FOUND_PARTITIONS
