@@ -311,6 +311,10 @@ class LogManager:
         """Return the partitions that `open` found, those included whose files are damaged."""
         return self.table.found_logs()
 
+    def refused_paths(self) -> list[str]:
+        """Return the directories of partitions whose files are damaged, or whose log directory is offline."""
+        return self.table.refused_paths()
+
     def topic_id(self, topic: str, partition: int) -> bytes | None:
         """Return the topic id in the partition's directory; None if it has none."""
         return self.table.topic_ids.get((topic, partition))

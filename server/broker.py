@@ -32,7 +32,7 @@ from odradek.log.storage import descriptors
 from odradek.log.storage.checkpoints import read_meta_properties
 from odradek.log.storage.file_lock import LockedError
 from odradek.log.storage.filesystem import ExhaustedError
-from odradek.log.storage.found_directories import KnownPartitions
+from odradek.log.storage.found_directories import KnownPartitions, shown
 from odradek.log.storage.log_directory import InconsistentMetaError
 from odradek.properties import PropertySet
 from odradek.protocol.errors import KafkaError
@@ -420,10 +420,19 @@ class Broker:
         return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
 
     async def _adopt(self, services: Services, adoption: Adoption) -> None:
-        """Add the topics found to the store. Raises StartError if a log directory failed: it may have more of them."""
+        """Add the topics found to the store.
+
+        Raises StartError if a log directory failed, which may have more of them, or if a partition cannot be read: its
+        topic id and epochs are unknown.
+        """
         failed = [directory for directory in services.logs.directories.values() if directory.failure is not None]
         for directory in failed:
             raise StartError(f"topics are adopted only if every log directory can be read: {directory.failure}")
+        if refused := services.logs.refused_paths():
+            raise StartError(
+                f"topics are adopted only if every partition can be read: {shown(refused)}; repair it, or move it out "
+                "of log.dirs"
+            )
         found = services.logs.found_logs()
         await adoption.adopt(
             found,

@@ -48,6 +48,10 @@ class LogTable:
         self.offline.pop(key, None)
         self.topic_ids.pop(key, None)
 
+    def refused_paths(self) -> list[str]:
+        """Return the directories of partitions that are not served."""
+        return sorted(path for key, path in self.offline.items() if key not in self.logs)
+
     def found_logs(self) -> list[FoundLog]:
         """Return all partitions, those included that are not served."""
         offline = [FoundLog(*key, self.topic_ids.get(key), -1) for key in self.offline if key not in self.logs]

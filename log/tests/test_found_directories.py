@@ -117,6 +117,7 @@ def test_a_partition_whose_files_are_damaged_is_found() -> None:
     manager = start(fs, KnownPartitions())
     assert served(manager) == []
     assert manager.found_logs() == [("t", 0, TOPIC_ID, -1, -1)]
+    assert manager.refused_paths() == ["/data/a/t-0"]
 
 
 def test_a_directory_that_cannot_be_looked_into_takes_the_log_directory_offline() -> None:

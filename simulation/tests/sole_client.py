@@ -2,6 +2,7 @@
 
 import copy
 
+from odradek.log.storage.filesystem import write_whole
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
@@ -79,6 +80,25 @@ class SoleClient:
         self.world.broker.properties["log.dirs.adopt"] = "true"
         self.start()
         del self.world.broker.properties["log.dirs.adopt"]
+
+    def start_in_vain(self):
+        """Return why the broker does not start."""
+        reasons: list[str] = []
+        self.world.on_start_failure = reasons.append
+        self.world.broker.start()
+        assert self.world.run(lambda: not self.world.broker.is_alive, 60)
+        self.world.on_start_failure = self.world.fail
+        [reason] = reasons
+        return reason
+
+    def replace_file(self, path, content):
+        """Return the old content of a file."""
+        disk = self.world.disk
+        disk.is_down = False
+        old = disk.read_bytes(path)
+        write_whole(disk, path, content, sync=True)
+        disk.is_down = True
+        return old
 
     @property
     def services(self):

@@ -99,3 +99,31 @@ def test_the_partition_count_fits_the_transactional_ids():
     # Its next epoch, not another producer id.
     assert client.init_producer("id7")[2] == 1
     assert client.world.failures == []
+
+
+def test_topics_are_adopted_only_if_every_partition_can_be_read():
+    client = SoleClient(transaction_state_log_num_partitions="1")
+    client.create_topic()
+    client.create_topic("u")
+    client.commit_transaction(b"1", "u")
+    client.restart_after_kill(times=3)
+    client.commit_transaction(b"2")
+    topic_id = client.services.metadata.topics["t"].topic_id
+    client.wait(5)
+    client.stop()
+    client.world.metadata.lose()
+    client.world.broker.properties["log.dirs.adopt"] = "true"
+    good = client.replace_file("/data/t-0/partition.metadata", b"garbage")
+    for _ in range(2):
+        assert client.start_in_vain() == (
+            "topics are adopted only if every partition can be read: /data/t-0; repair it, or move it out of log.dirs"
+        )
+    client.replace_file("/data/t-0/partition.metadata", good)
+    client.start()
+    assert client.services.metadata.topics["t"].topic_id == topic_id
+    assert client.log().log_end_offset == 2
+    # Only t-0 has a marker of the coordinator's last epoch.
+    client.commit_transaction(b"3")
+    client.wait(5)
+    assert client.log().last_stable_offset == client.log().log_end_offset == 4
+    assert client.world.failures == []
