@@ -17,6 +17,7 @@ from typing import Final
 
 from odradek.log.config import LogConfig
 from odradek.log.storage.found_directories import FoundLog, shown
+from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.epoch_floor import NEVER_LED, epoch_of_time, latest_coordinator_epoch
 from odradek.replication.controller.registration import StartError
@@ -100,6 +101,7 @@ class Adoption:
         suspended = []
         for topic in self._topics(found, new_topic_id, count_partitions):
             if topic.name in controller.image.topics:
+                await self._grow(topic)
                 continue
             configs, is_suspended = self._configs(topic.name, internal_configs(topic.name))
             topics.append(NewTopic(topic, configs))
@@ -107,7 +109,7 @@ class Adoption:
                 suspended.append(topic.name)
         refused = await controller.create_topics(topics)
         for name, reason in refused.items():
-            raise StartError(f"topic {name}, found in log.dirs, cannot be adopted: {reason.message}; start again")
+            raise _not_adopted(name, reason)
         names = sorted(new.topic.name for new in topics)
         logger.info("adopted topics found in log.dirs count=%d: %s", len(names), shown(names))
         if suspended:
@@ -118,6 +120,19 @@ class Adoption:
                 len(suspended),
                 shown(sorted(suspended)),
             )
+
+    async def _grow(self, planned: TopicMetadata) -> None:
+        """Add partitions to a topic that an earlier start adopted, with a directory less perhaps."""
+        current = self._controller.image.topics[planned.name]
+        count = len(current.partitions)
+        if len(planned.partitions) <= count:
+            return
+        grown = current._replace(partitions=current.partitions + planned.partitions[count:])
+        try:
+            await self._controller.add_partitions(grown, count)
+        except KafkaError as error:
+            raise _not_adopted(planned.name, error) from error
+        logger.info("adopted more partitions of topic %s old=%d new=%d", grown.name, count, len(grown.partitions))
 
     async def finish(self) -> None:
         """Note in the store that it is complete."""
@@ -150,7 +165,9 @@ class Adoption:
         names_by_id: dict[bytes, str] = {}
         topics = []
         for name, logs in by_topic.items():
-            topic_id = next((log.topic_id for log in logs if log.topic_id is not None), None) or new_topic_id()
+            topic_id = self._adopted_id(name, logs)
+            if topic_id is None:
+                topic_id = next((log.topic_id for log in logs if log.topic_id is not None), None) or new_topic_id()
             other = names_by_id.setdefault(topic_id, name)
             if other != name:
                 raise StartError(
@@ -161,6 +178,19 @@ class Adoption:
             topics.append(self._planned(name, topic_id, count, logs, coordinator_epoch))
         self._warn_of_counts([topic.name for topic in topics if not topic.is_internal])
         return topics
+
+    def _adopted_id(self, name: str, logs: Sequence[FoundLog]) -> bytes | None:
+        """Return the id of a topic that an earlier start adopted, None for any other. Raises StartError."""
+        adopted = self._controller.image.topics.get(name)
+        if adopted is None:
+            return None
+        for log in logs:
+            if log.topic_id not in (None, adopted.topic_id):
+                raise StartError(
+                    f"the directory of {name}-{log.partition} has another topic id than topic {name}, which is adopted "
+                    "already; move it out of log.dirs"
+                )
+        return adopted.topic_id
 
     def _warn_of_counts(self, names: Sequence[str]) -> None:
         if names:
@@ -242,3 +272,7 @@ class Adoption:
         synonyms = (synonym.name for synonym in LogConfig.declared()[name].synonyms)
         values = (self._broker_values[synonym] for synonym in synonyms if synonym in self._broker_values)
         return configs.get(name, next(values, None))
+
+
+def _not_adopted(topic: str, reason: KafkaError) -> StartError:
+    return StartError(f"topic {topic}, found in log.dirs, cannot be adopted: {reason.message}; start again")

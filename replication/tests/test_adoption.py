@@ -9,6 +9,7 @@ from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.registration import StartError, prepare_store
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.kraft_metadata import KraftMetadata
+from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import run_now
 from odradek.replication.metadata.updates import LocalPublisher
@@ -195,6 +196,26 @@ def test_an_adoption_that_was_interrupted_is_continued():
     assert {name: one.topic_id for name, one in again.image.topics.items()} == {"t": A, "u": B}
     run_now(again.adoption.finish())
     assert not run_now(is_in_progress(again.store))
+
+
+def test_partitions_found_later_are_added_to_a_topic_adopted_before():
+    """A directory of log.dirs was forgotten."""
+    start = Start(now_ms=30 * 60_000).adopt(("t", 0, A))
+    start.server.expire(start.store)
+    again = Start(server=start.server).adopt(("t", 0, A), ("t", 2, A, 40))
+    assert [one.leader_epoch for one in again.image.topics["t"].partitions] == [30, 0, 41]
+    loaded = ClusterMetadata()
+    run_now(load_image(again.store, loaded))
+    assert loaded.topics == again.image.topics
+
+
+def test_partitions_of_another_topic_are_not_added():
+    start = Start().adopt(("t", 0, A))
+    start.server.expire(start.store)
+    again = Start(server=start.server)
+    with pytest.raises(StartError, match=r"directory of t-1 has another topic id than topic t, .* out of log.dirs"):
+        again.adopt(("t", 0, A), ("t", 1, B))
+    assert len(again.image.topics["t"].partitions) == 1
 
 
 def test_a_store_that_is_there_is_complete():

@@ -2,6 +2,7 @@
 
 import errno
 
+from odradek.replication.metadata.store import run_now
 from odradek.simulation.tests.sole_client import SoleClient
 
 
@@ -126,4 +127,31 @@ def test_topics_are_adopted_only_if_every_partition_can_be_read():
     client.commit_transaction(b"3")
     client.wait(5)
     assert client.log().last_stable_offset == client.log().log_end_offset == 4
+    assert client.world.failures == []
+
+
+def test_a_log_directory_that_was_forgotten_may_be_added_before_the_adoption_is_complete():
+    client = SoleClient(log_dirs="/data1,/data2")
+    client.create_topic(partitions=2)
+    for partition in range(2):
+        client.produce(b"a", b"b", partition=partition)
+    remembered = client.log(partition=0).log_directory
+    assert client.log(partition=1).log_directory != remembered
+    client.wait(5)
+    client.stop()
+    properties, metadata = client.world.broker.properties, client.world.metadata
+    properties |= {"log.dirs.adopt": "true", "log.dirs": remembered}
+    is_in_store, passes = False, 0
+    while not is_in_store:
+        metadata.lose()
+        metadata.fail(passes, 1, after_commit=False)
+        client.start_in_vain()
+        servers = list(metadata._servers.values())
+        is_in_store = bool(servers) and run_now(servers[0].connect().exists("/brokers/topics/t")) is not None
+        passes += 1
+    properties["log.dirs"] = "/data1,/data2"
+    client.start()
+    assert len(client.epochs()) == 2
+    assert [client.log(partition=partition).log_end_offset for partition in range(2)] == [2, 2]
+    assert client.produce(b"c", partition=1) == 2
     assert client.world.failures == []
