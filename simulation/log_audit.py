@@ -12,21 +12,28 @@ from odradek.protocol.batches.record_batch import BatchHeader
 from odradek.protocol.records import ControlType, crc_is_valid, iter_records, parse_control_record
 
 
-def faults_of(log: PartitionLog, *, has_gaps: bool) -> Iterator[str]:
-    """Report errors of a log. `has_gaps`: the log has been compacted, whatever its present configuration."""
-    for what in _Audit(log, has_gaps or log.config.compacts).faults():
+def faults_of(log: PartitionLog, *, has_gaps: bool, leader_epoch: int | None = None) -> Iterator[str]:
+    """Report errors of a log.
+
+    `has_gaps`: the log has been compacted, whatever its present configuration. `leader_epoch`: that of the leader.
+    """
+    audit = _Audit(log, has_gaps or log.config.compacts)
+    for what in audit.faults():
         yield f"{log.directory}: {what}"
+    if leader_epoch is not None and audit.latest_epoch > leader_epoch:
+        yield f"{log.directory}: a batch has leader epoch {audit.latest_epoch}, the leader has {leader_epoch}"
 
 
 class _Audit:
-    """One pass over a log. `open` has the first offset of each producer's open transaction."""
+    """One pass over a log. `latest_epoch` is the largest leader epoch of the batches read."""
 
     def __init__(self, log: PartitionLog, has_gaps: bool) -> None:
         self._log = log
         self._has_gaps = has_gaps
+        # The first offset of each producer's open transaction.
         self._open: dict[int, int] = {}
         self._next_offset = -1
-        self._epoch = -1
+        self.latest_epoch = -1
 
     def faults(self) -> Iterator[str]:
         log = self._log
@@ -74,12 +81,12 @@ class _Audit:
             yield f"{where} comes after offset {self._next_offset - 1}"
         elif header.base_offset > self._next_offset >= 0 and not self._has_gaps:
             yield f"{where} follows a gap from {self._next_offset}"
-        if header.partition_leader_epoch < self._epoch:
-            yield f"{where} has leader epoch {header.partition_leader_epoch} after {self._epoch}"
+        if header.partition_leader_epoch < self.latest_epoch:
+            yield f"{where} has leader epoch {header.partition_leader_epoch} after {self.latest_epoch}"
         known = self._log.leader_epochs.epoch_for(header.base_offset)
         if known != header.partition_leader_epoch and header.base_offset >= self._log.log_start_offset:
             yield f"{where} has leader epoch {header.partition_leader_epoch}, the checkpoint has {known}"
-        self._epoch = max(self._epoch, header.partition_leader_epoch)
+        self.latest_epoch = max(self.latest_epoch, header.partition_leader_epoch)
         self._next_offset = header.next_offset
 
     def _note_transaction(self, header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int, int]]) -> None:

@@ -144,9 +144,20 @@ class World:
         """Read all logs of a broker and compare indexes and state with them."""
         if not self.looks_inside:
             return
+        partitions = broker.services.replicas.partitions
         for log in broker.services.logs.all_logs():
             has_gaps = log.topic in self.compacted or self.metadata.was_lost
-            for what in log_audit.faults_of(log, has_gaps=has_gaps):
+            partition = partitions.get((log.topic, log.partition))
+            leader_epoch = partition.leader_epoch if partition is not None and partition.is_leader else None
+            for what in log_audit.faults_of(log, has_gaps=has_gaps, leader_epoch=leader_epoch):
+                self.fail(what)
+        for what in invariants.fenced_coordinators(broker):
+            self.fail(what)
+
+    def check_start(self, broker: Broker) -> None:
+        """Check the conditions that hold when a broker has just started."""
+        if self.looks_inside:
+            for what in invariants.behind_markers(broker):
                 self.fail(what)
 
     def check_rest(self, broker: Broker) -> None:

@@ -193,6 +193,7 @@ class BrokerProcess:
                 world.trace("broker is up")
                 world.on_broker_up()
                 world.audit(broker)
+                world.check_start(broker)
 
         def failed(failure: Any) -> None:
             if not reactor.is_alive or failure.check(SimulatedCrash):
