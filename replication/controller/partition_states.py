@@ -57,13 +57,15 @@ def change_state(
     return new
 
 
-def new_partition(replicas: tuple[int, ...], live: Container[int], controller_epoch: int) -> PartitionMetadata:
+def new_partition(
+    replicas: tuple[int, ...], live: Container[int], controller_epoch: int, leader_epoch: int = 0
+) -> PartitionMetadata:
     """Return a partition's first state: its live replicas are in sync and the first of them leads.
 
     Without a live replica the partition is offline.
     """
     isr = tuple(replica for replica in replicas if replica in live)
-    return PartitionMetadata(isr[0] if isr else NO_LEADER, 0, replicas, isr, controller_epoch)
+    return PartitionMetadata(isr[0] if isr else NO_LEADER, leader_epoch, replicas, isr, controller_epoch)
 
 
 def elect_leader(

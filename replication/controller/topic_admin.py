@@ -228,10 +228,12 @@ class TopicAdmin:
         partitions = self._new_partitions(replicas)
         return NewTopic(TopicMetadata(name, self._new_topic_id(), partitions), configs)
 
-    def _new_partitions(self, replicas: Sequence[tuple[int, ...]]) -> tuple[PartitionMetadata, ...]:
+    def _new_partitions(
+        self, replicas: Sequence[tuple[int, ...]], leader_epoch: int = 0
+    ) -> tuple[PartitionMetadata, ...]:
         """Return the first states of partitions; those with the same replicas share one object."""
         live, epoch = self._image.brokers, self._controller.epoch
-        states = {brokers: new_partition(brokers, live, epoch) for brokers in set(replicas)}
+        states = {brokers: new_partition(brokers, live, epoch, leader_epoch) for brokers in set(replicas)}
         return tuple([states[brokers] for brokers in replicas])
 
     def _new_topic_id(self) -> bytes:
@@ -398,7 +400,9 @@ class TopicAdmin:
                     f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most",
                 )
             replicas = self._further_replicas(current, added, factor)
-        partitions = self._new_partitions(replicas)
+        # Of a topic that was adopted, or restored from a backup, they may have existed before, and with an epoch.
+        least_epoch = min(partition.leader_epoch for partition in current.partitions)
+        partitions = self._new_partitions(replicas, least_epoch)
         return current._replace(partitions=current.partitions + partitions), old_count
 
     def _further_replicas(self, topic: TopicMetadata, added: int, factor: int) -> list[tuple[int, ...]]:

@@ -7,6 +7,10 @@ from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
 )
+from odradek.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestCreatePartitionsTopic,
+)
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
 from odradek.protocol.messages.end_txn import EndTxnRequest
 from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -135,6 +139,12 @@ class SoleClient:
         topic = CreateTopicsRequestCreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         [created] = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7).topics
         assert created.error_code == 0
+
+    def add_partitions(self, count, topic="t"):
+        """Let a topic have `count` partitions."""
+        topics = [CreatePartitionsRequestCreatePartitionsTopic(name=topic, count=count, assignments=None)]
+        [grown] = self.ask(CreatePartitionsRequest(topics=topics, timeout_ms=1000), 3).results
+        assert grown.error_code == 0
 
     def produce(self, *values, topic="t", partition=0):
         """Return the offset of the first record."""

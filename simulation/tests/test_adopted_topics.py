@@ -155,3 +155,21 @@ def test_a_log_directory_that_was_forgotten_may_be_added_before_the_adoption_is_
     assert [client.log(partition=partition).log_end_offset for partition in range(2)] == [2, 2]
     assert client.produce(b"c", partition=1) == 2
     assert client.world.failures == []
+
+
+def test_partitions_that_are_added_again_have_no_earlier_epoch():
+    """Their directory was lost, but a group may have committed an offset with their last epoch."""
+    client = SoleClient()
+    client.create_topic(partitions=2)
+    for partition in range(2):
+        client.produce(b"a", partition=partition)
+    client.wait(5)
+    client.restart_after_kill(times=4)
+    client.stop()
+    client.world.disk.is_down = False
+    client.world.disk.remove_tree("/data/t-1")
+    client.adopt()
+    assert len(client.epochs()) == 1
+    client.add_partitions(2)
+    assert client.epochs()[1] > 4
+    assert client.world.failures == []
