@@ -419,8 +419,12 @@ class LogManager:
         """Make the starts of a directory's logs durable, then call `done`, with the failure if there was one."""
         self.checkpoints.write_log_starts(path, done)
 
-    def close(self, monotonic_ms: int, broker_epoch: int = -1) -> None:
-        """Make everything durable and record a clean stop. Blocks."""
+    def close(self, monotonic_ms: int, broker_epoch: int = -1, *, has_started: bool = True) -> None:
+        """Make everything durable and record a clean stop. Blocks.
+
+        Unless the broker `has_started`, clean directories are marked as they were found and others are not marked: the
+        leader epochs that follow an unclean stop may not have begun.
+        """
         self.cleaner.close()
         threads = self.settings.num_recovery_threads_per_data_dir * len(self.directories)
         failures = close_logs(self.log_dirs.online(), self.all_logs(), monotonic_ms, self._run_all, threads)
@@ -433,8 +437,10 @@ class LogManager:
                     self.checkpoints.write_now(directory, file_name)
                 if directory.path in unclean:
                     logger.error("no room to close all logs: the next start will recover path=%s", directory.path)
-                else:
+                elif has_started:
                     directory.mark_clean(broker_epoch)
+                elif directory.was_clean:
+                    directory.mark_clean(directory.previous_broker_epoch)
             except LogDirFailure as failure:
                 self.log_dirs.fail(directory.path, failure)
             except ShortageError as error:

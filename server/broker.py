@@ -174,8 +174,8 @@ class Broker:
         return advertised
 
     async def stop(self) -> None:
-        """Stop everything, and leave a clean data directory behind if `start` had succeeded."""
-        self._is_running = False
+        """Stop everything, and mark the log directories as clean if `start` had succeeded, else as they were found."""
+        has_started, self._is_running = self._is_running, False
         if self.watchdog is not None:
             self.watchdog.threshold_s = math.inf
         for acceptor in self._acceptors:
@@ -197,7 +197,9 @@ class Broker:
         if self._replicas is not None:
             self._replicas.stop()
         if self._logs is not None:
-            self._logs.close(self._environment.monotonic_ms(), self._epoch())
+            # Another call after a start that failed must not write to directories that are unlocked.
+            logs, self._logs = self._logs, None
+            logs.close(self._environment.monotonic_ms(), self._epoch(), has_started=has_started)
         if self._store is not None:
             store, self._store = self._store, None
             try:
