@@ -20,6 +20,7 @@ from odradek.log.management.loading import LogLoader
 from odradek.log.management.log_directories import ROOM_CHECK_MS, DirectoryDescription, LogDirectories
 from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.producer_expiry import ProducerExpiryTask
+from odradek.log.management.producer_id_record import ProducerIdRecord
 from odradek.log.management.removals import Removals
 from odradek.log.management.retention_task import RetentionTask
 from odradek.log.management.retirement import LogRetirement
@@ -110,6 +111,7 @@ class LogManager:
         self.checkpoints = OffsetCheckpoints(
             self.table, self.log_dirs, self.schedule, run_in_thread, self.cleaner.offsets
         )
+        self._producer_id_record = ProducerIdRecord(self.log_dirs, run_in_thread)
         self._removals = Removals(run_in_thread, self._removal_failed, self._is_online)
         self.retention_task = RetentionTask(
             self.table,
@@ -418,6 +420,17 @@ class LogManager:
     def checkpoint_log_starts(self, path: str, done: Done) -> None:
         """Make the starts of a directory's logs durable, then call `done`, with the failure if there was one."""
         self.checkpoints.write_log_starts(path, done)
+
+    def found_producer_id_end(self) -> int:
+        """Return the end of the reserved producer ids that the start found in the log directories, else 0."""
+        return self._producer_id_record.found()
+
+    def record_producer_ids(self, next_id: int, done: Done) -> None:
+        """Record durably that all producer ids below `next_id` are reserved, then call `done`.
+
+        The error is that of the last log directory if none has the record.
+        """
+        self._producer_id_record.record(next_id, done)
 
     def close(self, monotonic_ms: int, broker_epoch: int = -1, *, has_started: bool = True) -> None:
         """Make everything durable and record a clean stop. Blocks.

@@ -47,7 +47,6 @@ from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
 from odradek.replication.metadata.kraft_metadata import mark_adopted
 from odradek.replication.metadata.loader import load_image
-from odradek.replication.metadata.producer_id_blocks import allocate_block
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, SessionEvent
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
 from odradek.replication.metadata.updates import LocalPublisher
@@ -55,6 +54,7 @@ from odradek.replication.replicas.adoption import Adoption
 from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.coordinators.partition_count import count_partitions
+from odradek.server.coordinators.producer_id_blocks import ProducerIdBlocks
 from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
@@ -320,9 +320,7 @@ class Broker:
         configs.listeners.append(self._on_config)
         flusher = Flusher(logs, self._reactor)
         self._replicas = ReplicaManager(config.node_id, image, configs, logs, self._now_ms, flusher.request)
-        producer_ids = ProducerIdManager(
-            lambda least_id: allocate_block(store, config.node_id, least_id), Deferred.fromCoroutine, store.ready
-        )
+        blocks = ProducerIdBlocks(store, config.node_id, logs, self._reactor)
         features = Features()
         await features.load(store)
         return Services(
@@ -338,7 +336,7 @@ class Broker:
             metadata=image,
             monotonic_ms=environment.monotonic_ms,
             now_ms=self._now_ms,
-            producer_ids=producer_ids,
+            producer_ids=ProducerIdManager(blocks.allocate, Deferred.fromCoroutine, blocks.ready),
             random_source=self._random,
             reactor=self._reactor,
             record_work=RecordWork(self._slices, environment.run_in_thread),

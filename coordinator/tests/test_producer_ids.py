@@ -115,3 +115,25 @@ def test_those_who_wait_for_the_store_together_share_a_block():
         one.send(None)
     assert [run(one) for one in waiting] == [0, 1, 2, 3, 4]
     assert len(allocated) == 1
+
+
+def test_a_block_is_fetched_ahead_only_if_no_id_is_left():
+    answers = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), range(3, 5), range(9, 10)]
+
+    async def allocate(least_id):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    manager = ProducerIdManager(allocate)
+    run(manager.prefetch())
+    with pytest.raises(KafkaError):
+        manager.take()
+    for _ in range(2):
+        run(manager.prefetch())
+    assert [manager.take(), manager.take()] == [3, 4]
+    assert answers == [range(9, 10)]
+    manager.begin_at(9)
+    run(manager.prefetch())
+    assert manager.take() == 9

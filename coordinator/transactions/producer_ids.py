@@ -40,6 +40,11 @@ class ProducerIdManager:
             await self._fetch_block()
         return producer_id
 
+    async def prefetch(self) -> None:
+        """Fetch a block if no id is left, so that `take` has one. If that fails, `take` raises."""
+        if self._block.stop <= max(self._block.start, self._least_id):
+            await self._fetch()
+
     async def _fetch_block(self) -> None:
         if self._ready is not None:
             await self._ready()
@@ -52,7 +57,7 @@ class ProducerIdManager:
         if producer_id is None and not self._is_fetching and self._start is not None:
             self._is_fetching = True
             self._start(self._fetch())
-            # Where the store does not suspend, the block is there by now.
+            # If the fetch did not suspend, the block is there by now.
             producer_id = self._next_of_block()
         if producer_id is None:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "producer ids are being fetched")
@@ -69,6 +74,8 @@ class ProducerIdManager:
     async def _fetch(self) -> None:
         try:
             await self._fetch_block()
+        except KafkaError as error:
+            logger.error("no producer ids could be reserved; the next request tries again error=%s", error)
         except Exception:
             logger.exception("no producer ids could be reserved; the next request tries again")
         finally:

@@ -13,5 +13,6 @@
 - `removals`: removal of files in a thread
 - `flush_task`: flushes
 - `producer_expiry`: expiry of producers
+- `producer_id_record`: the reserved producer ids, recorded in the log directories
 - `producer_id_search`: search for producer ids in use
 """

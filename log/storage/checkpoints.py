@@ -3,7 +3,8 @@
 Checkpoints (recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
 cleaner-offset-checkpoint, leader-epoch-checkpoint) share one frame: a version line `0`, a line with the number of
 entries, then one entry per line. `partition.metadata` names a partition directory's topic id; `meta.properties` names
-the cluster and broker a log directory belongs to; `.kafka_cleanshutdown` marks a clean stop.
+the cluster and broker a log directory belongs to; `.kafka_cleanshutdown` marks a clean stop. `odradek-producer-ids` is
+Odradek's own: the end of the producer ids that are reserved.
 """
 
 import base64
@@ -21,6 +22,7 @@ LEADER_EPOCHS_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
 META_PROPERTIES_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+PRODUCER_IDS_FILE = "odradek-producer-ids"
 LOCK_FILE = ".lock"
 
 _VERSION = "0"
@@ -279,3 +281,23 @@ def remove_clean_shutdown(fs: FileSystem, log_directory: str) -> None:
     """Remove the mark of a clean stop, durably, before any log is loaded: a later crash is an unclean stop."""
     if remove_if_exists(fs, f"{log_directory}/{CLEAN_SHUTDOWN_FILE}"):
         fs.sync_directory(log_directory)
+
+
+def read_next_producer_id(fs: FileSystem, log_directory: str) -> int:
+    """Return the id after the last that was reserved; 0 without a file. Raises MalformedFileError."""
+    path = f"{log_directory}/{PRODUCER_IDS_FILE}"
+    try:
+        text = fs.read_bytes(path).decode()
+    except FileNotFoundError:
+        return 0
+    except UnicodeDecodeError:
+        raise MalformedFileError(path, "not text") from None
+    lines = text.split()
+    if len(lines) != 2 or lines[0] != _VERSION:
+        raise MalformedFileError(path, "unknown version or no id")
+    return _integer(path, lines[1])
+
+
+def write_next_producer_id(fs: FileSystem, log_directory: str, next_id: int) -> None:
+    """Replace the file, durably. Blocks on the disk."""
+    write_atomically(fs, f"{log_directory}/{PRODUCER_IDS_FILE}", f"{_VERSION}\n{next_id}\n".encode())

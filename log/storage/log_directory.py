@@ -100,6 +100,8 @@ def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
 class LogDirectory:
     """A log directory. `failure` is set once it is offline, `is_full` while writes are refused.
 
+    `was_clean`, `previous_broker_epoch` and `next_producer_id` are what `begin_load` found.
+
     Methods that touch the disk raise LogDirFailure; those that write checkpoints also ShortageError;
     any of them raises ExhaustedError.
     """
@@ -110,6 +112,7 @@ class LogDirectory:
         self.directory_id: bytes | None = None
         self.was_clean = False
         self.previous_broker_epoch = -1
+        self.next_producer_id = 0
         self.failure: Exception | None = None
         self.is_full = False
         self._lock: FileLock | None = None
@@ -173,9 +176,10 @@ class LogDirectory:
             broker_epoch = checkpoints.read_clean_shutdown(self.fs, self.path)
             self.was_clean = broker_epoch is not None
             self.previous_broker_epoch = -1 if broker_epoch is None else broker_epoch
+            self.next_producer_id = checkpoints.read_next_producer_id(self.fs, self.path)
             checkpoints.remove_clean_shutdown(self.fs, self.path)
             return list_partitions(self.fs, self.path)
-        except OSError as error:
+        except (OSError, MalformedFileError) as error:
             raise self.failed("opening", error) from error
 
     def read_offsets(self, file_name: str) -> Offsets:
@@ -220,6 +224,14 @@ class LogDirectory:
             self._checkpoints[file_name].write()
         except OSError as error:
             message = f"writing {file_name} failed in {self.path}: {error}"
+            raise storage_error(self.path, message, error) from error
+
+    def write_next_producer_id(self, next_id: int) -> None:
+        """Record that all producer ids below `next_id` are reserved. For any thread."""
+        try:
+            checkpoints.write_next_producer_id(self.fs, self.path, next_id)
+        except OSError as error:
+            message = f"writing {checkpoints.PRODUCER_IDS_FILE} failed in {self.path}: {error}"
             raise storage_error(self.path, message, error) from error
 
     def mark_clean(self, broker_epoch: int) -> None:

@@ -10,5 +10,6 @@
 - `marker_sender`: COMMIT and ABORT markers
 - `transaction_verification`: verification of transactions before an append (KIP-890)
 - `partition_count`: the number of partitions of an adopted topic
+- `producer_id_blocks`: reserved blocks of producer ids
 - `producer_id_floor`: the lowest producer id to allocate after a start
 """

@@ -6,6 +6,7 @@ producer's batch passes for one of the first that is sent again, is acknowledged
 
 | what is searched | when |
 |---|---|
+| the end of the reserved ids that the log directories have | at every start |
 | producer state of all loaded logs, in memory | at every start |
 | the broker epoch of the last clean stop, which a store that is not behind exceeds | at every start |
 | stray partitions: topics that a store that is behind does not have yet | at every start |
@@ -51,7 +52,7 @@ async def settle_producer_ids(
     are taken over from, such as Apache Kafka's metadata log. Blocks while it reads. Raises MetadataStoreError.
     """
     stored = await next_block_start(store)
-    known = largest_id_in_states(logs.all_logs()) + 1
+    known = max(largest_id_in_states(logs.all_logs()) + 1, logs.found_producer_id_end())
     is_older = any(directory.previous_broker_epoch >= broker_epoch for directory in logs.directories.values())
     least_id = max(stored or 0, known, imported_next_id)
     if stored is None:

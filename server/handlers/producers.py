@@ -50,10 +50,13 @@ def init_producer_id(
     """A fresh id with epoch 0; the id and epoch a producer had say nothing without a transactional id."""
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    if request.transactional_id is not None:
-        return services.transactions.run(
-            request.transactional_id,
-            lambda shard, token, now_ms: shard.init_producer_id(request, context, token, now_ms),
+    transactional_id = request.transactional_id
+    if transactional_id is not None:
+        return carry_through(services.producer_ids.prefetch()).addCallback(
+            lambda _: services.transactions.run(
+                transactional_id,
+                lambda shard, token, now_ms: shard.init_producer_id(request, context, token, now_ms),
+            )
         )
     return carry_through(services.producer_ids.next_id()).addCallback(
         lambda producer_id: InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

@@ -121,6 +121,27 @@ def test_a_store_behind_the_producer_state_is_overtaken():
     assert machine.settle(store) == 1501
 
 
+def test_a_store_behind_the_record_in_the_log_directories_is_overtaken(caplog):
+    machine = Machine()
+    store = MemoryMetadataStore()
+    run_now(allocate_block(store, 1))
+    machine.logs.record_producer_ids(1000, lambda error: None)
+    machine.restart(broker_epoch=5)
+    assert machine.settle(store, broker_epoch=6) == 1000
+    assert "older" not in caplog.text
+    machine.logs.record_producer_ids(7000, lambda error: None)
+    machine.restart(broker_epoch=7)
+    assert machine.settle(store, broker_epoch=8) == 7000
+    assert "the metadata store may be older than the logs" in caplog.text
+
+
+def test_a_new_store_begins_above_the_record_in_the_log_directories():
+    machine = Machine()
+    machine.logs.record_producer_ids(7000, lambda error: None)
+    machine.restart()
+    assert machine.settle(MemoryMetadataStore()) == 7000
+
+
 def test_a_store_behind_the_last_clean_stop_is_overtaken():
     machine = Machine()
     store = MemoryMetadataStore()

@@ -4,12 +4,13 @@ Committed transactions survive every crash. A transaction may fail before its co
 store although the broker gets an error.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from odradek.log.storage.memory_filesystem import SimulatedCrash
-from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore, MemoryNodeTable
 from odradek.replication.metadata.store import (
     MetadataStore,
     Operation,
@@ -66,6 +67,16 @@ class SimulatedMetadata:
         self._servers.clear()
         self._sessions.clear()
         self.was_lost = True
+
+    def copy(self) -> Mapping[str, MemoryNodeTable]:
+        """Return a copy of the content of all stores, as a backup has it."""
+        return {directory: deepcopy(server._table) for directory, server in self._servers.items()}
+
+    def restore(self, copies: Mapping[str, MemoryNodeTable]) -> None:
+        """Replace the content of the stores by an older copy, while no broker runs."""
+        for directory, table in copies.items():
+            self._servers[directory]._table = deepcopy(table)
+        self._sessions.clear()
 
     def fail(self, passes: int, failures: int, *, after_commit: bool) -> None:
         """Let the next `passes` transactions succeed and then `failures` fail, before or after their commit."""

@@ -1,9 +1,10 @@
-"""Starts that fail or are interrupted: the next one has all evidence of what happened before."""
+"""Starts that fail, and starts with an older metadata store: the evidence of what happened before is kept."""
 
 import pytest
 
 from odradek.log.storage import checkpoints
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
 from odradek.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochRequestOffsetForLeaderPartition,
@@ -133,3 +134,56 @@ def test_a_failed_start_after_a_clean_stop_leaves_the_mark_as_it_was():
     fail_start(world)
     assert clean_marks(world) == marks
     assert marks != [-1]
+
+
+def new_producer_ids(world, count=1):
+    async def go():
+        connection = await world.connect()
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        responses = [await connection.request(request, 4, client_id="test") for _ in range(count)]
+        connection.close()
+        assert {response.error_code for response in responses} == {0}
+        return [response.producer_id for response in responses]
+
+    return finish(world, go())
+
+
+def die_while_starting(world, change):
+    """Kill the process at a change of the disk or of the store during its start."""
+    world.disk.crash_at(change)
+    world.broker.start()
+    assert world.run(lambda: not world.broker.is_alive, 60)
+    world.disk.come_down(is_power_loss=False)
+
+
+@pytest.mark.parametrize("how", ["at once", "after a failed start", "after a start that is killed"])
+@pytest.mark.parametrize("end", [stop, lambda world: world.broker.kill()], ids=["stopped", "killed"])
+def test_an_older_store_gives_no_producer_id_out_again(end, how):
+    world = started()
+    create(world, "t")
+    new_producer_ids(world)
+    stop(world)
+    backup = world.metadata.copy()
+    start(world)
+    before = new_producer_ids(world)
+    end(world)
+    world.metadata.restore(backup)
+    if how == "after a failed start":
+        fail_start(world)
+    elif how == "after a start that is killed":
+        die_while_starting(world, 5)
+    start(world)
+    assert not set(before) & set(new_producer_ids(world, 3))
+
+
+@pytest.mark.parametrize("end", [stop, lambda world: world.broker.kill()], ids=["stopped", "killed"])
+def test_a_store_copied_since_the_last_start_gives_no_producer_id_out_again(end):
+    world = started()
+    create(world, "t")
+    new_producer_ids(world)
+    backup = world.metadata.copy()
+    before = new_producer_ids(world, 1000)
+    end(world)
+    world.metadata.restore(backup)
+    start(world)
+    assert not set(before) & set(new_producer_ids(world, 3))
