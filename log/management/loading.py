@@ -30,7 +30,6 @@ from odradek.log.storage.filesystem import (
     ExhaustedError,
     FileSystem,
     LogDirFailure,
-    ShortageError,
     storage_error,
 )
 from odradek.log.storage.found_directories import KnownPartitions, Verdict, judge, shown
@@ -127,7 +126,8 @@ class LogLoader:
         for loaded in sorted(self._loaded, key=lambda one: one.path):
             self._register(loaded)
             report.add(loaded.report)
-        for path in {loaded.path.rpartition("/")[0] for loaded in self._loaded if loaded.has_new_point}:
+        changed = {loaded.path.rpartition("/")[0] for loaded in self._loaded if loaded.has_new_point}
+        for path in sorted(changed):
             self._write_checkpoints(self._log_dirs.by_path[path])
         for path, key in self._strays:
             self._retirement.rename_stray(path, key)
@@ -240,8 +240,7 @@ class LogLoader:
         except OSError as error:
             failure = storage_error(directory.path, f"loading {path} failed: {error}", error)
         except DiskFullError as error:
-            # Flaws that a start finds have to be repaired before anything is served.
-            failure = LogDirFailure(directory.path, f"{error.message}; free some and start again")
+            failure = _repair_without_room(directory, error)
         return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, has_new_point)
 
     # Register
@@ -288,8 +287,16 @@ class LogLoader:
         return log.log_end_offset == 0 and not has_topic_id(log) and has_topic_id(beside)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
+        """Make the points of opened logs durable. Raises ExhaustedError; any other failure fails the directory."""
         try:
             for file_name in (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE):
                 self._checkpoints.write_now(directory, file_name)
-        except (LogDirFailure, ShortageError) as error:
+        except DiskFullError as error:
+            self._log_dirs.fail(directory.path, _repair_without_room(directory, error))
+        except LogDirFailure as error:
             self._log_dirs.fail(directory.path, error)
+
+
+def _repair_without_room(directory: LogDirectory, error: DiskFullError) -> LogDirFailure:
+    """The error for a full disk at start: flaws that are found have to be repaired before anything is served."""
+    return LogDirFailure(directory.path, f"{error.message}; free some and start again")
