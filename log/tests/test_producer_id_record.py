@@ -58,7 +58,7 @@ def test_the_largest_of_the_directories_counts() -> None:
 def refuse_files(fs: MemoryFileSystem, error: int, *directories: str) -> None:
     original = fs.before
 
-    def before(operation: str, path: str, half: Callable[[], object] | None = None) -> None:
+    def before(operation: str, path: str, half: Callable[[], None] | None = None) -> None:
         if operation == "create" and path.rpartition("/")[0] in directories:
             fs._raise(error, path, half)
         original(operation, path, half)
