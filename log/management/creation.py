@@ -87,9 +87,7 @@ class LogCreation:
         """
         if self._fs.spare_descriptors() < 1:
             raise ExhaustedError(directory.path, f"no file descriptor is left for the log of {partition_name(*key)}")
-        # After a crash an entry of a deleted log of that name would cut or empty the new one.
-        for file_name in ALL_CHECKPOINTS if directory.may_have_checkpoint_of(key) else ():
-            self._checkpoints.write_now(directory, file_name)
+        self._remove_checkpoints_of(key, directory)
         path = f"{directory.path}/{partition_name(*key)}"
         if self._fs.exists(path):
             self._retirement.rename(path, key, STRAY_SUFFIX)
@@ -121,6 +119,23 @@ class LogCreation:
                 self._table.offline[key] = path
                 raise LogDirFailure(directory.path, f"a log is half made and cannot be removed: {error}") from error
             raise
+
+    def _remove_checkpoints_of(self, key: Key, directory: LogDirectory) -> None:
+        """Remove entries of a deleted log of that name, durably. Raises LogDirFailure, ShortageError.
+
+        After a crash they would cut or empty the new log in `directory`. Those in other directories would be taken for
+        the new log's, as if it had been moved from there, if no shortage prevents the removal.
+        """
+        for other in self._log_dirs.online():
+            if not other.may_have_checkpoint_of(key):
+                continue
+            try:
+                for file_name in ALL_CHECKPOINTS:
+                    self._checkpoints.write_now(other, file_name)
+            except (LogDirFailure, ShortageError) as error:
+                if other is directory:
+                    raise
+                self._log_dirs.fail(other.path, error)
 
     def store_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:
         """Write the topic id into the log's directory. Raises LogDirFailure, ShortageError."""

@@ -111,6 +111,7 @@ class LogLoader:
         self.has_found_strays = False
         self._is_clean = True
         self._found: list[_FoundLog] = []
+        self._offsets: list[dict[str, Offsets]] = []
         self._strays: list[tuple[str, Key]] = []
         self._loaded: list[_LoadedLog] = []
 
@@ -156,6 +157,7 @@ class LogLoader:
             except LogDirFailure as failure:
                 self._log_dirs.fail(directory.path, failure)
                 continue
+            self._offsets.append(offsets)
             self._is_clean = self._is_clean and directory.was_clean
             for entry, verdict in found:
                 path = f"{directory.path}/{entry.name}"
@@ -197,9 +199,8 @@ class LogLoader:
     def _open(self, found: _FoundLog, config: LogConfig, now_ms: int) -> _LoadedLog:
         directory, key, path, stored_topic_id, offsets = found
         cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
-        # The configuration of a partition to adopt is unknown: a hole anywhere may be compaction's.
-        holes_to = _ANYWHERE if stored_topic_id is None else cleaned_to or 0
         stored_point = offsets[RECOVERY_POINTS_FILE].get(key, 0)
+        is_unknown = stored_topic_id is None or key not in offsets[RECOVERY_POINTS_FILE]
         topic_id = log = None
         has_new_point = False
         failure: Exception | None = None
@@ -218,7 +219,7 @@ class LogLoader:
                 is_clean=directory.was_clean,
                 log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
                 recovery_point=stored_point,
-                cleaned_to=holes_to,
+                cleaned_to=self._holes_to(found),
                 producer_expiration_ms=self._settings.producer_id_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
                 report=report,
@@ -226,15 +227,18 @@ class LogLoader:
             log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
             if not directory.was_clean:
                 log.directory_unsynced()
-            if stored_topic_id is None and (holes_end := log.end_of_holes()):
-                # Recovery of the adopted partition would cut it at a hole that no checkpoint attributes to compaction.
+            if is_unknown and (holes_end := log.end_of_holes()):
+                # The next recovery would cut the log at a hole that no checkpoint attributes to compaction.
                 cleaned_to = max(cleaned_to or 0, holes_end)
                 has_new_point = True
             if has_new_point or (config.flush_before_acks and not directory.was_clean):
                 # What was found may be in memory only, and is about to be read.
                 log.flush(self._schedule.monotonic_ms())
-            # Rebuilt indexes are not durable yet, and the stored point may be that of a close behind them.
-            has_new_point = has_new_point or (report.segments > 0 and log.recovery_point < stored_point)
+            if report.segments > 0 and log.recovery_point < stored_point:
+                # Rebuilt indexes are not durable yet, and the stored point may be that of a close behind them. The next
+                # recovery would cut the log at the holes between the two.
+                cleaned_to = max(cleaned_to or 0, log.end_of_holes())
+                has_new_point = True
         except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
             failure = error
         except OSError as error:
@@ -242,6 +246,21 @@ class LogLoader:
         except DiskFullError as error:
             failure = _repair_without_room(directory, error)
         return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, has_new_point)
+
+    def _holes_to(self, found: _FoundLog) -> int:
+        """Return the offset below which missing offsets are not a lost end but may be compaction's.
+
+        Anywhere in a log whose history is unknown: one to adopt, and one in a log directory that no broker has used.
+        A log without a recovery point is new, or was moved from another log directory: there, nothing was missing below
+        its recovery point.
+        """
+        directory, key, _, stored_topic_id, offsets = found
+        if stored_topic_id is None or directory.is_new:
+            return _ANYWHERE
+        if key in offsets[RECOVERY_POINTS_FILE]:
+            return offsets[CLEANER_OFFSETS_FILE].get(key, 0)
+        names = (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE)
+        return max(others[name].get(key, 0) for others in self._offsets for name in names)
 
     # Register
 

@@ -100,7 +100,8 @@ def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
 class LogDirectory:
     """A log directory. `failure` is set once it is offline, `is_full` while writes are refused.
 
-    `was_clean`, `previous_broker_epoch` and `next_producer_id` are what `begin_load` found.
+    `is_new`: no broker had used it, since it had no meta.properties. `was_clean`, `previous_broker_epoch` and
+    `next_producer_id` are what `begin_load` found.
 
     Methods that touch the disk raise LogDirFailure; those that write checkpoints also ShortageError;
     any of them raises ExhaustedError.
@@ -110,6 +111,7 @@ class LogDirectory:
         self.fs = fs
         self.path = path
         self.directory_id: bytes | None = None
+        self.is_new = False
         self.was_clean = False
         self.previous_broker_epoch = -1
         self.next_producer_id = 0
@@ -151,6 +153,7 @@ class LogDirectory:
         self, meta: MetaProperties | None, cluster_id: str, node_id: int, random_uuid: Callable[[], bytes]
     ) -> None:
         """Write missing entries of meta.properties. Raises InconsistentMetaError if it belongs to another broker."""
+        self.is_new = meta is None
         if meta is None:
             meta = MetaProperties(_META_VERSION, None, None, None, {})
         for what, found, expected in (

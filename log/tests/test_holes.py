@@ -92,3 +92,93 @@ def test_without_descriptors_for_the_checkpoints_of_an_adopted_log_the_start_fai
     assert served(start(fs)).log_end_offset == END
     kill(fs)
     assert served(start(fs, IDS)).log_end_offset == END
+
+
+def other_than(directory: str) -> str:
+    return next(path for path in DIRECTORIES if path != directory)
+
+
+def move(fs: MemoryFileSystem, log: PartitionLog) -> None:
+    """Move the partition into the other log directory, as an operator does while the broker is down."""
+    fs.rename(log.directory, f"{other_than(log.log_directory)}/t-0")
+
+
+def adopted(fs: MemoryFileSystem) -> LogManager:
+    """A manager that has adopted a log with a hole; its topic is in the store from the next start on."""
+    log_with_a_hole(fs)
+    return start(fs)
+
+
+def test_a_log_that_is_moved_after_a_clean_stop_keeps_its_holes() -> None:
+    fs = MemoryFileSystem()
+    manager = adopted(fs)
+    log = served(manager)
+    manager.close(0)
+    move(fs, log)
+    moved = served(start(fs, IDS))
+    assert (moved.log_directory, moved.log_end_offset) == (other_than(log.log_directory), END)
+    append(moved, b"new")
+    kill(fs)
+    assert served(start(fs, IDS)).log_end_offset == END + 1
+
+
+def test_a_log_that_is_moved_after_a_kill_keeps_its_holes() -> None:
+    fs = MemoryFileSystem()
+    log = served(adopted(fs))
+    kill(fs)
+    move(fs, log)
+    for _ in range(3):
+        assert served(start(fs, IDS)).log_end_offset == END
+        kill(fs)
+
+
+def test_a_log_that_is_moved_into_a_new_log_directory_keeps_its_holes() -> None:
+    fs = MemoryFileSystem()
+    log = served(adopted(fs))
+    kill(fs)
+    fs.make_directory("/data/new")
+    fs.rename(log.directory, "/data/new/t-0")
+    for _ in range(3):
+        found = opened(fs, ["/data/new"], CONFIG, ids=IDS).get("t", 0)
+        assert found is not None
+        assert found.log_end_offset == END
+        kill(fs)
+
+
+@pytest.mark.parametrize("content", [None, b"malformed"], ids=["unfinished compaction", "damaged checkpoint"])
+def test_holes_below_a_recovery_point_that_is_lowered_are_kept(content: bytes | None) -> None:
+    fs = MemoryFileSystem()
+    manager = start(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    for number in range(END):
+        append(log, b"v%d" % number)
+    manager.close(0)
+    remove_second_segment(fs, log)
+    if content is not None:
+        fs.open(f"{log.log_directory}/cleaner-offset-checkpoint", create=True).write_pieces(0, [content], len(content))
+    start(fs, IDS)
+    kill(fs)
+    fs.remove(f"{log.directory}/{0:020d}.index")  # its rebuilt index is not durable at once, and lowers the point
+    for _ in range(3):
+        assert served(start(fs, IDS)).log_end_offset == END
+        kill(fs)
+
+
+def test_a_lost_end_of_a_new_log_is_no_hole_although_a_deleted_one_had_its_name() -> None:
+    fs = MemoryFileSystem()
+    manager = start(fs)
+    old = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(old, *[b"old"] * END)
+    old.flush(0)
+    manager.checkpoints.write_now(manager.directories[old.log_directory], "recovery-point-offset-checkpoint")
+    manager.delete_log("t", 0)
+    manager.table.log_counts[old.log_directory] += 1
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    assert log.log_directory != old.log_directory
+    for number in range(END):
+        append(log, b"v%d" % number)
+    log.flush(0)
+    lost = log.segments[1].base_offset
+    remove_second_segment(fs, log)
+    kill(fs)
+    assert served(start(fs, IDS)).log_end_offset == lost
