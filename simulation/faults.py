@@ -155,6 +155,19 @@ class Faults:
         """Delete the metadata store."""
         self._restart_after(self._directories.lose_store)
 
+    def restore_store(self) -> None:
+        """Copy the metadata store; after a time replace it by the copy, while the broker is down."""
+        self._directories.back_up_store()
+        self._world.clock.callLater(self._random.uniform(0.1, 1.5), self._restore_store)
+
+    def _restore_store(self) -> None:
+        if self._is_over:
+            return
+        if self._world.broker.is_up:
+            self._restart_after(self._directories.restore_store)
+        else:
+            self._world.clock.callLater(0.1, self._restore_store)
+
     def _restart_after(self, change: Callable[[], None]) -> None:
         """Apply a change while the broker is down, after a stop or a kill; no other fault occurs meanwhile."""
         broker = self._world.broker

@@ -1,14 +1,17 @@
 """An operator's changes of the log directories while the broker is down, and the next start.
 
 The order of log.dirs changes, an empty directory is added as the first, a directory that is no partition is added
-beside the logs, or the metadata store is lost. After the loss the operator starts the broker with adoption of the found
-topics.
+beside the logs, or the metadata store is lost or restored from a copy. After the loss the operator starts the broker
+with adoption of the found topics.
 """
 
+from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from odradek.log.storage.filesystem import write_whole
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.memory_store import MemoryNodeTable
 from odradek.server.config import BrokerConfig
 from odradek.simulation.history import History
 
@@ -29,6 +32,7 @@ class Directories:
         self._history = history
         self._random = random
         self._foreign: dict[str, None] = {}
+        self._backup: Mapping[str, MemoryNodeTable] = {}
         self._added = 0
 
     def reorder(self) -> None:
@@ -63,6 +67,17 @@ class Directories:
         if _ADOPT in BrokerConfig.declared():
             self._world.broker.properties[_ADOPT] = "true"
 
+    def back_up_store(self) -> None:
+        """Copy the metadata store."""
+        self._backup = self._world.metadata.copy()
+
+    def restore_store(self) -> None:
+        """Replace the metadata store by the copy, unless it lacks a topic: the topic's records would be lost."""
+        metadata = self._world.metadata
+        if _topics_of(metadata.copy()) == _topics_of(self._backup):
+            metadata.restore(self._backup)
+            self._world.trace("the metadata store is restored")
+
     def started(self) -> None:
         """Called when the broker has started, and has adopted the topics if it had to."""
         self._world.broker.properties.pop(_ADOPT, None)
@@ -77,3 +92,7 @@ class Directories:
     def _set(self, directories: list[str]) -> None:
         self._world.broker.properties["log.dirs"] = ",".join(directories)
         self._world.trace(f"log.dirs={','.join(directories)}")
+
+
+def _topics_of(stores: Mapping[str, MemoryNodeTable]) -> dict[str, list[str]]:
+    return {directory: table.children(znodes.TOPICS) for directory, table in stores.items()}

@@ -59,3 +59,26 @@ def test_a_start_may_not_fail_of_an_error_that_has_not_come(world):
     world.disk.fail("write", after=10_000)
     assert not start(world)
     assert len(world.failures) == 1
+
+
+def broker_epoch(world):
+    return world.broker.broker.services.metadata.brokers[1].epoch
+
+
+def test_the_store_is_restored_between_two_lives(world):
+    faults = Faults(world, History(world.now_ms), FaultPlan({}, 1.0), world.new_random())
+    assert start(world)
+    epoch = broker_epoch(world)
+    world.broker.kill()
+    assert world.run(lambda: world.broker.is_up, 60)
+    assert broker_epoch(world) > epoch
+    epoch = broker_epoch(world)
+    faults.restore_store()
+    world.broker.kill()
+    assert world.run(lambda: world.broker.is_up, 60)
+    later_epoch = broker_epoch(world)
+    assert later_epoch > epoch
+    assert world.run(lambda: not world.broker.is_up, 60)
+    assert world.run(lambda: world.broker.is_up, 60)
+    assert broker_epoch(world) <= later_epoch
+    assert world.failures == []

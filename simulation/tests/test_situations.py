@@ -13,6 +13,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import iter_records
+from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import NoNodeError, StoreUnavailableError
 from odradek.simulation.clients.batches import _LARGEST, Packing, batch_of
 from odradek.simulation.clients.hostile import KINDS, LIES
@@ -75,6 +76,17 @@ def test_each_directory_has_a_store_of_its_own(world):
     assert not world.metadata.is_in("/data")
 
 
+def test_a_restored_store_is_as_it_was_when_it_was_copied(world):
+    finish(world, open_store(world).create("/first"))
+    copy = world.metadata.copy()
+    finish(world, open_store(world).create("/second"))
+    for _ in range(2):
+        world.metadata.restore(copy)
+        store = open_store(world)
+        assert [finish(world, exists(store, path)) for path in ("/first", "/second")] == [True, False]
+        finish(world, store.create("/second"))
+
+
 def test_a_socket_takes_a_part_and_has_room_again(world):
     world.network.habits = NetworkHabits(short_send_share=1.0)
     pipe = Pipe(world.network, lambda data: None, lambda is_broken: None)
@@ -108,6 +120,20 @@ def test_log_directories_change(world):
     directories.put_first()
     assert world.broker.directories[0] == "/new1"
     assert len(world.broker.directories) == 4
+
+
+def test_a_store_is_restored_only_if_the_copy_has_all_topics(world):
+    directories = directories_of(world)
+    store = open_store(world)
+    directories.back_up_store()
+    finish(world, store.create("/other"))
+    finish(world, store.create(f"{znodes.TOPICS}/t"))
+    directories.restore_store()
+    assert finish(world, exists(open_store(world), "/other")) is True
+    directories.back_up_store()
+    finish(world, open_store(world).delete("/other"))
+    directories.restore_store()
+    assert finish(world, exists(open_store(world), "/other")) is True
 
 
 def test_what_is_no_partition_is_to_be_left_alone(world):
