@@ -10,6 +10,8 @@ TRANSACTION_PARTITIONS: Final = 2
 RETENTION_MS: Final = 6 * 3_600_000
 """Longer than any run, shorter than the age of old records."""
 _NEVER_MS: Final = 600_000
+_RESTORE_SHARE: Final = 0.12
+"""Share of seeds in which the metadata store is replaced by an older copy."""
 
 
 class Topic(NamedTuple):
@@ -68,7 +70,7 @@ def draw(random: Random) -> Scenario:
     if may_lose_store:
         # With two logs of one partition it would be undefined which one is current.
         properties["log.dirs"] = "/data"
-    return Scenario(
+    drawn = Scenario(
         properties=properties,
         topics=_topics(random, flush_before_acks, may_lose_store=may_lose_store),
         owned=_owned(random, flush_before_acks, may_lose_store=may_lose_store),
@@ -78,6 +80,11 @@ def draw(random: Random) -> Scenario:
         duration_s=random.uniform(2.0, 4.5),
         slow_thread_s=random.choice((0.3, 0.3, 3.0)),
     )
+    if may_lose_store or not faults.weights or random.random() >= _RESTORE_SHARE:
+        return drawn
+    # An older store lacks topics that were created since, and has those that were deleted.
+    weights = {**faults.weights, "restore_store": sum(faults.weights.values())}
+    return drawn._replace(owned=(), faults=faults._replace(weights=weights))
 
 
 def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
