@@ -1,8 +1,8 @@
 """The number of partitions of an internal topic whose metadata is lost.
 
 A group or transactional id belongs to the partition that its hash has modulo this number. With a wrong number its
-offsets or its transaction are not found. Partitions without a directory are not counted, and the configured number may be
-another than that of the topic: the number has to fit the ids in the partitions found.
+offsets or its transaction are not found. Partitions without a directory are not counted, and the configured number may
+be another than that of the topic: the number has to fit the ids in the partitions found.
 """
 
 import logging
