@@ -484,6 +484,7 @@ def test_damaged_partitions_are_repaired_or_refused(written: Written, tmp_path: 
         "replication-offset-checkpoint",
         "meta.properties",
         "odradek-metadata.db",
+        "odradek-producer-ids",
         f"{TOPIC}-0/partition.metadata",
     ],
 )

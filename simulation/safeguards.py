@@ -356,7 +356,7 @@ SAFEGUARDS: Final = (
         "Producer ids are allocated above those in the logs.",
         ((broker, "settle_producer_ids", _replaced_by(_settles_nothing)),),
         (_K.LOST_WRITE, _K.TWO_VALUES, _K.ABORTED_READ),
-        542,
+        75,
     ),
     Safeguard(
         "suspended-retention",
