@@ -394,7 +394,7 @@ SAFEGUARDS: Final = (
         "Offsets of an earlier topic of the same name are not returned.",
         ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
-        5,
+        62,
     ),
     Safeguard(
         "monotonic-clock",
