@@ -56,6 +56,7 @@ logger = logging.getLogger(__name__)
 MAX_PARTITIONS_PER_REQUEST = 10_000
 MAX_CONFIG_LENGTH = (1 << 15) - 1
 USE_DEFAULT = -1
+_TOO_LARGE = f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most"
 
 _INTERNAL_DEFAULTS = {
     GROUP_METADATA_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
@@ -114,7 +115,12 @@ class TopicAdmin:
         single = [
             topic for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
         ]
-        outcomes = await self._create(single, request.validate_only)
+        outcomes: Mapping[str, NewTopic | KafkaError]
+        if await self._is_too_large(single):
+            error = KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_LARGE)
+            outcomes = dict.fromkeys([topic.name for topic in single], error)
+        else:
+            outcomes = await self._create(single, request.validate_only)
         results = []
         for topic in single:
             await self._controller.pause()
@@ -127,14 +133,27 @@ class TopicAdmin:
                 results.append(_creation_error(name, ErrorCode.INVALID_REQUEST, text))
         return CreateTopicsResponse(topics=results)
 
-    async def auto_create(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
-        """Create topics that a client named but did not create, internal ones included; return errors by name."""
-        topics = [self._auto_topic(name) for name in dict.fromkeys(names)]
+    async def auto_create(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
+        """Create topics that a client named but did not create, internal ones included; return errors by name.
+
+        `names` are distinct. If they are more than a request may create, none is created and the result is empty.
+        """
+        topics: list[CreateTopicsRequestCreatableTopic] = []
+        if len(names) <= MAX_PARTITIONS_PER_REQUEST:
+            for name in names:
+                await self._controller.pause()
+                topics.append(self._auto_topic(name))
+        if len(topics) < len(names) or await self._is_too_large(topics):
+            logger.warning("topics that clients need are not created count=%d: %s", len(names), _TOO_LARGE)
+            return {}
         outcomes = await self._create(topics, validate_only=False)
-        for outcome in outcomes.values():
-            if isinstance(outcome, KafkaError) and outcome.code == ErrorCode.POLICY_VIOLATION:
-                logger.warning("a topic that clients need cannot be created: %s", outcome.message)
-        return {name: outcome if isinstance(outcome, KafkaError) else None for name, outcome in outcomes.items()}
+        errors = {name: outcome if isinstance(outcome, KafkaError) else None for name, outcome in outcomes.items()}
+        refused = [error for error in errors.values() if error is not None and error.code == ErrorCode.POLICY_VIOLATION]
+        if refused:
+            logger.warning(
+                "topics that clients need cannot be created count=%d; the first: %s", len(refused), refused[0].message
+            )
+        return errors
 
     def default_configs(self, name: str) -> dict[str, str]:
         """Return the explicit configuration with which a topic of that name is created automatically."""
@@ -170,11 +189,6 @@ class TopicAdmin:
     ) -> dict[str, NewTopic | KafkaError]:
         """Create topics; return for each its new state, or the error for which it was not created."""
         outcomes: dict[str, NewTopic | KafkaError] = {}
-        if sum(self._count_partitions(topic) for topic in topics) > MAX_PARTITIONS_PER_REQUEST:
-            error = KafkaError(
-                ErrorCode.POLICY_VIOLATION, f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most"
-            )
-            return {topic.name: error for topic in topics}
         with self._capacity.claims() as claim:
             # Each batch is an event: other changes come between them.
             for batch in split_into_batches(topics, self._count_partitions):
@@ -203,6 +217,16 @@ class TopicAdmin:
                 if isinstance(outcome, NewTopic):
                     logger.info("created topic=%s partitions=%d", name, len(outcome.topic.partitions))
         return outcomes
+
+    async def _is_too_large(self, topics: Iterable[CreateTopicsRequestCreatableTopic]) -> bool:
+        """Return whether topics have more partitions than a request may create."""
+        count = 0
+        for topic in topics:
+            await self._controller.pause()
+            count += self._count_partitions(topic)
+            if count > MAX_PARTITIONS_PER_REQUEST:
+                return True
+        return False
 
     def _count_partitions(self, topic: CreateTopicsRequestCreatableTopic) -> int:
         if topic.assignments:
@@ -395,10 +419,7 @@ class TopicAdmin:
                 self._check_replicas(brokers, factor)
         else:
             if added > MAX_PARTITIONS_PER_REQUEST:
-                raise KafkaError(
-                    ErrorCode.POLICY_VIOLATION,
-                    f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most",
-                )
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_LARGE)
             replicas = self._further_replicas(current, added, factor)
         # Of a topic that was adopted, or restored from a backup, they may have existed before, and with an epoch.
         least_epoch = min(partition.leader_epoch for partition in current.partitions)

@@ -15,6 +15,7 @@ from odradek.protocol.messages.create_topics import (
     CreateTopicsRequestCreatableTopicConfig,
 )
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
+from odradek.replication.controller.log_capacity import LogCapacity
 from odradek.replication.controller.topic_ids import random_topic_id
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.loader import load_image
@@ -461,3 +462,35 @@ def test_the_store_has_what_the_image_has():
     loaded = ClusterMetadata()
     run_now(load_image(cluster.store, loaded))
     assert loaded.contents() == cluster.image.contents()
+
+
+def warnings(caplog):
+    found = [record for record in caplog.records if record.levelname == "WARNING"]
+    return [record for record in found if record.name.endswith("topic_admin")]
+
+
+@pytest.mark.parametrize(("count", "partitions"), [(10_001, "1"), (101, "100")])
+def test_more_topics_than_a_request_may_create_are_refused_with_one_line(caplog, monkeypatch, count, partitions):
+    cluster = Cluster(static={"num.partitions": partitions})
+    planned = []
+    monkeypatch.setattr(cluster.topics, "_plan", planned.append)
+    assert run_now(cluster.topics.auto_create([f"t{number}" for number in range(count)])) == {}
+    [warning] = warnings(caplog)
+    assert f"count={count}" in warning.getMessage()
+    assert planned == []
+
+
+def test_topics_that_cannot_be_created_share_one_line_and_let_others_work(caplog):
+    cluster = Cluster()
+    cluster.topics._capacity = LogCapacity(1, lambda: 0)
+    pauses = []
+
+    async def pause():
+        pauses.append(None)
+
+    cluster.controller.context.pause = pause
+    errors = run_now(cluster.topics.auto_create([f"t{number}" for number in range(300)]))
+    assert {error.code for error in errors.values()} == {E.POLICY_VIOLATION}
+    [warning] = warnings(caplog)
+    assert "count=300" in warning.getMessage()
+    assert len(pauses) >= 600

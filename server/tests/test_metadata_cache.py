@@ -12,6 +12,7 @@ from odradek.protocol import codec, encoder_source
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -24,6 +25,7 @@ from odradek.replication.metadata.image import (
     PartitionMetadata,
     TopicMetadata,
 )
+from odradek.replication.tests.support import Cluster
 from odradek.server.handlers.metadata import metadata
 from odradek.server.image_cache import MOST_VALUES, ImageCache
 from odradek.server.request import RequestContext
@@ -218,3 +220,20 @@ def test_a_failure_is_not_kept():
         failed.result.raiseException()
     failed.addErrback(lambda _: None)
     assert services.metadata_bodies.get("key", working).result == "made"
+
+
+def test_more_missing_topics_than_a_request_may_create_are_unknown():
+    cluster = Cluster()
+    services = make_services(cluster.image)
+    services.config, services.topics = SimpleNamespace(auto_create_topics_enable=True), cluster.topics
+    context = RequestContext("host", "PLAINTEXT")
+    context.api_version = VERSION
+    names = ["not/legal", *(f"t{number}" for number in range(10_000))]
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    reply = metadata(services, context, MetadataRequest(topics=topics, allow_auto_topic_creation=True))
+    while not reply.called:
+        services.clock.advance(1)
+    codes = {topic.name: topic.error_code for topic in reply.result.topics}
+    assert codes.pop("not/legal") == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert set(codes.values()) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert cluster.image.topics == {}
