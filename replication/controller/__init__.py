@@ -15,6 +15,7 @@
 - `assignment`: replicas of new partitions
 - `log_capacity`: file descriptors for new logs
 - `config_admin`: validation of AlterConfigs and IncrementalAlterConfigs
+- `config_limits`: the most that a configuration may hold
 - `config_description`: DescribeConfigs
 - `config_sources`: sources of configuration values
 - `features`: finalized features

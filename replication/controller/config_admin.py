@@ -34,6 +34,7 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponseConfigResource,
 )
 from odradek.protocol.schema import rows
+from odradek.replication.controller.config_limits import check_value_sizes
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.topic_admin import check_topic_configs
 from odradek.replication.metadata.broker_configs import BrokerConfigs, listener_base
@@ -155,7 +156,9 @@ class ConfigAdmin:
                 logger.info("changed configuration topic=%s names=%s", name, _names(resource))
         elif resource.resource_type == ResourceType.BROKER:
             broker_id = self._broker_of(name)
-            configs = changed(resource, self._image.broker_configs.get(broker_id, {}))
+            current = self._image.broker_configs.get(broker_id, {})
+            configs = changed(resource, current)
+            check_value_sizes(configs, current)
             self._check_broker(broker_id, configs)
             if not validate_only:
                 await self._controller.configs.put_broker_config(broker_id, configs)

@@ -34,6 +34,7 @@ from odradek.protocol.messages.delete_topics import (
 )
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.assignment import RandomSource, assign_replicas
+from odradek.replication.controller.config_limits import check_value_sizes
 from odradek.replication.controller.config_sources import topic_config_source
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.log_capacity import Claim, LogCapacity
@@ -54,7 +55,6 @@ from odradek.replication.metadata.topic_names import (
 logger = logging.getLogger(__name__)
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-MAX_CONFIG_LENGTH = (1 << 15) - 1
 USE_DEFAULT = -1
 _TOO_LARGE = f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most"
 
@@ -69,8 +69,7 @@ _INTERNAL_DEFAULTS = {
 
 def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None:
     """Raise KafkaError INVALID_CONFIG for a topic configuration that is not valid."""
-    if any(len(value) > MAX_CONFIG_LENGTH for value in configs.values()):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"a value may not have more than {MAX_CONFIG_LENGTH} bytes")
+    check_value_sizes(configs, {})
     try:
         LogConfig(configs, base=defaults).validate()
     except UnknownPropertyError as error:

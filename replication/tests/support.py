@@ -40,6 +40,7 @@ class SomeBrokerConfig(PropertySet):
     min_insync_replicas = integer("min.insync.replicas", 1, minimum=1, update_mode=CLUSTER_WIDE, doc="In sync.")
     listeners = string("listeners", "PLAINTEXT://:9092", update_mode=UpdateMode.PER_BROKER, doc="Listeners.")
     ssl_key_password = password("ssl.key.password", update_mode=UpdateMode.PER_BROKER, doc="A secret.")
+    metric_reporters = string_list("metric.reporters", (), update_mode=CLUSTER_WIDE, doc="Reporters.")
     offsets_topic_replication_factor = integer("offsets.topic.replication.factor", 3, doc="Replicas.")
     offsets_topic_num_partitions = integer("offsets.topic.num.partitions", 50, doc="Partitions.")
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -11,6 +12,7 @@ from odradek.protocol.messages.alter_configs import (
 from odradek.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsRequestDescribeConfigsResource,
+    DescribeConfigsResponse,
 )
 from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -110,6 +112,24 @@ def test_append_and_subtract(cluster):
     assert policy(DELETE, None) == ("delete",)
 
 
+@pytest.mark.parametrize("resource", ["", "1"])
+def test_a_value_that_grows_can_always_be_described(cluster, resource):
+    changes = [(BROKER, resource, [("metric.reporters", APPEND, letter * 32_000)]) for letter in "ab"]
+    assert [increment(cluster, change) for change in changes] == [[0], [E.INVALID_CONFIG]]
+    described = DescribeConfigsResponse(results=[describe(cluster, BROKER, resource)])
+    for version in (3, 4):
+        [result] = codec.decode(DescribeConfigsResponse, version, codec.encode(described, version)).results
+        assert "metric.reporters" in [found.name for found in result.configs]
+
+
+def test_an_overlong_value_of_an_earlier_release_can_be_removed_and_others_changed(cluster):
+    run_now(cluster.controller.put_broker_config(None, {"metric.reporters": "a" * 40_000}))
+    assert increment(cluster, (BROKER, "", [("message.max.bytes", SET, "5000")])) == [0]
+    assert increment(cluster, (BROKER, "", [("metric.reporters", APPEND, "b")])) == [E.INVALID_CONFIG]
+    assert increment(cluster, (BROKER, "", [("metric.reporters", DELETE, None)])) == [0]
+    assert cluster.image.broker_configs[None] == {"message.max.bytes": "5000"}
+
+
 def test_replacing_forgets_what_is_not_named(cluster):
     assert replace(cluster, (TOPIC, "t", [("segment.ms", "5000")])) == [0]
     assert cluster.image.topic_configs == {"t": {"segment.ms": "5000"}}
@@ -142,6 +162,8 @@ def test_validate_only_changes_nothing(cluster):
         (TOPIC, "t", [("no.such", DELETE, None)], E.NONE),
         (TOPIC, "t", [("segment.ms", SET, "1"), ("segment.bytes", SET, "1")], E.INVALID_CONFIG),
         (TOPIC, "t", [("segment.ms", SET, "1" * 40000)], E.INVALID_CONFIG),
+        (BROKER, "", [("metric.reporters", SET, "é" * 16384)], E.INVALID_CONFIG),
+        (BROKER, "1", [("my.plugin.setting", SET, "é" * 16384)], E.INVALID_CONFIG),
         (BROKER, "2", [("message.max.bytes", SET, "1")], E.INVALID_REQUEST),
         (BROKER, "one", [("message.max.bytes", SET, "1")], E.INVALID_REQUEST),
         (BROKER, "1", [("num.partitions", SET, "1")], E.INVALID_REQUEST),
