@@ -7,7 +7,7 @@ controller does. Configurations of groups, client metrics and loggers are not ke
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import Protocol, TypeVar
@@ -266,13 +266,8 @@ class ConfigAdmin:
         if current is None:
             current = prop.format(prop.default)
         values = [value for value in (current or "").split(",") if value]
-        for value in (entry.value or "").split(","):
-            if operation is Operation.SUBTRACT:
-                if value in values:
-                    values.remove(value)
-            elif value not in values:
-                values.append(value)
-        return ",".join(values)
+        changed = (entry.value or "").split(",")
+        return ",".join(_add(values, changed) if operation is Operation.APPEND else _remove(values, changed))
 
     def list_config_resources(
         self, request: ListConfigResourcesRequest, version: int, groups: Collection[str] = ()
@@ -305,6 +300,24 @@ def parse_broker_id(name: str) -> int:
     if not (digits.isascii() and digits.isdigit()) or int(digits) > MAX_BROKER_ID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be an integer, but it is: {name}")
     return int(name)
+
+
+def _add(values: list[str], added: Iterable[str]) -> list[str]:
+    """Append to `values` what it does not contain."""
+    present = set(values)
+    return values + [value for value in dict.fromkeys(added) if value not in present]
+
+
+def _remove(values: list[str], removed: Iterable[str]) -> list[str]:
+    """Remove from `values` the first occurrence of each entry of `removed`."""
+    counts = Counter(removed)
+    kept = []
+    for value in values:
+        if counts[value] > 0:
+            counts[value] -= 1
+        else:
+            kept.append(value)
+    return kept
 
 
 def _check_entries(resource: _Resource) -> None:

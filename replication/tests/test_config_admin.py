@@ -130,6 +130,45 @@ def test_an_overlong_value_of_an_earlier_release_can_be_removed_and_others_chang
     assert cluster.image.broker_configs[None] == {"message.max.bytes": "5000"}
 
 
+class Parts(str):
+    """A list's text that counts the comparisons of its parts."""
+
+    comparisons = 0
+
+    def split(self, sep=None, maxsplit=-1):
+        return [Part(part) for part in super().split(sep, maxsplit)]
+
+
+class Part(str):
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Parts.comparisons += 1
+        return super().__eq__(other)
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+def test_long_lists_take_few_comparisons(cluster, monkeypatch, operation):
+    monkeypatch.setattr(Parts, "comparisons", 0)
+    first, second = [f"a{number}" for number in range(1000)], [f"b{number}" for number in range(1000)]
+    increment(cluster, (BROKER, "", [("metric.reporters", SET, ",".join(first))]))
+    changed = Parts(",".join(second + first[:10]))
+    assert increment(cluster, (BROKER, "", [("metric.reporters", operation, changed)])) == [0]
+    expected = first + second if operation == APPEND else first[10:]
+    assert cluster.image.broker_configs[None]["metric.reporters"] == ",".join(expected)
+    assert Parts.comparisons < 10_000
+
+
+def test_entries_that_a_list_has_twice(cluster):
+    def reporters(operation, value):
+        assert increment(cluster, (BROKER, "", [("metric.reporters", operation, value)])) == [0]
+        return cluster.image.broker_configs[None]["metric.reporters"]
+
+    reporters(SET, "a,b,a,a")
+    assert reporters(APPEND, "a,c,c") == "a,b,a,a,c"
+    assert reporters(SUBTRACT, "a,x,a") == "b,a,c"
+
+
 def test_replacing_forgets_what_is_not_named(cluster):
     assert replace(cluster, (TOPIC, "t", [("segment.ms", "5000")])) == [0]
     assert cluster.image.topic_configs == {"t": {"segment.ms": "5000"}}
