@@ -34,7 +34,12 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponseConfigResource,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.controller.config_limits import check_value_sizes
+from odradek.replication.controller.config_limits import (
+    MAX_ENTRIES,
+    check_total_size,
+    check_value_sizes,
+    too_many_entries,
+)
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.topic_admin import check_topic_configs
 from odradek.replication.metadata.broker_configs import BrokerConfigs, listener_base
@@ -43,6 +48,8 @@ from odradek.replication.metadata.topic_names import check_topic_name
 logger = logging.getLogger(__name__)
 
 MAX_BROKER_ID = (1 << 31) - 1
+_LOGGED_LENGTH = 1000
+_RESOURCES_PER_PAUSE = 1000
 
 
 class ResourceType(IntEnum):
@@ -96,39 +103,46 @@ class ConfigAdmin:
     async def alter_configs(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
         """Replace whole configurations; a property that the request does not name returns to its default."""
         errors = await self._alter(request.resources, _replacement, request.validate_only)
-        responses = [
-            AlterConfigsResponseAlterConfigsResourceResponse(
+
+        def response(number: int) -> AlterConfigsResponseAlterConfigsResourceResponse:
+            resource, error = request.resources[number], errors[number]
+            return AlterConfigsResponseAlterConfigsResourceResponse(
                 error_code=ErrorCode.NONE if error is None else error.code,
                 error_message=None if error is None else error.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-            for resource, error in zip(request.resources, errors, strict=True)
-        ]
-        return AlterConfigsResponse(responses=responses)
+
+        return AlterConfigsResponse(responses=rows(response, range(len(errors))))
 
     async def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
         """Change single values. All changes of a resource are made, or none."""
         errors = await self._alter(request.resources, self._increment, request.validate_only)
-        responses = [
-            IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+
+        def response(number: int) -> IncrementalAlterConfigsResponseAlterConfigsResourceResponse:
+            resource, error = request.resources[number], errors[number]
+            return IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
                 error_code=ErrorCode.NONE if error is None else error.code,
                 error_message=None if error is None else error.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-            for resource, error in zip(request.resources, errors, strict=True)
-        ]
-        return IncrementalAlterConfigsResponse(responses=responses)
+
+        return IncrementalAlterConfigsResponse(responses=rows(response, range(len(errors))))
 
     async def _alter(
         self, resources: Sequence[R], changed: "Changed[R]", validate_only: bool
     ) -> list[KafkaError | None]:
         """Return the error of each resource, None for one that was changed."""
         self._controller.check_active()
-        counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+        counts: Counter[tuple[int, str]] = Counter()
+        for first in range(0, len(resources), _RESOURCES_PER_PAUSE):
+            if first:
+                await self._controller.pause()
+            some = resources[first : first + _RESOURCES_PER_PAUSE]
+            counts.update((resource.resource_type, resource.resource_name) for resource in some)
         errors: list[KafkaError | None] = []
         for resource in resources:
             await self._controller.pause()
@@ -159,6 +173,7 @@ class ConfigAdmin:
             current = self._image.broker_configs.get(broker_id, {})
             configs = changed(resource, current)
             check_value_sizes(configs, current)
+            check_total_size(configs, current)
             self._check_broker(broker_id, configs)
             if not validate_only:
                 await self._controller.configs.put_broker_config(broker_id, configs)
@@ -321,6 +336,8 @@ def _remove(values: list[str], removed: Iterable[str]) -> list[str]:
 
 
 def _check_entries(resource: _Resource) -> None:
+    if len(resource.configs) > MAX_ENTRIES:
+        raise too_many_entries()
     names = [entry.name for entry in resource.configs]
     if len(set(names)) != len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -340,4 +357,5 @@ def _replacement(
 
 
 def _names(resource: _Resource) -> str:
-    return ",".join(entry.name for entry in resource.configs)
+    names = ",".join(entry.name for entry in resource.configs)
+    return names if len(names) <= _LOGGED_LENGTH else f"{names[:_LOGGED_LENGTH]}..."

@@ -8,6 +8,10 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 MAX_VALUE_BYTES: Final = (1 << 15) - 1
 """The longest string of DescribeConfigs responses."""
 
+MAX_ENTRIES: Final = 1000
+MAX_TOTAL_BYTES: Final = 256 << 10
+"""Of the names and values of a resource. Every change and every start encodes or decodes all of them in one step."""
+
 
 def check_value_sizes(configs: Mapping[str, str], current: Mapping[str, str]) -> None:
     """Raise KafkaError INVALID_CONFIG for a value longer than the protocol can describe, unless it is a current one."""
@@ -17,6 +21,30 @@ def check_value_sizes(configs: Mapping[str, str], current: Mapping[str, str]) ->
                 ErrorCode.INVALID_CONFIG,
                 f"the value of {name} may not have more than {MAX_VALUE_BYTES} bytes in UTF-8",
             )
+
+
+def check_total_size(configs: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Raise KafkaError INVALID_CONFIG for a configuration that is too large, unless it is smaller than the current one.
+
+    Only brokers need it: they store names that are not declared.
+    """
+    if len(configs) > max(MAX_ENTRIES, len(current)):
+        raise too_many_entries()
+    total = _total_bytes(configs)
+    if total > MAX_TOTAL_BYTES and total > _total_bytes(current):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"a configuration may not have more than {MAX_TOTAL_BYTES} bytes, this one would have {total}",
+        )
+
+
+def too_many_entries() -> KafkaError:
+    """Return the error for more entries than a configuration may have."""
+    return KafkaError(ErrorCode.INVALID_CONFIG, f"a configuration may not have more than {MAX_ENTRIES} entries")
+
+
+def _total_bytes(configs: Mapping[str, str]) -> int:
+    return sum(len(name.encode()) + len(value.encode()) for name, value in configs.items())
 
 
 def _is_too_long(value: str) -> bool:

@@ -81,12 +81,16 @@ class BrokerConfigs:
     listeners: called with the old and the new `current` when a dynamic configuration has changed it
     """
 
-    __slots__ = ("_broker_id", "_topics", "current", "image", "listeners", "static", "topic_defaults")
+    __slots__ = (
+        "_broker_id", "_default", "_own", "_topics", "current", "image", "listeners", "static", "topic_defaults",
+    )  # fmt: skip
 
     def __init__(self, broker_id: int, static: PropertySet, image: ClusterMetadata) -> None:
         self._broker_id = broker_id
         self.image = image
         self._topics: dict[str, LogConfig] = {}
+        self._default: Mapping[str, str] = {}
+        self._own: Mapping[str, str] = {}
         self.static = static
         self.current = static
         self.topic_defaults = log_defaults(static)
@@ -95,11 +99,11 @@ class BrokerConfigs:
 
     def dynamic_default(self) -> Mapping[str, str]:
         """The dynamic cluster-wide default, as far as it is valid."""
-        return self._valid(self.image.broker_configs.get(None, {}), is_default=True)
+        return self._default
 
     def dynamic_broker(self) -> Mapping[str, str]:
         """This broker's own dynamic configuration, as far as it is valid."""
-        return self._valid(self.image.broker_configs.get(self._broker_id, {}), is_default=False)
+        return self._own
 
     def topic(self, name: str) -> LogConfig:
         """The configuration in force for a topic; the same object while nothing changes."""
@@ -168,9 +172,12 @@ class BrokerConfigs:
             self._topics.pop(topic, None)
 
     def _refresh(self) -> None:
+        stored = self.image.broker_configs
+        self._default = self._valid(stored.get(None, {}), is_default=True)
+        self._own = self._valid(stored.get(self._broker_id, {}), is_default=False)
         previous = self.current
         try:
-            current = self.resolve(self.dynamic_default(), self.dynamic_broker())
+            current = self.resolve(self._default, self._own)
             defaults = log_defaults(current)
         except PropertyError as error:
             logger.error("ignoring stored broker configuration: %s", error)

@@ -169,6 +169,57 @@ def test_entries_that_a_list_has_twice(cluster):
     assert reporters(SUBTRACT, "a,x,a") == "b,a,c"
 
 
+def undeclared(count, first=0, value="1", operation=SET):
+    return [(f"my.setting.{number}", operation, value) for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("resource", ["", "1"])
+def test_a_broker_keeps_a_limited_number_of_names(cluster, resource):
+    assert increment(cluster, (BROKER, resource, undeclared(1000))) == [0]
+    assert increment(cluster, (BROKER, resource, undeclared(1, 1000))) == [E.INVALID_CONFIG]
+    assert increment(cluster, (BROKER, resource, undeclared(1, value="2"))) == [0]
+    assert replace(cluster, (BROKER, resource, [(n, v) for n, _, v in undeclared(1001)])) == [E.INVALID_CONFIG]
+    assert len(cluster.image.broker_configs[int(resource) if resource else None]) == 1000
+
+
+def test_a_broker_keeps_a_limited_number_of_bytes(cluster):
+    large = "é" * 15_000
+    assert increment(cluster, (BROKER, "", undeclared(8, value=large))) == [0]
+    assert increment(cluster, (BROKER, "", undeclared(1, 8, value=large))) == [E.INVALID_CONFIG]
+    assert increment(cluster, (BROKER, "1", undeclared(8, value=large))) == [0]
+
+
+def test_a_configuration_that_is_too_large_may_become_smaller(cluster):
+    stored = {name: "x" * 30_000 for name, _, _ in undeclared(2000)}
+    run_now(cluster.controller.put_broker_config(None, stored))
+    assert increment(cluster, (BROKER, "", undeclared(1000, operation=DELETE, value=None))) == [0]
+    assert increment(cluster, (BROKER, "", undeclared(1))) == [E.INVALID_CONFIG]
+    assert len(cluster.image.broker_configs[None]) == 1000
+
+
+class Stored(dict[str, str]):
+    """A stored configuration that counts how often it is gone through."""
+
+    reads = 0
+
+    def items(self):
+        Stored.reads += 1
+        return super().items()
+
+
+def test_a_description_does_not_go_through_the_configuration_for_each_entry(cluster, monkeypatch):
+    for key in (None, 1):
+        cluster.image.put_broker_config(key, {name: "1" for name, _, _ in undeclared(500)})
+        cluster.image.broker_configs[key] = Stored(cluster.image.broker_configs[key])
+    cluster.image.publish()
+    monkeypatch.setattr(Stored, "reads", 0)
+    for resource in ("", "1"):
+        assert len(list(describe(cluster, BROKER, resource).configs)) >= 500
+    assert len(list(describe(cluster, TOPIC, "t").configs)) > 30
+    create(cluster, new("u"))
+    assert Stored.reads == 0
+
+
 def test_replacing_forgets_what_is_not_named(cluster):
     assert replace(cluster, (TOPIC, "t", [("segment.ms", "5000")])) == [0]
     assert cluster.image.topic_configs == {"t": {"segment.ms": "5000"}}
