@@ -10,6 +10,9 @@ from odradek.replication.metadata.store import Create, Delete, Operation, SetDat
 
 CONFIG_CHANGE_KEPT_MS: Final = 15 * 60_000
 
+REMOVED_AT_ONCE: Final = 50
+"""Most old notices that one change removes. Each change adds one, so their number falls."""
+
 
 class ConfigChanges:
     """Writes configurations. Each method is called within an event of the controller. Raises KafkaError."""
@@ -34,21 +37,22 @@ class ConfigChanges:
     async def _put(self, path: str, configs: Mapping[str, str]) -> None:
         data = znodes.encode_config(dict(configs))
         exists = await self._context.store.exists(path) is not None
-        change = znodes.encode_config_change(path.removeprefix("/config/"))
-        await self._context.change(
-            [
-                SetData(path, data) if exists else Create(path, data),
-                Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True),
-                *await self._old_changes(),
-            ]
-        )
+        operations: list[Operation] = [SetData(path, data) if exists else Create(path, data)]
+        if self._context.store.is_shared:
+            operations += await self._notices(path)
+        await self._context.change(operations)
 
-    async def _old_changes(self) -> list[Operation]:
-        store, operations = self._context.store, list[Operation]()
-        for name in await store.get_children(znodes.CONFIG_CHANGES):
-            path = f"{znodes.CONFIG_CHANGES}/{name}"
-            stat = await store.exists(path)
+    async def _notices(self, path: str) -> list[Operation]:
+        """Return a notice of the change for other brokers, and the removal of some old ones."""
+        store = self._context.store
+        change = znodes.encode_config_change(path.removeprefix("/config/"))
+        operations: list[Operation] = [
+            Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True)
+        ]
+        for name in (await store.get_children(znodes.CONFIG_CHANGES))[:REMOVED_AT_ONCE]:
+            old = f"{znodes.CONFIG_CHANGES}/{name}"
+            stat = await store.exists(old)
             if stat is not None and stat.created_ms > self._context.now_ms() - CONFIG_CHANGE_KEPT_MS:
                 break
-            operations.append(Delete(path))
+            operations.append(Delete(old))
         return operations

@@ -339,6 +339,31 @@ def test_old_notices_of_changes_are_cleared_away(cluster):
     assert notices == ["config_change_0000000001", "config_change_0000000002"]
 
 
+def test_a_change_removes_few_old_notices(cluster, monkeypatch):
+    change, seen = [("segment.ms", SET, "5000")], []
+    for _ in range(120):
+        increment(cluster, (TOPIC, "t", change))
+    cluster.now_ms += 16 * 60_000
+    write = cluster.store.transaction
+
+    async def transaction(operations):
+        seen.append(operations)
+        return await write(operations)
+
+    monkeypatch.setattr(cluster.store, "transaction", transaction)
+    for left in (71, 22, 3):
+        increment(cluster, (TOPIC, "t", change))
+        assert len(seen.pop()) <= 53
+        assert len(run_now(cluster.store.get_children("/config/changes"))) == left
+
+
+def test_a_store_that_is_not_shared_has_no_notices(cluster):
+    cluster.store.is_shared = False
+    assert increment(cluster, (TOPIC, "t", [("segment.ms", SET, "5000")])) == [0]
+    assert increment(cluster, (BROKER, "", [("message.max.bytes", SET, "5000")])) == [0]
+    assert run_now(cluster.store.get_children("/config/changes")) == []
+
+
 def test_a_topic_is_described_with_sources_and_synonyms(cluster):
     increment(cluster, (BROKER, "", [("log.segment.bytes", SET, "2000000")]))
     increment(cluster, (BROKER, "1", [("log.segment.bytes", SET, "3000000")]))
