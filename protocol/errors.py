@@ -4,6 +4,12 @@ Source: protocol guide of Apache Kafka 4.3, "Error Codes".
 """
 
 from enum import IntEnum
+from typing import Final
+
+MAX_MESSAGE_LENGTH: Final = 1000
+"""Of an error message in characters. A string of the protocol has at most 32,767 bytes."""
+
+_OMISSION: Final = " [...] "
 
 
 class ErrorCode(IntEnum):
@@ -150,10 +156,20 @@ class KafkaError(Exception):
     """Failure of a request, or of a part of it, with a Kafka error code.
 
     Raised anywhere below a handler. The server puts `code` into the error field of the response and `message` into its
-    error message, if the response has one.
+    error message, if the response has one. A message that contains a long text of the client is shortened.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        if message is not None:
+            message = shorten(message)
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+
+
+def shorten(message: str) -> str:
+    """Return a message without its middle if it is longer than a response should contain."""
+    if len(message) <= MAX_MESSAGE_LENGTH:
+        return message
+    kept = (MAX_MESSAGE_LENGTH - len(_OMISSION)) // 2
+    return f"{message[:kept]}{_OMISSION}{message[-kept:]}"

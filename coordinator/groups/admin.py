@@ -10,7 +10,7 @@ from odradek.coordinator.groups.shard_state import ShardState
 from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.result import CoordinatorResult, ReplyWhenWritten, Token
 from odradek.coordinator.steps import Steps, pieces
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, shorten
 from odradek.protocol.messages.delete_groups import (
     DeleteGroupsResponse,
     DeleteGroupsResponseDeletableGroupResult,
@@ -45,7 +45,7 @@ def _absent(group_id: str, context: RequestContext) -> DescribeGroupsResponseDes
         group_id=group_id,
         group_state=DEAD.value,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-        error_message=f"Group {group_id} not found.",
+        error_message=shorten(f"Group {group_id} not found."),
     )
 
 

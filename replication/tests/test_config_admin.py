@@ -29,21 +29,22 @@ TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-def increment(cluster, *resources, validate_only=False):
-    request = IncrementalAlterConfigsRequest(
-        validate_only=validate_only,
-        resources=[
-            IncrementalAlterConfigsRequestAlterConfigsResource(
-                resource_type=kind,
-                resource_name=name,
-                configs=[
-                    IncrementalAlterConfigsRequestAlterableConfig(name=n, config_operation=o, value=v)
-                    for n, o, v in changes
-                ],
-            )
-            for kind, name, changes in resources
-        ],
-    )
+def resources(*changed):
+    return [
+        IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=kind,
+            resource_name=name,
+            configs=[
+                IncrementalAlterConfigsRequestAlterableConfig(name=n, config_operation=o, value=v)
+                for n, o, v in changes
+            ],
+        )
+        for kind, name, changes in changed
+    ]
+
+
+def increment(cluster, *changed, validate_only=False):
+    request = IncrementalAlterConfigsRequest(validate_only=validate_only, resources=resources(*changed))
     return [r.error_code for r in run_now(cluster.config_admin.incremental_alter_configs(request)).responses]
 
 
