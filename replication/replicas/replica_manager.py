@@ -74,14 +74,16 @@ class ReplicaManager:
     `request_sync` is for partitions with flush.before.acks, see `Partition`.
 
     partitions: by (topic name, index); partitions_by_id: by (topic id, index)
+    deleted_topics: those whose replicas are not all retired yet; while there are any, a request must not use a
+        partition from `partitions`, `partitions_by_id` or its own memory for which `is_deleted` returns true
     run_steps: how the image is followed; the server sets it when it lets clients in
     listeners: called with a topic's name when all its replicas here have the roles that the image gives them
     """
 
     __slots__ = (
         "_applied", "_broker_id", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs",
-        "_missing_logs", "_now_ms", "_queued", "_request_sync", "_retired", "_tasks", "_without_room", "listeners",
-        "partitions", "partitions_by_id", "run_steps",
+        "_missing_logs", "_now_ms", "_queued", "_request_sync", "_tasks", "_without_room", "deleted_topics",
+        "listeners", "partitions", "partitions_by_id", "run_steps",
     )  # fmt: skip
 
     def __init__(
@@ -103,14 +105,14 @@ class ReplicaManager:
         self._is_loaded = False
         # Partitions of the first publication whose logs had to be created.
         self._missing_logs: list[str] = []
-        # What is to be done, in the order of the publications; deleted topics whose replicas are still to be retired.
+        # What is to be done, in the order of the publications.
         self._tasks: deque[Steps] = deque()
-        self._retired: deque[TopicMetadata] = deque()
         self._is_working = False
         self._queued = self._finished = 0
         self._applied: dict[str, tuple[TopicMetadata, LogConfig]] = {}
         self.run_steps: RunSteps = run_at_once
         self.listeners: list[Callable[[str], None]] = []
+        self.deleted_topics: deque[TopicMetadata] = deque()
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
         image.listeners.append(self._on_metadata)
@@ -122,18 +124,18 @@ class ReplicaManager:
         Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER if this broker has no replica of it.
         """
         partition = self.partitions.get((topic, index))
-        if partition is None or (self._retired and self._is_deleted(partition)):
+        if partition is None or (self.deleted_topics and self.is_deleted(partition)):
             raise self._missing(self._image.topics.get(topic), index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return partition
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         """A replica by topic id. Raises KafkaError UNKNOWN_TOPIC_ID, else as `get`."""
         partition = self.partitions_by_id.get((topic_id, index))
-        if partition is None or (self._retired and self._is_deleted(partition)):
+        if partition is None or (self.deleted_topics and self.is_deleted(partition)):
             raise self._missing(self._image.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)
         return partition
 
-    def _is_deleted(self, partition: Partition) -> bool:
+    def is_deleted(self, partition: Partition) -> bool:
         """Return whether the topic is deleted, although the replica is not retired yet."""
         topic = self._image.topics.get(partition.topic)
         return topic is None or topic.topic_id != partition.topic_id
@@ -184,7 +186,7 @@ class ReplicaManager:
 
     def _on_metadata(self, delta: MetadataDelta) -> None:
         for topic in delta.deleted_topics:
-            self._retired.append(topic)
+            self.deleted_topics.append(topic)
             self._tasks.append(self._delete_logs(topic))
         topics = [self._image.topics[name] for name in delta.topics]
         self._tasks += [self._apply(topic.name, topic.topic_id) for topic in topics]
@@ -224,11 +226,11 @@ class ReplicaManager:
             task = self._tasks[0]
             is_over = False
             while not is_over:
-                while self._retired:
-                    retirement = self._retire(self._retired[0])
+                while self.deleted_topics:
+                    retirement = self._retire(self.deleted_topics[0])
                     while not self._do_step(retirement):
                         yield
-                    self._retired.popleft()
+                    self.deleted_topics.popleft()
                 is_over = self._do_step(task)
                 yield
             self._tasks.popleft()

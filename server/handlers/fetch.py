@@ -396,14 +396,15 @@ class _Fetch:
     def _find(self, wanted: Iterable[tuple[PartitionKey, FetchPartition]]) -> list[FetchTarget]:
         """Find the replicas; return what is new in `targets`."""
         # The keys of a request are all ids or all names.
-        by_id, by_name = self.services.replicas.partitions_by_id, self.services.replicas.partitions
+        replicas = self.services.replicas
+        by_id, by_name = replicas.partitions_by_id, replicas.partitions
         partitions: dict[PartitionKey, Partition] = by_id if self.uses_ids else by_name  # type: ignore[assignment]
         request = self.request
         replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
         found = []
         for key, asked in wanted:
             partition = partitions.get(key)
-            if partition is None:
+            if partition is None or (replicas.deleted_topics and replicas.is_deleted(partition)):
                 self._refuse(asked, self._why_missing(asked))
             elif replica_id > CONSUMER:
                 # No other broker has a replica of any partition yet; a fetch that claims one is refused.

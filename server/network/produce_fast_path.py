@@ -7,7 +7,8 @@ offsets of the response are filled in. Every other request (another shape, an er
 `handlers/produce.py`, which the tests compare the fast path with.
 
 A head is valid while its partition is led here: after that the append fails, and the handler finds the error. The same
-holds for the first batch of a transaction on a partition, which has to be verified. A head keeps its `Partition`, never
+holds for the first batch of a transaction on a partition, which has to be verified. The partitions of a deleted topic
+are led here until each is retired, so they are checked while there are any. A head keeps its `Partition`, never
 the log: a retired partition has released it, so that the files of a deleted topic do not stay open.
 """
 
@@ -143,6 +144,9 @@ class ProduceFastPath:
         if known.is_plain and records[FLAGS_POSITION] & _TRANSACTIONAL:
             return None
         partition = known.partition
+        replicas = self._services.replicas
+        if replicas.deleted_topics and replicas.is_deleted(partition):
+            return None
         # A watcher that the append wakes may discover a disk failure, which releases the log of the partition.
         log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
         try:
