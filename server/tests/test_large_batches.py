@@ -408,6 +408,28 @@ def test_what_a_thread_does_belongs_to_its_place(machine):
     assert machine.services.record_work.in_progress == 0
 
 
+def test_a_call_of_a_client_that_left_keeps_its_place_until_it_ends(machine):
+    work = machine.services.record_work
+    begun = []
+
+    def steps(name):
+        yield lambda: begun.append(name)
+
+    for number in range(3 * MOST_IN_PROGRESS):
+        pending = Pending(work.run(steps(number), number))
+        machine.step(5)
+        pending.deferred.cancel()
+    assert len(machine.threads.waiting) == MOST_IN_PROGRESS
+    assert work.in_progress == MOST_IN_PROGRESS
+    last = Pending(work.run(steps("last"), "last"))
+    machine.step(5)
+    assert (len(machine.threads.waiting), work.waiting) == (MOST_IN_PROGRESS, 1)
+    machine.finish()
+    assert begun == [*range(MOST_IN_PROGRESS), "last"]
+    assert last.deferred.called
+    assert (work.in_progress, work.waiting) == (0, 0)
+
+
 # ListOffsets
 
 

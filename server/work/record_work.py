@@ -2,8 +2,9 @@
 
 The work runs in `Slices`; what it asks to be called on a thread is. Work of more than a few steps needs one of
 `MOST_IN_PROGRESS` places. That bounds the memory: with a place, work may hold a decompressed batch
-(`MAX_DECOMPRESSED_BYTES`), without one about a megabyte. Short work never waits for a place. Places that become free
-go to the connections in turn: one that asks for much waits for itself.
+(`MAX_DECOMPRESSED_BYTES`), without one about a megabyte. It also bounds the threads: a call keeps the place of its work
+until it ends, although the client may be gone. Short work never waits for a place. Places that become free go to the
+connections in turn: one that asks for much waits for itself.
 """
 
 from collections import OrderedDict
@@ -78,18 +79,23 @@ class RecordWork:
 
     def _steps(self, work: Generator[Step, None, T], place: "_Place") -> Work[T]:
         steps = 0
+        in_thread: Deferred[object] | None = None
         try:
             while True:
                 call = next(work)
                 steps += 1
                 if not place.is_taken and (steps > FREE_STEPS or call is not None):
                     yield self._take(place)
-                yield None if call is None else call_in_thread(self._run_in_thread, call)
+                in_thread = None if call is None else call_in_thread(self._run_in_thread, call)
+                yield in_thread
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
             work.close()
-            self._leave(place)
+            if in_thread is None or in_thread.called:
+                self._leave(place)
+            else:
+                in_thread.addBoth(lambda _: self._leave(place))
 
     def _take(self, place: "_Place") -> Deferred[None] | None:
         if self.in_progress < MOST_IN_PROGRESS:
