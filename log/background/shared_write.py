@@ -1,17 +1,20 @@
 """Group commit: a blocking write on a thread, shared by all callers that wait for the same state to be durable."""
 
+import logging
 from collections.abc import Callable
 
 from odradek.log.background.tasks import Done, RunInThread
 from odradek.protocol.errors import KafkaError
 
+logger = logging.getLogger(__name__)
+
 
 class SharedWrite:
     """One write at a time. Callers that arrive during a write share the next one, since this one may lack their change.
 
-    `prepare` returns the write that makes the present state durable, or None if it is; the KafkaError that it raises is
+    `prepare` returns the write that makes the present state durable, or None if it is; an exception that it raises is
     passed to the callers. `ended(error)` is called after each write, before the next begins, and returns what the
-    callers get. `idle` is called when no write follows.
+    callers get; if it raises, they get the exception. `idle` is called when no write follows. Every caller is answered.
 
     Flushes of a log, checkpoints of log starts and syncs of new directories are shared writes. After a failure
     `prepare` returns None or raises, because the log or its directory is offline.
@@ -46,6 +49,9 @@ class SharedWrite:
             write = self._prepare()
         except KafkaError as error:
             failure = error
+        except Exception as error:
+            logger.exception("a write could not be prepared; please report it")
+            failure = error
         if write is None:
             self._idle()
             for done in served:
@@ -55,7 +61,11 @@ class SharedWrite:
         self._next = waiting
 
         def finish(error: Exception | None) -> None:
-            result = self._ended(error)
+            try:
+                result = self._ended(error)
+            except Exception as defect:
+                logger.exception("the result of a write could not be recorded; please report it")
+                result = defect
             self._next = None
             if waiting:
                 self._begin(waiting)
