@@ -53,7 +53,15 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 MOST_AT_ONCE: Final = 8
-"""Partitions that are appended to in one step. A batch takes 20 us, one of the largest 1 ms."""
+"""Partitions that are appended to in one step, if they are for few bytes. A small batch takes 20 us."""
+
+MOST_BYTES_AT_ONCE: Final = 1 << 20
+"""Bytes of batches for several partitions that are appended in one step: as many as a producer sends by default.
+
+One batch is always appended in one step, which takes 1 to 3 ms for each MB, nearly all of it in the kernel's write.
+The bound is max.message.bytes: with 100 MB a batch may hold the thread for some 100 ms. A write in pieces, or on a
+thread, would need every other append, roll, truncation and deletion of the log to wait until it ends.
+"""
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client that may write to internal topics, as in Kafka."""
@@ -106,6 +114,14 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
     if count > MOST_AT_ONCE:
         return _produce_in_slices(services, context, request)
     if count > 1:
+        # Without a call: this is the path of all small requests.
+        size_bytes = 0
+        for topic in topics:
+            for data in topic.partition_data:
+                if data.records:
+                    size_bytes += data.records.nbytes  # type: ignore[union-attr] # decoded: a view of the frame
+        if size_bytes > MOST_BYTES_AT_ONCE:
+            return _produce_in_slices(services, context, request)
         for _ in _drop_repeated(request, context.api_version):
             pass
     for _ in _check_transactional(request):

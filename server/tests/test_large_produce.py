@@ -24,7 +24,7 @@ from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators import transaction_verification
 from odradek.server.dispatch import Dispatch
 from odradek.server.fetching.purgatory import DelayedOperation
-from odradek.server.handlers.produce import MOST_AT_ONCE, produce
+from odradek.server.handlers.produce import MOST_AT_ONCE, MOST_BYTES_AT_ONCE, produce
 from odradek.server.network.connection import Connection
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.tests import test_transaction_verification as verification_tests
@@ -96,8 +96,8 @@ def context():
     return context
 
 
-def row(index, count=1):
-    records = memoryview(build_batch([(0, None, b"v", ())] * count))
+def row(index, count=1, value=b"v"):
+    records = memoryview(build_batch([(0, None, value, ())] * count))
     return ProduceRequestPartitionProduceData(index=index, records=records)
 
 
@@ -124,6 +124,21 @@ def test_many_partitions_are_appended_to_in_slices_and_answered_together(world):
     assert max(after - before for before, after in zip([0, *appended], appended, strict=False)) <= 3
     assert [(one.index, one.error_code, one.base_offset) for one in rows(answers[0])] == [
         (index, 0, 0) for index in range(MANY)
+    ]
+
+
+@pytest.mark.parametrize(("count", "is_in_slices"), [(3, False), (4, True), (MOST_AT_ONCE, True)])
+def test_many_bytes_for_a_few_partitions_are_appended_in_slices(world, count, is_in_slices):
+    value = bytes(MOST_BYTES_AT_ONCE // 3 - 100)
+    _, answers = world.produce(request(*(row(index, value=value) for index in range(count))))
+    appended = [sum(world.ends())]
+    while world.iterate():
+        appended.append(sum(world.ends()))
+    assert appended[-1] == count
+    most = max(after - before for before, after in zip([0, *appended], appended, strict=False))
+    assert most == (2 if is_in_slices else count)
+    assert [(one.index, one.error_code, one.base_offset) for one in rows(answers[0])] == [
+        (index, 0, 0) for index in range(count)
     ]
 
 
