@@ -4,12 +4,12 @@ Sources: KIP-101 (leader epochs), KIP-98 (aborted transactions).
 """
 
 from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from odradek.log.segments import timestamps
 from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.segments.timestamps import TimestampOffset
-from odradek.log.segments.transaction_index import AbortedTransaction
+from odradek.log.segments.transaction_index import AbortedTransaction, FoundTransactions
 from odradek.log.state import LogState
 from odradek.log.storage.filesystem import ExhaustedError, FileRegion, is_exhausted
 from odradek.protocol.batches.compression import CompressionError
@@ -125,14 +125,17 @@ class LogReader:
         except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
-    def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
-        """Return the aborted transactions in the region that `read` returned for `offset`, possibly with later ones."""
+    def aborted_transactions(self, offset: int, region: FileRegion) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions in the region that `read` returned for `offset`, possibly with later ones.
+
+        There may be as many as batches in the region: each is created when it is accessed.
+        """
         try:
             return self._aborted_transactions(offset, region)
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def _aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
+    def _aborted_transactions(self, offset: int, region: FileRegion) -> Sequence[AbortedTransaction]:
         log = self._log
         index = max(0, bisect_right(log.bases, offset) - 1)
         while log.segments[index].file is not region.file:
@@ -154,10 +157,8 @@ class LogReader:
                 upper = above
             elif index + 1 < len(log.bases):
                 upper = log.bases[index + 1]
-        found: list[AbortedTransaction] = []
+        found = FoundTransactions()
         for number in range(index, len(log.segments)):
-            entries, is_complete = log.segments[number].transaction_index.collect(offset, upper)
-            found += entries
-            if is_complete:
+            if log.segments[number].transaction_index.find(offset, upper, found):
                 break
         return found

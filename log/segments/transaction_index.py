@@ -7,11 +7,11 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from operator import lt
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from odradek.log.storage.filesystem import FileSystem, is_shortage, remove_if_exists, write_atomically
 
@@ -20,6 +20,8 @@ _VERSION = 0
 _VERSION_BYTES = 2
 _BLOCK_BITS = 5
 _BLOCK = 1 << _BLOCK_BITS
+_MOST_RUNS = 2048
+"""Runs of entries that a search finds one by one, in a few ms."""
 
 
 class CorruptTransactionIndexError(Exception):
@@ -88,24 +90,26 @@ class BlockSummaries:
 class _KnownEntries:
     """All entries of an index, field by field."""
 
-    __slots__ = ("_first_offsets", "_last_offsets", "_last_stable_offsets", "_producer_ids")
+    __slots__ = ("_first_offsets", "_greatest_first_offsets", "_last_offsets", "_last_stable_offsets", "_producer_ids")
 
     def __init__(self, columns: "list[array[int]]") -> None:
         self._producer_ids, first_offsets, self._last_offsets, last_stable_offsets = columns
         self._first_offsets = BlockSummaries(min, first_offsets)
+        self._greatest_first_offsets = BlockSummaries(max, first_offsets[:])
         self._last_stable_offsets = BlockSummaries(max, last_stable_offsets)
 
     def append(self, transaction: AbortedTransaction) -> None:
         self._producer_ids.append(transaction.producer_id)
         self._first_offsets.append(transaction.first_offset)
+        self._greatest_first_offsets.append(transaction.first_offset)
         self._last_offsets.append(transaction.last_offset)
         self._last_stable_offsets.append(transaction.last_stable_offset)
 
     def count_from(self, offset: int) -> int:
         return len(self._last_offsets) - bisect_left(self._last_offsets, offset)
 
-    def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-        """As `TransactionIndex.collect`.
+    def find(self, fetch_offset: int, upper_bound: int) -> tuple[list[range], bool]:
+        """Return the slots of the entries that `TransactionIndex.find` returns.
 
         While a transaction is open, all others that are aborted have its first offset for their last stable offset.
         The end may lie behind many of them, which began above `upper_bound`.
@@ -114,16 +118,75 @@ class _KnownEntries:
         end = next(self._last_stable_offsets.search(lambda stable: stable >= upper_bound, start, stop), None)
         if end is not None:
             stop = end + 1
-        slots = self._first_offsets.search(lambda first: first < upper_bound, start, stop)
-        return [self._entry(slot) for slot in slots], end is not None
+        return self._find_runs(upper_bound, start, stop), end is not None
 
-    def _entry(self, slot: int) -> AbortedTransaction:
+    def _find_runs(self, upper_bound: int, start: int, stop: int) -> list[range]:
+        """Return the slots from `start` up to `stop` of transactions that began below `upper_bound`, in order.
+
+        A block with only such transactions is one step, and so is one without any. After `_MOST_RUNS` runs all other
+        slots up to `stop` are returned: a consumer ignores transactions that began after the records that it gets.
+        """
+        least, greatest = self._first_offsets.levels, self._greatest_first_offsets.levels
+        runs: list[range] = []
+        slot = run_start = start
+        while slot < stop:
+            level = 0
+            while level + 1 < len(least) and slot & ((1 << _BLOCK_BITS * (level + 1)) - 1) == 0:
+                level += 1
+            while (
+                least[level][slot >> _BLOCK_BITS * level]
+                < upper_bound
+                <= greatest[level][slot >> _BLOCK_BITS * level]
+            ) and level:
+                level -= 1
+            end = min(stop, ((slot >> _BLOCK_BITS * level) + 1) << _BLOCK_BITS * level)
+            if least[level][slot >> _BLOCK_BITS * level] >= upper_bound:
+                if run_start < slot:
+                    runs.append(range(run_start, slot))
+                run_start = end
+                if len(runs) == _MOST_RUNS:
+                    break
+            slot = end
+        if run_start < stop:
+            runs.append(range(run_start, stop))
+        return runs
+
+    def entry(self, slot: int) -> AbortedTransaction:
         return AbortedTransaction(
             self._producer_ids[slot],
             self._first_offsets.levels[0][slot],
             self._last_offsets[slot],
             self._last_stable_offsets.levels[0][slot],
         )
+
+
+class FoundTransactions(Sequence[AbortedTransaction]):
+    """Entries that were found in indexes, in the order of their markers. Each is created when it is accessed."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[_KnownEntries, range]] = []
+
+    def add(self, entries: _KnownEntries, runs: list[range]) -> None:
+        """Add the entries of an index in the slots `runs`."""
+        self._runs += [(entries, run) for run in runs]
+
+    def __len__(self) -> int:
+        return sum(len(run) for _, run in self._runs)
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        for entries, run in self._runs:
+            yield from map(entries.entry, run)
+
+    @overload
+    def __getitem__(self, index: int) -> AbortedTransaction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[AbortedTransaction]: ...
+
+    def __getitem__(self, index: int | slice) -> AbortedTransaction | list[AbortedTransaction]:
+        return list(self)[index]
 
 
 class TransactionIndex:
@@ -184,9 +247,15 @@ class TransactionIndex:
             data = data[: len(data) // _ENTRY.size * _ENTRY.size] + self._pending
         return data
 
-    def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the entries that touch [fetch_offset, upper_bound), and whether later segments have no more."""
-        return self._load().collect(fetch_offset, upper_bound)
+    def find(self, fetch_offset: int, upper_bound: int, found: FoundTransactions) -> bool:
+        """Add the entries that touch [fetch_offset, upper_bound) to `found`; return whether later segments have none.
+
+        Of an index with very many, some that begin above may be added, too.
+        """
+        known = self._load()
+        runs, is_complete = known.find(fetch_offset, upper_bound)
+        found.add(known, runs)
+        return is_complete
 
     def count_from(self, offset: int) -> int:
         """Return the number of entries whose markers are at or above `offset`."""

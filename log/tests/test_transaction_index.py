@@ -11,6 +11,7 @@ from odradek.log.segments.transaction_index import (
     AbortedTransaction,
     BlockSummaries,
     CorruptTransactionIndexError,
+    FoundTransactions,
     TransactionIndex,
 )
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
@@ -54,6 +55,12 @@ def transactions(count, seed=0):
     return found
 
 
+def collect(index, fetch_offset, upper_bound):
+    found = FoundTransactions()
+    is_complete = index.find(fetch_offset, upper_bound, found)
+    return list(found), is_complete
+
+
 def touching(entries, fetch_offset, upper_bound):
     return [e for e in entries if e.last_offset >= fetch_offset and e.first_offset < upper_bound]
 
@@ -66,7 +73,7 @@ def test_what_touches_a_range_is_found(fs, seed):
     end = entries[-1].last_offset + 3
     for fetch_offset in range(0, end, 3):
         for upper_bound in (fetch_offset + 1, fetch_offset + 10, end):
-            found, is_complete = index.collect(fetch_offset, upper_bound)
+            found, is_complete = collect(index, fetch_offset, upper_bound)
             assert found == touching(entries, fetch_offset, upper_bound)
             assert is_complete == any(e.last_stable_offset >= upper_bound for e in entries)
 
@@ -81,7 +88,7 @@ def test_how_many_are_left_from_an_offset_on(fs):
 
 
 def test_a_range_of_nothing(fs):
-    assert TransactionIndex(fs, PATH).collect(0, 100) == ([], False)
+    assert collect(TransactionIndex(fs, PATH), 0, 100) == ([], False)
 
 
 def test_the_file_is_read_once_for_all_readers(fs):
@@ -92,11 +99,11 @@ def test_the_file_is_read_once_for_all_readers(fs):
     index = TransactionIndex(fs, PATH)
     reads = fs.reads
     for _ in range(10):
-        assert index.collect(0, 10_000)[0] == entries[:40]
+        assert collect(index, 0, 10_000)[0] == entries[:40]
     for entry in entries[40:]:
         index.append(entry)
-        assert index.collect(entry.last_offset, 10_000)[0][-1:] == [entry]
-    assert index.collect(0, 10_000)[0] == entries
+        assert collect(index, entry.last_offset, 10_000)[0][-1:] == [entry]
+    assert collect(index, 0, 10_000)[0] == entries
     assert fs.reads == reads + 1
 
 
@@ -104,13 +111,13 @@ def test_what_was_cut_off_is_not_found_again(fs):
     index, entries = TransactionIndex(fs, PATH), transactions(20)
     for entry in entries:
         index.append(entry)
-    assert len(index.collect(0, 10_000)[0]) == 20
+    assert len(collect(index, 0, 10_000)[0]) == 20
     index.truncate_to(entries[10].last_offset)
-    assert index.collect(0, 10_000)[0] == entries[:10]
+    assert collect(index, 0, 10_000)[0] == entries[:10]
     index.append(entries[10])
-    assert index.collect(0, 10_000)[0] == entries[:11]
+    assert collect(index, 0, 10_000)[0] == entries[:11]
     index.reset()
-    assert index.collect(0, 10_000)[0] == []
+    assert collect(index, 0, 10_000)[0] == []
 
 
 def test_a_file_that_is_no_index_is_never_answered_from(fs):
@@ -119,7 +126,7 @@ def test_a_file_that_is_no_index_is_never_answered_from(fs):
         index.append(entry)
     fs.open(PATH).truncate(50)
     with pytest.raises(CorruptTransactionIndexError):
-        TransactionIndex(fs, PATH).collect(0, 100)
+        collect(TransactionIndex(fs, PATH), 0, 100)
 
 
 def store(fs, entries):
@@ -172,7 +179,7 @@ def test_any_index_is_searched_as_the_definition_has_it(seed, stored, appended, 
     for _ in range(40):
         fetch_offset = random.randrange(offset + 10)
         upper_bound = fetch_offset + random.choice([0, 1, 5, 100, offset])
-        assert index.collect(fetch_offset, upper_bound) == plainly(entries, fetch_offset, upper_bound)
+        assert collect(index, fetch_offset, upper_bound) == plainly(entries, fetch_offset, upper_bound)
 
 
 def calls_of(work):
@@ -198,8 +205,38 @@ def test_while_a_transaction_is_open_few_entries_are_looked_at(fs, upper_bound):
     index = TransactionIndex(fs, PATH)
     assert index.count_from(0) == 20_000
     fetch_offset = upper_bound - 20
-    assert len(index.collect(fetch_offset, upper_bound)[0]) == 10
-    assert calls_of(lambda: index.collect(fetch_offset, upper_bound)) < 1000
+    assert len(collect(index, fetch_offset, upper_bound)[0]) == 10
+    assert calls_of(lambda: collect(index, fetch_offset, upper_bound)) < 1000
+
+
+@pytest.mark.parametrize("are_open_together", [False, True])
+def test_many_entries_are_found_together_and_created_when_they_are_accessed(fs, are_open_together):
+    count = 20_000
+    first_offset = (lambda number: number) if are_open_together else (lambda number: 2 * (count + number))
+    entries = [AbortedTransaction(number, first_offset(number), 2 * (count + number) + 1, 0) for number in range(count)]
+    store(fs, entries)
+    index, found = TransactionIndex(fs, PATH), FoundTransactions()
+    assert index.count_from(0) == count
+    assert calls_of(lambda: index.find(2 * count + 11, 100_000, found)) < 500
+    assert len(found) == count - 5
+    assert list(found) == touching(entries, 2 * count + 11, 100_000)
+    assert found[3] == entries[8]
+    assert found[:2] == entries[5:7]
+
+
+def test_of_entries_that_lie_scattered_more_may_be_found_than_touch_the_range(fs):
+    count, upper_bound = 20_000, 30_000
+    entries = [
+        AbortedTransaction(number, number if number % 2 else upper_bound + number, 100_000 + number, 0)
+        for number in range(count)
+    ]
+    store(fs, entries)
+    index, found = TransactionIndex(fs, PATH), FoundTransactions()
+    assert index.count_from(0) == count
+    assert calls_of(lambda: index.find(0, upper_bound, found)) < 20_000
+    assert {*found} >= {*touching(entries, 0, upper_bound)}
+    assert list(found) == sorted({*found}, key=lambda entry: entry.last_offset)
+    assert list(found)[:2000] == touching(entries, 0, upper_bound)[:2000]
 
 
 def test_integers_are_found_without_a_look_at_each():

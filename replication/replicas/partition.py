@@ -8,7 +8,7 @@ Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -297,7 +297,7 @@ class Partition:
         self._on_failure(failure)
         return failure
 
-    def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
+    def aborted_transactions(self, offset: int, region: FileRegion) -> Sequence[AbortedTransaction]:
         """Return the transactions that a read-committed consumer skips in a region that `read` returned for `offset`.
 
         Raises KafkaError: as `leading_log`, KAFKA_STORAGE_ERROR.

@@ -14,11 +14,13 @@ from odradek.protocol.messages.fetch import (
     FetchResponseEpochEndOffset,
     FetchResponsePartitionData,
 )
+from odradek.protocol.schema import rows
 from odradek.replication.replicas.partition import READ_COMMITTED, Partition
 from odradek.server.fetching.purgatory import PartitionWatch
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
+    from odradek.log.segments.transaction_index import AbortedTransaction
     from odradek.server.fetching.fetch_sessions import FetchPartition
 
 NO_RECORDS: Final = b""
@@ -135,10 +137,9 @@ class LimitedRead:
                 self.is_urgent = True
             return row, 0
         if self._isolation_level == READ_COMMITTED:
-            row.aborted_transactions = [
-                FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-                for entry in partition.aborted_transactions(asked.fetch_offset, region)
-            ]
+            aborted = partition.aborted_transactions(asked.fetch_offset, region)
+            if aborted:
+                row.aborted_transactions = rows(_aborted_row, aborted)
         row.records = region
         if region.file is not log.state.active.file:
             self.is_urgent = True
@@ -158,6 +159,10 @@ class LimitedRead:
             aborted_transactions=[] if self._isolation_level == READ_COMMITTED else None,
             records=NO_RECORDS,
         )
+
+
+def _aborted_row(entry: "AbortedTransaction") -> FetchResponseAbortedTransaction:
+    return FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
 
 
 def available_bytes(target: FetchTarget, isolation_level: int) -> tuple[int, bool]:

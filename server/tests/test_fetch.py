@@ -8,6 +8,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from odradek.log.segments.transaction_index import AbortedTransaction
+from odradek.log.tests.test_transaction_index import calls_of
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
 from odradek.protocol.messages.fetch import (
@@ -350,6 +352,25 @@ def test_a_read_committed_answer_always_has_a_list_of_aborted_transactions(world
     assert row.aborted_transactions == []
 
 
+def test_many_aborted_transactions_are_created_when_the_response_is_encoded(world):
+    world.create("t")
+    world.append("t")
+    count = 2_000
+    index = world.partition("t").log.segments[0].transaction_index
+    for number in range(count):
+        index.append(AbortedTransaction(number, 0, 1 + number, 0))
+
+    def begin():
+        return world.fetch(("t", 0, 0), isolation_level=READ_COMMITTED, max_wait_ms=0)
+
+    begin()
+    found = []
+    assert calls_of(lambda: found.append(begin())) < count
+    [row] = rows(found[0])
+    sent = [(one.producer_id, one.first_offset) for one in row.aborted_transactions]
+    assert sent == [(number, 0) for number in range(count)]
+
+
 def test_a_transaction_index_that_cannot_be_read_takes_the_directory_offline(world, monkeypatch):
     """Whoever waits for that log, for a sync say, would wait in vain."""
     world.create("t")
@@ -358,7 +379,7 @@ def test_a_transaction_index_that_cannot_be_read_takes_the_directory_offline(wor
     def broken(*_):
         raise OSError(errno.EIO, "broken")
 
-    index = SimpleNamespace(count_from=lambda offset: 1, collect=broken)
+    index = SimpleNamespace(count_from=lambda offset: 1, find=broken)
     monkeypatch.setattr(world.partition("t").log.segments[0], "transaction_index", index)
     assert errors(world.fetch(("t", 0, 0), isolation_level=READ_COMMITTED)) == [E.KAFKA_STORAGE_ERROR]
     assert world.partition("t").log is None
