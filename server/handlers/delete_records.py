@@ -5,6 +5,7 @@ followed: an acknowledged deletion outlives kill -9 and a power loss. Apache Kaf
 All partitions of one log directory, of this request and of others, share a write.
 """
 
+from collections import OrderedDict
 from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -57,32 +58,44 @@ def delete_records(
 
 
 def _move(services: DeleteRecordsServices, request: DeleteRecordsRequest) -> "Generator[None, None, _PendingRequest]":
-    """Move one log start in each step, then have them written. Of a partition named twice, the last offset counts."""
-    offsets: dict[str, dict[int, int]] = {}
+    """Move one log start in each step, then have them written. Of a partition named twice, the last offset counts.
+
+    What is collected on the way is released on the way too: all at once would take long.
+    """
+    offsets: OrderedDict[tuple[str, int], int] = OrderedDict()
+    count = 0
     for topic in request.topics:
-        of_topic = offsets.setdefault(topic.name, {})
-        for number, asked in enumerate(topic.partitions, 1):
-            of_topic[asked.partition_index] = asked.offset
-            if number % ROWS_PER_STEP == 0:
+        count += 1
+        for asked in topic.partitions:
+            offsets[topic.name, asked.partition_index] = asked.offset
+            count += 1
+            if count % ROWS_PER_STEP == 0:
                 yield
-        yield
-    response = DeleteRecordsResponse()
-    deletions = []
-    for name, of_topic in offsets.items():
-        answered = DeleteRecordsResponseDeleteRecordsTopicResult(name=name)
-        response.topics.append(answered)
-        for index, offset in of_topic.items():
-            row = _Row(partition_index=index, low_watermark=_INVALID_LOW_WATERMARK)
-            answered.partitions.append(row)
-            try:
-                partition = services.replicas.get(name, index)
-                row.low_watermark = partition.delete_records(offset)
-                log = partition.leading_log()
-            except KafkaError as error:
-                _refuse(row, error)
-            else:
-                deletions.append(_Deletion(partition, log.log_start_offset, log.log_directory, row))
+        if count % ROWS_PER_STEP == 0:
             yield
+    response = DeleteRecordsResponse()
+    by_name: dict[str, DeleteRecordsResponseDeleteRecordsTopicResult] = {}
+    deletions = []
+    while offsets:
+        (name, index), offset = offsets.popitem(last=False)
+        answered = by_name.get(name)
+        if answered is None:
+            answered = by_name[name] = DeleteRecordsResponseDeleteRecordsTopicResult(name=name)
+            response.topics.append(answered)
+        row = _Row(partition_index=index, low_watermark=_INVALID_LOW_WATERMARK)
+        answered.partitions.append(row)
+        try:
+            partition = services.replicas.get(name, index)
+            row.low_watermark = partition.delete_records(offset)
+            log = partition.leading_log()
+        except KafkaError as error:
+            _refuse(row, error)
+        else:
+            deletions.append(_Deletion(partition, log.log_start_offset, log.log_directory, row))
+        yield
+    while by_name:
+        by_name.popitem()
+        yield
     pending = _PendingRequest(services, response, deletions)
     pending.save()
     return pending

@@ -1,5 +1,6 @@
 """Requests about many topics, partitions or groups: handled in bounded steps, with the same result as in one."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from twisted.internet.task import Clock
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.log.tests.managers import append
 from odradek.protocol import codec, encoder_source
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import delete_records as dr
 from odradek.protocol.messages import describe_configs as dc
 from odradek.protocol.messages import describe_log_dirs as dld
@@ -177,6 +178,47 @@ def test_delete_records(world):
         "u": [(0, 0, 4), (1, out_of_range, -1), (2, out_of_range, -1), (3, unknown, -1)],
         "none": [(n, unknown, -1) for n in range(4)],
     }
+
+
+def test_delete_records_of_many_topics(world):
+    """Topics without partitions are left out of the response, as in Apache Kafka."""
+    row = dr.DeleteRecordsRequestDeleteRecordsPartition(partition_index=0, offset=0)
+    names = [f"none-{number}" for number in range(20 * ROWS_PER_STEP)]
+    topics = [
+        dr.DeleteRecordsRequestDeleteRecordsTopic(name=name, partitions=[row] if number % 2 else [])
+        for number, name in enumerate([*names, *names])
+    ]
+    steps, response = world.ask(
+        delete_records.delete_records, dr.DeleteRecordsRequest(topics=topics, timeout_ms=1000)
+    )
+    assert steps > len(names) // 2
+    unknown = [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    found = [(one.name, [(row.partition_index, row.error_code) for row in one.partitions]) for one in response.topics]
+    assert found == [(name, unknown) for name in names[1::2]]
+
+
+def test_what_delete_records_collects_is_released_in_steps(world):
+    released = []
+
+    class Offset(int):
+        def __del__(self):
+            released.append(int(self))
+
+    count = 4 * ROWS_PER_STEP
+    asked = [dr.DeleteRecordsRequestDeleteRecordsPartition(partition_index=n, offset=Offset(n)) for n in range(count)]
+    topics = [dr.DeleteRecordsRequestDeleteRecordsTopic(name="none", partitions=asked)]
+
+    def find(topic, index):
+        for row in asked:
+            row.offset = 0
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    services = SimpleNamespace(replicas=SimpleNamespace(get=find), reactor=world.clock)
+    request = dr.DeleteRecordsRequest(topics=topics, timeout_ms=1000)
+    counts = [len(released) for _ in delete_records._move(services, request)]
+    counts.append(len(released))
+    assert counts[-1] == count
+    assert max(after - before for before, after in pairwise(counts)) <= ROWS_PER_STEP
 
 
 def test_find_coordinator(world):
