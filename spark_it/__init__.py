@@ -3,7 +3,7 @@
 `odradek pipeline` and `python -m odradek.spark_it` are the same program. It imports nothing of the broker and uses it,
 or Apache Kafka, over the wire. Until a command runs a pipeline, no module here needs Spark.
 
-- `sql`: Spark SQL statements, read without Spark
+- `sql`: static analysis of Spark SQL statements, without Spark
 - `definition`: the file, its keys, and the guarantees of a pipeline
 - `interfaces`: interfaces of sources and sinks, and shared types
 - `kafka`: topics, offsets and groups of a cluster
@@ -11,11 +11,11 @@ or Apache Kafka, over the wire. Until a command runs a pipeline, no module here 
 - `spark`: sessions, errors, and calls of Spark's internal classes
 - `databases`: JDBC
 - `formats`: JSON, Avro and Protobuf, with schema registries
-- `exactly_once`: transactions with rows and their marker
-- `dead_letters`: records that failed, and their replay
+- `exactly_once`: Kafka transactions that contain rows and their marker
+- `dead_letters`: the dead-letter topic and dead-letter replay
 - `sources`: topics, files, database tables, generators, Python
 - `sinks`: topics, files, Delta Lake and Iceberg tables, database tables, the console, Python
-- `transforms`: from decoded records to the rows of a sink
+- `transforms`: the plan from decoded records to sink rows
 - `cases`: the `test` command
 - `validation`: the `validate` command
 - `execution`: the `run` command
@@ -24,11 +24,11 @@ or Apache Kafka, over the wire. Until a command runs a pipeline, no module here 
 
 Each package imports only packages above it in this list; Import Linter holds that.
 
-`tests/connector` shows with Spark's connector alone what a pipeline needs from the broker: executors assign partitions
-and seek, look up the earliest and latest offset around every poll, read one partition at several places at once, never
-join a group, keep their progress in a checkpoint of their own and rely on a latest offset that never decreases. Tests
-(`python -m pytest spark_it`) run against Odradek; those marked `side_by_side` must hold for Apache Kafka too, which
-proves the test. `--backend kafka` runs tests against Apache Kafka. Tests need pyspark 4.0.0 and Java 17; jars come from
-the cache that `compat_tests.apache_kafka.jars` fills, so no test uses the network. `tests/unit` needs neither Java nor
-a session.
+`tests/connector` uses only Spark's connector and shows what it requires of the broker: executors assign partitions and
+seek, look up the earliest and latest offset around every poll, read one partition at several offsets concurrently,
+never join a group, store their progress in Spark's checkpoint, and depend on a latest offset that never decreases.
+Tests (`python -m pytest spark_it`) run against Odradek; those marked `side_by_side` also run against Apache Kafka,
+which verifies the test itself. `--backend kafka` runs tests against Apache Kafka. Tests need pyspark 4.0.0 and Java 17;
+jars come from the cache that `compat_tests.apache_kafka.jars` fills, so no test uses the network. `tests/unit` needs
+neither Java nor a session.
 """

@@ -1,7 +1,8 @@
 """The command line of pipelines: `odradek pipeline COMMAND FILE`.
 
-Exit codes: 0; 1 when a command failed, with a line on standard error; 2 for a wrong command line or a wrong file, with
-a line `file:line: message` for each mistake; 130 after Ctrl-C, except for `run`, which Ctrl-C stops normally.
+Exit codes: 0 for success; 1 for a failed command, with one line on standard error; 2 for an invalid command line or
+pipeline file, with one line `file:line: message` per mistake; 130 after Ctrl-C, except for `run`, which Ctrl-C stops
+normally.
 """
 
 import argparse
@@ -38,21 +39,21 @@ class _FailedError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line; `--help` has the rest."""
+    """Report a mistake in one line that refers to `--help`, without argparse's usage text."""
 
     def error(self, message: str) -> NoReturn:
-        _say(f"{message} (see {self.prog} --help)")
+        _print_error(f"{message} (see {self.prog} --help)")
         raise SystemExit(EXIT_USAGE)
 
 
-def _to(text: str) -> reset.To:
+def _reset_target(text: str) -> reset.To:
     if text in ("earliest", "committed"):
         return text  # type: ignore[return-value]
     try:
         return instant_ms(text)
     except ValueError:
-        wanted = "earliest, committed, or an instant such as 2026-01-01T00:00:00Z"
-        raise argparse.ArgumentTypeError(f"{text} is not {wanted}") from None
+        expected = "earliest, committed, or an instant such as 2026-01-01T00:00:00Z"
+        raise argparse.ArgumentTypeError(f"{text} is not {expected}") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,39 +61,43 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], help_: str, *, of_file: bool = True) -> _Parser:
-        made: _Parser = commands.add_parser(name, help=help_, description=f"{help_[:1].upper()}{help_[1:]}.")
+        subparser: _Parser = commands.add_parser(name, help=help_, description=f"{help_[:1].upper()}{help_[1:]}.")
         if of_file:
-            made.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-        made.set_defaults(run=run)
-        return made
+            subparser.add_argument("file", type=Path, metavar="FILE", help="the pipeline file")
+        subparser.set_defaults(run=run)
+        return subparser
 
-    validating = command("validate", _validate, "check a pipeline's file and print the pipeline's guarantee")
-    validating.add_argument("--without-spark", action="store_true", help="check only what needs no Spark")
-    validating.add_argument("--connect", action="store_true", help="check that topics, schemas and tables exist")
-    runs = command("run", _run, "run a pipeline until it is stopped")
-    runs.add_argument("--available-now", action="store_true", help="process the available records and exit")
-    runs.add_argument("--master", metavar="URL", help="Spark's master; overrides the file's")
-    runs.add_argument("--rewind-last", action="store_true", help="repeat the last batch first, as after a crash")
+    validate_parser = command(
+        "validate", _validate, "check a pipeline file and print the pipeline's delivery guarantee"
+    )
+    validate_parser.add_argument("--without-spark", action="store_true", help="skip the checks that need Spark")
+    validate_parser.add_argument("--connect", action="store_true", help="check that topics, schemas and tables exist")
+    run_parser = command("run", _run, "run a pipeline until it is stopped")
+    run_parser.add_argument("--available-now", action="store_true", help="process the available records and exit")
+    run_parser.add_argument("--master", metavar="URL", help="Spark master URL; overrides `master` in the file")
+    run_parser.add_argument(
+        "--rewind-last", action="store_true", help="first repeat the last completed batch, as after a crash"
+    )
     command("status", _status, "show the progress and lag of a pipeline, running or stopped")
-    resetting = command("reset", _reset, "restart a stopped pipeline from other offsets")
-    resetting.add_argument(
+    reset_parser = command("reset", _reset, "restart a stopped pipeline from other offsets")
+    reset_parser.add_argument(
         "--to",
-        type=_to,
+        type=_reset_target,
         required=True,
         metavar="WHERE",
-        help="earliest; committed, the current position; or an instant such as 2026-01-01T00:00:00Z",
+        help="earliest; committed (the current position); or an instant such as 2026-01-01T00:00:00Z",
     )
-    resetting.add_argument("--execute", action="store_true", help="do it; without this option only print the plan")
-    command("test", _test, "run the tests in a pipeline's file")
-    replaying = command("replay-dlq", _replay, "send dead letters to the topics that they come from")
-    replaying.add_argument("--execute", action="store_true", help="do it; without this option only print the plan")
-    replaying.add_argument(
+    reset_parser.add_argument("--execute", action="store_true", help="apply the plan instead of only printing it")
+    command("test", _test, "run the tests in a pipeline file")
+    replay_parser = command("replay-dlq", _replay, "send dead letters back to the topics that they were read from")
+    replay_parser.add_argument("--execute", action="store_true", help="apply the plan instead of only printing it")
+    replay_parser.add_argument(
         "--partly-written",
         choices=("send", "leave"),
-        help="treatment of records of which the sink may already have other rows, which would be written again",
+        help="send or leave records of which the sink may already contain some rows, which a replay writes again",
     )
-    written = command("reference", _reference, "write the reference of all keys", of_file=False)
-    written.add_argument(
+    reference_parser = command("reference", _reference, "write the reference of all keys", of_file=False)
+    reference_parser.add_argument(
         "--into", type=Path, metavar="PAGE", help="replace the reference in this page instead of printing it"
     )
     return parser
@@ -107,9 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
     except (_FailedError, CheckpointError, LockError, reset.ResetError, pid_lock.AlreadyRunningError) as error:
-        _say(str(error))
+        _print_error(str(error))
     except OSError as error:
-        _say(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        _print_error(f"{error.filename or 'input or output'}: {error.strerror or error}")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_FAILED
@@ -117,21 +122,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    guaranteed, tables = report.validate(pipeline), list[str]()
+    pipeline_guarantee, tables = report.validate(pipeline), list[str]()
     if not options.without_spark:
         try:
             from odradek.spark_it.validation import spark_checks
         except ImportError as error:
-            _say(f"Spark did not analyse it: package {error.name} is missing (pip install 'odradek[spark]')")
+            _print_error(f"Spark analysis skipped: package {error.name} is missing (pip install 'odradek[spark]')")
         else:
             try:
                 if options.connect:
-                    guaranteed, tables = spark_checks.connect(pipeline, _say)
+                    pipeline_guarantee, tables = spark_checks.connect(pipeline, _print_error)
                 else:
-                    guaranteed = spark_checks.validate(pipeline, _say)
+                    pipeline_guarantee = spark_checks.validate(pipeline, _print_error)
             except spark_checks.FAILURES as error:
                 raise _FailedError(str(error)) from None
-    _print([*report.summary(pipeline, guaranteed), *tables])
+    _print([*report.summary(pipeline, pipeline_guarantee), *tables])
     if not options.connect:
         return 0
     return _with_cluster(pipeline, lambda cluster: _print(connections.found(pipeline, cluster)))
@@ -142,10 +147,10 @@ def _run(options: argparse.Namespace) -> int:
     try:
         from odradek.spark_it.execution import runner
     except ImportError as error:
-        raise _missing(error) from None
-    chosen = runner.Options(options.available_now, options.master, options.rewind_last)
+        raise _missing_package(error) from None
+    run_options = runner.Options(options.available_now, options.master, options.rewind_last)
     try:
-        runner.run(pipeline, chosen, lambda line: _note(f"{pipeline.name}: {line}"))
+        runner.run(pipeline, run_options, lambda line: _print_progress(f"{pipeline.name}: {line}"))
     except runner.FAILURES as error:
         raise _FailedError(str(error)) from None
     return 0
@@ -173,7 +178,7 @@ def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Clust
     try:
         old = read_lock(pipeline.state_folder)
     except DamagedLockError as error:
-        _say(str(error))
+        _print_error(str(error))
         old = None
     stateful = why_stateful(pipeline, old)
     if options.execute:
@@ -181,12 +186,12 @@ def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Clust
             fence_all(pipeline, stateful, old)
         except SinkError as error:
             raise _FailedError(str(error)) from None
-    planned = reset.plan(pipeline, stateful, old, options.to, cluster, int(time.time() * 1000))
-    _print(f"{pipeline.name}: {sentence}" for sentence in planned.sentences)
+    reset_plan = reset.plan(pipeline, stateful, old, options.to, cluster, int(time.time() * 1000))
+    _print(f"{pipeline.name}: {sentence}" for sentence in reset_plan.sentences)
     if not options.execute:
-        return _print([f"{pipeline.name}: nothing is changed yet; --execute does it"])
-    reset.carry_out(pipeline, planned, cluster)
-    return _print([f"{pipeline.name}: is reset"])
+        return _print([f"{pipeline.name}: nothing was changed; repeat with --execute to apply this plan"])
+    reset.carry_out(pipeline, reset_plan, cluster)
+    return _print([f"{pipeline.name}: reset complete"])
 
 
 def _test(options: argparse.Namespace) -> int:
@@ -195,9 +200,9 @@ def _test(options: argparse.Namespace) -> int:
     try:
         from odradek.spark_it.validation import spark_checks
     except ImportError as error:
-        raise _missing(error) from None
+        raise _missing_package(error) from None
     try:
-        return 0 if spark_checks.test(pipeline, _put) else EXIT_FAILED
+        return 0 if spark_checks.test(pipeline, _print_line) else EXIT_FAILED
     except spark_checks.FAILURES as error:
         raise _FailedError(str(error)) from None
 
@@ -207,19 +212,19 @@ def _replay(options: argparse.Namespace) -> int:
     try:
         from odradek.spark_it.dead_letters import replay
     except ImportError as error:
-        raise _missing(error) from None
+        raise _missing_package(error) from None
 
-    def do(cluster: "Cluster") -> int:
+    def action(cluster: "Cluster") -> int:
         try:
             lines = replay.replay(pipeline, cluster, execute=options.execute, partly_written=options.partly_written)
             return _print(lines)
         except replay.ReplayError as error:
             raise _FailedError(str(error)) from None
 
-    return _with_cluster(pipeline, do)
+    return _with_cluster(pipeline, action)
 
 
-def _missing(error: ImportError) -> _FailedError:
+def _missing_package(error: ImportError) -> _FailedError:
     return _FailedError(f"package {error.name} is missing: pip install 'odradek[spark]'")
 
 
@@ -238,17 +243,17 @@ def _load(path: Path) -> Pipeline:
     try:
         return load(path, os.environ)
     except OSError as error:
-        _say(f"cannot read {path}: {error.strerror}")
+        _print_error(f"cannot read {path}: {error.strerror}")
         raise SystemExit(EXIT_USAGE) from None
 
 
-def _with_cluster(pipeline: Pipeline, do: Callable[["Cluster"], int]) -> int:
+def _with_cluster(pipeline: Pipeline, action: Callable[["Cluster"], int]) -> int:
     try:
         from odradek.spark_it.kafka.cluster import Cluster
     except ImportError as error:
-        raise _missing(error) from None
+        raise _missing_package(error) from None
     try:
-        return do(Cluster(pipeline.settings))
+        return action(Cluster(pipeline.settings))
     except ClusterError as error:
         raise _FailedError(str(error)) from None
 
@@ -259,19 +264,19 @@ def _print(lines: Iterable[str]) -> int:
             sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as head, has had enough; nothing may be flushed to it at exit.
+        # The reader, such as `head`, closed the pipe; without this, Python's flush at exit would fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _put(line: str) -> None:
+def _print_line(line: str) -> None:
     _print([line])
 
 
-def _note(line: str) -> None:
+def _print_progress(line: str) -> None:
     sys.stderr.write(f"{' '.join(line.split())}\n")
     sys.stderr.flush()
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     sys.stderr.write(f"{PROGRAM}: {' '.join(line.split())}\n")

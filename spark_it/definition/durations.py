@@ -14,27 +14,28 @@ WRITTEN = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Options of Spark for what it writes as JSON and CSV: with microseconds, which it cuts to milliseconds by itself."""
+"""Spark options for timestamps in written JSON and CSV: microseconds, where Spark's default truncates to
+milliseconds."""
 
 
 def interval_ms(text: str) -> int:
-    """Return the milliseconds of `10 seconds`, `1 hour 30 minutes`, `500 ms`. Raises ValueError for anything else."""
+    """Parse a duration such as `10 seconds`, `1 hour 30 minutes` or `500 ms`. Raises ValueError for anything else."""
     total_ms, at = 0, 0
     while at < len(text.rstrip()):
         match = _PART.match(text, at)
         unit = match[2].lower() if match else ""
         unit = unit if unit in _UNITS_MS else unit.removesuffix("s")
         if match is None or unit not in _UNITS_MS:
-            raise ValueError(f"{text} is no duration such as 10 seconds")
+            raise ValueError(f"{text} is not a duration such as 10 seconds")
         total_ms += int(match[1]) * _UNITS_MS[unit]
         at = match.end()
     if at == 0:
-        raise ValueError("a duration such as 10 seconds is wanted")
+        raise ValueError("empty duration; write for example 10 seconds")
     return total_ms
 
 
 def instant_ms(text: str) -> int:
-    """Return the milliseconds since 1970 of `2026-01-01T00:00:00Z` (UTC by default) or of such a number.
+    """Parse an instant: ISO 8601 as in `2026-01-01T00:00:00Z` (UTC by default), or a number of milliseconds since 1970.
 
     Raises ValueError for anything else.
     """

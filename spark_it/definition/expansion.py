@@ -1,4 +1,4 @@
-"""`${NAME}` and `${NAME:-default}` in the strings of a pipeline's file; `$${` stands for `${`."""
+"""Expansion of `${NAME}` and `${NAME:-default}` in the strings of a pipeline file; `$${` is an escaped `${`."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}\\]|\
 
 
 class ExpansionError(ValueError):
-    """A variable that is not set and has no default, or a `${` that begins no variable."""
+    """A variable that is not set and has no default, or a `${` without a valid variable name."""
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
@@ -16,17 +16,21 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
     Raises ExpansionError.
     """
 
-    def replaced(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         name, default = match.groups()
         if match.group() == "$${":
             return "${"
         if name is None:
-            raise ExpansionError("${ begins a variable, as in ${NAME} or ${NAME:-default}; write $${ for the text ${")
+            raise ExpansionError(
+                "invalid variable after ${; write ${NAME} or ${NAME:-default}, or $${ for a literal ${"
+            )
         value = environment.get(name, "")
         if value or (default is None and name in environment):
             return value
         if default is None:
-            raise ExpansionError(f"environment variable {name} is not set; ${{{name}:-...}} gives it a default")
+            raise ExpansionError(
+                f"environment variable {name} is not set; set it, or write a default as in ${{{name}:-...}}"
+            )
         return re.sub(r"\\([}\\])", r"\1", default)
 
-    return _VARIABLE.sub(replaced, text)
+    return _VARIABLE.sub(replacement, text)

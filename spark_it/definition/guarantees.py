@@ -1,4 +1,4 @@
-"""Guarantees of a pipeline: how often a row is written to its sink if processes are killed at any moment."""
+"""Delivery guarantees of a pipeline: how often a row is written to its sink if processes are killed at any moment."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,11 +25,12 @@ from odradek.spark_it.sql.tokens import keeps_state, tokens
 class Level(Enum):
     """Number of times that a row is written.
 
-    NOT_IF_REPEATED: in a repeated batch a row may belong to another part than before, whose rows are already written.
+    NOT_IF_REPEATED: a repeated batch may assign a row to a different part than the first attempt did. If the first
+    attempt already wrote one of the two parts, the row is written twice or never.
     """
 
     EXACTLY_ONCE = "exactly once"
-    NOT_IF_REPEATED = "once, but twice or never where a batch is repeated after a crash"
+    NOT_IF_REPEATED = "once, but twice or never if a batch is repeated after a crash"
     AT_LEAST_ONCE = "at least once"
 
 
@@ -38,7 +39,7 @@ class TransactionKind(Enum):
 
     OFFSETS: the rows of one source partition; the marker is the group's committed offset of that partition.
 
-    BATCHES: the rows of one of `tasks.max` parts of the batch; the marker is an offset that stands for the batch.
+    BATCHES: the rows of one of `tasks.max` parts of the batch; the marker is a committed offset that encodes the batch.
     """
 
     OFFSETS = "offset transactions"
@@ -68,23 +69,23 @@ class Guarantee:
 
 
 HOW: dict[type[Sink], str] = {
-    FilesSink: "a folder for each batch, put in place when it is whole",
+    FilesSink: "one folder per batch, renamed to its final name when it is complete",
     DeltaSink: "the batch's number is part of the table's commit",
-    IcebergSink: "the batch's number is part of the table's commit, which fails if it has the batch",
+    IcebergSink: "the batch's number is part of the table's commit, which fails if the table contains the batch",
     JdbcSink: "rows and the batch's number in one transaction, from a staging table",
     ConsoleSink: "a repeated batch is shown again",
-    PythonSink: "a repeated batch is given to the function again, with its number",
+    PythonSink: "the function is called again for a repeated batch, with the same number",
 }
 HOW_BY_KIND = {
-    TransactionKind.OFFSETS: "rows and progress in one transaction for each source partition",
-    TransactionKind.BATCHES: "rows and the batch's number in one transaction for each part of the batch",
+    TransactionKind.OFFSETS: "rows and source offsets in one transaction per source partition",
+    TransactionKind.BATCHES: "rows and the batch's number in one transaction per part of the batch",
 }
 
 
 def why_stateful(pipeline: Pipeline) -> str | None:
-    """Return the reason why the pipeline brings rows together or remembers them; None if rows are independent.
+    """Return the reason why the pipeline is stateful; None if each row depends on one record only.
 
-    Derived from the statements; errs on the stateful side.
+    Derived from the statements. When in doubt, the pipeline counts as stateful.
     """
     for step in pipeline.steps_to(pipeline.sink_input):
         if step.stateful is False:
@@ -92,21 +93,24 @@ def why_stateful(pipeline: Pipeline) -> str | None:
         why = "stateful = true" if step.stateful else keeps_state(tokens(step.sql)) if step.sql else "its function"
         if why is not None:
             return f"{why} in {step.name}"
-    return _by_the_clock(pipeline)
+    return _clock_expression(pipeline)
 
 
-def _by_the_clock(pipeline: Pipeline) -> str | None:
-    """What parts dead letters from rows by the clock. Without state the two are computed one after the other, and a
-    record between the two times would be in both or in neither; as a stream both have the batch's time."""
+def _clock_expression(pipeline: Pipeline) -> str | None:
+    """Return the clock expression, if any, on which the choice between row and dead letter depends.
+
+    A stateless pipeline computes dead letters and rows one after the other. With two different times a record could be
+    in both or in neither. A stateful pipeline computes both with the batch's time.
+    """
     if pipeline.errors.deadletterqueue_topic_name is None:
         return None
-    for one in pipeline.expectations:
-        if one.settings.action == "dead-letter":
-            for found in deterministic.clocks(one.settings.sql):
-                return f"{found.what} in {one.name}"
-            for step in pipeline.steps_to(one.table):
-                for found in deterministic.clocks(step.sql) if step.sql and step.stateful is not False else ():
-                    return f"{found.what} in {step.name}"
+    for expectation in pipeline.expectations:
+        if expectation.settings.action == "dead-letter":
+            for clock in deterministic.clocks(expectation.settings.sql):
+                return f"{clock.what} in {expectation.name}"
+            for step in pipeline.steps_to(expectation.table):
+                for clock in deterministic.clocks(step.sql) if step.sql and step.stateful is not False else ():
+                    return f"{clock.what} in {step.name}"
     return None
 
 
@@ -120,9 +124,9 @@ def transaction_kind(pipeline: Pipeline, stateful: str | None) -> TransactionKin
 
 
 def decides_by_registry(pipeline: Pipeline, of: TransactionKind | None) -> bool:
-    """Return whether answers of a schema registry must be kept for a batch that is repeated.
+    """Return whether responses of a schema registry must be stored for a batch that may be repeated.
 
-    They decide which records are dead letters. Offset transactions need none: each is written once as a whole.
+    They decide which records are dead letters. Offset transactions do not need them: each is written completely, once.
     """
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
     return (
@@ -133,14 +137,14 @@ def decides_by_registry(pipeline: Pipeline, of: TransactionKind | None) -> bool:
 
 
 def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
-    """Return the guarantee of a pipeline without problems. `stateful` is the result of `why_stateful` or of Spark's
-    analysis.
-    """
+    """Return the guarantee of a valid pipeline. `stateful` is the result of `why_stateful` or of the Spark analysis."""
     sink = pipeline.sink
     of = transaction_kind(pipeline, stateful)
-    doubts = [message for _, _, message in _doubts(pipeline, of, stateful)]
-    can = not isinstance(sink, ConsoleSink | PythonSink)
-    level = Level.AT_LEAST_ONCE if not can else Level.NOT_IF_REPEATED if doubts else Level.EXACTLY_ONCE
+    is_repeatable = not any(True for _ in _not_repeatable(pipeline, of, stateful))
+    if isinstance(sink, ConsoleSink | PythonSink):
+        level = Level.AT_LEAST_ONCE
+    else:
+        level = Level.EXACTLY_ONCE if is_repeatable else Level.NOT_IF_REPEATED
     dead_letters = None
     if pipeline.errors.deadletterqueue_topic_name is not None:
         dead_letters = level if of is not None else Level.AT_LEAST_ONCE
@@ -155,7 +159,7 @@ def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
 
 
 def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
-    """Return the problems that `exactly.once.support` requires to be refused."""
+    """Return the problems because of which `exactly.once.support` refuses the pipeline."""
     sink = pipeline.sink
     at = ("sink", "exactly", "once", "support")
     if isinstance(sink, ConsoleSink | PythonSink):
@@ -165,8 +169,8 @@ def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
     if sink.exactly_once_support == "requested":
         return
     why = f"batches are written in parts ({stateful})" if stateful else "batches are written in parts"
-    for path, line, message in _doubts(pipeline, transaction_kind(pipeline, stateful), stateful):
-        hint = f'since {why}; exactly.once.support = "requested" runs it {Level.NOT_IF_REPEATED.value}'
+    for path, line, message in _not_repeatable(pipeline, transaction_kind(pipeline, stateful), stateful):
+        hint = f'and {why}; exactly.once.support = "requested" permits {Level.NOT_IF_REPEATED.value}'
         yield Problem(pipeline.lines.within(path, line), f"{message}, {hint}")
 
 
@@ -182,11 +186,13 @@ def _title(sink: Sink) -> str:
     return sink.connector
 
 
-def _doubts(pipeline: Pipeline, of: TransactionKind | None, stateful: str | None) -> Iterator[tuple[Path, int, str]]:
-    """What does not come out the same when a batch is repeated, where that matters: path, line in it, message."""
+def _not_repeatable(
+    pipeline: Pipeline, of: TransactionKind | None, stateful: str | None
+) -> Iterator[tuple[Path, int, str]]:
+    """Yield path, line and message of each expression whose result may differ when a batch is repeated."""
     if of is not TransactionKind.BATCHES:
         return
-    # What keeps no state is computed within the batch, where Spark does not know the batch's time.
+    # A stateless plan runs inside foreachBatch, where Spark does not substitute the batch's time for the current time.
     has_batch_time = stateful is not None or len(pipeline.sources) > 1
 
     def findings(statement: str) -> list[deterministic.Finding]:
@@ -195,49 +201,51 @@ def _doubts(pipeline: Pipeline, of: TransactionKind | None, stateful: str | None
     for index, step in enumerate(pipeline.transforms):
         if step.sql is not None and step in list(pipeline.steps_to(pipeline.sink_input)):
             for found in findings(step.sql):
-                yield ("transform", index, "sql"), found.line, f"{step.name}: {found.what} may differ: {found.why}"
+                message = f"{step.name}: {found.what} may differ when a batch is repeated: {found.why}"
+                yield ("transform", index, "sql"), found.line, message
     for expectation in pipeline.expectations:
         for found in findings(expectation.settings.sql):
             path = ("expect", expectation.table, expectation.name, "sql")
-            yield path, found.line, f"{expectation.name}: {found.what} may differ: {found.why}"
+            message = f"{expectation.name}: {found.what} may differ when a batch is repeated: {found.why}"
+            yield path, found.line, message
 
 
 def _conditions(pipeline: Pipeline, of: TransactionKind | None, level: Level) -> Iterator[str]:
     if of is not None:
         yield "readers use isolation.level=read_committed"
     if decides_by_registry(pipeline, of) and not pipeline.settings.master.startswith("local"):
-        yield f"{pipeline.state_folder} is one folder for all machines that Spark runs on"
+        yield f"{pipeline.state_folder} is a folder shared by all machines that Spark runs on"
     if level is not Level.EXACTLY_ONCE:
         return
     if isinstance(pipeline.sink, FilesSink):
         yield (
-            "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile and no "
-            "second driver writes"
+            "the file system renames folders atomically, as local file systems and HDFS do, or nothing reads during a "
+            "write and no second driver writes"
         )
     if isinstance(pipeline.sink, IcebergSink):
-        yield "the pipeline's newest snapshot does not expire while a batch is half done"
+        yield "the pipeline's newest snapshot does not expire while a batch is incomplete"
         if pipeline.sink.passed["iceberg.catalog."].get("type") == "hadoop":
-            yield "the catalog, of type hadoop, is on HDFS, or no second process writes to the table"
+            yield "the hadoop catalog is on HDFS, or no second process writes to the table"
     if isinstance(pipeline.sink, JdbcSink):
-        yield "the database has transactions"
+        yield "the database supports transactions"
     for name, source in pipeline.sources.items():
         if isinstance(source, JdbcSource):
             column = source.timestamp_column_name or source.incrementing_column_name
             late = "not above" if source.overlap is None else f"more than {source.overlap} below"
-            yield f"no row of source {name} comes with {column} null, infinite, or {late} what was read before"
+            yield f"no row of source {name} commits with {column} null, infinite, or {late} a value already read"
         if isinstance(source, PythonSource):
-            yield f"source {name} gives the same rows for the same offsets"
+            yield f"source {name} returns the same rows for the same offsets"
         if isinstance(source, FilesSource) and of is TransactionKind.BATCHES:
             yield f"files that source {name} has read do not change"
     if of is TransactionKind.BATCHES:
         for step in pipeline.steps_to(pipeline.sink_input):
             if step.python is not None:
-                yield f"{step.python} makes the same of the same rows"
+                yield f"{step.python} returns the same result for the same rows"
             if step.sql is not None and not _has_key(pipeline):
                 for condition in deterministic.conditions(step.sql):
-                    yield f"{condition} in {step.name}, or key.fields say which row is which"
+                    yield f"{condition} in {step.name}, or key.fields identify each row"
 
 
 def _has_key(pipeline: Pipeline) -> bool:
-    """Whether rows fall to their parts by their keys; those without fall by all that they have."""
+    """Return whether rows are assigned to the parts of a batch by their keys; rows without keys by all columns."""
     return isinstance(pipeline.sink, TopicSink) and bool(pipeline.sink.key_fields)

@@ -1,4 +1,4 @@
-"""Removal of passwords from addresses, for messages and files of the state."""
+"""Removal of passwords from addresses, for messages and state files."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""Problems of a pipeline's file, all reported at once, one line each."""
+"""Problems in a pipeline file, all reported at once, one line each."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,13 +1,11 @@
-"""Python functions that a pipeline's file names."""
+"""Import of Python functions that a pipeline file names."""
 
 from collections.abc import Callable
 from importlib import import_module
 
 
 def import_function(name: str) -> Callable[..., object]:
-    """Return the object that `module.name` names. Raises ImportError, and AttributeError if the module has no such
-    name.
-    """
+    """Import and return the object `module.name`. Raises ImportError, and AttributeError if the name is missing."""
     module, _, attribute = name.removeprefix("python:").rpartition(".")
-    found: Callable[..., object] = getattr(import_module(module), attribute)
-    return found
+    function: Callable[..., object] = getattr(import_module(module), attribute)
+    return function

@@ -1,4 +1,4 @@
-"""Reader of a pipeline's file. All mistakes are reported at once, with their lines."""
+"""Reader of a pipeline file. All mistakes are reported at once, with their line numbers."""
 
 import os
 import re
@@ -35,7 +35,7 @@ _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 def load(path: FilePath, environment: Mapping[str, str]) -> Pipeline:
-    """Read the pipeline in a file. Raises PipelineError, and OSError when the file cannot be read."""
+    """Read a pipeline from a file. Raises PipelineError, and OSError when the file cannot be read."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -44,7 +44,7 @@ def load(path: FilePath, environment: Mapping[str, str]) -> Pipeline:
 
 
 def parse(text: str, environment: Mapping[str, str], *, file: str, folder: FilePath) -> Pipeline:
-    """Read the pipeline in a text; `file` is its name in messages. Raises PipelineError."""
+    """Parse a pipeline; `file` is its name in messages. Raises PipelineError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -66,12 +66,12 @@ def _syntax_problem(message: str, text: str) -> Problem:
     line = int(found[1]) if found else text.rstrip("\n").count("\n") + 1
     what = message[: found.start()] if found else message.removesuffix(" (at end of document)")
     if what == "Cannot overwrite a value":
-        what = "a key has a value already: it is written twice, or goes on from one, as topics.regex from topics"
+        what = "a key is defined twice, or extends a key that has a value, as topics.regex extends topics"
     return Problem(line, f"not TOML: {what[:1].lower()}{what[1:]}{'' if found else ', at the end of the file'}")
 
 
 class _Reader:
-    """Builds objects from tables and collects problems; the objects lack whatever is wrong."""
+    """Build the objects of a pipeline from TOML tables, and collect problems. Invalid values are left out."""
 
     def __init__(self, text: str, environment: Mapping[str, str], file: str, folder: FilePath) -> None:
         self.problems: list[Problem] = []
@@ -79,14 +79,14 @@ class _Reader:
         self._environment = environment
         self._file = file
         self._folder = folder
-        # Whether sources and transforms are all there, so that what refers to them can be looked at.
+        # True if every source and transform could be read, so that references to them can be checked.
         self.has_all_names = False
 
     def pipeline(self, document: dict[str, Any]) -> Pipeline:
         document = self._expanded(document, ())
         top = {key: value for key, value in document.items() if key not in SECTIONS}
         for name in [key for key, value in top.items() if isinstance(value, dict) and not _begins_key(key)]:
-            # A section that is misspelt, of which each key would be unknown.
+            # One problem for a misspelt section, instead of one for each of its keys.
             self._problem((name,), _unknown(name, {*PipelineSettings.declared(), *SECTIONS}))
             del top[name]
         pipeline = Pipeline(
@@ -101,8 +101,8 @@ class _Reader:
             cases=tuple(self._cases(document.get("test", []))),
             lines=self._lines,
         )
-        named = document.get("source")
-        self.has_all_names = isinstance(named, dict) and list(pipeline.sources) == list(named)
+        declared_sources = document.get("source")
+        self.has_all_names = isinstance(declared_sources, dict) and list(pipeline.sources) == list(declared_sources)
         self.has_all_names &= all(step.name and (step.sql or step.python) for step in pipeline.transforms)
         return pipeline
 
@@ -125,7 +125,7 @@ class _Reader:
             if not isinstance(keys, dict):
                 self._problem(path, "not a table; write [source.NAME] with a name for the source")
             elif not NAME.fullmatch(name):
-                self._problem(path, f"{name} is no name: a letter, then letters, digits and '_'")
+                self._problem(path, f"{name} is not a valid name: a letter, then letters, digits and '_'")
             else:
                 sources[name] = self._connected(Source, SOURCES, keys, path)
         return sources
@@ -142,22 +142,22 @@ class _Reader:
     def _connected(
         self, general: type[SettingsT], kinds: Mapping[str, type[SettingsT]], table: dict[str, Any], path: Path
     ) -> SettingsT:
-        """A source or sink, of the class that its connector says."""
+        """Build a source or sink; key `connector` determines its class."""
         connector = table.get("connector")
         kind = _kind_of(connector) if isinstance(connector, str) else ""
         if kind in kinds and (kind != PYTHON or is_python_name(str(connector))):
             return self._settings(kinds[kind], table, path, kinds=kinds)
         if connector is not None and not isinstance(connector, str):
-            self._problem((*path, "connector"), f"connector is {_toml_type(connector)}; a string is wanted")
+            self._problem((*path, "connector"), f"connector is {_toml_type(connector)}; write a string")
         elif kind == PYTHON:
             self._problem((*path, "connector"), f"connector = {connector}: write python:module.name")
         elif connector is None:
             self._problem(path, f"key connector is missing: {', '.join(kinds)}")
         else:
             near = nearest(kind, kinds)
-            hint = f", did you mean {near}?" if near else f"; there are {', '.join(kinds)}"
-            self._problem((*path, "connector"), f"no connector {connector}{hint}")
-        # Keys that no connector has are wrong whatever is meant.
+            hint = f", did you mean {near}?" if near else f"; the connectors are {', '.join(kinds)}"
+            self._problem((*path, "connector"), f"unknown connector {connector}{hint}")
+        # The connector is unknown, so a key is a mistake only if no connector has it.
         known = {key for one in kinds.values() for key in one.declared()}
         starts = tuple(prefix.start for one in kinds.values() for prefix in one.prefixes)
         for key, key_path, _ in _flat(table, path):
@@ -180,13 +180,13 @@ class _Reader:
         if not isinstance(table, dict):
             self._problem(("expect",), "write [expect.NAME] with the name of a source or transform")
             return
-        for of, named in table.items():
-            if not isinstance(named, dict) or not all(isinstance(keys, dict) for keys in named.values()):
-                self._problem(("expect", of), 'write name = { sql = "...", action = "..." } for each expectation')
+        for target, expectations in table.items():
+            if not isinstance(expectations, dict) or not all(isinstance(keys, dict) for keys in expectations.values()):
+                self._problem(("expect", target), 'write name = { sql = "...", action = "..." } for each expectation')
                 continue
-            for name, keys in named.items():
-                settings = self._settings(ExpectationSettings, keys, ("expect", of, name))
-                yield Expectation(of, name, settings)
+            for name, keys in expectations.items():
+                settings = self._settings(ExpectationSettings, keys, ("expect", target, name))
+                yield Expectation(target, name, settings)
 
     def _cases(self, tables: Any) -> Iterator[Case]:
         for path, table in self._tables("test", tables):
@@ -225,7 +225,7 @@ class _Reader:
         kinds: Mapping[str, type[Settings]] | None = None,
         more_names: Iterable[str] = (),
     ) -> SettingsT:
-        """The table as its class; `kinds` are other classes that a wrong key may belong to."""
+        """Parse a table as `declared`. `kinds` are other classes, for hints about keys that belong to one of them."""
         if not isinstance(table, dict):
             self._problem(path, f"write [{'.'.join(map(str, path))}]")
             return declared()
@@ -256,10 +256,10 @@ class _Reader:
         return settings
 
     def _text_of(self, prop: Property[Any], value: Any, path: Path) -> str | None:
-        """The value as text that the property takes, or None after a problem."""
+        """Return the value as the text that the property parses; None after reporting a problem."""
         text = _as_text(prop, value)
         if text is None:
-            self._problem(path, f"{prop.name} is {_toml_type(value)}; {_wanted(prop)} is wanted")
+            self._problem(path, f"{prop.name} is {_toml_type(value)}; write {_expected(prop)}")
             return None
         try:
             prop.parse(text)
@@ -275,7 +275,7 @@ class _Reader:
         elif isinstance(value, str | int | float):
             passed[key] = str(value)
         else:
-            self._problem(path, f"{_dotted(path)} is {_toml_type(value)}; a string, number or boolean is wanted")
+            self._problem(path, f"{_dotted(path)} is {_toml_type(value)}; write a string, number or boolean")
 
     def _expanded(self, value: Any, path: Path) -> Any:
         if isinstance(value, dict):
@@ -295,19 +295,19 @@ def _kind_of(connector: str) -> str:
 
 
 def _begins_key(name: str) -> bool:
-    """Whether a key of the pipeline itself begins so."""
+    """Return whether a top-level key begins with `name.`."""
     starts = [*PipelineSettings.declared(), *(prefix.start for prefix in PipelineSettings.prefixes)]
     return any(start.startswith(f"{name}.") for start in starts)
 
 
 def _dotted(path: Path) -> str:
-    """The key at a path, without the section that it is in."""
+    """Return the dotted key at a path, without its section."""
     begin = {"sink": 1, "errors": 1}.get(str(path[0]), 2) if path[0] in SECTIONS else 0
     return ".".join(map(str, path[begin:]))
 
 
 def _flat(table: dict[str, Any], path: Path) -> Iterator[tuple[str, Path, Any]]:
-    """Dotted key, path and value of all that a table holds. An empty table is a value."""
+    """Yield dotted key, path and value of each value in a table. An empty table counts as a value."""
 
     def below(table: dict[str, Any], dotted: str, path: Path) -> Iterator[tuple[str, Path, Any]]:
         for key, value in table.items():
@@ -322,7 +322,7 @@ def _flat(table: dict[str, Any], path: Path) -> Iterator[tuple[str, Path, Any]]:
 def _unknown(key: str, known: Iterable[str], kinds: Mapping[str, type[Settings]] | None = None) -> str:
     others = [kind for kind, declared in (kinds or {}).items() if key in declared.declared()]
     if others:
-        return f"unknown key {key}: it is one of connector {' and '.join(others)}"
+        return f"unknown key {key}: it belongs to connector {' and '.join(others)}"
     known = list(known)
     after_section = key.partition(".")[2]
     near = nearest(key, known) or (after_section if after_section in known else None)
@@ -330,9 +330,9 @@ def _unknown(key: str, known: Iterable[str], kinds: Mapping[str, type[Settings]]
 
 
 def _as_text(prop: Property[Any], value: Any) -> str | None:
-    """A TOML value as text, or None where its type is not one for the property.
+    """Return a TOML value as text, or None if its type does not suit the property.
 
-    A string will do for everything, since variables are in strings.
+    A string suits every property, because a variable can only be written in a string.
     """
     if isinstance(value, str):
         return value
@@ -356,7 +356,7 @@ def _as_text(prop: Property[Any], value: Any) -> str | None:
 _KINDS = {Kind.BOOLEAN: "true or false", Kind.LIST: "a string or an array of strings", Kind.DOUBLE: "a number"}
 
 
-def _wanted(prop: Property[Any]) -> str:
+def _expected(prop: Property[Any]) -> str:
     return _KINDS.get(prop.kind, "an integer" if prop.kind in (Kind.INT, Kind.LONG) else "a string")
 
 

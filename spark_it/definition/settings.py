@@ -1,10 +1,10 @@
-"""Keys of a pipeline's file, each declared once; parsing, messages and docs/pipelines.md derive from it.
+"""Keys of a pipeline file, each declared once; parsing, messages and docs/pipelines.md derive from the declarations.
 
-This module has the keys of the file and those that sources and sinks share; `source_keys` and `sink_keys` have the
-others.
+This module declares the keys of the file and those that sources and sinks share; `source_keys` and `sink_keys` declare
+the others.
 
-A class has the keys of one kind of table, with Kafka Connect's names where they exist; its docstring is the text of the
-reference. Key `value.format` is attribute `value_format`. A required key has an empty default.
+A class declares the keys of one kind of table, with Kafka Connect's names where they exist; its docstring is the text
+of the reference. Key `value.format` is attribute `value_format`. A required key has an empty default.
 """
 
 import re
@@ -18,7 +18,7 @@ from odradek.spark_it.definition.passwords import without_passwords
 AVAILABLE_NOW = "available-now"
 PYTHON = "python"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PIPELINE_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,200}")  # it is a folder's too
+_PIPELINE_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,200}")  # also the name of a folder
 _SECRET = re.compile(r"(?i)password|passwd|secret|token|credential|access.?key")
 _PYTHON_NAME = re.compile(r"(python:)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -32,7 +32,7 @@ Required = tuple[Property[Any], ...]
 
 
 class Prefix(NamedTuple):
-    """Keys that begin alike and are passed on unread; `holds` says what their values are."""
+    """Keys with a common prefix, passed on without interpretation; `holds` is the type of their values."""
 
     start: str
     doc: str
@@ -40,11 +40,11 @@ class Prefix(NamedTuple):
 
 
 class Settings(PropertySet):
-    """Keys of one table. `passed[prefix]` has the keys that begin with it, without it.
+    """Keys of one table. `passed[prefix]` maps the keys with this prefix, without it, to their values.
 
-    `place` are the keys that say what is read or written (`is_place_passed`: what is passed on too, but for passwords
-    and the like): a checkpoint does not outlive a change of one. `shape` are those that say which columns come of it;
-    Spark may have state of those.
+    `place` are the keys that determine what is read or written; a change of one invalidates the checkpoint. With
+    `is_place_passed` the passed keys, except secrets, belong to `place` too. `shape` are the keys that determine the
+    columns; Spark may keep state of these columns.
     """
 
     title: ClassVar[str] = ""
@@ -58,7 +58,7 @@ class Settings(PropertySet):
 
     @classmethod
     def all_required(cls) -> list[Property[Any]]:
-        """The keys that must be given, ancestors' ones first."""
+        """Return the required keys, those of base classes first."""
         return cls._of_all("required")
 
     @classmethod
@@ -66,15 +66,15 @@ class Settings(PropertySet):
         return [key for ancestor in reversed(cls.__mro__) for key in ancestor.__dict__.get(which, ())]
 
     def texts(self, which: Literal["place", "shape"]) -> dict[str, str | None]:
-        """The values of the keys of one kind, without the passwords that an address may hold.
+        """Return the values of the keys of one kind, without passwords in addresses.
 
-        A new password reads and writes the same, and what is kept of the values must not help to guess it.
+        A new password does not change what is read or written, and the stored hash must not help to guess it.
         """
-        found = {key.name: self.text(key.name) for key in self._of_all(which)}
+        values = {key.name: self.text(key.name) for key in self._of_all(which)}
         if which == "place" and self.is_place_passed:
             passed = ((start, key, text) for start, keys in self.passed.items() for key, text in keys.items())
-            found |= {f"{start}{key}": text for start, key, text in passed if not _SECRET.search(key)}
-        return {name: None if text is None else without_passwords(text) for name, text in found.items()}
+            values |= {f"{start}{key}": text for start, key, text in passed if not _SECRET.search(key)}
+        return {name: None if text is None else without_passwords(text) for name, text in values.items()}
 
     def derive(self) -> None:
         self.passed = {prefix.start: {} for prefix in self.prefixes}
@@ -86,7 +86,7 @@ class Settings(PropertySet):
 
 
 class PipelineSettings(Settings):
-    """At the top of the file. Relative paths, here and below, are relative to the file's folder."""
+    """Keys at the top of the file. All relative paths in the file are relative to the file's folder."""
 
     title = "The pipeline"
 
@@ -94,48 +94,50 @@ class PipelineSettings(Settings):
         "name",
         "",
         check=_PIPELINE_NAME.fullmatch,
-        note="letters, digits, '.', '_' and '-', not dots alone",
-        doc="Name of the pipeline: its group id, prefix of its transactional ids, its folder.",
+        note="letters, digits, '.', '_' and '-', not only dots",
+        doc="Name of the pipeline: also its group id, the prefix of its transactional ids, and its folder's name.",
     )
     bootstrap_servers = string_list(
-        "bootstrap.servers", ("localhost:9092",), may_be_empty=False, doc="Brokers to begin with, as host:port."
+        "bootstrap.servers", ("localhost:9092",), may_be_empty=False, doc="Bootstrap brokers, as host:port."
     )
     trigger = string(
         "trigger",
         "10 seconds",
         check=lambda text: text == AVAILABLE_NOW or is_interval(text),
         note=f"a duration such as 10 seconds, or {AVAILABLE_NOW}",
-        doc=f"How often a batch begins; {AVAILABLE_NOW} takes what is there and ends.",
+        doc=f"Interval between the starts of two batches; {AVAILABLE_NOW} processes the available records and exits.",
     )
     tasks_max = integer(
         "tasks.max",
         4,
         minimum=1,
         maximum=1024,
-        doc="Units of work in a batch that brings rows together, and Spark's shuffle partitions.",
+        doc="Parts of a batch with batch transactions, and Spark's shuffle partitions.",
     )
-    home = string("home", "pipelines", may_be_empty=False, doc="Folder that holds a folder for each pipeline's state.")
-    master = string("master", "local[*]", may_be_empty=False, doc="Spark's master.")
-    plugin_path = string("plugin.path", None, doc="Folder with the jars of connectors; without it Spark fetches them.")
+    home = string("home", "pipelines", may_be_empty=False, doc="Folder that contains each pipeline's state folder.")
+    master = string("master", "local[*]", may_be_empty=False, doc="Spark master URL.")
+    plugin_path = string("plugin.path", None, doc="Folder with the connectors' jars; if unset, Spark downloads them.")
     metrics_port = integer(
         "metrics.port",
         None,
         minimum=0,
         maximum=65535,
-        doc="Port for Prometheus while the pipeline runs; 0 for any free one.",
+        doc="Port for Prometheus metrics while the pipeline runs; 0 for any free port.",
     )
     metrics_host = string(
         "metrics.host",
         "127.0.0.1",
         may_be_empty=False,
-        doc="Address that the metrics are served on; 0.0.0.0 for all of the machine's.",
+        doc="Address on which metrics are served; 0.0.0.0 for all interfaces.",
     )
     required: ClassVar[Required] = (name,)
     prefixes = (
         Prefix("spark.", "Configuration of the Spark session."),
         Prefix("consumer.override.", "Configuration of the Java consumers that read the source topics."),
         Prefix("producer.override.", "Configuration of the librdkafka producers of the sink and of dead letters."),
-        Prefix("admin.override.", "Configuration of the librdkafka clients that commit, look up and check."),
+        Prefix(
+            "admin.override.", "Configuration of the librdkafka clients that commit and look up offsets and topics."
+        ),
     )
 
     trigger_ms: int | None
@@ -149,7 +151,7 @@ FORMATS = ("json", "avro", "protobuf", "string", "bytes")
 
 
 class PartFormat(NamedTuple):
-    """How the keys or the values of a topic are written. `registry_url` is None for Avro without a registry."""
+    """Format of the keys or of the values of a topic. `registry_url` is None for Avro without a registry."""
 
     format: str
     schema: str | None
@@ -160,25 +162,23 @@ class PartFormat(NamedTuple):
 
 
 class RecordFormat(Settings):
-    """Keys that say how keys and values of records are written."""
+    """Keys that determine the format of record keys and values."""
 
-    value_format = string("value.format", "json", choices=FORMATS, doc="How values are written.")
+    value_format = string("value.format", "json", choices=FORMATS, doc="Format of record values.")
     value_schema = string(
         "value.schema",
         None,
-        doc="Columns as Spark DDL (json); Avro schema as JSON, or an .avsc file "
-        "(avro); a descriptor set, a .desc file (protobuf).",
+        doc="json: columns as Spark DDL; avro: Avro schema as JSON, or the path of an .avsc file; protobuf: path of a "
+        ".desc file with a descriptor set.",
     )
-    value_message = string(
-        "value.message", None, doc="Message type in the descriptor set, with its package (protobuf)."
-    )
+    value_message = string("value.message", None, doc="protobuf: message type in the descriptor set, with its package.")
     value_subject = string(
-        "value.subject", None, doc="Subject in the registry; the topic's name and -value without it."
+        "value.subject", None, doc="Subject in the registry; by default the topic's name with -value."
     )
-    key_format = string("key.format", "string", choices=FORMATS, doc="How keys are written.")
+    key_format = string("key.format", "string", choices=FORMATS, doc="Format of record keys.")
     key_schema = string("key.schema", None, doc="As value.schema, for keys.")
     key_message = string("key.message", None, doc="As value.message, for keys.")
-    key_subject = string("key.subject", None, doc="Subject in the registry; the topic's name and -key without it.")
+    key_subject = string("key.subject", None, doc="Subject in the registry; by default the topic's name with -key.")
     shape: ClassVar[Required] = (
         value_format,
         value_schema,
@@ -192,12 +192,12 @@ class RecordFormat(Settings):
     schema_registry_url = string(
         "schema.registry.url",
         None,
-        doc="Registry of Avro schemas; with it records have Confluent's framing, without it they are plain Avro.",
+        doc="Registry of Avro schemas; if set, records have Confluent's wire format, otherwise they are plain Avro.",
     )
     basic_auth_user_info = password("basic.auth.user.info", doc="user:password for the registry.")
 
     def part(self, side: Literal["key", "value"]) -> PartFormat:
-        """The keys of one side, together."""
+        """Return the format of one side."""
 
         def of(what: str) -> Any:
             return self.value(f"{side}.{what}")
@@ -217,25 +217,25 @@ class TransformSettings(Settings):
         "",
         check=NAME.fullmatch,
         note="a letter, then letters, digits and '_'",
-        doc="What later steps, expectations and the sink call the result.",
+        doc="Name of the result in later steps, expectations and the sink.",
     )
-    sql = string("sql", None, may_be_empty=False, doc="SELECT in Spark's SQL. Either this or python.")
+    sql = string("sql", None, may_be_empty=False, doc="SELECT statement in Spark SQL. Either this or python.")
     python = string(
         "python",
         None,
         check=is_python_name,
         note="module.function",
-        doc="Function from data frames, one for each of input, to a data frame.",
+        doc="Function that takes one data frame per name in `input` and returns a data frame.",
     )
     input = string_list(
-        "input", (), unique=True, doc="What the function gets; the step before it, or the only source, without it."
+        "input", (), unique=True, doc="Arguments of the function; by default the preceding step, or the only source."
     )
     stateful = Property[bool | None](
         "stateful",
         Kind.BOOLEAN,
         None,
-        doc="Whether the step brings rows together or remembers them: without it SQL "
-        "is looked at, and a function taken to.",
+        doc="Whether a row of the step depends on more than one record. By default SQL is analysed, and a function "
+        "counts as stateful.",
     )
     required: ClassVar[Required] = (name,)
 
@@ -248,13 +248,13 @@ class ExpectationSettings(Settings):
 
     title = "Expectations"
 
-    sql = string("sql", "", may_be_empty=False, doc="Condition in Spark's SQL that holds for a good row.")
-    action = string("action", "warn", choices=ACTIONS, doc="What happens to a row of which it is false or null.")
+    sql = string("sql", "", may_be_empty=False, doc="Condition in Spark SQL that is true for a valid row.")
+    action = string("action", "warn", choices=ACTIONS, doc="Action for a row for which the condition is false or null.")
     required: ClassVar[Required] = (sql,)
 
 
 class ErrorSettings(Settings):
-    """`[errors]`: what happens to records that cannot be decoded or written, and to a sink that is down."""
+    """Treatment of records that cannot be decoded or written, and of a sink that is unavailable."""
 
     title = "Errors"
 
@@ -262,41 +262,43 @@ class ErrorSettings(Settings):
         "tolerance",
         "none",
         choices=("none", "all"),
-        doc="none: stop at a bad record; all: send it to the dead-letter topic and go on.",
+        doc="none: stop at a bad record; all: send it to the dead-letter topic and continue.",
     )
     deadletterqueue_topic_name = string(
         "deadletterqueue.topic.name",
         None,
         may_be_empty=False,
-        doc="Topic for bad records, with their key, value and headers.",
+        doc="Dead-letter topic: receives bad records with their key, value and headers.",
     )
     deadletterqueue_topic_replication_factor = integer(
         "deadletterqueue.topic.replication.factor",
         3,
         maximum=32767,
         check=lambda factor: factor == -1 or factor > 0,
-        note="at least 1, or -1 for what the brokers are configured with",
-        doc="Replicas of that topic where a run makes it, with one partition, since it does not exist.",
+        note="at least 1, or -1 for the brokers' default",
+        doc="Replication factor with which a run creates the dead-letter topic, with one partition, if it is missing.",
     )
     deadletterqueue_context_headers_enable = boolean(
-        "deadletterqueue.context.headers.enable", True, doc="Whether headers `__connect.errors.*` say what was wrong."
+        "deadletterqueue.context.headers.enable",
+        True,
+        doc="Whether dead letters have headers `__connect.errors.*` with the error.",
     )
     retry_timeout = long(
-        "retry.timeout", -1, minimum=-1, doc="Milliseconds for which a sink that is down is tried again; -1 for ever."
+        "retry.timeout", -1, minimum=-1, doc="Milliseconds for which an unavailable sink is retried; -1 for no limit."
     )
-    retry_delay_max_ms = long("retry.delay.max.ms", 60_000, minimum=1, doc="Longest wait between two tries.")
+    retry_delay_max_ms = long("retry.delay.max.ms", 60_000, minimum=1, doc="Maximum delay between two retries.")
 
 
 class TestSettings(Settings):
-    """One case of `[[test]]`, run through real streaming without any of the sources and the sink."""
+    """One case of `[[test]]`, run as a Spark streaming query without the pipeline's sources and sink."""
 
     __test__ = False  # for pytest
     title = "Tests"
 
-    name = string("name", "", may_be_empty=False, doc="What the case shows.")
-    dead_letters = integer("dead.letters", None, minimum=0, doc="How many rows are dead letters.")
+    name = string("name", "", may_be_empty=False, doc="Name of the case.")
+    dead_letters = integer("dead.letters", None, minimum=0, doc="Expected number of dead letters.")
     required: ClassVar[Required] = (name,)
     prefixes = (
-        Prefix("given.", "Rows of a source: `given.orders = [{ id = 1 }]`; a source without them is empty.", "rows"),
-        Prefix("expect.", "Rows of a transform; `expect = [...]` alone is what the sink gets. In any order.", "rows"),
+        Prefix("given.", "Rows of a source: `given.orders = [{ id = 1 }]`; by default a source is empty.", "rows"),
+        Prefix("expect.", "Rows of a transform in any order; `expect = [...]` are the rows of the sink.", "rows"),
     )

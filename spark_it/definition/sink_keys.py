@@ -9,41 +9,45 @@ from odradek.spark_it.definition.settings import PYTHON, Prefix, RecordFormat, R
 class Sink(Settings):
     """Keys of every sink."""
 
-    connector = string("connector", "", doc="Kind of sink; python:module.function for one of one's own.")
+    connector = string("connector", "", doc="Kind of sink; python:module.function for a Python function.")
     input = string(
-        "input", None, doc="Source or transform that is written; the last transform, or the only source, without it."
+        "input", None, doc="Source or transform that is written; by default the last transform, or the only source."
     )
     exactly_once_support = string(
         "exactly.once.support",
         None,
         choices=("required", "requested"),
-        doc="required: refuse what cannot be exactly once (the default where the sink can); requested: run it all the "
-        "same, and `validate` says what that comes to.",
+        doc="required: refuse a pipeline that does not write exactly once (the default, if the sink can); requested: "
+        "run it nevertheless; `validate` prints the resulting guarantee.",
     )
     required: ClassVar[Required] = (connector,)
     place: ClassVar[Required] = (connector,)
 
 
 class TopicSink(Sink, RecordFormat):
-    """Records of a Kafka topic, in transactions: readers need `isolation.level=read_committed`."""
+    """Records in a Kafka topic, written in transactions: readers need `isolation.level=read_committed`."""
 
     title = "Sink: topic"
 
     topic = string("topic", "", doc="Topic to write to.")
-    key_fields = string_list("key.fields", (), unique=True, doc="Columns that are the key; no key without them.")
-    include_headers = boolean("include.headers", False, doc="Whether column `headers` is written as the headers.")
+    key_fields = string_list(
+        "key.fields", (), unique=True, doc="Columns of the record key; by default records have no key."
+    )
+    include_headers = boolean("include.headers", False, doc="Whether column `headers` is written as record headers.")
     required: ClassVar[Required] = (topic,)
     place: ClassVar[Required] = (topic,)
 
 
 class FilesSink(Sink):
-    """Files in a folder for each batch, which any reader can read."""
+    """Files, in one folder per batch, which any reader can read."""
 
     title = "Sink: files"
 
-    path = string("path", "", doc="Folder to write to; any file system that Spark writes.")
-    format = string("format", "", choices=("json", "csv", "parquet", "text"), doc="How the files are written.")
-    compression_type = string("compression.type", None, doc="Codec, of those that Spark has for the format.")
+    path = string("path", "", doc="Folder to write to, on any file system that Spark supports.")
+    format = string("format", "", choices=("json", "csv", "parquet", "text"), doc="File format.")
+    compression_type = string(
+        "compression.type", None, doc="Compression codec, one that Spark supports for the format."
+    )
     required: ClassVar[Required] = (path, format)
     place: ClassVar[Required] = (path,)
 
@@ -53,8 +57,8 @@ class DeltaSink(Sink):
 
     title = "Sink: delta"
 
-    path = string("path", "", doc="Folder of the table, which is made if need be.")
-    auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
+    path = string("path", "", doc="Folder of the table; created if it is missing.")
+    auto_evolve = boolean("auto.evolve", False, doc="Whether missing columns are added to the table.")
     required: ClassVar[Required] = (path,)
     place: ClassVar[Required] = (path,)
 
@@ -64,9 +68,9 @@ class IcebergSink(Sink):
 
     title = "Sink: iceberg"
 
-    iceberg_tables = string("iceberg.tables", "", doc="Table as namespace.table; one.")
-    auto_create = boolean("auto.create", True, doc="Whether a table that does not exist is made.")
-    auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
+    iceberg_tables = string("iceberg.tables", "", doc="One table, as namespace.table.")
+    auto_create = boolean("auto.create", True, doc="Whether a missing table is created.")
+    auto_evolve = boolean("auto.evolve", False, doc="Whether missing columns are added to the table.")
     required: ClassVar[Required] = (iceberg_tables,)
     place: ClassVar[Required] = (iceberg_tables,)
     prefixes = (Prefix("iceberg.catalog.", "Configuration of the catalog, such as type and warehouse."),)
@@ -74,30 +78,30 @@ class IcebergSink(Sink):
 
 
 class JdbcSink(Sink):
-    """A database table, and beside it pipeline_batches, which says what is written."""
+    """A database table. Table pipeline_batches, in the same schema, records which batches are written."""
 
     title = "Sink: jdbc"
 
     connection_url = string("connection.url", "", doc="JDBC address, such as jdbc:postgresql://host/database.")
     connection_user = string("connection.user", None, doc="Database user.")
     connection_password = password("connection.password", doc="Password of the user.")
-    table_name_format = string("table.name.format", "", doc="Table to write to, with its schema if need be.")
+    table_name_format = string("table.name.format", "", doc="Table to write to, optionally with its schema.")
     insert_mode = string(
         "insert.mode",
         "insert",
         choices=("insert", "upsert"),
-        doc="upsert: a row takes the place of the one with the same pk.fields.",
+        doc="upsert: a row replaces the row with the same pk.fields.",
     )
     pk_fields = string_list("pk.fields", (), unique=True, doc="Columns of the table's primary key.")
-    auto_create = boolean("auto.create", False, doc="Whether a table that does not exist is made.")
-    auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
+    auto_create = boolean("auto.create", False, doc="Whether a missing table is created.")
+    auto_evolve = boolean("auto.evolve", False, doc="Whether missing columns are added to the table.")
     cast = string_list(
         "cast",
         (),
         unique=True,
-        doc="Columns whose values the database may round or cut to what the table has, as TIMESTAMP in timestamp(0).",
+        doc="Columns whose values the database may round or truncate to the table's type, as in timestamp(0).",
     )
-    batch_size = integer("batch.size", 3000, minimum=1, doc="Rows in one statement to the database.")
+    batch_size = integer("batch.size", 3000, minimum=1, doc="Rows per INSERT statement.")
     required: ClassVar[Required] = (connection_url, table_name_format)
     place: ClassVar[Required] = (connection_url, table_name_format)
 
@@ -107,16 +111,17 @@ class ConsoleSink(Sink):
 
     title = "Sink: console"
 
-    rows = integer("rows", 20, minimum=1, doc="Most rows shown of a batch.")
-    truncate = boolean("truncate", True, doc="Whether long values are cut.")
+    rows = integer("rows", 20, minimum=1, doc="Maximum number of rows shown per batch.")
+    truncate = boolean("truncate", True, doc="Whether long values are truncated.")
 
 
 class PythonSink(Sink):
-    """A function of one's own, `function(data_frame, batch_id)`: `connector = "python:module.function"`. What it raises
-    stops the pipeline, but for `odradek.spark_it.sinks.SinkError(text, is_retriable=True)`: that is tried again."""
+    """A Python function, `function(data_frame, batch_id)`: `connector = "python:module.function"`. An exception stops
+    the pipeline, except `odradek.spark_it.sinks.SinkError(text, is_retriable=True)`, after which the batch is retried.
+    """
 
     title = "Sink: python"
-    prefixes = (Prefix("options.", "Named arguments for the function."),)
+    prefixes = (Prefix("options.", "Keyword arguments for the function."),)
 
 
 SINKS: dict[str, type[Sink]] = {

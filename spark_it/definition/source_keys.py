@@ -13,13 +13,13 @@ _OFFSET = re.compile(r"[A-Za-z0-9._-]{1,249}:\d+:\d+")
 class Source(Settings):
     """Keys of every source."""
 
-    connector = string("connector", "", doc="Kind of source; python:module.Class for a DataSource of one's own.")
+    connector = string("connector", "", doc="Kind of source; python:module.Class for a Python DataSource.")
     watermark = string(
         "watermark",
         None,
         check=lambda text: _column_and_delay(text) is not None,
         note="a column and a duration, such as placed 10 minutes",
-        doc="Column with the event time, and how late a row may be.",
+        doc="Column with the event time, and the maximum delay of a row, as in Spark's withWatermark.",
     )
     required: ClassVar[Required] = (connector,)
     place: ClassVar[Required] = (connector,)
@@ -42,8 +42,8 @@ def _column_and_delay(text: str) -> tuple[str, int] | None:
 
 
 class TopicSource(Source, RecordFormat):
-    """Records of Kafka topics. Beside the columns of the value, SQL sees `_key`, `_topic`, `_partition`, `_offset`,
-    `_timestamp` and, if asked for, `_headers`."""
+    """Records of Kafka topics. Besides the columns of the value there are columns `_key`, `_topic`, `_partition`,
+    `_offset`, `_timestamp` and, with `include.headers`, `_headers`."""
 
     title = "Source: topic"
 
@@ -53,44 +53,46 @@ class TopicSource(Source, RecordFormat):
         None,
         check=lambda text: _compiles(text),
         note="a regular expression",
-        doc="Topics to read, those whose whole name matches.",
+        doc="Regular expression that matches the full names of the topics to read.",
     )
     auto_offset_reset = string(
         "auto.offset.reset",
         "earliest",
         choices=("earliest", "latest"),
-        doc="Where a pipeline begins that has no checkpoint.",
+        doc="Start of a pipeline without checkpoint.",
     )
     start_timestamp = string(
         "start.timestamp",
         None,
         check=is_instant,
         note="an instant such as 2026-01-01T00:00:00Z",
-        doc="Begin with the first record of this time or later instead.",
+        doc="Start at the first record with this timestamp or a later one instead.",
     )
     start_offsets = string_list(
         "start.offsets",
         (),
         unique=True,
         check=lambda all_: all(_OFFSET.fullmatch(one) for one in all_),
-        note="topic:partition:offset, nothing twice",
-        doc="Begin with these offsets instead; auto.offset.reset holds for other partitions.",
+        note="topic:partition:offset, without duplicates",
+        doc="Start at these offsets instead; auto.offset.reset applies to other partitions.",
     )
-    max_offsets_per_trigger = long("max.offsets.per.trigger", None, minimum=1, doc="Most records in one batch.")
+    max_offsets_per_trigger = long(
+        "max.offsets.per.trigger", None, minimum=1, doc="Maximum number of records per batch."
+    )
     isolation_level = string(
         "isolation.level",
         "read_committed",
         choices=("read_committed", "read_uncommitted"),
-        doc="Whether records of open and aborted transactions are left out.",
+        doc="read_committed: records of open and aborted transactions are not read.",
     )
     fail_on_data_loss = boolean(
-        "fail.on.data.loss", True, doc="Whether the pipeline stops when records are gone before it read them."
+        "fail.on.data.loss", True, doc="Whether the pipeline stops when records were deleted before it read them."
     )
-    include_headers = boolean("include.headers", False, doc="Whether SQL sees the headers.")
+    include_headers = boolean("include.headers", False, doc="Whether there is a column `_headers`.")
     keep_unknown_fields = boolean(
         "keep.unknown.fields",
         False,
-        doc="Whether fields of a JSON value that are not in the schema come as `_rescued`.",
+        doc="Whether fields of a JSON value that are not in the schema are kept in column `_rescued`.",
     )
 
     place: ClassVar[Required] = (topics, topics_regex)
@@ -114,25 +116,25 @@ def _compiles(pattern: str) -> bool:
 
 
 class FilesSource(Source):
-    """Files that appear in a folder. A file is read once and must not change after it is there. Of folders within it
-    only those are looked into that are called column=value, for a column of the schema. A row of json, csv and text is
-    one line; no quoted field goes on in the next. No name may have one of {}[]*? or a backslash: Spark would read other
-    files twice, so the pipeline stops, but for an empty file, which it does not see."""
+    """New files in a folder. Each file is read once and must not change afterwards. Of its subfolders only partition
+    folders `column=value` are read, for a column of the schema. A row of json, csv and text is one line; a quoted field
+    must not span lines. A file name must not contain any of {}[]*? or a backslash, because Spark would then read other
+    files twice; the pipeline stops at such a file, unless it is empty."""
 
     title = "Source: files"
 
-    path = string("path", "", doc="Folder to watch; any file system that Spark reads.")
-    format = string("format", "", choices=("json", "csv", "parquet", "text"), doc="How the files are written.")
-    schema = string("schema", None, doc="Columns as Spark DDL; text has none but `value`.")
-    file_pattern = string("file.pattern", None, doc="Only files whose name matches, with * and ?.")
-    max_files_per_trigger = integer("max.files.per.trigger", None, minimum=1, doc="Most files in one batch.")
+    path = string("path", "", doc="Folder to watch, on any file system that Spark supports.")
+    format = string("format", "", choices=("json", "csv", "parquet", "text"), doc="File format.")
+    schema = string("schema", None, doc="Columns as Spark DDL; format text has only column `value`.")
+    file_pattern = string("file.pattern", None, doc="Read only files whose name matches this pattern with * and ?.")
+    max_files_per_trigger = integer("max.files.per.trigger", None, minimum=1, doc="Maximum number of files per batch.")
     csv_header = boolean(
         "csv.header",
         True,
-        doc="Whether the first line of a CSV file is left out; columns go by their place, not by the names in it.",
+        doc="Whether the first line of a CSV file is skipped; columns are assigned by position, not by header name.",
     )
     csv_delimiter = string(
-        "csv.delimiter", ",", may_be_empty=False, doc="What is between the fields of a CSV file; `'\\t'` for a tab."
+        "csv.delimiter", ",", may_be_empty=False, doc="Field delimiter of a CSV file; `'\\t'` for a tab."
     )
     required: ClassVar[Required] = (path, format)
     place: ClassVar[Required] = (path,)
@@ -145,35 +147,35 @@ def is_overlap(text: str) -> bool:
 
 
 class JdbcSource(Source):
-    """Rows of a database table with a column that only grows. A row that commits after one with the same or a larger
-    value was read is missed, unless it comes within the overlap; changes and deletions are not seen. Rows where the
-    column is null are left out, and in PostgreSQL those where it is NaN, infinite, before the year 1, or 9999-12-31 or
-    later: no other row would come after them. A warning when a run begins counts them."""
+    """Rows of a database table with a column of increasing values. A row that commits after a row with the same or a
+    larger value was read is missed, unless it is within the overlap. Updates and deletions are not captured. Rows with
+    null in the column are skipped, and in PostgreSQL rows with NaN, infinity, or a time before the year 1 or from
+    9999-12-31 on, because no later row could follow them. A warning at the start of a run has their number."""
 
     title = "Source: jdbc"
 
     connection_url = string("connection.url", "", doc="JDBC address, such as jdbc:postgresql://host/database.")
     connection_user = string("connection.user", None, doc="Database user.")
     connection_password = password("connection.password", doc="Password of the user.")
-    table_whitelist = string("table.whitelist", None, doc="Table to read; one. Either this or query.")
-    query = string("query", None, doc="SELECT whose rows are read, in place of a table.")
+    table_whitelist = string("table.whitelist", None, doc="One table to read. Either this or query.")
+    query = string("query", None, doc="SELECT statement to read instead of a table.")
     mode = string(
         "mode",
         "incrementing",
         choices=("incrementing", "timestamp"),
-        doc="What the column that grows holds: numbers or times.",
+        doc="Type of the increasing column: numbers or times.",
     )
-    incrementing_column_name = string("incrementing.column.name", None, doc="Column that grows, for mode incrementing.")
-    timestamp_column_name = string("timestamp.column.name", None, doc="Column that grows, for mode timestamp.")
+    incrementing_column_name = string("incrementing.column.name", None, doc="Column with increasing numbers.")
+    timestamp_column_name = string("timestamp.column.name", None, doc="Column with increasing times.")
     overlap = string(
         "overlap",
         None,
         check=is_overlap,
         note="a number (incrementing) or a duration (timestamp)",
-        doc="How far below its end each poll looks again for rows that committed late; needs pk.fields.",
+        doc="Distance below the last value that each poll reads again, for rows that committed late; needs pk.fields.",
     )
-    pk_fields = string_list("pk.fields", (), unique=True, doc="Columns that tell a row from all others.")
-    batch_max_rows = integer("batch.max.rows", 100_000, minimum=1, doc="Most rows in one batch.")
+    pk_fields = string_list("pk.fields", (), unique=True, doc="Columns that identify a row.")
+    batch_max_rows = integer("batch.max.rows", 100_000, minimum=1, doc="Maximum number of rows per batch.")
     required: ClassVar[Required] = (connection_url,)
     place: ClassVar[Required] = (
         connection_url,
@@ -186,20 +188,20 @@ class JdbcSource(Source):
 
 
 class GeneratorSource(Source):
-    """Numbered rows `value BIGINT, timestamp TIMESTAMP`, the same in every run, for trials and tests."""
+    """Numbered rows `value BIGINT, timestamp TIMESTAMP`, the same in every run, for experiments and tests."""
 
     title = "Source: generator"
 
-    rows_per_trigger = integer("rows.per.trigger", 1000, minimum=1, doc="Rows in one batch.")
-    iterations = long("iterations", None, minimum=1, doc="Rows in all; without it they never end.")
+    rows_per_trigger = integer("rows.per.trigger", 1000, minimum=1, doc="Rows per batch.")
+    iterations = long("iterations", None, minimum=1, doc="Total number of rows; unlimited by default.")
     start_timestamp = string(
         "start.timestamp",
         "2026-01-01T00:00:00Z",
         check=is_instant,
         note="an instant such as 2026-01-01T00:00:00Z",
-        doc="Time of the first row.",
+        doc="Timestamp of the first row.",
     )
-    interval_ms = integer("interval.ms", 1, minimum=0, doc="Milliseconds from one row's time to the next one's.")
+    interval_ms = integer("interval.ms", 1, minimum=0, doc="Milliseconds between the timestamps of two rows.")
 
     place: ClassVar[Required] = (start_timestamp, interval_ms)
 
@@ -211,10 +213,10 @@ class GeneratorSource(Source):
 
 
 class PythonSource(Source):
-    """A `pyspark.sql.datasource.DataSource` of one's own with a stream reader: `connector = "python:module.Class"`."""
+    """A subclass of `pyspark.sql.datasource.DataSource` with a stream reader: `connector = "python:module.Class"`."""
 
     title = "Source: python"
-    prefixes = (Prefix("options.", "Options for the class."),)
+    prefixes = (Prefix("options.", "Options of the DataSource."),)
     is_place_passed = True
 
 

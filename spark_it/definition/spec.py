@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A whole pipeline. `folder` is the file's; relative paths begin there. `lines` has the line of each key."""
+    """A pipeline. `folder` contains the file; relative paths start there. `lines` has the line of each key."""
 
     file: str
     folder: Path
@@ -67,7 +67,8 @@ class Pipeline:
 
     @property
     def batches_group(self) -> str:
-        """The group whose offsets mark the batches that transactions have written. No pipeline's name has a colon."""
+        """The group whose offsets are the markers of batch transactions. Pipeline names cannot contain a colon, so no
+        pipeline has this name."""
         return f"{self.name}:batches"
 
     @property
@@ -85,11 +86,11 @@ class Pipeline:
         return next(iter(self.sources)) if len(self.sources) == 1 else None
 
     def located(self, text: str) -> str:
-        """Return a path of the file as an absolute one without `..`, as Hadoop has it; addresses such as s3a://bucket
-        are left as they are."""
+        """Return a path from the file as an absolute path without `..`, as Hadoop writes it. Addresses such as
+        s3a://bucket are returned unchanged."""
         return text if "://" in text else os.path.normpath((self.folder / text).absolute())
 
-    def taking_what_is_there(self) -> "Pipeline":
+    def with_available_now(self) -> "Pipeline":
         """Return the pipeline with the trigger available-now, on which some sources depend."""
         return replace(self, settings=self.settings.replace({"trigger": AVAILABLE_NOW}))
 
@@ -97,7 +98,7 @@ class Pipeline:
         return next((step for step in self.transforms if step.name.casefold() == name.casefold()), None)
 
     def inputs(self, step: TransformSettings) -> list[str]:
-        """Return the names that a step reads, as it writes them; they may not exist."""
+        """Return the table names that a step reads, in its spelling; tables of these names need not exist."""
         if step.sql is not None:
             return list(dict.fromkeys(table.text for table in tokens.tables(tokens.tokens(step.sql))))
         if step.input:
@@ -109,8 +110,8 @@ class Pipeline:
 
     def steps_to(self, name: str | None) -> Iterator[TransformSettings]:
         """Return the transforms that `name` depends on, itself included, in the order of the file."""
-        wanted = {name.casefold()} if name else set()
+        needed = {name.casefold()} if name else set()
         for step in reversed(self.transforms):
-            if step.name.casefold() in wanted:
-                wanted.update(read.casefold() for read in self.inputs(step))
-        return (step for step in self.transforms if step.name.casefold() in wanted)
+            if step.name.casefold() in needed:
+                needed.update(read.casefold() for read in self.inputs(step))
+        return (step for step in self.transforms if step.name.casefold() in needed)

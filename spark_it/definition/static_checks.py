@@ -1,4 +1,4 @@
-"""Static checks of a pipeline: its names and references, and keys that depend on one another."""
+"""Static checks of a pipeline: names, references, and keys that depend on one another."""
 
 import json
 import re
@@ -17,17 +17,17 @@ from odradek.spark_it.sql import tokens
 
 
 def problems_of(pipeline: Pipeline) -> list[Problem]:
-    """Return all problems of a pipeline whose tables are each correct."""
+    """Return all problems of a pipeline in which each table by itself is valid."""
     problems = problems_of_names(pipeline)
     if any(True for _ in _texts(pipeline)):
-        return problems  # the rest reads the statements
+        return problems  # the other checks parse the statements
     for check in (_sources, _sink, _errors, _cases):
         problems += check(pipeline)
     return problems
 
 
 def problems_of_names(pipeline: Pipeline) -> list[Problem]:
-    """Return the problems of names and references, also in a pipeline with other problems."""
+    """Return the problems of names and references. The pipeline may have other problems."""
     return [*_texts(pipeline)] or [*_names(pipeline), *_references(pipeline)]
 
 
@@ -40,43 +40,43 @@ def _key(path: Path, key: str) -> Path:
 
 
 def _texts(pipeline: Pipeline) -> Iterator[Problem]:
-    """Statements that have no end, and steps that are no queries."""
+    """Yield problems of unterminated statements, and of steps that are not queries."""
     texts: list[tuple[Path, str, str | None]] = [
         (("transform", index, "sql"), step.name, step.sql) for index, step in enumerate(pipeline.transforms)
     ]
     texts += [(("expect", e.table, e.name, "sql"), e.name, e.settings.sql) for e in pipeline.expectations]
     for path, name, text in texts:
         try:
-            other = tokens.no_query(tokens.tokens(text or ""))
+            statement_kind = tokens.no_query(tokens.tokens(text or ""))
         except tokens.SqlError as error:
             yield Problem(pipeline.lines.within(path, error.line), f"{name}: {error}")
             continue
-        if path[0] == "transform" and text is not None and other is not None:
-            message = f"transform {name}: sql is a SELECT" + (f", not {other}" if other else "")
+        if path[0] == "transform" and text is not None and statement_kind is not None:
+            message = f"transform {name}: sql must be a SELECT" + (f", not {statement_kind}" if statement_kind else "")
             yield Problem(pipeline.lines.within(path, 0), message)
 
 
 def _names(pipeline: Pipeline) -> Iterator[Problem]:
-    taken: dict[str, str] = {}
+    kind_by_name: dict[str, str] = {}
     for name in pipeline.sources:
-        if name.casefold() in taken:
-            yield _at(pipeline, ("source", name), f"source {name}: there is a {taken[name.casefold()]} already")
-        taken.setdefault(name.casefold(), f"source {name}")
+        if name.casefold() in kind_by_name:
+            yield _at(pipeline, ("source", name), f"source {name}: {kind_by_name[name.casefold()]} exists already")
+        kind_by_name.setdefault(name.casefold(), f"source {name}")
     for index, step in enumerate(pipeline.transforms):
         path: Path = ("transform", index)
-        if step.name.casefold() in taken:
-            there = taken[step.name.casefold()]
-            yield _at(pipeline, (*path, "name"), f"transform {step.name}: there is a {there} already")
-        taken.setdefault(step.name.casefold(), f"transform {step.name}")
+        if step.name.casefold() in kind_by_name:
+            existing = kind_by_name[step.name.casefold()]
+            yield _at(pipeline, (*path, "name"), f"transform {step.name}: {existing} exists already")
+        kind_by_name.setdefault(step.name.casefold(), f"transform {step.name}")
         if (step.sql is None) == (step.python is None):
             yield _at(pipeline, path, f"transform {step.name}: write either sql or python")
         if step.sql is not None and step.input:
-            message = f"transform {step.name}: SQL names what it reads; input is for python"
+            message = f"transform {step.name}: input is only for python; SQL names the tables that it reads"
             yield _at(pipeline, (*path, "input"), message)
 
 
 def _references(pipeline: Pipeline) -> Iterator[Problem]:
-    known = {name.casefold(): name for name in pipeline.sources}
+    names = {name.casefold(): name for name in pipeline.sources}
     later = {step.name.casefold() for step in pipeline.transforms}
     used: set[str] = set()
     for index, step in enumerate(pipeline.transforms):
@@ -84,62 +84,60 @@ def _references(pipeline: Pipeline) -> Iterator[Problem]:
             path: Path = ("transform", index, "sql")
             for table in tokens.tables(tokens.tokens(step.sql)):
                 used.add(table.text.casefold())
-                if table.text.casefold() not in known:
-                    message = _no_table(table.text, known, later)
+                if table.text.casefold() not in names:
+                    message = _no_table(table.text, names, later)
                     yield Problem(pipeline.lines.within(path, table.line), f"transform {step.name}: {message}")
         else:
             inputs = pipeline.inputs(step)
             used.update(name.casefold() for name in inputs)
             if not inputs:
-                message = f"transform {step.name}: input must say which source it reads"
+                message = f"transform {step.name}: set input to the source that it reads"
                 yield _at(pipeline, ("transform", index), message)
             for name in inputs:
-                if name.casefold() not in known:
-                    message = _no_table(name, known, later)
+                if name.casefold() not in names:
+                    message = _no_table(name, names, later)
                     yield _at(pipeline, ("transform", index, "input"), f"transform {step.name}: {message}")
-        known[step.name.casefold()] = step.name
-    written = pipeline.sink_input
-    if written is None:
-        yield _at(pipeline, ("sink",), f"sink: input must say which source is written: {', '.join(pipeline.sources)}")
-    elif written.casefold() not in known:
-        yield _at(pipeline, ("sink", "input"), f"sink: {_no_table(written, known, set())}")
+        names[step.name.casefold()] = step.name
+    sink_input = pipeline.sink_input
+    if sink_input is None:
+        yield _at(pipeline, ("sink",), f"sink: set input to the source to write: {', '.join(pipeline.sources)}")
+    elif sink_input.casefold() not in names:
+        yield _at(pipeline, ("sink", "input"), f"sink: {_no_table(sink_input, names, set())}")
     else:
-        used.add(written.casefold())
+        used.add(sink_input.casefold())
     for name in pipeline.sources:
         if name.casefold() not in used:
-            yield _at(pipeline, ("source", name), f"source {name} is read by nothing")
+            yield _at(pipeline, ("source", name), f"source {name} is not used")
     for index, step in enumerate(pipeline.transforms):
         if step.name.casefold() not in used:
-            yield _at(pipeline, ("transform", index), f"transform {step.name} is read by nothing")
+            yield _at(pipeline, ("transform", index), f"transform {step.name} is not used")
     for expectation in pipeline.expectations:
-        if expectation.table.casefold() not in known:
-            yield _at(pipeline, ("expect", expectation.table), f"expect: {_no_table(expectation.table, known, set())}")
+        if expectation.table.casefold() not in names:
+            yield _at(pipeline, ("expect", expectation.table), f"expect: {_no_table(expectation.table, names, set())}")
         for table in tokens.tables(tokens.tokens(expectation.settings.sql)):
-            message = (
-                f"expect {expectation.name}: it is of one row, and cannot read {table.text}; do that in a transform"
-            )
+            message = f"expect {expectation.name}: a condition on one row cannot read {table.text}; use a transform"
             path = ("expect", expectation.table, expectation.name, "sql")
             yield Problem(pipeline.lines.within(path, table.line), message)
 
 
-def _no_table(name: str, known: dict[str, str], later: set[str]) -> str:
+def _no_table(name: str, names: dict[str, str], later: set[str]) -> str:
     if name.casefold() in later:
-        return f"{name} is made only later"
-    near = nearest(name.casefold(), known)
-    return f"no source or transform is called {name}" + (f", did you mean {known[near]}?" if near else "")
+        return f"{name} is defined only later"
+    near = nearest(name.casefold(), names)
+    return f"no source or transform has the name {name}" + (f", did you mean {names[near]}?" if near else "")
 
 
 def _sources(pipeline: Pipeline) -> Iterator[Problem]:
     for name, source in pipeline.sources.items():
         path: Path = ("source", name)
-        found: Iterator[tuple[str, str]] = iter(())
+        problems: Iterator[tuple[str, str]] = iter(())
         if isinstance(source, TopicSource):
-            found = _topic_source(source, pipeline)
+            problems = _topic_source(source, pipeline)
         elif isinstance(source, FilesSource):
-            found = _files_source(source)
+            problems = _files_source(source)
         elif isinstance(source, JdbcSource):
-            found = _jdbc_source(source)
-        for key, message in found:
+            problems = _jdbc_source(source)
+        for key, message in problems:
             yield _at(pipeline, _key(path, key), f"source {name}: {message}")
 
 
@@ -147,10 +145,10 @@ def _topic_source(source: TopicSource, pipeline: Pipeline) -> Iterator[tuple[str
     if bool(source.topics) == (source.topics_regex is not None):
         yield "topics", "write either topics or topics.regex"
     if source.start_timestamp is not None and source.start_offsets:
-        yield "start.offsets", "start.timestamp and start.offsets exclude one another"
+        yield "start.offsets", "write either start.timestamp or start.offsets, not both"
     for topic, _ in source.start_offsets_by_partition:
         if source.topics and topic not in source.topics:
-            yield "start.offsets", f"start.offsets has topic {topic}, which topics has not"
+            yield "start.offsets", f"start.offsets has topic {topic}, which is missing in topics"
     if source.keep_unknown_fields and source.value_format != "json":
         yield "keep.unknown.fields", "keep.unknown.fields is for value.format = json"
     yield from _record_format(source, pipeline, is_read=True)
@@ -160,7 +158,7 @@ def _files_source(source: FilesSource) -> Iterator[tuple[str, str]]:
     if source.format != "text" and source.schema is None:
         yield "schema", f"format {source.format} needs schema"
     if source.format == "text" and source.schema is not None:
-        yield "schema", "format text has no schema: its one column is value"
+        yield "schema", "format text has no schema: its only column is value"
     for key in ("csv.header", "csv.delimiter"):
         if source.format != "csv" and key in source.explicit:
             yield key, f"{key} is for format csv"
@@ -178,10 +176,10 @@ def _jdbc_source(source: JdbcSource) -> Iterator[tuple[str, str]]:
             yield key, f"mode {source.mode} needs {key}" if mode == source.mode else f"{key} is for mode {mode}"
     if source.overlap is not None:
         if not source.pk_fields:
-            yield "overlap", "overlap needs pk.fields, to leave out rows that were read before"
+            yield "overlap", "overlap needs pk.fields, to recognize rows that were already read"
         if source.overlap.isdigit() != (source.mode == "incrementing"):
-            wanted = "a number" if source.mode == "incrementing" else "a duration"
-            yield "overlap", f"overlap = {source.overlap}: with mode {source.mode} it is {wanted}"
+            expected = "a number" if source.mode == "incrementing" else "a duration"
+            yield "overlap", f"overlap = {source.overlap}: mode {source.mode} needs {expected}"
 
 
 def _record_format(settings: RecordFormat, pipeline: Pipeline, *, is_read: bool) -> Iterator[tuple[str, str]]:
@@ -194,7 +192,7 @@ def _record_format(settings: RecordFormat, pipeline: Pipeline, *, is_read: bool)
                 if is_read and schema is None:
                     yield key, f"{side}.format json needs {key}, the columns as Spark DDL"
                 if not is_read and schema is not None:
-                    yield key, f"{side}.format json is written without {key}"
+                    yield key, f"{key} is not allowed: {side}.format json is written without a schema"
             case "avro":
                 if is_read and schema is None and part.registry_url is None:
                     yield key, f"{side}.format avro needs {key} or schema.registry.url"
@@ -233,7 +231,7 @@ def _avro_schema(schema: str, pipeline: Pipeline) -> Iterator[str]:
     try:
         json.loads(schema)
     except json.JSONDecodeError as error:
-        yield f"{name} is no Avro schema in JSON: {error}"
+        yield f"{name} is not an Avro schema in JSON: {error}"
 
 
 def _is_there(path: str, pipeline: Pipeline) -> bool:
@@ -242,32 +240,36 @@ def _is_there(path: str, pipeline: Pipeline) -> bool:
 
 def _sink(pipeline: Pipeline) -> Iterator[Problem]:
     sink = pipeline.sink
-    found: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     if isinstance(sink, JdbcSink) and sink.insert_mode == "upsert" and not sink.pk_fields:
-        found.append(("insert.mode", "insert.mode upsert needs pk.fields"))
+        problems.append(("insert.mode", "insert.mode upsert needs pk.fields"))
     is_speculative = pipeline.settings.passed["spark."].get("speculation", "false").lower() != "false"
     if isinstance(sink, JdbcSink) and is_speculative:
-        message = "sink: rows that a second copy of a task writes make a batch be written again"
-        yield _at(pipeline, ("spark", "speculation"), f"{message}; leave spark.speculation out")
+        message = "sink: a batch is retried whenever a speculative copy of a task has written rows"
+        yield _at(pipeline, ("spark", "speculation"), f"{message}; remove spark.speculation")
     if isinstance(sink, JdbcSink):
         keys = {name.casefold() for name in sink.pk_fields}
         rounded = [name for name in sink.cast if name.casefold() in keys]
         if rounded:
-            found.append(("cast", f"cast: {', '.join(rounded)} is in pk.fields; keys are not rounded"))
+            problems.append(("cast", f"cast: {', '.join(rounded)} is in pk.fields; keys must not be rounded"))
     if isinstance(sink, TopicSink):
-        found += _record_format(sink, pipeline, is_read=False)
+        problems += _record_format(sink, pipeline, is_read=False)
         if not sink.key_fields and any(key.startswith("key.") for key in sink.explicit):
-            found.append(("key", "key.format and what belongs to it need key.fields"))
+            problems.append(("key", "key.format and other keys key.* need key.fields"))
         if any(_reads(source, sink.topic) for source in pipeline.sources.values()):
-            found.append(("topic", f"topic {sink.topic} is read by the pipeline that writes it"))
+            problems.append(("topic", f"topic {sink.topic} is read by the pipeline that writes it"))
     if isinstance(sink, IcebergSink):
         if "," in sink.iceberg_tables or not all(sink.iceberg_tables.partition(".")):
-            found.append(("iceberg.tables", f"iceberg.tables = {sink.iceberg_tables}: write one, as namespace.table"))
+            problems.append(
+                ("iceberg.tables", f"iceberg.tables = {sink.iceberg_tables}: write one table, as namespace.table")
+            )
         if not sink.passed["iceberg.catalog."]:
-            found.append(("iceberg", "iceberg.catalog.type and iceberg.catalog.warehouse say where the table is"))
+            problems.append(("iceberg", "no catalog; set iceberg.catalog.type and iceberg.catalog.warehouse"))
         if any(key.startswith("wap.") for key in pipeline.settings.passed["spark."]):
-            found.append(("iceberg", "rows go to the table's main branch; leave out spark.wap.id and spark.wap.branch"))
-    for key, message in found:
+            problems.append(
+                ("iceberg", "rows are written to the table's main branch; remove spark.wap.id and spark.wap.branch")
+            )
+    for key, message in problems:
         yield _at(pipeline, _key(("sink",), key), f"sink: {message}")
 
 
@@ -282,7 +284,7 @@ def _errors(pipeline: Pipeline) -> Iterator[Problem]:
     path: Path = ("errors", "deadletterqueue", "topic", "name")
     if dead_letters is None:
         if pipeline.errors.tolerance == "all":
-            message = "errors: tolerance all needs deadletterqueue.topic.name: no bad record is lost"
+            message = "errors: tolerance all needs deadletterqueue.topic.name, since bad records are never dropped"
             yield _at(pipeline, ("errors", "tolerance"), message)
         for expectation in pipeline.expectations:
             if expectation.settings.action == "dead-letter":
@@ -292,28 +294,28 @@ def _errors(pipeline: Pipeline) -> Iterator[Problem]:
     if any(_reads(source, dead_letters) for source in pipeline.sources.values()):
         yield _at(pipeline, path, f"errors: topic {dead_letters} is read by the pipeline that writes it")
     if isinstance(pipeline.sink, TopicSink) and pipeline.sink.topic == dead_letters:
-        yield _at(pipeline, path, f"errors: topic {dead_letters} is the sink's")
+        yield _at(pipeline, path, f"errors: topic {dead_letters} is also the sink's topic")
 
 
 def _cases(pipeline: Pipeline) -> Iterator[Problem]:
     sources = {name.casefold(): name for name in pipeline.sources}
-    results = {step.name.casefold(): step.name for step in pipeline.transforms}
-    taken: set[str] = set()
+    transforms = {step.name.casefold(): step.name for step in pipeline.transforms}
+    used_names: set[str] = set()
     for index, case in enumerate(pipeline.cases):
         path: Path = ("test", index)
-        if case.name in taken:
-            yield _at(pipeline, (*path, "name"), f"test {case.name}: there is one of that name already")
-        taken.add(case.name)
+        if case.name in used_names:
+            yield _at(pipeline, (*path, "name"), f"test {case.name}: another test has the same name")
+        used_names.add(case.name)
         for name in case.given:
             if name.casefold() not in sources:
                 near = nearest(name.casefold(), sources)
                 hint = f", did you mean {sources[near]}?" if near else ""
-                yield _at(pipeline, (*path, "given", name), f"test {case.name}: no source is called {name}{hint}")
+                yield _at(pipeline, (*path, "given", name), f"test {case.name}: no source has the name {name}{hint}")
         for expected in case.expect:
-            if expected is not None and expected.casefold() not in results:
-                near = nearest(expected.casefold(), results)
-                hint = f", did you mean {results[near]}?" if near else ""
-                message = f"test {case.name}: no transform is called {expected}{hint}"
+            if expected is not None and expected.casefold() not in transforms:
+                near = nearest(expected.casefold(), transforms)
+                hint = f", did you mean {transforms[near]}?" if near else ""
+                message = f"test {case.name}: no transform has the name {expected}{hint}"
                 yield _at(pipeline, (*path, "expect", expected), message)
         if not case.expect and case.dead_letters is None:
             yield _at(pipeline, path, f"test {case.name} expects nothing; write expect or dead.letters")

@@ -1,7 +1,7 @@
 """Line numbers of the keys of a TOML document, which `tomllib` does not report.
 
-The document must be valid TOML 1.0 (let tomllib read it first): nothing is checked here. A path leads to a value in the
-result of tomllib, with the index for an element of an array: `("transform", 0, "sql")`.
+The document must be valid TOML 1.0 (parse it with tomllib first): nothing is checked here. A path identifies a value in
+tomllib's result, with indexes for array elements: `("transform", 0, "sql")`.
 """
 
 import re
@@ -25,20 +25,20 @@ _SCALAR = re.compile(r"[^,\]}#\n]+")
 class Lines(NamedTuple):
     """Lines of a document, counted from 1: where each key, table and array element is first written.
 
-    `texts` has the line of a string's first character that is no space, where that is not the line of its key.
+    `texts` has the line of a string's first character other than whitespace, if it is not the line of its key.
     """
 
     keys: Mapping[Path, int]
     texts: Mapping[Path, int]
 
     def of(self, path: Path) -> int:
-        """The line of a path, or of the nearest that holds it; 1 when nothing does."""
+        """Return the line of a path, or of its nearest ancestor; 1 if there is none."""
         while path and path not in self.keys:
             path = path[:-1]
         return self.keys.get(path, 1)
 
     def within(self, path: Path, line: int) -> int:
-        """The line of what stands in line `line`, counted from 0, of the string at `path` without the space around."""
+        """Return the line, in the document, of line `line` (from 0) of the stripped string at `path`."""
         return self.texts.get(path, self.of(path)) + line
 
 
@@ -50,7 +50,7 @@ def scan(text: str) -> Lines:
 
 
 class _Scanner:
-    """Walks over a document once, forwards."""
+    """Scans a document in a single pass."""
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
@@ -59,7 +59,7 @@ class _Scanner:
         self.texts: dict[Path, int] = {}
         self._counted_to = 0
         self._line = 1
-        # How many elements each array of tables has by now.
+        # Number of elements of each array of tables so far.
         self._sizes: dict[Path, int] = {}
 
     def document(self) -> None:
@@ -89,7 +89,7 @@ class _Scanner:
         return path
 
     def _into(self, path: Path, line: int) -> Path:
-        """Where a header that goes through `path` leads: for an array of tables, into its last element."""
+        """Resolve a prefix of a table header: for an array of tables, return the path of its last element."""
         self.lines.setdefault(path, line)
         return (*path, self._sizes[path] - 1) if path in self._sizes else path
 
@@ -105,7 +105,7 @@ class _Scanner:
         return table
 
     def _key(self) -> list[str]:
-        """The parts of a dotted key; what follows it and its space is left."""
+        """Parse a dotted key and the space after it; return its parts."""
         parts: list[str] = []
         while True:
             self._skip(_SPACE)

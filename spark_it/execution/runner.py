@@ -150,7 +150,7 @@ class _Run:
         stop: threading.Event,
         said: Callable[[str], None],
     ) -> None:
-        self._pipeline = pipeline.taking_what_is_there() if options.is_available_now else pipeline
+        self._pipeline = pipeline.with_available_now() if options.is_available_now else pipeline
         self._is_available_now = self._pipeline.settings.trigger == AVAILABLE_NOW
         self._spark = spark
         self._cluster = cluster

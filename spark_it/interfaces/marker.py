@@ -1,4 +1,4 @@
-"""Markers, which record that a batch is written: their number, and their form as an offset of a group."""
+"""Markers, which record that a batch was written: their number, and their encoding as a committed offset of a group."""
 
 from typing import NamedTuple
 
@@ -19,10 +19,11 @@ def batch_of(marker: int) -> int:
 
 
 class Marker(NamedTuple):
-    """A marker as an offset of a group: `offset`, and in its metadata the generation, batch and state of its writer,
-    and the time.
+    """A marker as a committed offset of a group: `offset`; its metadata contains the writer's generation, batch and
+    state identity, and the time of the commit.
 
-    A reset and the claim of a slot have no batch. An offset that another program committed has no metadata.
+    A marker that a reset or the claim of a slot commits has no batch. One that another program committed has no
+    metadata.
     """
 
     offset: int

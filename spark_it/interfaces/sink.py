@@ -1,4 +1,4 @@
-"""The interface of a sink, and the values that it takes and returns."""
+"""The interface of a sink, and the types of its arguments and results."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -37,11 +37,11 @@ class Range:
 class Batch:
     """One batch to write. A repeated batch has the same number and the same content.
 
-    With offset transactions partition i of the rows (`spark_partition_id()`) is made of `ranges[i]`. Dead letters may
-    have several times as many partitions: partition p is made of `ranges[p % len(ranges)]`.
+    With offset transactions, partition i of the rows (`spark_partition_id()`) is computed from `ranges[i]`. Dead
+    letters may have a multiple of these partitions: partition p is computed from `ranges[p % len(ranges)]`.
 
-    `spark` is the session of the frames; a statement of another session does not see them. `state` is the identity of
-    the pipeline's state (`state.lock`): a target that another state has claimed refuses the batch.
+    `spark` is the session of the frames; their temporary views do not exist in other sessions. `state` is the identity
+    of the pipeline's state (`state.lock`): a target that another state has claimed refuses the batch.
     """
 
     id: int
@@ -58,9 +58,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim of a pipeline's state to write the target: markers of `replaced` states become its own.
+    """The claim of a pipeline's state on the target: `state` becomes the owner of the markers of `replaced` states.
 
-    `begins` has the start of each source partition, if the state has no batch yet and the transactions are by offset.
+    `begins` has the start offset of each source partition, if the state has no batch yet and the sink uses offset
+    transactions.
     """
 
     state: str
@@ -70,7 +71,7 @@ class Claim:
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def check(self, owners: Set[str], what: str) -> None:
-        """Raise SinkError if `what` is owned by a state that is not to be replaced."""
+        """Raise SinkError if `what` is owned by a state that this claim does not replace."""
         self.confirm((owners - self.replaced) | {self.state}, what)
 
     def confirm(self, owners: Set[str], what: str) -> None:
@@ -83,8 +84,8 @@ class Claim:
 class Written:
     """Numbers of rows and dead letters that a sink has written for a batch.
 
-    Dead letters are those passed to the sink and those of rows that the target refused. Rows that an earlier attempt
-    wrote count.
+    Dead letters are those passed to the sink and rows that the target rejected. Rows that an earlier attempt wrote are
+    included.
     """
 
     rows: int
@@ -104,8 +105,8 @@ class BatchSink(Protocol):
         """Verify or create the target before the first batch of a run, for rows of this schema. Raises SinkError."""
 
     def recorded(self) -> int:
-        """Return the marker of the pipeline's newest batch in the target; 0 if there is none, or if the target keeps
-        none.
+        """Return the marker of the pipeline's newest batch in the target; 0 if there is none, or if the target stores
+        no markers.
 
         Called after `prepare`. Raises SinkError.
         """
@@ -117,8 +118,7 @@ class BatchSink(Protocol):
         """
 
     def claim(self, claim: Claim) -> None:
-        """Replace the target's markers by those of a state, before its first batch of a run; do nothing if they are its
-        own.
+        """Make a state the owner of the target's markers, before its first batch of a run; do nothing if it is already.
 
         Raises SinkError, also if another state has claimed them since `owners` was called.
         """
@@ -126,9 +126,9 @@ class BatchSink(Protocol):
     def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:
         """Write a batch. Rows of a batch that is already written are not written twice.
 
-        Raises SinkError, and `dead_letters.headers.BadRecordError` for a row that the target refuses where none may be
-        bad.
+        Raises SinkError, and `dead_letters.headers.BadRecordError` for a row that the target rejects if
+        `errors.tolerance` is none.
         """
 
     def close(self) -> None:
-        """Release all resources; nothing is written afterwards."""
+        """Release all resources; `write` is not called afterwards."""

@@ -19,24 +19,22 @@ class Stream(Protocol):
     """A source of one run of a pipeline."""
 
     def schema(self, spark: "SparkSession") -> "StructType":
-        """Return the columns that SQL sees. Only a source whose columns the file does not declare requests them from
-        outside.
+        """Return the columns of the source in SQL. Only a source whose columns the file does not declare requests them
+        from a database or registry.
 
         Raises SourceError, and `formats.format.FormatError` for a schema that cannot be read.
         """
 
     def raw(self, spark: "SparkSession", start: Mapping[TopicPartition, int] | None) -> "DataFrame":
-        """Return the source's streaming frame. A topic begins at `start`, unless there is a checkpoint. Raises
-        SourceError.
-        """
+        """Return the source's streaming frame. Without a checkpoint a topic starts at `start`. Raises SourceError."""
 
     def decoded(self, raw: "DataFrame") -> "DataFrame":
-        """Return the frame with the columns of `spark.columns.DECODED`. The frame is that of a stream or of a batch."""
+        """Return the frame with the columns of `spark.columns.DECODED`, for a streaming frame or that of one batch."""
 
     def started(self, query: "StreamingQuery") -> None:
-        """Start background work of the source, for one run of the query that has begun with `raw`."""
+        """Start background work of the source, for one run of the query on the frame that `raw` returned."""
         return
 
     def close(self) -> None:
-        """End what `started` has started. Called after each run of the query, even one that failed to start."""
+        """Stop the work that `started` began. Called after each run of the query, even one that failed to start."""
         return

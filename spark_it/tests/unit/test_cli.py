@@ -57,7 +57,7 @@ def test_validate(capsys, file):
         f"orders: {file} is valid\n"
         "  source orders (topic)\n"
         "  sink topic of orders\n"
-        "topic out: exactly once, rows and progress in one transaction for each source partition "
+        "topic out: exactly once, rows and source offsets in one transaction per source partition "
         "(offset transactions)\n"
         "  provided that readers use isolation.level=read_committed\n"
     )
@@ -78,7 +78,7 @@ def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        f"{file}:1: key name is missing: letters, digits, '.', '_' and '-', not dots alone\n"
+        f"{file}:1: key name is missing: letters, digits, '.', '_' and '-', not only dots\n"
         f"{file}:1: there is no source; write [source.NAME]\n"
         f"{file}:1: unknown key nam, did you mean name?\n"
     )
@@ -124,7 +124,7 @@ def test_a_reset_does_not_need_the_lock(capsys, file, odradek_broker):
         assert cli.main(["status", str(file)]) == 1
         assert "begin anew with reset" in capsys.readouterr().err
         assert cli.main(["reset", str(file), "--to", "committed", "--execute"]) == 0
-        assert capsys.readouterr().out.endswith("orders: is reset\n")
+        assert capsys.readouterr().out.endswith("orders: reset complete\n")
         assert cli.main(["status", str(file)]) == 0
 
 
@@ -149,7 +149,7 @@ def test_a_task_that_outlives_its_driver_writes_nothing_after_a_reset(capsys, fi
     zombie.produce("out", b"once")
     zombie.flush(30)
     assert cli.main(["reset", str(file), "--to", "committed"]) == 0
-    assert "nothing is changed" in capsys.readouterr().out
+    assert "nothing was changed" in capsys.readouterr().out
     assert cli.main(["reset", str(file), "--to", "committed", "--execute"]) == 0
     with pytest.raises(KafkaException, match=r"(?i)fenced|epoch"):
         zombie.commit_transaction(30)
@@ -171,9 +171,9 @@ def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
     assert "source orders: lag 3\n" in capsys.readouterr().out
     assert cli.main(["reset", str(file), "--to", "2099-01-01T00:00:00Z"]) == 0
     said = capsys.readouterr().out
-    assert "passes over 3 records" in said and "nothing is changed yet" in said
+    assert "passes over 3 records" in said and "nothing was changed" in said
     assert cli.main(["reset", str(file), "--to", "2099-01-01T00:00:00Z", "--execute"]) == 0
-    assert capsys.readouterr().out.endswith("orders: is reset\n")
+    assert capsys.readouterr().out.endswith("orders: reset complete\n")
     assert cli.main(["status", str(file)]) == 0
     assert "source orders: lag 0\n" in capsys.readouterr().out
 

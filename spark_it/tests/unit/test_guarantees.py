@@ -67,7 +67,7 @@ def test_a_stateless_topic_sink_writes_offset_transactions():
         Level.EXACTLY_ONCE,
     )
     assert str(one) == (
-        "topic out: exactly once, rows and progress in one transaction for each source partition "
+        "topic out: exactly once, rows and source offsets in one transaction per source partition "
         "(offset transactions)\n"
         "  dead letters: exactly once, in the same transaction\n"
         "  provided that readers use isolation.level=read_committed"
@@ -97,16 +97,16 @@ def test_other_sinks(name, step):
 def test_what_sinks_ask_of_what_they_write_to():
     assert [of(SOURCE + SINKS[name]).conditions for name in ("files", "delta", "iceberg", "jdbc", "console")] == [
         (
-            "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile and no "
-            "second driver writes",
+            "the file system renames folders atomically, as local file systems and HDFS do, or nothing reads during a "
+            "write and no second driver writes",
         ),
         (),
-        ("the pipeline's newest snapshot does not expire while a batch is half done",),
-        ("the database has transactions",),
+        ("the pipeline's newest snapshot does not expire while a batch is incomplete",),
+        ("the database supports transactions",),
         (),
     ]
     hadoop = of(SOURCE + SINKS["iceberg"].replace("rest", "hadoop")).conditions
-    assert hadoop[1:] == ("the catalog, of type hadoop, is on HDFS, or no second process writes to the table",)
+    assert hadoop[1:] == ("the hadoop catalog is on HDFS, or no second process writes to the table",)
 
 
 @pytest.mark.parametrize("name", ["console", "python"])
@@ -121,12 +121,12 @@ def test_what_comes_out_otherwise_is_refused_in_batch_units():
     step = transform("SELECT customer, first(amount) a\nFROM orders\nGROUP BY customer, rand()")
     found = problems(SOURCE + step + TOPIC)
     assert [problem.split(" may differ")[0] for problem in found] == ["9: step: first()", "11: step: rand()"]
-    assert "since batches are written in parts (GROUP BY in step)" in found[0]
+    assert "and batches are written in parts (GROUP BY in step)" in found[0]
     assert problems(SOURCE + step + SINKS["files"]) == []
     requested = of(SOURCE + step + TOPIC + 'exactly.once.support = "requested"\n' + DLQ)
     # A row that falls to another part is lost where that part is written already.
     assert (requested.level, requested.dead_letters) == (Level.NOT_IF_REPEATED, Level.NOT_IF_REPEATED)
-    assert "dead letters: once, but twice or never where a batch is repeated after a crash, in" in str(requested)
+    assert "dead letters: once, but twice or never if a batch is repeated after a crash, in" in str(requested)
 
 
 def test_the_clock_is_the_batchs_own_only_where_it_is_part_of_the_stream():
@@ -135,7 +135,7 @@ def test_the_clock_is_the_batchs_own_only_where_it_is_part_of_the_stream():
         "SELECT *, current_timestamp() AS at,\nunix_timestamp() AS s, unix_timestamp(d), t.current_date FROM g t"
     )
     found = problems(generator + now + TOPIC)
-    assert [one.split(" may differ: it is the time at which")[0] for one in found] == [
+    assert [one.split(" may differ when a batch is repeated: it is the time at which")[0] for one in found] == [
         "6: step: current_timestamp",
         "7: step: unix_timestamp()",
     ]
@@ -151,8 +151,8 @@ def test_ties_and_sums_of_numbers_that_are_not_exact_are_conditions():
     step = transform("SELECT customer, max_by(a, b) m, sum(a) s FROM orders GROUP BY customer")
     assert of(SOURCE + step + TOPIC).conditions == (
         "readers use isolation.level=read_committed",
-        "no two rows tie in max_by() in step, or key.fields say which row is which",
-        "sum() add up no FLOAT or DOUBLE in step, or key.fields say which row is which",
+        "no two rows tie in max_by() in step, or key.fields identify each row",
+        "sum() add up no FLOAT or DOUBLE in step, or key.fields identify each row",
     )
     assert of(SOURCE + step + TOPIC + 'key.fields = "customer"\n').conditions[1:] == ()
     assert of(SOURCE + step + SINKS["files"]).conditions[1:] == ()
@@ -163,7 +163,7 @@ def test_what_is_read_again_is_the_same():
     jdbc = '[source.t]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.whitelist = "t"\n'
     jdbc += 'incrementing.column.name = "id"\n'
     # A database is not asked twice: the first answer is kept. What it leaves out is a condition.
-    left_out = "no row of source t comes with id null, infinite, or {} what was read before"
+    left_out = "no row of source t commits with id null, infinite, or {} a value already read"
     assert of(f'name = "p"\n{jdbc}{TOPIC}').conditions[1:] == (left_out.format("not above"),)
     late = 'overlap = "10"\npk.fields = "id"\n'
     assert of(f'name = "p"\n{jdbc}{late}{TOPIC}').conditions[1:] == (left_out.format("more than 10 below"),)
@@ -186,7 +186,7 @@ def test_a_deeper_look_may_know_better():
 
 def test_functions_in_python_are_a_condition():
     one = of(SOURCE + '[[transform]]\nname = "s"\npython = "m.f"\n' + TOPIC)
-    assert "m.f makes the same of the same rows" in one.conditions
+    assert "m.f returns the same result for the same rows" in one.conditions
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_answers_of_a_registry_need_a_folder_that_a_cluster_shares():
     avro = SOURCE.replace("value.schema", 'value.format = "avro"\nschema.registry.url = "http://r"\n# value.schema')
     cluster = avro.replace('name = "orders"', 'name = "orders"\nmaster = "spark://host:7077"', 1)
     tolerant = DLQ + 'tolerance = "all"\n'
-    shared = "/pipelines/pipelines/orders is one folder for all machines that Spark runs on"
+    shared = "/pipelines/pipelines/orders is a folder shared by all machines that Spark runs on"
     assert of(cluster + SINKS["delta"] + tolerant).conditions == (shared,)
     assert shared in of(cluster + COUNTS + TOPIC + tolerant).conditions
     for text in (

@@ -115,11 +115,12 @@ def test_all_problems_at_once_with_their_lines():
     )  # fmt: skip
     assert problems(text) == [
         "3: unknown key triger, did you mean trigger?",
-        "4: tasks.max is a boolean; an integer is wanted",
+        "4: tasks.max is a boolean; write an integer",
         "14: source.orders: unknown key max.offset.per.trigger, did you mean max.offsets.per.trigger?",
-        "15: source.orders: unknown key max.files.per.trigger: it is one of connector files",
+        "15: source.orders: unknown key max.files.per.trigger: it belongs to connector files",
         "17: transform: key name is missing: a letter, then letters, digits and '_'",
-        "27: sink: connection.password: environment variable PASSWORD is not set; ${PASSWORD:-...} gives it a default",
+        "27: sink: connection.password: environment variable PASSWORD is not set; set it, or write a default as in "
+        "${PASSWORD:-...}",
         "29: sink: insert.mode = update: must be one of: insert, upsert",
     ]
 
@@ -127,9 +128,10 @@ def test_all_problems_at_once_with_their_lines():
 def test_names_are_looked_at_whatever_else_is_wrong():
     assert problems(SAMPLE.replace("FROM orders", "FROM ordrs").replace("tasks.max = 4", "tasks.max = 0")) == [
         "4: tasks.max = 0: must be between 1 and 1024",
-        "7: source orders is read by nothing",
-        "19: transform per_minute: no source or transform is called ordrs, did you mean orders?",
-        "27: sink: connection.password: environment variable PASSWORD is not set; ${PASSWORD:-...} gives it a default",
+        "7: source orders is not used",
+        "19: transform per_minute: no source or transform has the name ordrs, did you mean orders?",
+        "27: sink: connection.password: environment variable PASSWORD is not set; set it, or write a default as in "
+        "${PASSWORD:-...}",
     ]
 
 
@@ -144,7 +146,7 @@ def test_what_is_not_toml(text, line):
 
 def test_a_key_that_goes_on_from_one():
     assert messages("[a]\ntopics = 't'\ntopics.regex = 'x'\n") == [
-        "not TOML: a key has a value already: it is written twice, or goes on from one, as topics.regex from topics"
+        "not TOML: a key is defined twice, or extends a key that has a value, as topics.regex extends topics"
     ]
 
 
@@ -153,24 +155,25 @@ def test_a_key_that_goes_on_from_one():
     [
         ("", "there is no source; write [source.NAME]"),
         ("", "there is no [sink]"),
-        ("", "key name is missing: letters, digits, '.', '_' and '-', not dots alone"),
-        ("name = 5", "name is an integer; a string is wanted"),
-        ("name = 'a b'", "name = a b: must be letters, digits, '.', '_' and '-', not dots alone"),
-        ("name = 2026-01-01", "name is a date or time; a string is wanted"),
+        ("", "key name is missing: letters, digits, '.', '_' and '-', not only dots"),
+        ("name = 5", "name is an integer; write a string"),
+        ("name = 'a b'", "name = a b: must be letters, digits, '.', '_' and '-', not only dots"),
+        ("name = 2026-01-01", "name is a date or time; write a string"),
         ("source = 1", "source: write [source.NAME] for each source"),
         ("[source]\nconnector = 'topic'", "source.connector: not a table; write [source.NAME] with a name for "
          "the source"),
-        ("[source.'a b']", "source.a b: a b is no name: a letter, then letters, digits and '_'"),
-        ("[source.a]\nconnector = 'topc'", "source.a: no connector topc, did you mean topic?"),
-        ("[source.a]\nconnector = 'x'", "source.a: no connector x; there are topic, files, jdbc, generator, python"),
+        ("[source.'a b']", "source.a b: a b is not a valid name: a letter, then letters, digits and '_'"),
+        ("[source.a]\nconnector = 'topc'", "source.a: unknown connector topc, did you mean topic?"),
+        ("[source.a]\nconnector = 'x'", "source.a: unknown connector x; the connectors are "
+         "topic, files, jdbc, generator, python"),
         ("[source.a]\nconnector = 'python:x'", "source.a: connector = python:x: write python:module.name"),
         ("[source.a]", "source.a: key connector is missing: topic, files, jdbc, generator, python"),
         ("[source.a]\nconector = 'topic'", "source.a: unknown key conector, did you mean connector?"),
         ("[source.a]\nconnector='files'\nformat='xml'", "source.a: format = xml: must be one of: json, csv, "
          "parquet, text"),
-        ("[source.a]\nconnector='files'\npath=['a']", "source.a: path is an array; a string is wanted"),
-        ("[source.a]\nconnector='topic'\ntopics=['a,b']", "source.a: topics is an array; a string or an array of "
-         "strings is wanted"),
+        ("[source.a]\nconnector='files'\npath=['a']", "source.a: path is an array; write a string"),
+        ("[source.a]\nconnector='topic'\ntopics=['a,b']", "source.a: topics is an array; write a string or an "
+         "array of strings"),
         ("[source.a]\nconnector='topic'\nwatermark='10 minutes'", "source.a: watermark = 10 minutes: must be a "
          "column and a duration, such as placed 10 minutes"),
         ("[[sink]]", "sink: write [sink]; a pipeline has one"),
@@ -188,16 +191,16 @@ def test_a_key_that_goes_on_from_one():
         ("[sorce]", "unknown key sorce, did you mean source?"),
         ("[sinks]\nconnector = 'files'", "unknown key sinks, did you mean sink?"),
         ("[errors]\nerrors.tolerance = 'all'", "errors: unknown key errors.tolerance, did you mean tolerance?"),
-        ("[source.a]\nconnector.class = 'x'", "source.a: connector is a table; a string is wanted"),
-        ("name = '..'", "name = ..: must be letters, digits, '.', '_' and '-', not dots alone"),
+        ("[source.a]\nconnector.class = 'x'", "source.a: connector is a table; write a string"),
+        ("name = '..'", "name = ..: must be letters, digits, '.', '_' and '-', not only dots"),
         ("[sink]\nconnector = 'files'\npath = ''\nformat = 'csv'", "sink: path must not be empty"),
-        ("spark.x.y = []", "spark.x.y is an array; a string, number or boolean is wanted"),
-        ("[sink]\nconnector = 'python:m.f'\noptions.x = []", "sink: options.x is an array; a string, number or boolean "
-         "is wanted"),
-        ("home = '${'", "home: ${ begins a variable, as in ${NAME} or ${NAME:-default}; write $${ for the "
-         "text ${"),
+        ("spark.x.y = []", "spark.x.y is an array; write a string, number or boolean"),
+        ("[sink]\nconnector = 'python:m.f'\noptions.x = []", "sink: options.x is an array; write a string, number "
+         "or boolean"),
+        ("home = '${'", "home: invalid variable after ${; write ${NAME} or ${NAME:-default}, or $${ for a "
+         "literal ${"),
         ("[sink]\nconnector='jdbc'\nconnection.password = 5", "sink: connection.password is an "
-         "integer; a string is wanted"),
+         "integer; write a string"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_table(text, message):
@@ -286,7 +289,7 @@ def test_paths_have_no_dots(tmp_path):
 
 def test_a_pipeline_that_takes_what_is_there():
     read = pipeline(f'trigger = "5 seconds"\nspark.sql.x = "y"\ntasks.max = 7\n{SOURCE}{CONSOLE}')
-    taking = read.taking_what_is_there()
+    taking = read.with_available_now()
     assert (read.settings.trigger_ms, taking.settings.trigger_ms) == (5000, None)
     assert taking.settings.passed["spark."] == {"sql.x": "y"}
     assert (taking.settings.tasks_max, taking.name, taking.sources) == (7, "orders", read.sources)
