@@ -1,4 +1,4 @@
-"""Backoff for failures that may pass: pauses grow to `retry.delay.max.ms`, for `retry.timeout` in all."""
+"""Exponential backoff for transient failures: delays up to `retry.delay.max.ms`, until `retry.timeout` is exceeded."""
 
 import time
 from collections.abc import Callable
@@ -9,21 +9,21 @@ FIRST_DELAY_S = 0.5
 
 
 class Backoff:
-    """The pauses of one pipeline, which start again after a success."""
+    """The delays between restarts of one pipeline's query."""
 
     def __init__(self, errors: ErrorSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._longest_s = errors.retry_delay_max_ms / 1000
         self._timeout_s = None if errors.retry_timeout < 0 else errors.retry_timeout / 1000
         self._now = now
-        self.renew()
+        self.reset()
 
-    def renew(self) -> None:
-        """Start again, after a success."""
+    def reset(self) -> None:
+        """Start again with the first delay, after a success."""
         self._first_at: float | None = None
         self._delay_s = min(FIRST_DELAY_S, self._longest_s)
 
     def delay_s(self) -> float | None:
-        """Return the pause before the next attempt; None if the timeout is over."""
+        """Return the delay before the next attempt; None if it would exceed the timeout."""
         now = self._now()
         if self._first_at is None:
             self._first_at = now

@@ -1,6 +1,6 @@
 """One batch of a pipeline: decode records, write dead letters, pass rows to the sink.
 
-All of this may be repeated with the same records after a crash; the sink writes no row twice.
+After a crash a batch is repeated with the same records; the sink writes no row twice.
 """
 
 import threading
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 class StoppedError(Exception):
-    """The pipeline was stopped while a batch was not done; the next run repeats it."""
+    """The pipeline was stopped before a batch completed; the next run repeats the batch."""
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """The outcome of a batch. `read` is None if it was not counted; `broken` has the number of rows that violate an
+    """The outcome of a batch. `read` is None if it was not counted; `broken` is the number of rows that violate an
     expectation, by table and expectation.
     """
 
@@ -46,7 +46,7 @@ class BatchOutcome:
 
 
 class Counts:
-    """Counts that Spark makes while it computes a batch."""
+    """Counts that Spark collects (`Observation`) while it computes a batch."""
 
     def __init__(self) -> None:
         self._observations: list[tuple[str, Observation]] = []
@@ -57,13 +57,13 @@ class Counts:
         return frame.observe(observation, *counts)
 
     def found(self) -> dict[tuple[str, str], int]:
-        """Return the counts by table and name; none for a frame that the sink has not read."""
+        """Return the counts by table and name. A frame that the sink has not read has no counts."""
         give_up_at = time.monotonic() + _COUNTED_S
-        counted: dict[tuple[str, str], int] = {}
+        counts: dict[tuple[str, str], int] = {}
         for table, observation in self._observations:
             metrics = metrics_of(observation, give_up_at) or {}
-            counted |= {(table, name): int(count or 0) for name, count in metrics.items()}
-        return counted
+            counts |= {(table, name): int(count or 0) for name, count in metrics.items()}
+        return counts
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Content:
 
 
 class BatchWriter:
-    """Passes batches to the sink, and retries while it is down.
+    """Passes batches to the sink, and retries while it is unavailable.
 
-    `said` is called with the reason of each failure. Waiting ends when `stop` is set. `located` adds headers to dead
-    letters that are looked up for them only.
+    `log` is called with the reason of each failure. Waiting ends when `stop` is set. `located` adds the headers to dead
+    letters that are too expensive to compute for every row.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class BatchWriter:
         dead_letters: DeadLetterWriter | None,
         errors: ErrorSettings,
         generation: int,
-        said: Callable[[str], None],
+        log: Callable[[str], None],
         stop: threading.Event,
         state: str = "",
         located: Callable[[DataFrame], DataFrame] = lambda dead: dead,
@@ -98,17 +98,19 @@ class BatchWriter:
         self._errors = errors
         self._generation = generation
         self._state = state
-        self._said = said
+        self._log = log
         self.stop = stop
         self._located = located
 
-    def write(self, make: Callable[[], Content], batch_id: int, ranges: tuple[Range, ...] | None) -> BatchOutcome:
+    def write(
+        self, make_content: Callable[[], Content], batch_id: int, ranges: tuple[Range, ...] | None
+    ) -> BatchOutcome:
         """Write dead letters, then rows. Raises SinkError, StoppedError, BadRecordError."""
         dead_lettered: list[int] = []
 
-        def once() -> BatchOutcome:
-            # Made anew for each try, since Spark counts only once.
-            content = make()
+        def attempt() -> BatchOutcome:
+            # Each attempt needs new frames, because a Spark Observation can be used only once.
+            content = make_content()
             dead = content.dead
             if dead is not None and not self._sink.takes_dead_letters:
                 if not dead_lettered:
@@ -121,24 +123,24 @@ class BatchWriter:
             written = self._sink.write(content.rows, dead, batch)
             return _outcome(batch_id, written, sum(dead_lettered), content.counts.found())
 
-        return self.until_done(once)
+        return self.until_done(attempt)
 
-    def until_done(self, do: Callable[[], T]) -> T:
-        """Retry a call while it fails with errors that may pass, until `retry.timeout` is over."""
-        begun = time.monotonic()
+    def until_done(self, attempt: Callable[[], T]) -> T:
+        """Call `attempt` until it succeeds; retry after retriable errors, until `retry.timeout` is exceeded."""
+        started_at_s = time.monotonic()
         longest_s = self._errors.retry_delay_max_ms / 1000
         delay_s = min(FIRST_DELAY_S, longest_s)
         while True:
             try:
-                return do()
+                return attempt()
             except SinkError as error:
-                elapsed_ms = (time.monotonic() - begun) * 1000
+                elapsed_ms = (time.monotonic() - started_at_s) * 1000
                 is_late = 0 <= self._errors.retry_timeout < elapsed_ms + delay_s * 1000
                 if not error.is_retriable or is_late:
                     raise
-                self._said(f"{error}; tried again in {delay_s:g} s")
+                self._log(f"{error}; retrying in {delay_s:g} s")
             if self.stop.wait(delay_s):
-                raise StoppedError("stopped while the sink was down")
+                raise StoppedError("stopped while the sink was unavailable")
             delay_s = min(delay_s * 2, longest_s)
 
 
@@ -156,7 +158,7 @@ def _outcome(
 
 
 class RawBatches:
-    """Batches of a stream of raw records of one source; the whole plan runs within the batch."""
+    """Batches of a stateless pipeline: the stream has the raw records of one source; the plan runs within the batch."""
 
     def __init__(self, name: str, stream: Stream, plan: Plan, writer: BatchWriter, *, has_ranges: bool) -> None:
         self._name = name
@@ -168,23 +170,24 @@ class RawBatches:
     def __call__(self, raw: DataFrame, batch_id: int) -> BatchOutcome:
         ranges = offset_ranges(raw) if self._has_ranges else None
         decoded = self._stream.decoded(raw)
-        # Rows and dead letters are of one read: what is decoded stays until both are written.
-        kept = decoded.persist(StorageLevel.MEMORY_AND_DISK) if self._plan.has_dead_letters else None
+        # Rows and dead letters must come from a single read, so the decoded frame is persisted until both are written.
+        persisted = decoded.persist(StorageLevel.MEMORY_AND_DISK) if self._plan.has_dead_letters else None
 
-        def make() -> Content:
+        def make_content() -> Content:
             counts = Counts()
             parts = self._plan.parts(raw.sparkSession, {self._name: decoded}, counts.watch)
             return Content(parts.rows, union_dead_letters(parts), counts)
 
         try:
-            return self._writer.write(make, batch_id, ranges)
+            return self._writer.write(make_content, batch_id, ranges)
         finally:
-            if kept is not None:
-                kept.unpersist()
+            if persisted is not None:
+                persisted.unpersist()
 
 
 class StreamBatches:
-    """Batches of a stream that includes the plan: rows and dead letters come in one frame and are separated here."""
+    """Batches of a stateful pipeline: the stream includes the plan. Rows and dead letters share one frame, which is
+    split here."""
 
     def __init__(self, plan: Plan, writer: BatchWriter) -> None:
         self._plan = plan
@@ -192,7 +195,7 @@ class StreamBatches:
         self._is_both = False
 
     def frame(self, spark: SparkSession, decoded: Mapping[str, DataFrame]) -> DataFrame:
-        """Return the stream, of the decoded frames of all sources; counts are in its progress."""
+        """Return the streaming frame for the decoded frames of all sources. Its progress has the counts."""
         parts = self._plan.parts(spark, decoded, lambda frame, name, counts: frame.observe(name, *counts))
         dead = union_dead_letters(parts)
         if dead is None:
@@ -204,16 +207,16 @@ class StreamBatches:
         return rows.unionAll(dead.select(f.lit(None).cast(row_type).alias("row"), letter.alias("dead")))
 
     def __call__(self, frame: DataFrame, batch_id: int) -> BatchOutcome:
-        # State is computed once, whatever the sink does with the rows.
-        kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-        rows, dead = kept, None
+        # A sink may compute its rows several times, but Spark's state must be computed only once per batch.
+        persisted = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        rows, dead = persisted, None
         if self._is_both:
-            rows = kept.filter(f.col("row").isNotNull()).select("row.*")
-            dead = kept.filter(f.col("dead").isNotNull()).select("dead.*")
+            rows = persisted.filter(f.col("row").isNotNull()).select("row.*")
+            dead = persisted.filter(f.col("dead").isNotNull()).select("dead.*")
         try:
             return self._writer.write(lambda: Content(rows, dead, Counts()), batch_id, None)
         finally:
-            kept.unpersist()
+            persisted.unpersist()
 
 
 def _columns(frame: DataFrame) -> list[Column]:
@@ -221,9 +224,9 @@ def _columns(frame: DataFrame) -> list[Column]:
 
 
 class BatchFunction:
-    """The function for foreachBatch. It keeps outcomes and failures for the runner.
+    """The function for foreachBatch. It stores outcomes and failures for the runner.
 
-    `begin` is called with the number of each batch before it.
+    `begin` is called with the batch's number before each batch.
     """
 
     def __init__(
@@ -248,14 +251,14 @@ class BatchFunction:
                 self._outcomes[batch_id] = self._batches(frame, batch_id)
             except BaseException as error:
                 self.failure = bad_record(error) or error
-                # Java sees only that it failed, not why with the whole stack.
-                raise RuntimeError(f"batch {batch_id} is not done") from None
+                # The reason stays in `failure`; Spark would add Python's and Java's stack traces to it.
+                raise RuntimeError(f"batch {batch_id} failed") from None
 
     def outcome(self, batch_id: int) -> BatchOutcome | None:
-        """Return the outcome of a batch, once."""
+        """Return and forget the outcome of a batch."""
         return self._outcomes.pop(batch_id, None)
 
     def wait_until_idle(self) -> None:
-        """Wait for the batch in progress; when `stop` is set no other begins."""
+        """Wait for the batch in progress. If `stop` is set, no other batch starts."""
         with self._lock:
             pass

@@ -1,5 +1,5 @@
-"""Metrics of a running pipeline for Prometheus over HTTP, with the names of Kafka Connect's metrics where they exist
-(`sink-task-metrics`, `task-error-metrics`), in the form that its JMX names have in Prometheus.
+"""Metrics of a running pipeline for Prometheus over HTTP. Where Kafka Connect has the metric (`sink-task-metrics`,
+`task-error-metrics`), the name is that of its JMX metric in Prometheus.
 
 Source: Kafka's documentation, "Connect Monitoring"; Prometheus, "Exposition formats", version 0.0.4.
 """
@@ -25,7 +25,7 @@ class _Metric(NamedTuple):
 
 
 def text(name: str, progress: Progress | None, lags: Iterable[PartitionLag] = ()) -> str:
-    """Return the page for pipeline `name`; without progress it only has that the pipeline runs."""
+    """Return the page for pipeline `name`; without progress it has only `odradek_pipeline_up`."""
     return "".join(f"{line}\n" for line in _lines(name, progress, lags))
 
 
@@ -36,27 +36,30 @@ def _lines(name: str, progress: Progress | None, lags: Iterable[PartitionLag]) -
             yield f"# HELP {metric.name} {metric.doc}"
             yield f"# TYPE {metric.name} {metric.kind}"
             yield f"{metric.name}{{{connector}}} {metric.value}"
-    of_lag = "kafka_consumer_fetch_manager_records_lag"
+    lag_metric = "kafka_consumer_fetch_manager_records_lag"
     for index, lag in enumerate(lags):
         if not index:
-            yield f"# HELP {of_lag} Records that are there and not yet taken."
-            yield f"# TYPE {of_lag} gauge"
-        yield f'{of_lag}{{{connector},topic="{_escaped(lag.topic)}",partition="{lag.partition}"}} {lag.lag}'
+            yield f"# HELP {lag_metric} Records between the group's position and the end."
+            yield f"# TYPE {lag_metric} gauge"
+        yield f'{lag_metric}{{{connector},topic="{_escaped(lag.topic)}",partition="{lag.partition}"}} {lag.lag}'
 
 
 def _of(progress: Progress | None) -> Iterator[_Metric]:
     yield _Metric("odradek_pipeline_up", "gauge", "1 while the pipeline runs.", 1)
     if progress is None:
         return
-    yield _Metric("odradek_pipeline_batch", "gauge", "Number of the last batch that is done.", progress.batch)
+    yield _Metric("odradek_pipeline_batch", "gauge", "Number of the last completed batch.", progress.batch)
     yield _Metric(
-        "odradek_pipeline_batch_timestamp_ms", "gauge", "When the last batch was done, since 1970.", progress.at_ms
+        "odradek_pipeline_batch_timestamp_ms",
+        "gauge",
+        "Time of the last completed batch, ms since 1970.",
+        progress.at_ms,
     )
     task, errors = "kafka_connect_sink_task", "kafka_connect_task_error"
     yield _Metric(f"{task}_sink_record_read_total", "counter", "Records read by this run.", progress.read)
     yield _Metric(f"{task}_sink_record_send_total", "counter", "Rows written by this run.", progress.written)
     yield _Metric(
-        f"{task}_sink_record_read_rate", "gauge", "Rows a second of the last batch.", progress.rows_per_second
+        f"{task}_sink_record_read_rate", "gauge", "Rows per second of the last batch.", progress.rows_per_second
     )
     yield _Metric(
         f"{errors}_deadletterqueue_produce_requests", "counter", "Dead letters of this run.", progress.dead_lettered
@@ -65,7 +68,7 @@ def _of(progress: Progress | None) -> Iterator[_Metric]:
         f"{errors}_total_records_skipped", "counter", "Rows that expectations of this run dropped.", progress.dropped
     )
     yield _Metric(
-        f"{errors}_last_error_timestamp", "gauge", "When the last error was, ms since 1970.", progress.last_error_at_ms
+        f"{errors}_last_error_timestamp", "gauge", "Time of the last error, ms since 1970.", progress.last_error_at_ms
     )
 
 
@@ -77,15 +80,15 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Without looking up the machine's own name, which can take long and is not needed."""
+        """Bind without the base class's look-up of the host name, which can block and is not needed."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "", self.server_address[1]
 
 
 class Metrics:
-    """A page of metrics of a pipeline on a port, 0 for any free one, while the block runs or until it is closed.
+    """An HTTP server for a pipeline's metrics page, until `close` or the end of the `with` block; port 0: any free one.
 
-    Raises OSError when the port is taken, or `host` is no address of this machine.
+    Raises OSError if the port is in use, or `host` is not an address of this machine.
     """
 
     def __init__(self, name: str, port: int, host: str = "127.0.0.1") -> None:
@@ -103,7 +106,7 @@ class Metrics:
         return int(self._server.server_address[1])
 
     def update(self, progress: Progress, lags: Iterable[PartitionLag] = ()) -> None:
-        """Serve this progress from now on."""
+        """Replace the page by one with this progress."""
         self._page = text(self._name, progress, lags).encode()
 
     def close(self) -> None:
@@ -122,19 +125,19 @@ class Metrics:
         metrics = self
 
         class Handler(BaseHTTPRequestHandler):
-            # A client that says nothing must not keep a thread for ever.
+            # A client that sends no request must not occupy a thread indefinitely.
             timeout = 10
 
             def do_GET(self) -> None:
-                is_there = self.path.partition("?")[0] in _PATHS
-                page = metrics._page if is_there else b"see /metrics\n"
-                self.send_response(200 if is_there else 404)
+                is_known = self.path.partition("?")[0] in _PATHS
+                page = metrics._page if is_known else b"see /metrics\n"
+                self.send_response(200 if is_known else 404)
                 self.send_header("Content-Type", CONTENT_TYPE)
                 self.send_header("Content-Length", str(len(page)))
                 self.end_headers()
                 self.wfile.write(page)
 
             def log_message(self, format: str, *_: object) -> None:
-                """Standard error is for what goes wrong."""
+                """Log nothing: standard error is for failures."""
 
         return Handler

@@ -25,28 +25,28 @@ NO_BATCH = -1
 
 
 class Reporter:
-    """Follows the progress of one run. `group` is where offsets are committed; None if the sink commits them.
+    """Reports the progress of one run. `group` commits the offsets; None if the sink commits them.
 
-    `problem` may be called from any thread, the other methods from one. An error that ends the block is recorded as
-    well.
+    `problem` may be called from any thread, the other methods from one thread. An exception that leaves the `with`
+    block is recorded, too.
     """
 
     def __init__(
-        self, pipeline: Pipeline, group: Group | None, said: Callable[[str], None], *, is_stateful: bool
+        self, pipeline: Pipeline, group: Group | None, log: Callable[[str], None], *, is_stateful: bool
     ) -> None:
         self._pipeline = pipeline
         self._group = group
-        self._said = said
+        self._log = log
         self._is_stateful = is_stateful
         self._progress = Progress(batch=NO_BATCH, at_ms=_now_ms())
         self._drops = {(e.table, e.name) for e in pipeline.expectations if e.settings.action == "drop"}
         self._lags: list[PartitionLag] = []
         self._metrics: Metrics | None = None
-        self._keeping = threading.Lock()
+        self._progress_lock = threading.Lock()
 
     @property
     def batch(self) -> int:
-        """The newest batch that is done, NO_BATCH if none is."""
+        """The newest completed batch of this run; NO_BATCH if there is none."""
         return self._progress.batch
 
     def __enter__(self) -> Self:
@@ -58,8 +58,8 @@ class Reporter:
             except OSError as error:
                 where = f"metrics.host {host}, metrics.port {port}"
                 raise OSError(error.errno, error.strerror, where) from None
-            self._said(f"metrics on http://{host}:{self._metrics.port}/metrics")
-        self._keep()
+            self._log(f"metrics on http://{host}:{self._metrics.port}/metrics")
+        self._update()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -67,18 +67,18 @@ class Reporter:
             self._metrics.close()
         if isinstance(error, Exception):
             with contextlib.suppress(OSError):
-                self._keep_error(readable(error))
+                self._record_error(readable(error))
 
     def problem(self, message: str) -> None:
-        """Report a failure, which may continue."""
-        self._said(message)
-        self._keep_error(message)
+        """Report a failure; the pipeline may continue after it."""
+        self._log(message)
+        self._record_error(message)
 
-    def take(self, events: Iterable[Event], guarded: BatchFunction) -> None:
+    def take(self, events: Iterable[Event], batch_function: BatchFunction) -> None:
         """Process Spark's events of batches since the last call."""
         for event in events:
             if event["batchId"] > self._progress.batch and "addBatch" in event["durationMs"]:
-                self._done(event, guarded.outcome(event["batchId"]))
+                self._done(event, batch_function.outcome(event["batchId"]))
 
     def _done(self, event: Event, outcome: BatchOutcome | None) -> None:
         batch = event["batchId"]
@@ -93,27 +93,27 @@ class Reporter:
         seconds = max(event["durationMs"].get("triggerExecution", 0), 1) / 1000
         dropped = sum(count for at, count in broken.items() if at in self._drops)
         if not self._is_stateful:
-            # What SQL leaves out is dropped too. It makes more rows of a record where it likes.
+            # Records that SQL filters out count as dropped. The difference is negative after explode().
             dropped = max(0, read - outcome.written - outcome.dead_lettered)
         lags = _lags(event)
         self._commit(_reached(event))
-        now = self._progress
-        self._keep(
+        progress = self._progress
+        self._update(
             lags,
             batch=batch,
-            read=now.read + read,
-            written=now.written + outcome.written,
-            dead_lettered=now.dead_lettered + outcome.dead_lettered,
-            dropped=now.dropped + dropped,
+            read=progress.read + read,
+            written=progress.written + outcome.written,
+            dead_lettered=progress.dead_lettered + outcome.dead_lettered,
+            dropped=progress.dropped + dropped,
             rows_per_second=read / seconds,
         )
-        parts = [f"{outcome.written:,} written"]
-        rest = ((outcome.dead_lettered, "dead letters"), (dropped, "dropped"))
-        parts += [f"{count:,} {what}" for count, what in rest if count]
-        behind = f", lag {sum(lag.lag for lag in lags):,}" if lags else ""
-        self._said(f"batch {batch}: {read:,} read, {', '.join(parts)} in {seconds:.1f} s{behind}")
+        texts = [f"{outcome.written:,} written"]
+        other_counts = ((outcome.dead_lettered, "dead letters"), (dropped, "dropped"))
+        texts += [f"{count:,} {what}" for count, what in other_counts if count]
+        lag_text = f", lag {sum(lag.lag for lag in lags):,}" if lags else ""
+        self._log(f"batch {batch}: {read:,} read, {', '.join(texts)} in {seconds:.1f} s{lag_text}")
         for (table, name), count in sorted(broken.items()):
-            self._said(f"  {count:,} rows of {table} are not as expected: {name}")
+            self._log(f"  {count:,} rows of {table} violate expectation {name}")
 
     def _commit(self, reached: Mapping[TopicPartition, int]) -> None:
         if self._group is None or not reached:
@@ -121,14 +121,14 @@ class Reporter:
         try:
             self._group.commit(self._pipeline.name, reached)
         except ClusterError as error:
-            # The next batch commits what this one did not; the pipeline itself reads its checkpoint.
+            # The next batch commits newer offsets; the pipeline itself continues from its checkpoint.
             self.problem(str(error))
 
-    def _keep_error(self, message: str) -> None:
-        self._keep(last_error=message, last_error_at_ms=_now_ms())
+    def _record_error(self, message: str) -> None:
+        self._update(last_error=message, last_error_at_ms=_now_ms())
 
-    def _keep(self, lags: list[PartitionLag] | None = None, **changed: Any) -> None:
-        with self._keeping:
+    def _update(self, lags: list[PartitionLag] | None = None, **changed: Any) -> None:
+        with self._progress_lock:
             self._lags = self._lags if lags is None else lags
             self._progress = replace(self._progress, at_ms=_now_ms(), **changed)
             write_progress(self._pipeline.state_folder, self._progress)
@@ -137,26 +137,26 @@ class Reporter:
 
 
 def _reached(event: Event) -> dict[TopicPartition, int]:
-    """The end offset of the batch in each partition; the lowest where several sources read it."""
+    """Return the end offset of the batch in each partition; the lowest where several sources read it."""
     return lowest(_offsets(source.get("endOffset")) for source in event["sources"])
 
 
 def _lags(event: Event) -> list[PartitionLag]:
-    """How far the batch is behind. Spark does not say where a topic ends when it repeats a batch."""
+    """Return the lag after a batch. Spark does not report the end of a topic for a repeated batch."""
     ends: list[dict[TopicPartition, int]] = []
     latest: dict[TopicPartition, int] = {}
     for source in event["sources"]:
-        if known := _offsets(source.get("latestOffset")):
+        if latest_offsets := _offsets(source.get("latestOffset")):
             ends.append(_offsets(source.get("endOffset")))
-            latest |= known
+            latest |= latest_offsets
     return [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(lowest(ends).items())]
 
 
-def _offsets(said: Any) -> dict[TopicPartition, int]:
+def _offsets(offsets: Any) -> dict[TopicPartition, int]:
     try:
-        return topic_offsets(json.dumps(said))
+        return topic_offsets(json.dumps(offsets))
     except (ValueError, TypeError):
-        return {}  # of a source that is no topic
+        return {}  # offsets of a source other than a topic
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""Runs a pipeline: preflight, one streaming query with foreachBatch, restarts, reports."""
+"""The `run` command: preflight, one streaming query with foreachBatch, restarts, reports."""
 
 import contextlib
 import signal
@@ -28,7 +28,14 @@ from odradek.spark_it.execution.batch import (
     StoppedError,
     StreamBatches,
 )
-from odradek.spark_it.execution.preflight import RefusedError, Start, begin, check_topics, settle, take
+from odradek.spark_it.execution.preflight import (
+    RefusedError,
+    Start,
+    check_topics,
+    make_claim,
+    plan_start,
+    record_claimed,
+)
 from odradek.spark_it.execution.reporter import Reporter
 from odradek.spark_it.formats.decisions import begin as begin_decisions
 from odradek.spark_it.interfaces.sink import SinkError
@@ -69,12 +76,12 @@ FAILURES: tuple[type[Exception], ...] = (
     SinkError,
     SourceError,
 )
-"""What keeps a pipeline from running or stops it, beside what `cli` knows without Spark."""
+"""Exceptions that refuse or stop a run. `cli` handles the others, which can be imported without Spark."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line. `master` overrides the file's."""
+    """Options of the command line. `master` overrides the key in the file."""
 
     is_available_now: bool = False
     master: str | None = None
@@ -84,15 +91,15 @@ class Options:
 def run(
     pipeline: Pipeline,
     options: Options,
-    said: Callable[[str], None],
+    log: Callable[[str], None],
     *,
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> None:
     """Run a pipeline until `stop` is set, by a signal or by the caller, or all available records are processed.
 
-    `said` gets lines for people. A session that the caller passes is neither started nor stopped. Raises FAILURES,
-    PipelineError, AlreadyRunningError, CheckpointError, LockError, OSError.
+    `log` is called with each line to print. A session that the caller passes is neither started nor stopped. Raises
+    FAILURES, PipelineError, AlreadyRunningError, CheckpointError, LockError, OSError.
     """
     report.validate(pipeline)
     stop = stop or threading.Event()
@@ -100,46 +107,48 @@ def run(
         cluster = Cluster(pipeline.settings)
         check_topics(pipeline, cluster)
         if options.rewinds:
-            _rewind(pipeline, said)
-        stack.enter_context(_stopped_by_signals(stop))
+            _rewind(pipeline, log)
+        stack.enter_context(_stop_on_signals(stop))
         if spark is None:
             spark = session.build(pipeline, options.master, pipeline.state_folder / LOG)
             stack.callback(session.end, spark)
-            # Spark's context has put itself in the way of SIGINT.
-            stack.enter_context(_stopped_by_signals(stop))
+            # SparkContext installs its own handler for SIGINT.
+            stack.enter_context(_stop_on_signals(stop))
         try:
-            _Run(pipeline, options, spark, cluster, stop, said).run()
+            _Run(pipeline, options, spark, cluster, stop, log).run()
         except (PySparkException, Py4JError, ConnectionError) as error:
             is_gone = isinstance(error, Py4JNetworkError | ConnectionError)
             if session.has_ended(spark, within_s=_ENDS_S if is_gone else 0):
-                log = pipeline.state_folder / LOG
-                raise RunError(f"Java, which Spark runs in, has ended by itself; what it said is in {log}") from error
+                log_file = pipeline.state_folder / LOG
+                raise RunError(f"the Spark JVM exited unexpectedly; see {log_file}") from error
             raise RunError(_readable(error)) from error
 
 
-def _rewind(pipeline: Pipeline, said: Callable[[str], None]) -> None:
+def _rewind(pipeline: Pipeline, log: Callable[[str], None]) -> None:
     lock = read_lock(pipeline.state_folder)
     if lock is None:
         raise checkpoint.CheckpointError(f"{pipeline.name} has never run, so there is no batch to repeat")
-    said(f"batch {checkpoint.rewind(checkpoint_folder(pipeline.state_folder, lock))} is repeated")
+    log(f"repeating batch {checkpoint.rewind(checkpoint_folder(pipeline.state_folder, lock))}")
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT ask the pipeline to stop; only the main thread of a process hears them."""
+def _stop_on_signals(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` on SIGTERM and SIGINT. Handlers can be installed only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous_handlers = {
+        number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 class _Run:
-    """One run on a session that is there."""
+    """One run of a pipeline on an existing session."""
 
     def __init__(
         self,
@@ -148,76 +157,78 @@ class _Run:
         spark: SparkSession,
         cluster: Cluster,
         stop: threading.Event,
-        said: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._pipeline = pipeline.with_available_now() if options.is_available_now else pipeline
         self._is_available_now = self._pipeline.settings.trigger == AVAILABLE_NOW
         self._spark = spark
         self._cluster = cluster
         self._stop = stop
-        self._said = said
+        self._log = log
 
     def run(self) -> None:
         pipeline = self._pipeline
-        look = Analysis(self._spark)
-        found = look(pipeline)
-        guaranteed = report.validate(pipeline, lambda _: found)
-        stateful, of = found[0], guaranteed.transaction_kind
+        analysis = Analysis(self._spark)
+        result = analysis(pipeline)
+        pipeline_guarantee = report.validate(pipeline, lambda _: result)
+        stateful, kind = result[0], pipeline_guarantee.transaction_kind
         if not session.is_local(self._spark.sparkContext.master or ""):
             shared_folders.check(pipeline, stateful, self._spark)
-        began = begin(pipeline, stateful, self._cluster, int(time.time() * 1000))
+        start = plan_start(pipeline, stateful, self._cluster, int(time.time() * 1000))
         dead_letters = None
         if pipeline.errors.deadletterqueue_topic_name is not None:
             dead_letters = DeadLetterWriter(pipeline)
             if dead_letter_topic.create_if_missing(pipeline, self._cluster):
-                self._said(f"dead-letter topic {dead_letters.topic} is created")
+                self._log(f"dead-letter topic {dead_letters.topic} created")
         with contextlib.ExitStack() as stack:
-            sink = sink_of(pipeline, of, self._spark, dead_letters)
+            sink = sink_of(pipeline, kind, self._spark, dead_letters)
             stack.callback(sink.close)
-            group = None if of is TransactionKind.OFFSETS else self._cluster
-            reporter = stack.enter_context(Reporter(pipeline, group, self._said, is_stateful=stateful is not None))
-            lock, errors, located = began.lock, pipeline.errors, locator(pipeline)
+            group = None if kind is TransactionKind.OFFSETS else self._cluster
+            reporter = stack.enter_context(Reporter(pipeline, group, self._log, is_stateful=stateful is not None))
+            lock, errors, located = start.lock, pipeline.errors, locator(pipeline)
             writer = BatchWriter(
                 sink, dead_letters, errors, lock.generation, reporter.problem, self._stop, lock.state, located
             )
             try:
-                writer.until_done(lambda: sink.prepare(look.schema))
+                writer.until_done(lambda: sink.prepare(analysis.schema))
                 owners = writer.until_done(sink.owners)
-                claim = take(pipeline, began, writer.until_done(sink.recorded), owners)
+                claim = make_claim(pipeline, start, writer.until_done(sink.recorded), owners)
                 writer.until_done(lambda: sink.claim(claim))
             except StoppedError:
                 return
-            settle(pipeline, began)
-            self._said("runs")
-            self._until_ended(lambda streams: self._started(writer, began, stateful, of, streams), reporter, began)
+            record_claimed(pipeline, start)
+            self._log("started")
+            self._run_until_end(
+                lambda streams: self._start_query(writer, start, stateful, kind, streams), reporter, start
+            )
 
-    def _started(
+    def _start_query(
         self,
         writer: BatchWriter,
-        began: Start,
+        start: Start,
         stateful: str | None,
-        of: TransactionKind | None,
+        kind: TransactionKind | None,
         closing: contextlib.ExitStack,
     ) -> tuple[StreamingQuery, BatchFunction]:
-        """Starts the query; `closing` ends what its sources do beside it."""
+        """Start the query. `closing` closes its sources, some of which work in the background."""
         pipeline, plan = self._pipeline, Plan(self._pipeline)
-        decisions = began.folder / "decisions" if decides_by_registry(pipeline, of) else None
+        decisions = start.folder / "decisions" if decides_by_registry(pipeline, kind) else None
         streams = {name: stream_of(name, pipeline, decisions) for name in pipeline.sources}
         for stream in streams.values():
             closing.callback(stream.close)
-        raw = {name: stream.raw(self._spark, began.starts.get(name)) for name, stream in streams.items()}
+        raw = {name: stream.raw(self._spark, start.starts.get(name)) for name, stream in streams.items()}
         if stateful is None and len(streams) == 1:
             [(name, stream)] = streams.items()
-            batches: Batches = RawBatches(name, stream, plan, writer, has_ranges=of is TransactionKind.OFFSETS)
+            batches: Batches = RawBatches(name, stream, plan, writer, has_ranges=kind is TransactionKind.OFFSETS)
             frame, mode = raw[name], "append"
         else:
             batches = streamed = StreamBatches(plan, writer)
             frame = streamed.frame(self._spark, {name: stream.decoded(raw[name]) for name, stream in streams.items()})
             mode = output_mode(pipeline, frame)
-        guarded = BatchFunction(batches, self._stop, lambda batch_id: begin_decisions(decisions, batch_id))
-        query = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(guarded)
-        # Where this process looks as well, whatever Hadoop's default file system is.
-        query = query.option("checkpointLocation", f"file:{began.folder.absolute()}")
+        batch_function = BatchFunction(batches, self._stop, lambda batch_id: begin_decisions(decisions, batch_id))
+        query = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(batch_function)
+        # The state package reads the checkpoint from the local file system, whatever Hadoop's default file system is.
+        query = query.option("checkpointLocation", f"file:{start.folder.absolute()}")
         if self._is_available_now:
             query = query.trigger(availableNow=True)
         else:
@@ -225,78 +236,80 @@ class _Run:
         run = query.start()
         for stream in streams.values():
             stream.started(run)
-        return run, guarded
+        return run, batch_function
 
-    def _until_ended(
+    def _run_until_end(
         self,
-        start: Callable[[contextlib.ExitStack], tuple[StreamingQuery, BatchFunction]],
+        start_query: Callable[[contextlib.ExitStack], tuple[StreamingQuery, BatchFunction]],
         reporter: Reporter,
-        began: Start,
+        start: Start,
     ) -> None:
-        """Follow a query, and restart it from its checkpoint after a topic's broker was away or Spark refused a new
-        partition. Raises RunError."""
-        patience = Backoff(self._pipeline.errors)
+        """Run the query until it ends. Restart it from its checkpoint after a topic's broker was unavailable or Spark
+        refused a new partition. Raises RunError."""
+        backoff = Backoff(self._pipeline.errors)
         while True:
-            before = reporter.batch
+            last_batch = reporter.batch
             with contextlib.ExitStack() as streams:
-                failure = self._followed(*start(streams), reporter)
+                failure = self._process_batches(*start_query(streams), reporter)
             if failure is None:
                 return
-            if new_partitions.is_refused(failure) and self._admits_new_partitions(began):
+            if new_partitions.is_refused(failure) and self._admit_new_partitions(start):
                 continue
-            if reporter.batch > before:
-                patience.renew()
+            if reporter.batch > last_batch:
+                backoff.reset()
             why = str(failure) if isinstance(failure, _OWN) else _readable(failure)
-            is_away = not isinstance(failure, _OWN) and is_broker_away(failure)
-            delay_s = patience.delay_s() if is_away else None
+            is_broker_unavailable = not isinstance(failure, _OWN) and is_broker_away(failure)
+            delay_s = backoff.delay_s() if is_broker_unavailable else None
             if delay_s is None:
                 reporter.problem(why)
                 raise RunError(why) from failure
-            reporter.problem(f"a source's broker does not answer: {why}; tried again in {delay_s:g} s")
+            reporter.problem(f"a source's broker is unavailable: {why}; retrying in {delay_s:g} s")
             if self._stop.wait(delay_s):
                 return
 
-    def _admits_new_partitions(self, began: Start) -> bool:
+    def _admit_new_partitions(self, start: Start) -> bool:
         committing = (
-            self._pipeline.name if began.lock.transaction_kind == TransactionKind.OFFSETS.name.lower() else None
+            self._pipeline.name if start.lock.transaction_kind == TransactionKind.OFFSETS.name.lower() else None
         )
-        admitted = new_partitions.admit(began.folder, self._cluster, committing)
+        admitted = new_partitions.admit(start.folder, self._cluster, committing)
         for (topic, partition), offset in sorted(admitted.items()):
-            self._said(f"{topic}-{partition} is new and begins at offset {offset}")
+            self._log(f"{topic}-{partition} is new and starts at offset {offset}")
         return bool(admitted)
 
-    def _followed(self, query: StreamingQuery, guarded: BatchFunction, reporter: Reporter) -> BaseException | None:
-        """Takes in batches until the query ends; what it failed with, if it did."""
+    def _process_batches(
+        self, query: StreamingQuery, batch_function: BatchFunction, reporter: Reporter
+    ) -> BaseException | None:
+        """Report batches until the query ends or `stop` is set; return the failure, if any."""
         failure: BaseException | None = None
         events = Events(query)
         try:
             try:
                 while not self._stop.is_set() and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-                    reporter.take(events.new(), guarded)
+                    reporter.take(events.new(), batch_function)
             except PySparkException as error:
                 failure = error
             if self._stop.is_set() and failure is None:
-                failure = self._stopped(query, guarded)
-            reporter.take(events.new(), guarded)
+                failure = self._stop_query(query, batch_function)
+            reporter.take(events.new(), batch_function)
         except Exception:
-            # Such as a full disk. The query must not go on by itself.
+            # For example a full disk. The query must not continue without the reporter.
             self._stop.set()
             if not session.has_ended(self._spark):
                 with contextlib.suppress(PySparkException, Py4JError):
-                    self._stopped(query, guarded)
+                    self._stop_query(query, batch_function)
             raise
-        failure = failure and (guarded.failure or failure)
+        failure = failure and (batch_function.failure or failure)
         return None if isinstance(failure, StoppedError) else failure
 
-    def _stopped(self, query: StreamingQuery, guarded: BatchFunction) -> BaseException | None:
-        """Ends the query where no batch is half done, and says what went wrong if something did."""
-        guarded.wait_until_idle()
+    def _stop_query(self, query: StreamingQuery, batch_function: BatchFunction) -> BaseException | None:
+        """Stop the query between two batches, and return the failure of the last batch, if any."""
+        batch_function.wait_until_idle()
         give_up_at = time.monotonic() + _BOUNDARY_S
-        # The batch is written; Spark has yet to put down that it is done.
+        # The sink has written the batch, but Spark has not yet committed it to the checkpoint.
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < give_up_at:
             time.sleep(_POLL_S / 10)
         query.stop()
-        return guarded.failure
+        return batch_function.failure
 
 
 Batches = Callable[[DataFrame, int], BatchOutcome]

@@ -1,10 +1,10 @@
-"""The state of a pipeline: files beside Spark's checkpoint.
+"""The state of a pipeline: Spark's checkpoint and the files next to it.
 
 - `files`: atomic writes of files
-- `checkpoint`: Spark's checkpoint, read without Spark
-- `lock`: `pipeline.lock.toml`, which records what a checkpoint was started with
+- `checkpoint`: reads Spark's checkpoint without Spark
+- `lock`: `pipeline.lock.toml`, which records the definition with which a checkpoint was started
 - `pid_lock`: one process at a time
-- `progress`: the last batch's figures
+- `progress`: counts of the current or last run
 - `new_partitions`: start offsets of partitions that were added to a topic
 - `lag`: lag by partition
 - `status`: the `status` command

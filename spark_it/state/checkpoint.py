@@ -1,8 +1,8 @@
-"""Spark's checkpoint of a streaming query, read without Spark.
+"""Reader of Spark's checkpoint of a streaming query; it does not need Spark.
 
-`offsets/N` plans a batch: it records the end of each source. `commits/N` records that the batch is done. Both are
-written whole and only once: a line with the version, a line of JSON about the batch, and in `offsets/N` a line for each
-source. Source: Spark 4.0, OffsetSeqLog, CommitLog, HDFSMetadataLog, KafkaSourceOffset.
+`offsets/N` plans batch N: it records the end offset of each source. `commits/N` records that the batch is completed.
+Both are written atomically and only once: a line with the version, a line with the batch's metadata as JSON, and in
+`offsets/N` a line for each source. Source: Spark 4.0, OffsetSeqLog, CommitLog, HDFSMetadataLog, KafkaSourceOffset.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ _NO_OFFSET = "-"
 
 
 class CheckpointError(Exception):
-    """A checkpoint in another form than Spark's; `str()` names the file."""
+    """A checkpoint that is not in Spark's format; `str()` names the file."""
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
     """A planned batch.
 
-    `offsets` has the JSON of each source, in the order of the query; None for a source that had nothing yet.
+    `offsets` has the JSON of each source, in the order of the query; None for a source that had no data yet.
     `started_ms` is the batch's current_timestamp.
     """
 
@@ -40,12 +40,12 @@ class PlannedBatch:
         """Return the end offsets of the batch in each source that reads topics. A checkpoint does not name its
         sources.
         """
-        found = []
+        offsets = []
         for text in self.offsets:
             if text is not None:
-                with contextlib.suppress(ValueError):  # of a source that is no topic
-                    found.append(topic_offsets(text))
-        return found
+                with contextlib.suppress(ValueError):  # offsets of a source other than a topic
+                    offsets.append(topic_offsets(text))
+        return offsets
 
     def topic_offsets(self) -> dict[TopicPartition, int]:
         """Return the end offsets of the batch; the lowest where several sources read a partition."""
@@ -54,23 +54,23 @@ class PlannedBatch:
 
 def lowest(each: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
     """Return the lowest offset of each partition."""
-    found: dict[TopicPartition, int] = {}
+    result: dict[TopicPartition, int] = {}
     for offsets in each:
         for at, offset in offsets.items():
-            found[at] = min(offset, found.get(at, offset))
-    return found
+            result[at] = min(offset, result.get(at, offset))
+    return result
 
 
 def topic_offsets(text: str) -> dict[TopicPartition, int]:
     """Return the offsets in the JSON of Spark's Kafka source: `{"topic": {"0": 5}}`. Raises ValueError for anything
     else.
     """
-    read = json.loads(text)
-    if not isinstance(read, dict) or not all(isinstance(partitions, dict) for partitions in read.values()):
+    topics = json.loads(text)
+    if not isinstance(topics, dict) or not all(isinstance(partitions, dict) for partitions in topics.values()):
         raise ValueError(text)
     return {
         (topic, int(partition)): int(offset)
-        for topic, partitions in read.items()
+        for topic, partitions in topics.items()
         for partition, offset in partitions.items()
     }
 
@@ -86,7 +86,7 @@ class Checkpoint:
 
     @property
     def is_in_batch(self) -> bool:
-        """True if a batch has begun and is not done: it is repeated when the query starts."""
+        """True if a batch is planned and not completed. The query repeats this batch when it starts."""
         return self.planned is not None and (self.done is None or self.planned.id > self.done.id)
 
 
@@ -100,18 +100,19 @@ def read(folder: Path) -> Checkpoint | None:
     query_id = _json(metadata, text).get("id")
     if not isinstance(query_id, str):
         raise CheckpointError(f"{metadata} has no id")
-    # A query that runs plans the next batch after it is done with one: what is done is looked up first.
+    # A running query plans a batch after it commits the previous one; this order of reads cannot see a commit without
+    # its plan.
     done = newest(folder / "commits")
     planned = newest(folder / "offsets")
     if done is not None:
         _lines(folder / "commits" / str(done), _COMMITS_VERSIONS)
         if planned is None or planned < done:
-            raise CheckpointError(f"{folder} has batch {done} done, which was never planned")
+            raise CheckpointError(f"{folder} records batch {done} as completed, but has no plan for it")
     return Checkpoint(
         folder=folder,
         query_id=query_id,
         planned=None if planned is None else read_batch(folder, planned),
-        # Spark keeps the offsets of the last hundred batches, so those of the newest done are there.
+        # Spark retains the offsets of the last hundred batches.
         done=None if done is None else read_batch(folder, done),
     )
 
@@ -121,16 +122,16 @@ def read_batch(folder: Path, batch_id: int) -> PlannedBatch:
     path = folder / "offsets" / str(batch_id)
     lines = _lines(path, _OFFSETS_VERSIONS)
     if not lines:
-        raise CheckpointError(f"{path} is cut off")
-    about = _json(path, lines[0]) if lines[0] else {}
+        raise CheckpointError(f"{path} is truncated")
+    batch_metadata = _json(path, lines[0]) if lines[0] else {}
     try:
         return PlannedBatch(
             id=batch_id,
             offsets=tuple(None if line == _NO_OFFSET else line for line in lines[1:]),
-            started_ms=int(about.get("batchTimestampMs", 0)),
+            started_ms=int(batch_metadata.get("batchTimestampMs", 0)),
         )
     except (TypeError, ValueError):
-        raise CheckpointError(f"{path} is not as Spark writes it") from None
+        raise CheckpointError(f"{path} is not in Spark's format") from None
 
 
 def newest(log: Path) -> int | None:
@@ -142,41 +143,43 @@ def newest(log: Path) -> int | None:
 
 
 def rewind(folder: Path) -> int:
-    """Make the newest batch one that is not done, as after a crash between sink and checkpoint; return its number.
+    """Mark the newest batch as not completed, as after a crash between sink and checkpoint; return its number.
 
-    The query must not run. Raises CheckpointError if no batch is done, or if one has begun: that one is repeated
-    anyway, and Spark would repeat it alone.
+    The query must not run. Raises CheckpointError if no batch is completed, or if one is planned and not completed:
+    Spark would repeat only that one, and does so anyway.
     """
-    found = read(folder)
-    if found is None or found.done is None:
-        raise CheckpointError(f"{folder} has no batch that is done")
-    if found.planned is not None and found.is_in_batch:
-        raise CheckpointError(f"batch {found.planned.id} in {folder} is not done; it will be repeated as it is")
+    existing = read(folder)
+    if existing is None or existing.done is None:
+        raise CheckpointError(f"{folder} has no completed batch")
+    if existing.planned is not None and existing.is_in_batch:
+        raise CheckpointError(
+            f"batch {existing.planned.id} in {folder} is not completed; the next run repeats it without --rewind-last"
+        )
     commits = folder / "commits"
-    (commits / f".{found.done.id}.crc").unlink(missing_ok=True)
-    (commits / str(found.done.id)).unlink()
+    (commits / f".{existing.done.id}.crc").unlink(missing_ok=True)
+    (commits / str(existing.done.id)).unlink()
     sync_folder(commits)
-    return found.done.id
+    return existing.done.id
 
 
 def _lines(path: Path, versions: tuple[str, ...]) -> list[str]:
-    """The lines after the one with the version."""
+    """Check the version and return the lines after it."""
     try:
         version, _, rest = path.read_text("utf-8").partition("\n")
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except UnicodeDecodeError:
-        raise CheckpointError(f"{path} is not as Spark writes it") from None
+        raise CheckpointError(f"{path} is not in Spark's format") from None
     if version.strip() not in versions:
-        raise CheckpointError(f"{path} is of version {version.strip()[:20]!r}, not {' or '.join(versions)}")
+        raise CheckpointError(f"{path} has version {version.strip()[:20]!r}; supported: {' and '.join(versions)}")
     return rest.rstrip("\n").split("\n") if rest.strip() else []
 
 
 def _json(path: Path, text: str) -> dict[str, Any]:
     try:
-        read = json.loads(text)
+        parsed = json.loads(text)
     except json.JSONDecodeError:
-        raise CheckpointError(f"{path} is not as Spark writes it") from None
-    if not isinstance(read, dict):
-        raise CheckpointError(f"{path} is not as Spark writes it")
-    return read
+        raise CheckpointError(f"{path} is not in Spark's format") from None
+    if not isinstance(parsed, dict):
+        raise CheckpointError(f"{path} is not in Spark's format")
+    return parsed

@@ -1,4 +1,4 @@
-"""Atomic writes of the state's files: after any crash the old file or the new one is complete."""
+"""Atomic writes of state files: after a crash either the old file or the new one exists, and is complete."""
 
 import os
 from pathlib import Path
@@ -7,21 +7,21 @@ from pathlib import Path
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file; create its folder if it is missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names of a folder: added ones and removed ones survive a crash."""
+    """Sync a folder, so that added and removed files survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

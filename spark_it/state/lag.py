@@ -7,8 +7,8 @@ from odradek.spark_it.interfaces.kafka_types import TopicPartition
 
 
 class PartitionLag(NamedTuple):
-    """One partition. `committed` is the group's offset, None if it has none; `checkpoint` is the offset in Spark's
-    checkpoint.
+    """The lag of one partition. `committed` is the group's offset, `checkpoint` that of Spark's checkpoint; None if
+    there is none.
     """
 
     topic: str
@@ -20,13 +20,13 @@ class PartitionLag(NamedTuple):
 
     @property
     def position(self) -> int:
-        """The pipeline's offset: that of its group, else of its checkpoint, else the beginning."""
-        known = self.committed if self.committed is not None else self.checkpoint
-        return self.beginning if known is None else known
+        """The pipeline's offset: the group's, else the checkpoint's, else the beginning."""
+        offset = self.committed if self.committed is not None else self.checkpoint
+        return self.beginning if offset is None else offset
 
     @property
     def lag(self) -> int:
-        """The number of records after the position, as Kafka's tools count it."""
+        """The number of offsets between position and end, as Kafka's tools count it."""
         return max(0, self.end - self.position)
 
     @property

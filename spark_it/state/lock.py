@@ -1,13 +1,13 @@
-"""`pipeline.lock.toml` records what a checkpoint was started with. A change that the checkpoint does not allow is found
-before Spark reads it.
+"""`pipeline.lock.toml`: the definition with which a checkpoint was started. A change that is incompatible with the
+checkpoint is detected before Spark reads it.
 
-A reset begins a new `generation`. The generation is part of the checkpoint's folder, of a batch's folder in a files
-sink and of every marker: output of an earlier generation never counts for this one. Generations are minutes since 1970,
-so they increase even if the state is lost.
+A reset starts a new `generation`. The generation is part of the checkpoint's folder, of a batch's folder in a files
+sink, and of every marker. Therefore output of an earlier generation never counts as output of this one. Generations are
+minutes since 1970, so they increase even if the state is lost.
 
-Two copies of a pipeline may begin in the same minute, so a state has a random identity too (`state`). The first run
-claims the sink's markers for it before it reads anything, and a batch is written only where the markers are its own. A
-reset gives a state a new identity with its new generation. Without a reset an identity never replaces another.
+Two copies of a pipeline may start in the same minute, so a state also has a random identity (`state`). The first run
+claims the sink's markers for this identity before it reads anything, and a batch is written only if its state owns the
+markers. A reset assigns a new identity with the new generation. Without a reset an identity never replaces another.
 """
 
 import hashlib
@@ -38,17 +38,17 @@ class LockError(Exception):
 
 
 class DamagedLockError(LockError):
-    """A lock that is damaged or of an earlier version. A reset begins without it."""
+    """A lock that is damaged or has an earlier version. A reset does not need it."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The conditions under which a checkpoint was started: hashes of parts of the file, start offsets by source, ids of
+    """The definition with which a checkpoint was started: hashes of parts of the file, start offsets by source, ids of
     topics.
 
-    `start` holds as long as there is no checkpoint, even if the file has changed. With `is_pending` the group's offsets
-    may differ from `start`: they must be committed before anything is read. With `takes_over` a reset began the state,
-    which has yet to replace the markers of another state in the sink.
+    `start` applies while there is no checkpoint, even if the file has changed. With `is_pending` the group's offsets
+    may differ from `start`: they must be committed before anything is read. With `takes_over` the state comes from a
+    reset, and has not yet replaced the markers of another state in the sink.
     """
 
     name: str
@@ -65,17 +65,17 @@ class Lock:
 
 
 def new_generation(now_ms: int, last: int | None) -> int:
-    """Return the generation of a state that begins at `now_ms`, after `last`."""
+    """Return the generation of a state that is created at `now_ms`, greater than `last`."""
     return max(now_ms // 60_000, 0 if last is None else last + 1)
 
 
 def new_state() -> str:
-    """Return an identity for a state that begins."""
+    """Return a random identity for a new state."""
     return secrets.token_hex(8)
 
 
 def lock_of(pipeline: Pipeline, stateful: str | None, generation: int, state: str = "") -> Lock:
-    """Return the lock of a pipeline as its file is now. `stateful` is as for `guarantees.guarantee`."""
+    """Return the lock that corresponds to the current file. `stateful` is as for `guarantees.guarantee`."""
     of = transaction_kind(pipeline, stateful)
     hashes = {}
     for name, source in pipeline.sources.items():
@@ -96,24 +96,24 @@ def lock_of(pipeline: Pipeline, stateful: str | None, generation: int, state: st
 
 
 def why_stateful(pipeline: Pipeline, lock: Lock | None) -> str | None:
-    """Return the reason why the pipeline is stateful, as far as it is known without Spark.
+    """Return the reason why the pipeline is stateful, derived without Spark; None if it is stateless.
 
-    It follows from the statements, or from Spark's plan in an earlier run of the same statements.
+    The reason is in the statements, or in Spark's plan of an earlier run with the same statements.
     """
-    said = guarantees.why_stateful(pipeline)
-    if said is not None or lock is None or not lock.is_stateful:
-        return said
+    reason = guarantees.why_stateful(pipeline)
+    if reason is not None or lock is None or not lock.is_stateful:
+        return reason
     is_same = lock_of(pipeline, None, 0).hashes["transforms"] == lock.hashes.get("transforms")
     return "Spark's plan" if is_same else None
 
 
-def _hash(what: object) -> str:
-    text = json.dumps(what, sort_keys=True, ensure_ascii=True)
+def _hash(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class Change(NamedTuple):
-    """A change that the checkpoint does not allow, and the resets that solve it, the best first."""
+    """A change that is incompatible with the checkpoint, and the resets that permit it, the best first."""
 
     what: str
     why: str
@@ -121,12 +121,12 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         resets = " or ".join(f"reset --to {reset}" for reset in self.resets)
-        return f"{self.what}: {self.why}; take it back, or {resets}"
+        return f"{self.what}: {self.why}; revert the change, or {resets}"
 
 
 def changes(pipeline: Pipeline, old: Lock, new: Lock) -> list[Change]:
-    """Return the changes from `old` to `new` that the checkpoint does not allow; empty if `run` may continue
-    with it.
+    """Return the changes from `old` to `new` that are incompatible with the checkpoint; if there are none, `run` may
+    continue.
     """
     resets = resets_of(pipeline, is_stateful=old.is_stateful or new.is_stateful)
     return [Change(what, why, resets) for what, why in _changes(old, new)]
@@ -135,7 +135,7 @@ def changes(pipeline: Pipeline, old: Lock, new: Lock) -> list[Change]:
 def resets_of(pipeline: Pipeline, *, is_stateful: bool) -> tuple[ResetTo, ...]:
     """Return the possible resets of the pipeline, the best first.
 
-    `committed` continues at the group's offsets: only topics have them, and state begins empty.
+    `committed` continues at the group's offsets: only topic sources have them, and Spark's state is empty afterwards.
     """
     if not all(isinstance(source, TopicSource) for source in pipeline.sources.values()):
         return ("earliest",)
@@ -145,27 +145,27 @@ def resets_of(pipeline: Pipeline, *, is_stateful: bool) -> tuple[ResetTo, ...]:
 def _changes(old: Lock, new: Lock) -> Iterator[tuple[str, str]]:
     keeps_state = old.is_stateful or new.is_stateful
     if old.name != new.name:
-        yield f"the name is {new.name}, and the checkpoint was begun by {old.name}", "what is written is marked with it"
+        yield f"name changed from {old.name} to {new.name}", "the markers in the sink contain the name"
     for key in sorted({*old.hashes, *new.hashes}):
         kind, _, name = key.partition(".")
         before, now = old.hashes.get(key), new.hashes.get(key)
         if before == now:
             continue
         if kind == "source":
-            happened = "is new" if before is None else "is gone" if now is None else "reads from somewhere else"
-            yield f"source {name} {happened}", "the checkpoint has offsets of what was there"
+            event = "was added" if before is None else "was removed" if now is None else "reads from another place"
+            yield f"source {name} {event}", "the checkpoint has the offsets of the earlier sources"
         elif kind == "columns" and keeps_state and before is not None and now is not None:
-            yield f"source {name} has other columns", "Spark keeps state of them"
+            yield f"the columns of source {name} changed", "Spark's state depends on them"
         elif kind == "transforms" and keeps_state:
-            yield "the transforms are others", "Spark keeps state of them"
+            yield "the transforms changed", "Spark's state depends on them"
         elif kind == "sink":
-            yield "the sink writes somewhere else", "what the checkpoint has as written is not there"
+            yield "the sink writes to another place", "the batches that the checkpoint records are missing there"
     if old.transaction_kind != new.transaction_kind:
-        yield f"the sink is written in {_kind(new)}, not {_kind(old)}", "their markers do not know of each other"
+        yield f"the sink would use {_kind(new)} instead of {_kind(old)}", "the two kinds of markers are incompatible"
     batches = TransactionKind.BATCHES.name.lower()
     if old.tasks_max != new.tasks_max and (keeps_state or batches in (old.transaction_kind, new.transaction_kind)):
-        why = "a batch, and the state, is parted by it"
-        yield f"tasks.max is {new.tasks_max}, and the checkpoint was begun with {old.tasks_max}", why
+        why = "it determines the parts of a batch and the partitions of Spark's state"
+        yield f"tasks.max changed from {old.tasks_max} to {new.tasks_max}", why
 
 
 def _kind(lock: Lock) -> str:
@@ -183,7 +183,7 @@ def checkpoint_folder(state_folder: Path, lock: Lock) -> Path:
 def write_lock(state_folder: Path, lock: Lock) -> None:
     """Replace the lock. Raises OSError."""
     lines = [
-        "# What the checkpoint beside this file was begun with. Written by the pipeline; do not edit.",
+        "# The definition with which the checkpoint in this folder was started. Written by the pipeline; do not edit.",
         f"version = {VERSION}",
         f"name = {_string(lock.name)}",
         f"generation = {lock.generation}",
@@ -220,38 +220,38 @@ def read_lock(state_folder: Path) -> Lock | None:
     """Read the lock; None if there is none. Raises LockError, OSError."""
     path = state_folder / FILE
     try:
-        read = tomllib.loads(path.read_bytes().decode())
+        content = tomllib.loads(path.read_bytes().decode())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise DamagedLockError(f"{path} cannot be read: {error}; {_WITHOUT_IT}") from None
-    if (version := read.get("version")) != VERSION:
+        raise DamagedLockError(f"{path} cannot be parsed: {error}; {_REMEDY}") from None
+    if (version := content.get("version")) != VERSION:
         is_earlier = isinstance(version, int) and version < VERSION
-        kind, helps = (DamagedLockError, "; begin anew with reset") if is_earlier else (LockError, "")
-        raise kind(f"{path} is of version {version}; this is version {VERSION}{helps}")
+        kind, remedy = (DamagedLockError, "; start over with reset") if is_earlier else (LockError, "")
+        raise kind(f"{path} has version {version}; this release supports version {VERSION}{remedy}")
     try:
-        return _lock(read)
+        return _lock(content)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise DamagedLockError(f"{path} is damaged; {_WITHOUT_IT}") from None
+        raise DamagedLockError(f"{path} is damaged; {_REMEDY}") from None
 
 
-_WITHOUT_IT = "put it back from a copy, or begin anew with reset"
+_REMEDY = "restore it from a backup, or start over with reset"
 
 
-def _lock(read: Mapping[str, Any]) -> Lock:
-    units = read.get("units")
+def _lock(content: Mapping[str, Any]) -> Lock:
+    units = content.get("units")
     return Lock(
-        name=str(read["name"]),
-        generation=int(read["generation"]),
-        is_stateful=bool(read["stateful"]),
+        name=str(content["name"]),
+        generation=int(content["generation"]),
+        is_stateful=bool(content["stateful"]),
         transaction_kind=None if units is None else TransactionKind[units.upper()].name.lower(),
-        tasks_max=int(read["tasks"]["max"]),
-        hashes=dict(read["hash"]),
-        start={source: dict(map(_offset, entries)) for source, entries in read["start"].items()},
-        is_pending=bool(read["pending"]),
-        topics=dict(read.get("topics", {})),
-        state=str(read["state"]),
-        takes_over=bool(read["takes_over"]),
+        tasks_max=int(content["tasks"]["max"]),
+        hashes=dict(content["hash"]),
+        start={source: dict(map(_offset, entries)) for source, entries in content["start"].items()},
+        is_pending=bool(content["pending"]),
+        topics=dict(content.get("topics", {})),
+        state=str(content["state"]),
+        takes_over=bool(content["takes_over"]),
     )
 
 

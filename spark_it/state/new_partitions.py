@@ -1,10 +1,10 @@
-"""Admission of new partitions whose log does not begin at offset 0.
+"""Admission of new partitions whose log starts at an offset above 0.
 
-Spark reports data loss if a partition appears whose first records are missing, and stops. But the pipeline had no
-chance to read those records: a topic that starts to match a pattern may be years old, or a copy of another. A source
-begins with the first record that exists. So the partition is added to the offsets of the batch before, as if it had
-been assigned with no record read, and the batch is repeated; to the initial offsets of its source if that is the first
-batch. Records that are deleted after that are a loss.
+Spark reports data loss, and stops, if a partition appears whose first records are deleted. But the pipeline could never
+have read those records: a topic that starts to match a pattern may be years old, or a copy of another topic. Such a
+partition must start at its log start offset. So the partition is added, with that offset, to the offsets of the
+previous batch (or to the initial offsets of its source, if there is no previous batch), and the batch is repeated.
+Records that are deleted afterwards are reported as data loss.
 Source: Spark 4.0, KafkaOffsetReaderBase.getOffsetRangesFromResolvedOffsets, HDFSMetadataLog,
 KafkaSourceInitialOffsetWriter.
 """
@@ -25,49 +25,51 @@ _ADDED = re.compile(r"Added partition \S+ starts from \d+ instead of 0")
 
 
 def is_refused(error: BaseException) -> bool:
-    """Return whether Spark failed because the log of a new partition does not begin at 0."""
+    """Return whether Spark failed because the log of a new partition starts at an offset above 0."""
     return _ADDED.search(str(error)) is not None
 
 
 def admit(folder: Path, group: Group, committing: str | None) -> Offsets:
-    """Start the planned batch at the first record of each partition that is new in it.
+    """Start each partition that is new in the planned batch at its log start offset.
 
-    Return where those partitions start, nothing if there are none. The query must not run. With offset transactions
-    `committing` is the group that has the markers of partitions. Raises CheckpointError, ClusterError, OSError.
+    Return the start offsets of these partitions. The query must not run. With offset transactions `committing` is the
+    group that has the markers of partitions. Raises CheckpointError, ClusterError, OSError.
     """
-    found = checkpoint.read(folder)
-    if found is None or found.planned is None:
+    existing = checkpoint.read(folder)
+    if existing is None or existing.planned is None:
         return {}
-    before = found.planned.id - 1
-    old_texts = _initial(folder, found.planned) if before < 0 else checkpoint.read_batch(folder, before).offsets
+    before = existing.planned.id - 1
+    old_texts = _initial(folder, existing.planned) if before < 0 else checkpoint.read_batch(folder, before).offsets
     new: dict[int, Offsets] = {}
-    for source, (old_text, text) in enumerate(zip(old_texts, found.planned.offsets, strict=True)):
+    for source, (old_text, text) in enumerate(zip(old_texts, existing.planned.offsets, strict=True)):
         old, planned = _offsets(old_text), _offsets(text)
         if old is not None and planned is not None:
             new[source] = {at: end for at, end in planned.items() if at not in old}
     ends = {at: end for offsets in new.values() for at, end in offsets.items()}
     if not ends:
         return {}
-    # Records that were planned and then deleted are a loss, which the next batch finds.
-    begins = {at: min(first, ends[at]) for at, first in group.earliest(ends).items()}
+    # Records that were planned and then deleted are lost; Spark reports them in the next batch.
+    starts = {at: min(first, ends[at]) for at, first in group.earliest(ends).items()}
     if committing is not None:
-        marked = group.committed(committing, begins)
-        # First, since the sink refuses a partition that the checkpoint has and that is not marked.
-        group.commit(committing, {at: begin for at, begin in begins.items() if marked.get(at, -1) < begin})
-    added = {source: {at: begins[at] for at in offsets} for source, offsets in new.items() if offsets}
+        markers = group.committed(committing, starts)
+        # Before the checkpoint changes, because the sink refuses a partition of the checkpoint without marker.
+        group.commit(committing, {at: start for at, start in starts.items() if markers.get(at, -1) < start})
+    added = {source: {at: starts[at] for at in offsets} for source, offsets in new.items() if offsets}
     if before < 0:
         for source, offsets in added.items():
             _add(folder / "sources" / str(source), 0, {0: offsets}, lines_before=1)
     else:
         _add(folder / "offsets", before, added, lines_before=2)
-    return begins
+    return starts
 
 
 def _initial(folder: Path, first: checkpoint.PlannedBatch) -> list[str | None]:
-    """Return the initial offsets of each source, None for a source without: a line with the version, a line of JSON."""
+    """Return the initial offsets of each source as JSON; None for a source without. Their files have a line with the
+    version and a line of JSON."""
     logs = list((folder / "sources").glob("*"))
     if len(logs) < len(first.offsets) and len(set(first.offsets)) < len(first.offsets):
-        # A source that a query reads twice has two lines and one log, so lines and logs do not correspond.
+        # A source that a query reads twice has two lines in `offsets` and one file of initial offsets, so the index of
+        # a line does not identify the file.
         return [None] * len(first.offsets)
     texts: list[str | None] = []
     for source in range(len(first.offsets)):
@@ -87,7 +89,7 @@ def _offsets(text: str | None) -> Offsets | None:
 
 
 def _add(log: Path, batch_id: int, added: Mapping[int, Offsets], *, lines_before: int) -> None:
-    """Add offsets to those in a file of a log, by the index of their line after the first `lines_before`."""
+    """Add offsets to a batch's file in `log`, by the index of their line after the first `lines_before` lines."""
     path = log / str(batch_id)
     lines = path.read_text("utf-8").split("\n")
     for source, offsets in added.items():

@@ -1,5 +1,5 @@
-"""The pid lock: one process at a time runs a pipeline or resets it. The operating system releases it with the
-process.
+"""The pid lock: only one process at a time runs or resets a pipeline. The operating system releases it when the process
+ends.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ class AlreadyRunningError(Exception):
 
     def __init__(self, state_folder: Path, process: int | None) -> None:
         by = f" as process {process}" if process is not None else ""
-        super().__init__(f"the pipeline of {state_folder} runs already{by}")
+        super().__init__(f"the pipeline with state in {state_folder} is already running{by}")
         self.process = process
 
 
@@ -29,7 +29,7 @@ def exclusively(state_folder: Path) -> Iterator[None]:
     state_folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(state_folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        # `holder` has the lock for a moment.
+        # `holder` of another process may hold the lock for a moment.
         for tries_left in reversed(range(_TRIES)):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Progress of the last run, in a file beside the checkpoint, for `status`.
+"""Progress of the current or last run, in a file next to the checkpoint, for `status`.
 
-The runner writes it after each batch and when it ends. `read` of a run is `written + dead_lettered + dropped` when the
-pipeline keeps no state. Numbers are of the run; a new run begins at 0.
+The runner writes it after each batch and at the end. In a stateless pipeline `read` is `written + dead_lettered +
+dropped`. All counts start at 0 with each run.
 """
 
 import json
@@ -15,7 +15,7 @@ FILE = "progress.json"
 
 @dataclass(frozen=True)
 class Progress:
-    """Figures after batch `batch`, at `at_ms`: rows of this run, rows per second of the last batch, the last error."""
+    """Progress after batch `batch`, at `at_ms`: rows of this run, rows per second of the last batch, the last error."""
 
     batch: int
     at_ms: int
@@ -37,7 +37,7 @@ def read_progress(state_folder: Path) -> Progress | None:
     """Read the file; None if there is none, or if it cannot be read."""
     try:
         read = json.loads((state_folder / FILE).read_text("utf-8"))
-        known = {field.name for field in fields(Progress)}
-        return Progress(**{key: value for key, value in read.items() if key in known})
+        names = {field.name for field in fields(Progress)}
+        return Progress(**{key: value for key, value in read.items() if key in names})
     except (OSError, ValueError, TypeError, AttributeError):
         return None

@@ -1,9 +1,9 @@
-"""The `reset` command: starts the state anew at other offsets. A plan comes first, so that repeated records are
-reported.
+"""The `reset` command: replaces the state by a new one that starts at other offsets. `plan` first reports which records
+are repeated.
 
-A reset is one write of the lock, with a new generation and identity, the start of its sources, and `is_pending`. After
-it the old checkpoint is never read again. `finish` commits the group's offsets and removes the old folder; a process
-that finds a pending lock calls it before anything else.
+A reset is a single write of the lock, with a new generation and identity, the start offsets of the sources, and
+`is_pending`. From then on the old checkpoint is not read. `finish` commits the group's offsets and removes the old
+folder; a process that reads a pending lock calls it before anything else.
 """
 
 import shutil
@@ -32,7 +32,7 @@ from odradek.spark_it.state.lock import (
 )
 
 To = Literal["earliest", "committed"] | int
-"""Where to begin: at the first record, where the group is, or at a time in milliseconds."""
+"""Start of the new state: the first record, the group's committed offsets, or a timestamp in milliseconds."""
 
 
 class ResetError(Exception):
@@ -41,8 +41,8 @@ class ResetError(Exception):
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """The effects of a reset. `again` is the number of records that each topic source reads again; a negative number
-    are skipped records.
+    """The effects of a reset. `again` is the number of records that each topic source reads again; if negative, the
+    number of records that it skips.
     """
 
     lock: Lock
@@ -51,40 +51,46 @@ class ResetPlan:
 
 
 def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: Group, now_ms: int) -> ResetPlan:
-    """Look up the start of the sources; change nothing. Raises ResetError, ClusterError, OSError."""
+    """Look up the start offsets of the sources; change nothing. Raises ResetError, ClusterError, OSError."""
     is_stateful = stateful is not None or (old is not None and old.is_stateful)
     if to != "earliest" and "committed" not in resets_of(pipeline, is_stateful=is_stateful):
         others = [name for name, source in pipeline.sources.items() if not isinstance(source, TopicSource)]
-        raise ResetError(f"only topics are reset to {_shown(to)}, and {', '.join(others)} is none; reset --to earliest")
-    found, damage = _checkpoint(pipeline, old)
-    if found is not None:
-        reached = reached_offsets(found)
+        raise ResetError(
+            f"{', '.join(others)} cannot be reset to {_shown(to)}, only topics can; use reset --to earliest"
+        )
+    existing, damage = _checkpoint(pipeline, old)
+    if existing is not None:
+        reached = reached_offsets(existing)
     else:
         reached = {at: offset for offsets in (old.start if old else {}).values() for at, offset in offsets.items()}
     topics = topics_of(pipeline, group)
     if old is not None:
-        # Of a topic that has only the name of the earlier one nothing is read.
+        # A topic with a different id has been recreated; none of its records have been read.
         reached = {at: offset for at, offset in reached.items() if old.topics.get(at[0]) in (None, topics.get(at[0]))}
-    if to == "committed" and found is not None:
-        _refuse_different_offsets(pipeline, found, reached, group)
-    start, again, marked = _starts(pipeline, group, reached, to)
-    # A state that is lost may have begun just now.
+    if to == "committed" and existing is not None:
+        _refuse_different_offsets(pipeline, existing, reached, group)
+    start, again, committed_partitions = _starts(pipeline, group, reached, to)
+    # A lost state may have been created in the current minute.
     last = new_generation(now_ms, None) if old is None else old.generation
     generation = new_generation(now_ms, last)
     lock = lock_of(pipeline, stateful, generation, new_state())
     lock = replace(lock, start=start, is_pending=True, topics=topics, takes_over=True)
     sentences = [*_sentences(pipeline, is_stateful, to, again)]
     by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
-    # With offset transactions the group knows of each partition whether its part of a batch is written.
-    if found is not None and found.is_in_batch and not (by_offsets and _begun(found, reached) <= marked):
+    # With offset transactions the group's offsets show for each partition whether its part of the batch is written.
+    if (
+        existing is not None
+        and existing.is_in_batch
+        and not (by_offsets and _begun(existing, reached) <= committed_partitions)
+    ):
         sentences.append(
-            "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
-            "second time; a run before the reset ends it"
+            "a batch is incomplete and may or may not be in the sink, so its rows may be written a second time; "
+            "a run before the reset completes it"
         )
     if damage is not None and to != "earliest" and not by_offsets:
         sentences.append(
-            f"{damage}: that group {pipeline.name} is where the pipeline is, is taken to be so; rows of the last batch "
-            "may be written a second time"
+            f"{damage}: the position is taken from group {pipeline.name} alone; rows of the last batch may be "
+            "written a second time"
         )
     return ResetPlan(lock, again, tuple(sentences))
 
@@ -98,17 +104,17 @@ def topics_of(pipeline: Pipeline, group: Group) -> dict[str, str]:
 def _starts(
     pipeline: Pipeline, group: Group, reached: Offsets, to: To
 ) -> tuple[dict[str, Offsets], dict[str, int], set[TopicPartition]]:
-    """Where topic sources would begin, how many records they would give again, and which partitions the group has an
-    offset of."""
+    """Return the start offsets of topic sources, the number of records that each would read again, and the partitions
+    for which the group has an offset."""
     start: dict[str, Offsets] = {}
     again: dict[str, int] = {}
-    marked: set[TopicPartition] = set()
+    committed_partitions: set[TopicPartition] = set()
     for name, source in pipeline.sources.items():
         if not isinstance(source, TopicSource):
             continue
         partitions = group.partitions(source)
         committed = group.committed(pipeline.name, partitions)
-        marked |= committed.keys()
+        committed_partitions |= committed.keys()
         position = _position(group, partitions, committed, reached)
         match to:
             case "earliest":
@@ -117,33 +123,33 @@ def _starts(
                 start[name] = position
             case _:
                 start[name] = group.at_time(partitions, to)
-        again[name] = sum(position[at] - begin for at, begin in start[name].items())
-    return start, again, marked
+        again[name] = sum(position[at] - offset for at, offset in start[name].items())
+    return start, again, committed_partitions
 
 
-def _refuse_different_offsets(pipeline: Pipeline, found: Checkpoint, reached: Offsets, group: Group) -> None:
-    """Raise ResetError if sources of one partition have reached different offsets. Each would have to begin at its own,
-    and the checkpoint does not name its sources."""
+def _refuse_different_offsets(pipeline: Pipeline, existing: Checkpoint, reached: Offsets, group: Group) -> None:
+    """Raise ResetError if several sources read one partition and have reached different offsets in it. Each would have
+    to start at its own offset, but the checkpoint does not name its sources."""
     sources = [source for source in pipeline.sources.values() if isinstance(source, TopicSource)]
     for at in sorted({at for source in sources for at in group.partitions(source)} & reached.keys()):
-        offsets = {offsets[at] for offsets in found.done.by_source() if at in offsets} if found.done else set()
+        offsets = {offsets[at] for offsets in existing.done.by_source() if at in offsets} if existing.done else set()
         if len(offsets) > 1:
             raise ResetError(
                 f"sources of {at[0]}-{at[1]} have reached different offsets "
                 f"({', '.join(map(str, sorted(offsets)))}), and the checkpoint does not record which source reached "
-                "which; let run --available-now of the unchanged file bring all of them to the end, and then reset "
-                "--to committed, or reset --to earliest or to a time"
+                "which; use run --available-now with the unchanged file, so that all of them reach the end, and then "
+                "reset --to committed; or reset --to earliest or to a time"
             )
 
 
-def _begun(found: Checkpoint, reached: Offsets) -> set[TopicPartition]:
-    """The partitions of which a batch that is not done has records."""
-    planned = {} if found.planned is None else found.planned.topic_offsets()
+def _begun(existing: Checkpoint, reached: Offsets) -> set[TopicPartition]:
+    """Return the partitions from which the incomplete batch has records."""
+    planned = {} if existing.planned is None else existing.planned.topic_offsets()
     return {at for at, offset in planned.items() if offset > reached.get(at, 0)}
 
 
 def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None, str | None]:
-    """The checkpoint that a reset leaves behind; or, since that helps against a damaged one, what is wrong with it."""
+    """Return the checkpoint that a reset replaces, or the error if it is damaged: a reset is the remedy."""
     try:
         return None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old)), None
     except CheckpointError as error:
@@ -151,11 +157,14 @@ def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None
 
 
 def _position(group: Group, partitions: Partitions, committed: Offsets, reached: Offsets) -> Offsets:
-    """Where the pipeline is: the group is ahead where its offsets are part of the sink's transactions, the checkpoint
-    elsewhere. What is beyond the end was a place in an earlier topic of the name: of this one nothing is read."""
+    """Return the pipeline's position: the larger of the group's and the checkpoint's offset.
+
+    The group's is ahead with offset transactions, the checkpoint's otherwise. An offset beyond the end belongs to an
+    earlier topic of the same name, and is ignored.
+    """
     ends = group.latest(partitions)
     return {
-        at: max([first, *(said[at] for said in (committed, reached) if at in said and said[at] <= ends[at])])
+        at: max([first, *(known[at] for known in (committed, reached) if at in known and known[at] <= ends[at])])
         for at, first in group.earliest(partitions).items()
     }
 
@@ -165,7 +174,7 @@ def _shown(to: To) -> str:
 
 
 def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
-    """Return the end offsets of the newest batch that is done; the lowest where several sources read a partition."""
+    """Return the end offsets of the newest completed batch; the lowest where several sources read a partition."""
     return {} if found.done is None else found.done.topic_offsets()
 
 
@@ -173,25 +182,25 @@ def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str
     if to == "earliest":
         for name, source in pipeline.sources.items():
             if not isinstance(source, TopicSource):
-                yield f"source {name} is read from its beginning again"
+                yield f"source {name} is read again from the beginning"
     for name, records in again.items():
         if records > 0:
-            yield f"source {name} gives {records:,} records again"
+            yield f"source {name} reads {records:,} records again"
         elif records < 0:
-            yield f"source {name} passes over {-records:,} records, which will not be read"
+            yield f"source {name} skips {-records:,} records, which will not be read"
         else:
-            yield f"source {name} goes on where it was"
+            yield f"source {name} continues at its current position"
     repeats = any(records > 0 for records in again.values()) or len(again) < len(pipeline.sources)
     if repeats:
         sink = pipeline.sink
         if isinstance(sink, JdbcSink) and sink.insert_mode == "upsert":
-            yield f"rows of {sink.table_name_format} are replaced by those with the same {', '.join(sink.pk_fields)}"
+            yield f"rows of {sink.table_name_format} are replaced by rows with the same {', '.join(sink.pk_fields)}"
         else:
-            yield "what comes of them is written a second time; what is in the sink stays there"
+            yield "their rows are written a second time; existing rows stay in the sink"
         if pipeline.errors.deadletterqueue_topic_name is not None:
             yield "dead letters among them are written a second time"
     if is_stateful:
-        yield "state (of windows, aggregates, joins) begins empty"
+        yield "Spark's state (windows, aggregates, joins) is discarded"
 
 
 def carry_out(pipeline: Pipeline, planned: ResetPlan, group: Group) -> Lock:
@@ -206,7 +215,7 @@ def carry_out(pipeline: Pipeline, planned: ResetPlan, group: Group) -> Lock:
 def finish(pipeline: Pipeline, lock: Lock, group: Group) -> Lock:
     """Commit the offsets of a pending lock and remove older checkpoints; return the lock in force.
 
-    With their metadata the offsets are markers of offset transactions: they exclude another copy of the pipeline.
+    The metadata makes the offsets markers of offset transactions, which exclude another copy of the pipeline.
     """
     if not lock.is_pending:
         return lock

@@ -24,34 +24,36 @@ def of_state(pipeline: Pipeline, stateful: str | None, lock: Lock | None) -> Ite
         yield f"{pipeline.name}: {running}, has never run"
         return
     yield f"{pipeline.name}: {running}"
-    found = checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
-    yield f"  {_batches(found)}"
+    existing = checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
+    yield f"  {_batches(existing)}"
     for change in changes(pipeline, lock, lock_of(pipeline, stateful, lock.generation)):
         yield f"  will not run: {change}"
     if lock.is_pending:
-        yield "  a reset was begun and is not finished; the next run or reset finishes it"
+        yield "  a reset was started and not finished; the next run or reset finishes it"
     progress = read_progress(pipeline.state_folder)
     if progress is not None:
         yield from (f"  {line}" for line in _progress(progress))
 
 
-def _batches(found: Checkpoint | None) -> str:
-    if found is None or found.planned is None:
+def _batches(existing: Checkpoint | None) -> str:
+    if existing is None or existing.planned is None:
         return "no batch yet"
-    begun = f"batch {found.planned.id}, begun {_time(found.planned.started_ms)}"
-    if found.is_in_batch:
-        done = "none is" if found.done is None else f"{found.done.id} is"
-        return f"{begun}, is not done; {done} the last that is"
-    return f"{begun}, is done"
+    started = f"batch {existing.planned.id}, started {_time(existing.planned.started_ms)}"
+    if existing.is_in_batch:
+        done = "none" if existing.done is None else f"batch {existing.done.id}"
+        return f"{started}, is not completed; last completed: {done}"
+    return f"{started}, is completed"
 
 
 def _progress(progress: Progress) -> Iterator[str]:
-    became = (progress.written, progress.dead_lettered, progress.dropped)
-    # They add up unless rows are brought together.
-    is_all, plus = (" = ", " + ") if progress.read == sum(became) else (", ", ", ")
-    said = plus.join(f"{of:,} {what}" for of, what in zip(became, ("written", "dead letters", "dropped"), strict=True))
+    outcomes = (progress.written, progress.dead_lettered, progress.dropped)
+    # In a stateful pipeline the number of rows read is not the sum of the outcomes.
+    is_all, plus = (" = ", " + ") if progress.read == sum(outcomes) else (", ", ", ")
+    counts = plus.join(
+        f"{of:,} {what}" for of, what in zip(outcomes, ("written", "dead letters", "dropped"), strict=True)
+    )
     yield (
-        f"this run, up to {_time(progress.at_ms)}: {progress.read:,} read{is_all}{said}; "
+        f"this run, up to {_time(progress.at_ms)}: {progress.read:,} read{is_all}{counts}; "
         f"{progress.rows_per_second:,.0f} rows/s"
     )
     if progress.last_error is not None:
@@ -61,8 +63,8 @@ def _progress(progress: Progress) -> Iterator[str]:
 
 def of_group(pipeline: Pipeline, lock: Lock | None, group: Group) -> Iterator[str]:
     """Return lines about topic sources and their lag. Raises ClusterError, CheckpointError."""
-    found = None if lock is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
-    reached: dict[TopicPartition, int] = {} if found is None else reached_offsets(found)
+    existing = None if lock is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
+    reached: dict[TopicPartition, int] = {} if existing is None else reached_offsets(existing)
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
             partitions = group.partitions(source)
@@ -84,7 +86,7 @@ def _table(rows: list[PartitionLag]) -> Iterator[str]:
     ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(titles))]
     for line, row in zip(cells, [None, *rows], strict=True):
-        lost = "  records were deleted before they were read" if row is not None and row.is_lost else ""
+        lost = "  records were deleted before the pipeline read them" if row is not None and row.is_lost else ""
         yield "    " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + lost
 
 

@@ -127,7 +127,7 @@ def running(tmp_path, topics, unique):
 
 def test_seen_and_stopped_in_the_middle_of_a_batch(running):
     running.produce(300)
-    assert running.lines_until("batch 0: 300 read, 300 written in ")[0] == f"{running.name}: runs\n"
+    assert running.lines_until("batch 0: 300 read, 300 written in ")[0] == f"{running.name}: started\n"
     (running.folder / "hold").touch()
     running.produce(900)
     give_up_at = time.monotonic() + 60
@@ -137,10 +137,10 @@ def test_seen_and_stopped_in_the_middle_of_a_batch(running):
 
     out = running.check_lag(900)
     assert f"{running.name}: running, process {running.process.pid}\n" in out
-    assert "is not done; 0 is the last that is\n" in out and "300 read = 300 written" in out
+    assert "is not completed; last completed: batch 0\n" in out and "300 read = 300 written" in out
     for refused in (("run", running.file), ("reset", running.file, "--to", "earliest", "--execute")):
         code, out, err = command(*refused)
-        assert (code, out) == (1, "") and f"runs already as process {running.process.pid}\n" in err
+        assert (code, out) == (1, "") and f"is already running as process {running.process.pid}\n" in err
 
     running.process.send_signal(signal.SIGTERM)
     (running.folder / "hold").unlink()

@@ -171,7 +171,7 @@ def check_lost_markers(pipelines, driver):
     for future in admin.delete_consumer_groups(groups).values():
         future.result(30)
     said = driver.is_refused(200, of=list(names.values()), rewinds=True)
-    assert "the group has no offset at all" in said[names["offsets"]], said
+    assert "the group has no offsets at all" in said[names["offsets"]], said
     assert "is gone, expired or deleted" in said[names["batches"]], said
 
 

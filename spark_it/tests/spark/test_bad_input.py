@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from odradek.spark_it import cli
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.execution import runner
-from odradek.spark_it.execution.preflight import take
+from odradek.spark_it.execution.preflight import make_claim
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.spark import session
 from odradek.spark_it.state.lock import checkpoint_folder, read_lock
@@ -120,7 +120,7 @@ def test_topics_that_are_not_there(command, topics, unique):
     assert values(command.servers, f"{unique}-dead") == [b"bad"]
     nothing = orders(unique).replace(f'topics = "{unique}"', f'topics.regex = "{unique}-none-.*"')
     said = command.refused(nothing + to_topic(f"{unique}-out"))
-    assert said == f"source orders: no topic is there that matches {unique}-none-.*"
+    assert said == f"source orders: no topic matches {unique}-none-.*"
 
 
 def test_schemas_that_are_not_readable(command, topics, unique, tmp_path):
@@ -242,14 +242,14 @@ def test_a_changed_pipeline_on_an_old_checkpoint(command, topics, unique):
     command.write(windows + sink)
     command.runs()
     written = values(command.servers, out)
-    resets = "take it back, or reset --to earliest or reset --to committed"
+    resets = "revert the change, or reset --to earliest or reset --to committed"
     other = windows.replace(f'topics = "{unique}"', f'topics = "{unique}-other"')
     for text, what in (
-        (other + sink, "source orders reads from somewhere else: "),
-        (windows.replace("1 minute", "2 minutes") + sink, "the transforms are others: "),
-        (windows.replace("BIGINT", "INT") + sink, "source orders has other columns: "),
-        (windows + sink.replace("-out", "-other"), "the sink writes somewhere else: "),
-        ("tasks.max = 3\n" + windows + sink, "tasks.max is 3, and the checkpoint was begun with 4: "),
+        (other + sink, "source orders reads from another place: "),
+        (windows.replace("1 minute", "2 minutes") + sink, "the transforms changed: "),
+        (windows.replace("BIGINT", "INT") + sink, "source orders changed: "),
+        (windows + sink.replace("-out", "-other"), "the sink writes to another place: "),
+        ("tasks.max = 3\n" + windows + sink, "tasks.max is 3 to 4: "),
     ):
         said = command.refused(text)
         assert said.startswith(what) and said.endswith(resets)
@@ -283,7 +283,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     assert len(values(servers, "copy")) == 10
     admin.delete_consumer_groups([unique])[unique].result(10)
     code, _, [said] = command("run", "--available-now", "--rewind-last")
-    assert code == 1 and f"group {unique} has no offset of in-1, so whether its rows are written is not known" in said
+    assert code == 1 and f"group {unique} has no offset for in-1, so its rows may or may not be in the sink" in said
     # The other partition has a marker, and this one's may have expired since the batch was planned.
     one = load(command.file, {})
     Cluster(one.settings).commit(unique, {("in", 0): 8})
@@ -358,14 +358,14 @@ def test_a_second_copy_that_starts_before_the_first_record(copies_of, topics, tm
             return sum(len(path.read_text().splitlines()) for path in (tmp_path / "out").glob("batch=*/*.json"))
         return len(values(one.servers, out))
 
-    def take_then_run_the_other(*given):
-        claim = take(*given)
-        monkeypatch.setattr(runner, "take", take)
+    def claim_then_run_the_other(*given):
+        claim = make_claim(*given)
+        monkeypatch.setattr(runner, "make_claim", make_claim)
         one.runs()
         return claim
 
     # The second one has found nothing in the sink, and then the first one runs.
-    monkeypatch.setattr(runner, "take", take_then_run_the_other)
+    monkeypatch.setattr(runner, "make_claim", claim_then_run_the_other)
     assert re.search("claimed at the same time by another copy of this pipeline; run only one$", two.refused())
     assert re.search(r"the \w+ sink (has|belongs to)|has committed", two.refused())
     one.runs()
@@ -434,17 +434,17 @@ def test_where_a_reset_goes(command, topics, unique):
         return len(values(command.servers, out))
 
     assert written() == 6
-    assert "goes on where it was" in command.reset("committed")
+    assert "continues at its current position" in command.reset("committed")
     command.runs()
     assert written() == 6
     topics.produce(unique, [order(6)], partition=0)
     command.runs()
     assert written() == 7
-    assert "gives 7 records again" in command.reset("earliest")
+    assert "reads 7 records again" in command.reset("earliest")
     command.runs()
     assert written() == 14
     # From 22:13:24 on: the last two of the six, and the seventh.
-    assert "gives 3 records again" in command.reset("2023-11-14T22:13:24Z")
+    assert "reads 3 records again" in command.reset("2023-11-14T22:13:24Z")
     command.runs()
     assert written() == 17
     command.runs()
@@ -490,12 +490,12 @@ def test_a_database_that_stops_and_starts_again(spark, broker, postgres, topics,
     retries = errors(f"{unique}-dead").replace("= 10\n", "= 200\n")
 
     def until(wait):
-        wait("; tried again in 0.2 s")
+        wait("; retrying in 0.2 s")
         postgres.start()
         wait("batch 0: 10 read, 10 written")
         postgres.kill()
         topics.produce(unique, [order(n) for n in range(10, 20)] + [(None, b"bad")])
-        wait("; tried again in 0.2 s")
+        wait("; retrying in 0.2 s")
         assert engine.progress().last_error is not None
         postgres.start()
         wait("batch 1: 11 read, 10 written, 1 dead letters")
@@ -580,7 +580,7 @@ def test_a_lost_checkpoint(command, topics, unique):
     state = load(command.file, {}).state_folder
     state.rename(state.with_name("away"))
     said = command.refused()
-    assert said.startswith(f"group {unique} has committed offset 5 of {unique}-0, and there is no checkpoint in ")
+    assert said.startswith(f"group {unique} has committed offset 5 of {unique}-0, but there is no checkpoint in ")
     assert said.endswith("; reset --to committed or reset --to earliest")
     command.reset("committed")
     topics.produce(unique, [order(5)])

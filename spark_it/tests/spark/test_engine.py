@@ -40,7 +40,7 @@ def test_rows_of_a_topic_go_through_sql_to_the_sink(engine, topics, unique):
     assert engine.counters() == (100, 90, 0, 10)
     assert sum(committed(engine, unique, 2)) == 100
     assert any(line.startswith("batch 2: ") and line.endswith("lag 0") for line in engine.said)
-    # A run with nothing new writes nothing; what comes later goes on where it was.
+    # A run with nothing new writes nothing; what comes later continues at its current position.
     topics.produce(unique, [order(n) for n in range(100, 110)])
     engine.run(text)
     assert sorted(row.id for row in kept.rows)[90:] == list(range(101, 110))
@@ -108,10 +108,10 @@ nine = { sql = "id < 9", action = "dead-letter" }
     kept = engine.run(orders(unique) + steps + rules + errors(f"{unique}-dead", tolerance="none"))
     assert sorted(row.id for row in kept.rows) == [4, 6, 7, 8]
     assert engine.counters() == (10, 4, 3, 3)
-    said = [line.strip() for line in engine.said if "not as expected" in line]
-    assert "1 rows of orders are not as expected: not_five" in said
-    assert "3 rows of orders are not as expected: even" in said
-    assert "2 rows of step are not as expected: positive" in said
+    said = [line.strip() for line in engine.said if "violate expectation" in line]
+    assert "1 rows of orders violate expectation not_five" in said
+    assert "3 rows of orders violate expectation even" in said
+    assert "2 rows of step violate expectation positive" in said
     dead = all_records(engine.servers, f"{unique}-dead")
     assert sorted((key, value) for key, value, _ in dead) == [order(0, -2), order(2, 0), order(9, 7)]
     assert sorted(origin_of(headers).offset for _, _, headers in dead) == [0, 2, 9]
@@ -128,8 +128,8 @@ def test_a_sink_that_is_down_is_tried_again(engine, topics, unique):
     kept = engine.run(orders(unique) + errors(f"{unique}-dead"))
     assert len(kept.rows) == 10 and engine.counters() == (11, 10, 1, 0)
     assert [line for line in engine.said if "down" in line] == [
-        "down; tried again in 0.01 s",
-        "still down; tried again in 0.01 s",
+        "down; retrying in 0.01 s",
+        "still down; retrying in 0.01 s",
     ]
     assert len(all_records(engine.servers, f"{unique}-dead")) == 1
     # What will not pass is not tried again, and neither is anything for longer than retry.timeout.
@@ -245,7 +245,7 @@ def test_a_changed_pipeline_is_refused_before_it_reads(engine, topics, unique):
     topics.produce(topics.create(unique), [order(1)])
     engine.run(orders(unique))
     other = topics.create(f"{unique}-other")
-    with pytest.raises(RefusedError, match=r"source orders reads from somewhere else: .*reset --to committed"):
+    with pytest.raises(RefusedError, match=r"source orders reads from another place: .*reset --to committed"):
         engine.run(orders(other))
 
 

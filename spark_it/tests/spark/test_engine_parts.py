@@ -73,7 +73,7 @@ def test_a_data_source_of_ones_own(engine, topics, unique):
     sink = f'[sink]\nconnector = "topic"\ntopic = "{unique}"\nkey.fields = "number"\n'
     engine.run("tasks.max = 2\n" + letters(engine, 5) + must + errors(f"{unique}-dead"), sink)
     assert engine.counters() == (5, 4, 1, 0)
-    # It repeats the last batch, and goes on where it was.
+    # It repeats the last batch, and continues at its current position.
     engine.run("tasks.max = 2\n" + letters(engine, 7) + must + errors(f"{unique}-dead"), sink, rewinds=True)
     assert sorted(int(key) for key, _, _ in all_records(engine.servers, unique)) == [0, 1, 3, 4, 5, 6]
     [(key, value, _)] = all_records(engine.servers, f"{unique}-dead")
@@ -245,7 +245,7 @@ def test_a_topic_that_appears_later(engine, topics, unique):
     engine.run(text, sink)
     together.run(text + step)
     for one in (engine, together):
-        assert one.said.count(f"{unique}-in3-0 is new and begins at offset 2") == 1
+        assert one.said.count(f"{unique}-in3-0 is new and starts at offset 2") == 1
     engine.run(text, sink, rewinds=True)
     numbers = [*range(10), *range(12, 15)]
     assert sorted(json.loads(value)["id"] for value in values(engine.servers, out)) == numbers

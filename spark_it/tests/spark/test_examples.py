@@ -165,7 +165,7 @@ def in_its_own_process(example, file, connectors):
     for jar in connectors:
         (plugins / jar.name).symlink_to(jar)
     path.write_text(f'plugin.path = "jars"\nspark.sql.codegen.wholeStage = "false"\n{path.read_text("utf-8")}', "utf-8")
-    assert "is repeated" in said_by(["-c", PROGRAM, str(path)], example.environment)
+    assert "repeating batch" in said_by(["-c", PROGRAM, str(path)], example.environment)
 
 
 def said_by(arguments, environment):

@@ -268,7 +268,7 @@ def test_times_in_other_columns(postgres, streamed, table):
     [(_, [row])] = pipe.batches
     assert row.value == b'{"id":1,"moment":"9999-12-31T23:59:59.999000Z","day":"9999-12-31"}'
     postgres.execute(f"INSERT INTO {table} VALUES (2, 'infinity')")
-    with pytest.raises(SourceError, match=r"source t: rows cannot be read: .*long overflow"):
+    with pytest.raises(SourceError, match=r"source t: rows cannot be parsed: .*long overflow"):
         pipe.start()
 
 
@@ -316,7 +316,7 @@ batch.max.rows = 1
 retry.delay.max.ms = 10
 """
     engine.run('trigger = "50 milliseconds"\n' + source, now=False, stop=stop)
-    assert sum("tried again in" in line for line in engine.said) == 3
+    assert sum("retrying in" in line for line in engine.said) == 3
     assert [row.id for row in engine.kept.rows] == list(range(1, 17))
     assert [number for number, _ in engine.kept.batches] == list(range(16))
     # One for each run of the query that wrote a batch, and none is left.

@@ -123,7 +123,7 @@ def test_topic_to_topic_goes_on_on_two_workers(spark, broker, topics, unique, tm
     with Master(tmp_path) as master:
         done = subprocess.run([*command, "--master", master.url], capture_output=True, text=True, timeout=300, cwd=HERE)
         assert done.returncode == 0, done.stderr
-        assert "is repeated" in done.stderr
+        assert "repeating batch" in done.stderr
         assert all(master.executors()) and len(master.executors()) == 2
     written = values(broker.bootstrap_servers, target)
     assert len(written) == len(set(written)) == 1000

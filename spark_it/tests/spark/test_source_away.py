@@ -19,7 +19,7 @@ def test_a_pipeline_goes_on_when_the_broker_of_its_source_is_back(spark, start_b
 
     def come_back():
         give_up_at = time.monotonic() + 100
-        while not any("tried again in" in line for line in engine.said):
+        while not any("retrying in" in line for line in engine.said):
             assert time.monotonic() < give_up_at
             time.sleep(0.1)
         is_away.set()
@@ -35,4 +35,4 @@ def test_a_pipeline_goes_on_when_the_broker_of_its_source_is_back(spark, start_b
         back.join(60)
     assert is_away.is_set()
     assert [row["id"] for row in engine.kept.rows] == [1, 2, 3]
-    assert any("a source's broker does not answer: " in line for line in engine.said)
+    assert any("a source's broker is unavailable: " in line for line in engine.said)

@@ -10,7 +10,7 @@ def patience(text, now):
 def test_waits_grow_and_begin_anew():
     one = patience("retry.delay.max.ms = 1500\n", [0.0])
     assert [one.delay_s() for _ in range(4)] == [0.5, 1.0, 1.5, 1.5]
-    one.renew()
+    one.reset()
     assert one.delay_s() == 0.5
 
 
@@ -22,7 +22,7 @@ def test_waits_end():
     assert one.delay_s() == 1.0
     now[0] = 102.0
     assert one.delay_s() is None
-    one.renew()
+    one.reset()
     assert one.delay_s() == 0.5
     assert patience("retry.timeout = 0\n", now).delay_s() is None
 

@@ -83,28 +83,28 @@ def test_rewind_takes_the_newest_commit_back(tmp_path):
         ".0.crc", ".1.crc", ".2.crc", "0", "1", "2",
     ]  # fmt: skip
     assert read(folder).is_in_batch
-    with pytest.raises(CheckpointError, match=r"batch 3 .* is not done"):
+    with pytest.raises(CheckpointError, match=r"batch 3 .* is not completed"):
         rewind(folder)
 
 
 def test_rewind_of_nothing(tmp_path):
     for folder in (tmp_path, checkpoint(tmp_path / "one", -1, -1)):
-        with pytest.raises(CheckpointError, match="no batch that is done"):
+        with pytest.raises(CheckpointError, match="has no completed batch"):
             rewind(folder)
 
 
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("metadata", "{", "not as Spark"),
+        ("metadata", "{", "not in Spark's format"),
         ("metadata", "{}", "has no id"),
-        ("offsets/1", "", "of version '', not v1"),
-        ("offsets/1", "v1", "cut off"),
-        ("offsets/1", "v7\n{}", "of version 'v7', not v1"),
-        ("offsets/1", 'v1\n{"batchTimestampMs": "x"}', "not as Spark"),
-        ("offsets/1", "v1\n[]", "not as Spark"),
-        ("commits/1", "v9\n{}", "not v1 or v2"),
-        ("commits/5", "v1\n{}", "batch 5 done, which was never planned"),
+        ("offsets/1", "", "has version ''; supported: v1"),
+        ("offsets/1", "v1", "truncated"),
+        ("offsets/1", "v7\n{}", "has version 'v7'; supported: v1"),
+        ("offsets/1", 'v1\n{"batchTimestampMs": "x"}', "not in Spark's format"),
+        ("offsets/1", "v1\n[]", "not in Spark's format"),
+        ("commits/1", "v9\n{}", "supported: v1 and v2"),
+        ("commits/5", "v1\n{}", "batch 5 as completed, but has no plan for it"),
     ],
 )
 def test_what_is_not_a_checkpoint(tmp_path, file, text, message):

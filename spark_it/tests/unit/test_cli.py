@@ -87,7 +87,7 @@ def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
 def test_a_pipeline_that_runs_is_not_reset(capsys, file):
     with exclusively(load(file, {}).state_folder):
         assert cli.main(["reset", str(file), "--to", "earliest"]) == 1
-    assert "runs already as process" in capsys.readouterr().err
+    assert "is already running as process" in capsys.readouterr().err
 
 
 def test_a_broker_that_is_not_there(capsys, file, monkeypatch):
@@ -122,7 +122,7 @@ def test_a_reset_does_not_need_the_lock(capsys, file, odradek_broker):
     for text in ("version = 1", "version = "):
         (state / "pipeline.lock.toml").write_text(text)
         assert cli.main(["status", str(file)]) == 1
-        assert "begin anew with reset" in capsys.readouterr().err
+        assert "start over with reset" in capsys.readouterr().err
         assert cli.main(["reset", str(file), "--to", "committed", "--execute"]) == 0
         assert capsys.readouterr().out.endswith("orders: reset complete\n")
         assert cli.main(["status", str(file)]) == 0
@@ -171,7 +171,7 @@ def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
     assert "source orders: lag 3\n" in capsys.readouterr().out
     assert cli.main(["reset", str(file), "--to", "2099-01-01T00:00:00Z"]) == 0
     said = capsys.readouterr().out
-    assert "passes over 3 records" in said and "nothing was changed" in said
+    assert "skips 3 records" in said and "nothing was changed" in said
     assert cli.main(["reset", str(file), "--to", "2099-01-01T00:00:00Z", "--execute"]) == 0
     assert capsys.readouterr().out.endswith("orders: reset complete\n")
     assert cli.main(["status", str(file)]) == 0
@@ -196,7 +196,7 @@ def test_what_is_read_and_written_is_looked_up(capsys, file, odradek_broker):
     assert said.endswith("  source orders: topic orders exists, 2 partitions\n  sink: topic out exists, 1 partition\n")
     with exclusively(load(file, {}).state_folder):
         assert cli.main(["run", str(file)]) == 1
-    assert "runs already as process" in capsys.readouterr().err
+    assert "is already running as process" in capsys.readouterr().err
 
 
 def test_the_page_has_the_reference_of_the_declarations():

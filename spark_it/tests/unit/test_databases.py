@@ -62,7 +62,7 @@ def test_the_last_batch_of_a_sink():
     assert is_written(marker_number(100, 7), batch, "x")
     with pytest.raises(SinkError, match="x is batch 8, and this is batch 7: the checkpoint is older"):
         is_written(marker_number(100, 8), batch, "x")
-    with pytest.raises(SinkError, match="x is of generation 101, and this state of the pipeline of 100"):
+    with pytest.raises(SinkError, match="x is of generation 101, and this state of the pipeline with state in 100"):
         is_written(marker_number(101, 0), batch, "x")
 
 

@@ -39,7 +39,7 @@ def test_it_is_said_that_java_has_ended(java, tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(session, "build", lambda *_: on(java))
     monkeypatch.setattr(runner._Run, "run", run)
-    with pytest.raises(RunError, match=r"^Java, .* has ended by itself; what it said is in .*/spark\.log$"):
+    with pytest.raises(RunError, match=r"^the Spark JVM exited unexpectedly; see .*/spark\.log$"):
         runner.run(pipeline(GENERATED + CONSOLE, folder=tmp_path), Options(), print)
 
 

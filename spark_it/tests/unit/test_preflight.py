@@ -6,8 +6,15 @@ import pytest
 
 from odradek.spark_it.definition.guarantees import why_stateful
 from odradek.spark_it.exactly_once.markers import BATCHES_TOPIC
-from odradek.spark_it.execution.preflight import EARLIEST, LATEST, RefusedError, check_topics, settle, take
-from odradek.spark_it.execution.preflight import begin as looked_at
+from odradek.spark_it.execution.preflight import (
+    EARLIEST,
+    LATEST,
+    RefusedError,
+    check_topics,
+    make_claim,
+    plan_start,
+    record_claimed,
+)
 from odradek.spark_it.interfaces.marker import marker_number
 from odradek.spark_it.interfaces.sink import Claim, SinkError
 from odradek.spark_it.state import reset
@@ -20,8 +27,8 @@ NOW_MS = 600_000
 
 def begin(one, stateful, group, now_ms, written=None):
     """What a run does before it reads, with a sink that has `written`, or the markers of the group."""
-    began = looked_at(one, stateful, group, now_ms)
-    take(one, began, max(group.markers.values(), default=0) if written is None else written, frozenset())
+    began = plan_start(one, stateful, group, now_ms)
+    make_claim(one, began, max(group.markers.values(), default=0) if written is None else written, frozenset())
     return began
 
 
@@ -66,7 +73,7 @@ def test_where_the_file_says_that_it_begins(tmp_path):
         assert starts(one, FakeGroup()) == ({"orders": begins} if begins else {})
         shutil.rmtree(one.state_folder)
     one = pipeline(source('start.offsets = "orders:7:4"') + CONSOLE, folder=tmp_path)
-    assert refusal(one, FakeGroup()) == "start.offsets: there is no partition 7 of topic orders in the source"
+    assert refusal(one, FakeGroup()) == "start.offsets: the source has no partition orders-7"
 
 
 def test_a_pattern_that_matches_nothing():
@@ -75,7 +82,7 @@ def test_a_pattern_that_matches_nothing():
             return []
 
     text = SOURCE.replace('topics = "orders"', 'topics.regex = "x.*"')
-    with pytest.raises(RefusedError, match=r"source orders: no topic is there that matches x\.\*"):
+    with pytest.raises(RefusedError, match=r"source orders: no topic matches x\.\*"):
         check_topics(pipeline(text + CONSOLE), Nothing())
 
 
@@ -89,16 +96,16 @@ def test_a_changed_pipeline_is_refused(tmp_path):
     begun(tmp_path, SOURCE + CONSOLE)
     one = pipeline(SOURCE.replace('topics = "orders"', 'topics = "others"') + CONSOLE, folder=tmp_path)
     said = refusal(one, FakeGroup())
-    assert said.startswith("source orders reads from somewhere else: ") and "reset --to committed" in said
+    assert said.startswith("source orders reads from another place: ") and "reset --to committed" in said
     one = pipeline(SOURCE + COUNTS + CONSOLE, folder=tmp_path)
-    assert "the transforms are others" in refusal(one, FakeGroup())
+    assert "the transforms changed" in refusal(one, FakeGroup())
 
 
 def test_a_folder_of_another_name_is_refused(tmp_path):
     other, _ = begun(tmp_path, SOURCE.replace('name = "orders"', 'name = "others"') + CONSOLE)
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
     other.state_folder.rename(one.state_folder)
-    assert refusal(one, FakeGroup()).startswith("the name is orders, and the checkpoint was begun by others: ")
+    assert refusal(one, FakeGroup()).startswith("name changed from others to orders: ")
 
 
 DAY_MS = 24 * 3_600_000
@@ -118,12 +125,12 @@ def test_a_batch_whose_markers_may_have_expired(tmp_path, batch, retention_ms, i
     for clock in (1, -1):
         assert has_checkpoint(begin(one, None, group, DAY_MS + clock * (is_safe_for_ms - 1)))
         said = refusal(one, group, now_ms=DAY_MS + clock * (is_safe_for_ms + 1))
-        assert said.startswith(f"batch {batch} is begun and not done, and group orders has no offset of orders-")
+        assert said.startswith(f"batch {batch} is incomplete, and group orders has no offset for orders-")
         assert ("is assumed" in said) == (retention_ms is None) and said.endswith("reset --to earliest")
     marked = FakeGroup({A: 5, B: 7, ("orders", 2): 3})
     assert has_checkpoint(begin(one, None, marked, 100 * DAY_MS))
     # Each state has a marker from its first run: without any they are lost, however young the batch.
-    assert "has no offset at all" in refusal(one, FakeGroup(), now_ms=DAY_MS)
+    assert "has no offsets at all" in refusal(one, FakeGroup(), now_ms=DAY_MS)
 
 
 def test_an_old_batch_of_other_sinks(tmp_path):
@@ -141,7 +148,7 @@ def test_a_change_that_does_no_harm(tmp_path):
 def test_a_checkpoint_put_back_from_a_copy(tmp_path):
     one, _ = begun(tmp_path, SOURCE + CONSOLE)
     said = refusal(one, FakeGroup({A: 31, B: 7}))
-    assert "is older than what group orders has committed (orders-0: 30, and 31)" in said
+    assert "is older than the offsets of group orders (orders-0: 30 in the checkpoint, 31 committed)" in said
     assert said.endswith("reset --to committed or reset --to earliest")
     # Offset transactions leave out what is written.
     one, _ = begun(tmp_path / "units", SOURCE + TOPIC)
@@ -151,7 +158,7 @@ def test_a_checkpoint_put_back_from_a_copy(tmp_path):
 def test_a_lost_checkpoint(tmp_path):
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
     said = refusal(one, FakeGroup({A: 31}))
-    assert said.startswith("group orders has committed offset 31 of orders-0, and there is no checkpoint in ")
+    assert said.startswith("group orders has committed offset 31 of orders-0, but there is no checkpoint in ")
     assert said.endswith("reset --to committed or reset --to earliest")
     # A group at the very beginning has read nothing.
     assert starts(one, FakeGroup({A: 0})) == {}
@@ -176,8 +183,8 @@ def test_offset_transactions_begin_with_markers(tmp_path, more, begins):
     """Of the partitions where Spark begins, which must be the same when the first run ends before its first batch."""
     one = pipeline(source(more) + TOPIC, folder=tmp_path)
     group = FakeGroup()
-    began = looked_at(one, None, group, NOW_MS)
-    claim = take(one, began, 0, frozenset())
+    began = plan_start(one, None, group, NOW_MS)
+    claim = make_claim(one, began, 0, frozenset())
     assert began.starts == {"orders": begins} and claim.begins == begins and claim.is_new
     group.offsets = dict(begins)
     group.latest = group.stable_ends = lambda partitions: {A: 60, B: 60}
@@ -187,7 +194,7 @@ def test_offset_transactions_begin_with_markers(tmp_path, more, begins):
 def test_offset_transactions_do_not_go_on_where_nothing_is(tmp_path):
     """Without a checkpoint as little as with one."""
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
-    assert "orders-0 ends at 3, and the pipeline has read up to 31" in refusal(one, MadeAnew({A: 31}))
+    assert "orders-0 ends at offset 3, but the pipeline has read up to 31" in refusal(one, MadeAnew({A: 31}))
     assert "records 31 to 39 of orders-0 were deleted before they were read" in refusal(one, LostRecords({A: 31}))
     going_on = pipeline(source("fail.on.data.loss = false") + TOPIC, folder=tmp_path)
     assert starts(going_on, LostRecords({A: 31})) == {"orders": {A: 31, B: 0}}
@@ -215,8 +222,8 @@ def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
     one, lock = begun(tmp_path, BATCHES, planned=3, done=2)
     assert has_checkpoint(begin(one, why_stateful(one), batches(3), NOW_MS))
     said = refusal(one, batches(4))
-    assert said.startswith("the topic sink has batch 4 of pipeline orders, and ")
-    assert "put back from a copy" in said and said.endswith("reset --to earliest or reset --to committed")
+    assert said.startswith("the topic sink has batch 4 of pipeline orders, which ")
+    assert "restored from a backup" in said and said.endswith("reset --to earliest or reset --to committed")
     assert "batch 0" in refusal(one, batches(0, generation=5))
     shutil.rmtree(checkpoint_folder(one.state_folder, lock))
     assert "batch 0" in refusal(one, batches(0))
@@ -242,7 +249,7 @@ def test_a_lost_state_of_which_the_sink_knows(tmp_path):
     text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + FILES
     one = pipeline(text, folder=tmp_path)
     said = refusal(one, FakeGroup(), marker_number(4, 7))
-    assert said.startswith("the files sink has batch 7 of pipeline orders, and ")
+    assert said.startswith("the files sink has batch 7 of pipeline orders, which ")
     assert said.endswith("; reset --to earliest")
     # Nor does it help to try again.
     assert "batch 7" in refusal(one, FakeGroup(), marker_number(4, 7))
@@ -266,8 +273,8 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
     one, two = (pipeline(text, folder=tmp_path / name) for name in "ab")
 
     def begun_by(copy, owners, written=0):
-        began = looked_at(copy, why_stateful(copy), FakeGroup(), NOW_MS)
-        return began, take(copy, began, written, owners)
+        began = plan_start(copy, why_stateful(copy), FakeGroup(), NOW_MS)
+        return began, make_claim(copy, began, written, owners)
 
     first, claim = begun_by(one, frozenset())
     assert claim.is_new and claim.state == first.lock.state == read_lock(one.state_folder).state != ""
@@ -287,7 +294,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
         owners = {read_lock(two.state_folder).state}
     second, claim = begun_by(two, owners, written)
     assert claim.replaced == owners - {claim.state}
-    settle(two, second)
+    record_claimed(two, second)
     assert not read_lock(two.state_folder).takes_over
     with pytest.raises(RefusedError, match="belongs to another copy"):
         begun_by(one, {claim.state})
@@ -329,7 +336,8 @@ def test_a_topic_that_has_only_the_name_of_the_one_that_was_read(tmp_path):
     assert begin(one, None, group, NOW_MS).lock.topics == {"orders": "first"}
     group.id = "second"
     said = refusal(one, group)
-    assert said.startswith("source orders: topic orders is not the one that the pipeline has read: it was made anew, ")
+    assert said.startswith("source orders: topic orders has another topic id than the topic that the pipeline has read")
+    assert ": it was deleted and created again, or " in said
     assert "another cluster" in said and said.endswith("reset --to committed or reset --to earliest")
     going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
     assert begin(going_on, None, group, NOW_MS).lock.topics == {"orders": "second"}
@@ -344,7 +352,7 @@ def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
     group = FakeGroup()
     reset.carry_out(one, reset.plan(one, None, lock, "committed", group, NOW_MS), group)
     group.id = "second"
-    assert "topic orders is not the one" in refusal(one, group)
+    assert "topic orders has another topic id" in refusal(one, group)
 
 
 class LostRecords(FakeGroup):
@@ -361,9 +369,11 @@ def test_records_that_are_gone(tmp_path):
     one, _ = begun(tmp_path, SOURCE + CONSOLE)
     assert refusal(one, LostRecords()) == (
         "records 30 to 39 of orders-0 were deleted before they were read; "
-        "fail.on.data.loss = false goes on without them"
+        "set fail.on.data.loss = false to continue without them"
     )
     said = refusal(one, MadeAnew())
-    assert said.startswith("orders-0 ends at 3, and the pipeline has read up to 30: the topic was made anew; reset")
+    assert said.startswith(
+        "orders-0 ends at offset 3, but the pipeline has read up to 30: the topic was deleted and created again; reset"
+    )
     going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
     assert has_checkpoint(begin(going_on, None, LostRecords(), NOW_MS))

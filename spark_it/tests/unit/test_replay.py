@@ -142,7 +142,7 @@ def test_what_kafka_has_forgotten_does_not_go_back_again(bench):
     # That was another topic of the name.
     assert bench.replay(execute=False)[0] == f"3 records would go back to topic {bench.source}"
     file.write_text("[]")
-    with pytest.raises(ReplayError, match=r"replayed\.json is damaged; put it back from a copy, or delete it"):
+    with pytest.raises(ReplayError, match=r"replayed\.json is damaged; restore it from a backup, or delete it"):
         bench.replay()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from odradek.spark_it.definition.guarantees import why_stateful
 from odradek.spark_it.exactly_once.slots import MarkerError, OffsetTransaction, TransactionalSlot
-from odradek.spark_it.execution.preflight import RefusedError, begin
+from odradek.spark_it.execution.preflight import RefusedError, plan_start
 from odradek.spark_it.interfaces.marker import Marker
 from odradek.spark_it.kafka.group import ClusterError
 from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
@@ -84,8 +84,8 @@ def test_to_the_beginning(tmp_path):
     assert reset.lock.start == {"orders": {A: 5, B: 0}}
     assert reset.again == {"orders": 25 + 7}
     assert reset.sentences == (
-        "source orders gives 32 records again",
-        "what comes of them is written a second time; what is in the sink stays there",
+        "source orders reads 32 records again",
+        "their rows are written a second time; existing rows stay in the sink",
     )
     assert read_lock(one.state_folder) == lock and group.offsets == {A: 30, B: 7}
 
@@ -115,7 +115,7 @@ def test_to_where_it_is(tmp_path):
     one, lock = begun(tmp_path, SOURCE + TOPIC)
     reset = planned(one, lock, "committed", FakeGroup({A: 40, B: 7}))
     assert reset.lock.start == {"orders": {A: 40, B: 7}}
-    assert reset.sentences == ("source orders goes on where it was",)
+    assert reset.sentences == ("source orders continues at its current position",)
     behind = planned(one, lock, "committed", FakeGroup({A: 20}))
     assert behind.lock.start == {"orders": {A: 30, B: 7}}
 
@@ -159,7 +159,7 @@ def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
     with pytest.raises(ResetError, match=r"orders-0 have reached different offsets \(10, 50\), .* --available-now"):
         planned(one, lock, "committed", group)
     assert planned(one, lock, "earliest", group).lock.start == {name: {A: 5, B: 0} for name in one.sources}
-    assert list(begin(one, None, group, 600_000).starts) == []
+    assert list(plan_start(one, None, group, 600_000).starts) == []
 
     shutil.rmtree(folder)
     checkpoint(folder, 3, 3, '{"orders":{"0":50,"1":7}}\n{"orders":{"0":50,"1":7}}')
@@ -172,40 +172,40 @@ def test_a_checkpoint_that_is_damaged(tmp_path, text, is_doubtful):
     one, lock = begun(tmp_path, text)
     (checkpoint_folder(one.state_folder, lock) / "offsets" / "3").write_text("")
     group = FakeGroup({A: 30, B: 7})
-    with pytest.raises(RefusedError, match=r"offsets/3 is of version .*; put it back from a copy, or reset --to comm"):
-        begin(one, None, group, 600_000)
+    with pytest.raises(RefusedError, match=r"offsets/3 has version .*; restore it from a backup, or reset --to comm"):
+        plan_start(one, None, group, 600_000)
     reset = planned(one, lock, "committed", group)
     assert reset.lock.start == {"orders": {A: 30, B: 7}}
-    assert any("offsets/3 is of version" in said for said in reset.sentences) == is_doubtful
+    assert any("offsets/3 has version" in said for said in reset.sentences) == is_doubtful
     assert planned(one, lock, "earliest", group).lock.start == {"orders": {A: 5, B: 0}}
 
 
 def test_a_reset_is_of_a_later_generation_than_a_state_that_was_lost_just_now(tmp_path):
     """Or what that has written would be taken for this one's."""
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
-    lost = begin(one, None, FakeGroup(), 600_000).lock
+    lost = plan_start(one, None, FakeGroup(), 600_000).lock
     assert planned(one, None, "earliest", FakeGroup()).lock.generation > lost.generation
 
 
 def test_to_where_it_is_in_the_midst_of_a_batch(tmp_path):
     sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
     one, lock = begun(tmp_path, SOURCE + sink, planned=4, done=3)
-    assert "a batch is begun and not done" in planned(one, lock, "committed", FakeGroup()).sentences[-1]
+    assert "a batch is incomplete" in planned(one, lock, "committed", FakeGroup()).sentences[-1]
 
 
 def test_a_batch_that_is_not_done_of_which_the_group_has_forgotten(tmp_path):
     """Offset transactions know whether it is written as long as there are markers."""
     one, lock = begun(tmp_path, SOURCE + TOPIC, planned=4, done=3)
     [said] = planned(one, lock, "committed", FakeGroup({A: 30, B: 7})).sentences
-    assert said == "source orders goes on where it was"
-    assert "a batch is begun and not done" in planned(one, lock, "committed", FakeGroup({B: 7})).sentences[-1]
+    assert said == "source orders continues at its current position"
+    assert "a batch is incomplete" in planned(one, lock, "committed", FakeGroup({B: 7})).sentences[-1]
 
 
 def test_to_a_time(tmp_path):
     one, lock = begun(tmp_path, SOURCE + COUNTS + CONSOLE + '[errors]\ndeadletterqueue.topic.name = "dlq"\n')
     assert planned(one, lock, 45, FakeGroup()).sentences == (
-        "source orders passes over 17 records, which will not be read",
-        "state (of windows, aggregates, joins) begins empty",
+        "source orders skips 17 records, which will not be read",
+        "Spark's state (windows, aggregates, joins) is discarded",
     )
     assert "dead letters among them are written a second time" in planned(one, lock, 6, FakeGroup()).sentences
 
@@ -217,16 +217,16 @@ def test_an_upsert_replaces(tmp_path):
     )
     one, lock = begun(tmp_path, SOURCE + sink)
     sentences = planned(one, lock, "earliest", FakeGroup()).sentences
-    assert "rows of sales are replaced by those with the same id" in sentences
+    assert "rows of sales are replaced by rows with the same id" in sentences
 
 
 def test_only_topics_go_elsewhere_than_to_the_beginning(tmp_path):
     one = pipeline('name = "orders"\n[source.g]\nconnector = "generator"\n' + CONSOLE, folder=tmp_path)
-    with pytest.raises(ResetError, match="only topics are reset to committed, and g is none"):
+    with pytest.raises(ResetError, match="g cannot be reset to committed, only topics can"):
         planned(one, None, "committed", FakeGroup())
     assert planned(one, None, "earliest", FakeGroup()).sentences == (
-        "source g is read from its beginning again",
-        "what comes of them is written a second time; what is in the sink stays there",
+        "source g is read again from the beginning",
+        "their rows are written a second time; existing rows stay in the sink",
     )
 
 
@@ -238,7 +238,7 @@ def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
         carry_out(one, planned(one, lock, "earliest", group), group)
     pending = read_lock(one.state_folder)
     assert pending.is_pending and pending.generation == 10
-    assert any("a reset was begun" in line for line in of_state(one, None, pending))
+    assert any("a reset was started" in line for line in of_state(one, None, pending))
     group.fails = False
     assert finish(one, pending, group) == read_lock(one.state_folder) == replace(pending, is_pending=False)
     assert group.offsets == {A: 5, B: 0}
@@ -270,7 +270,7 @@ def test_status(tmp_path):
     write_progress(one.state_folder, progress)
     assert list(of_state(one, None, lock)) == [
         "orders: stopped",
-        "  batch 4, begun 1970-01-01T00:00:01Z, is not done; 3 is the last that is",
+        "  batch 4, started 1970-01-01T00:00:01Z, is not completed; last completed: batch 3",
         "  this run, up to 1970-01-01T00:00:00Z: 1,100 read = 1,090 written + 9 dead letters + 1 dropped; "
         "51,234 rows/s",
         "  last error at 1970-01-01T00:00:01Z: sink is down",
@@ -296,6 +296,6 @@ def test_status_says_what_does_not_go_on(tmp_path):
     _, lock = begun(tmp_path, SOURCE + TOPIC)
     other = pipeline(SOURCE + TOPIC.replace("out", "there"), folder=tmp_path)
     assert list(of_state(other, None, lock))[2:] == [
-        "  will not run: the sink writes somewhere else: what the checkpoint has as written is not there; "
-        "take it back, or reset --to committed or reset --to earliest"
+        "  will not run: the sink writes to another place: the batches that the checkpoint records are missing there; "
+        "revert the change, or reset --to committed or reset --to earliest"
     ]

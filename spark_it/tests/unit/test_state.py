@@ -48,7 +48,8 @@ def test_one_process_has_a_pipeline(tmp_path):
         )
         said = subprocess.run([sys.executable, "-c", other, state], capture_output=True, text=True, check=True).stdout
         assert int(said) == os.getpid() == holder(state)
-        with pytest.raises(AlreadyRunningError, match=f"runs already as process {os.getpid()}"), exclusively(state):
+        running = pytest.raises(AlreadyRunningError, match=f"is already running as process {os.getpid()}")
+        with running, exclusively(state):
             pass
     assert holder(state) is None
     with exclusively(state):

@@ -33,7 +33,7 @@ def failing(times, error):
 def test_what_may_pass_is_tried_again():
     one, said = writer()
     assert one.until_done(failing(3, SinkError("down", is_retriable=True))) == "done"
-    assert said == ["down; tried again in 0.002 s"] * 3
+    assert said == ["down; retrying in 0.002 s"] * 3
 
 
 def test_what_will_not_pass_is_not():
@@ -100,7 +100,7 @@ def test_what_is_said_of_batches(tmp_path):
     said, progress = reported(tmp_path, group, *events, outcomes=outcomes)
     assert said == [
         "batch 4: 10 read, 7 written, 1 dead letters, 2 dropped in 0.5 s, lag 20",
-        "  3 rows of orders are not as expected: x",
+        "  3 rows of orders violate expectation x",
         "batch 5: 10 read, 10 written in 0.5 s, lag 10",
     ]
     assert group.offsets == {("orders", 0): 20}
