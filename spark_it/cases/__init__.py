@@ -1,6 +1,6 @@
-"""Cases of a pipeline's file (`[[test]]`): given rows in, expected rows out.
+"""Test cases of a pipeline file (`[[test]]`): given input rows and expected output rows.
 
-- `runner`: runs cases through real streaming, with the pipeline's plan
-- `inputs`: given rows as files and as the frames that sources return
-- `rows`: rows as JSON, and comparison of expected rows with actual ones
+- `runner`: runs cases as streaming queries with the pipeline's plan
+- `inputs`: given rows, written as files and read as the frames of sources
+- `rows`: rows as JSON, and the comparison of expected and actual rows
 """

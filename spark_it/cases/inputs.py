@@ -1,4 +1,4 @@
-"""Given rows of a `[[test]]` case, as files and as frames in the form of sources."""
+"""Given rows of a `[[test]]` case, written as files and read as the frames of sources."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from odradek.spark_it.sources.connectors import stream_of
 from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE
 
 RAW_VALUE = "_value"
-"""Column of a given row of a topic that is the record's whole value, whatever it is; for records that are bad."""
+"""Column of a given row of a topic with the record's complete value as text; for records that cannot be decoded."""
 
 _NEVER = -(1 << 63)
 _PLAIN_FORMATS = ("json", "string", "bytes")
@@ -50,42 +50,44 @@ class CaseInput:
         self._folder = folder / "given" / name
         self._stream: Stream = stream_of(name, pipeline)
         source = self._source
-        # Topics whose records are text are decoded as records are; of others the rows are given as SQL sees them.
+        # Records of text formats can be written into a case and are decoded as in a run. For other formats and sources
+        # a case gives the decoded rows.
         self._is_record = isinstance(source, TopicSource) and all(
             source.part(side).format in _PLAIN_FORMATS for side in ("key", "value")
         )
         self._schema: t.StructType | None = None
 
-    def write(self, rows: Sequence[Row], *, parts_late: bool) -> None:
+    def write(self, rows: Sequence[Row], *, separates_late_rows: bool) -> None:
         self._folder.mkdir(parents=True)
         if not self._is_record:
             self._schema = self._schema_for(rows)
             self._check(rows, self._schema)
         lines = [as_json(self._line(index, row)) for index, row in enumerate(rows)]
         at = 0
-        for index, size in enumerate(self._sizes(rows) if parts_late else [len(rows)]):
+        for index, size in enumerate(self._sizes(rows) if separates_late_rows else [len(rows)]):
             self._file(index, lines[at : at + size])
             at += size
 
     def _file(self, index: int, lines: Sequence[str]) -> None:
         path = self._folder / f"{index:06d}.txt"
         path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-        # Spark reads them in the order of their times.
+        # Spark reads files in the order of their modification times.
         os.utime(path, (1_000_000_000 + index, 1_000_000_000 + index))
 
     def _sizes(self, rows: Sequence[Row]) -> list[int]:
-        """How many rows are in each file: a row that the ones before make late begins one, after an empty one."""
+        """Return the number of rows in each file. A row that is late after the preceding rows starts a new file, after
+        an empty one."""
         time_of, delay_ms = self._source.watermark_column, self._source.watermark_ms
         if time_of is None or delay_ms is None:
             return [len(rows)]
         sizes = [0]
         latest = watermark = _NEVER
         for row in rows:
-            found = (value for name, value in row.items() if name.casefold() == time_of.casefold())
-            micros = event_micros(next(found, None))
+            event_times = (value for name, value in row.items() if name.casefold() == time_of.casefold())
+            micros = event_micros(next(event_times, None))
             if micros is not None:
                 if watermark <= micros < latest - delay_ms * 1000:
-                    # Rows are held against the watermark that the batch before was held against.
+                    # Spark compares rows with the watermark of the batch before, so it takes effect a batch later.
                     sizes += [0, 0]
                     watermark = latest - delay_ms * 1000
                 latest = max(latest, micros)
@@ -108,7 +110,7 @@ class CaseInput:
         }
 
     def _record(self, row: Row) -> str | None:
-        """The record's value. Columns that the source adds are no part of it."""
+        """Return the record's value, without the columns that the source adds."""
         if RAW_VALUE in row:
             return _text(row[RAW_VALUE])
         assert isinstance(self._source, TopicSource)
@@ -118,11 +120,11 @@ class CaseInput:
         return as_json({name: value for name, value in row.items() if name not in added})
 
     def raw(self) -> DataFrame:
-        """Return a streaming frame of lines, one file in each batch."""
+        """Return a streaming frame of lines; each batch has one file."""
         return self._spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self._folder))
 
     def decoded(self, lines: DataFrame) -> DataFrame:
-        """Return the columns that sources return."""
+        """Return the frame with the columns of `spark.columns.DECODED`."""
         line = f.from_json("value", _LINE)
         if self._is_record:
             headers = line["headers"].cast(HEADERS_TYPE)
@@ -147,28 +149,28 @@ class CaseInput:
         )
 
     def _schema_for(self, rows: Sequence[Row]) -> t.StructType:
-        """What SQL sees; of a source that cannot be asked what the given rows look like."""
+        """Return the source's columns; if the source is unavailable, infer them from the given rows."""
         try:
             return self._stream.schema(self._spark)
         except SourceError:
             if not rows:
                 raise
             texts = self._spark.createDataFrame([(as_json(row),) for row in rows], "value STRING")
-            found = self._spark.read.json(texts.rdd.map(lambda one: one[0]))
-            return found.schema
+            inferred = self._spark.read.json(texts.rdd.map(lambda one: one[0]))
+            return inferred.schema
 
     def _check(self, rows: Sequence[Row], schema: t.StructType) -> None:
-        """Raises CaseError for a row that is not of the source's columns: these rows are decoded already."""
+        """Raise CaseError for a row that does not match the source's columns."""
         for index, row in enumerate(rows):
             unknown = [name for name in row if name not in schema.names]
             if unknown:
-                raise CaseError(f"given.{self._name}: row {index + 1}: no column is called {', '.join(unknown)}")
+                raise CaseError(f"given.{self._name}: row {index + 1}: unknown column {', '.join(unknown)}")
         if not rows:
             return
         corrupt = "__odradek_corrupt"
-        wanted = t.StructType([*schema.fields, t.StructField(corrupt, t.StringType())])
+        schema_with_corrupt = t.StructType([*schema.fields, t.StructField(corrupt, t.StringType())])
         texts = self._spark.createDataFrame([(n, as_json(row)) for n, row in enumerate(rows)], "n INT, value STRING")
-        read = f.from_json("value", wanted, {"columnNameOfCorruptRecord": corrupt})
+        read = f.from_json("value", schema_with_corrupt, {"columnNameOfCorruptRecord": corrupt})
         for bad in texts.select("n", read[corrupt].alias("c")).filter("c IS NOT NULL").orderBy("n").collect():
             raise CaseError(f"given.{self._name}: row {bad.n + 1} is not {schema.simpleString()}: {bad.c}")
 

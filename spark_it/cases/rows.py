@@ -18,7 +18,7 @@ from odradek.properties import nearest
 from odradek.spark_it.definition.spec import Row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 _DIGITS = {t.FloatType: 6, t.DoubleType: 12}
 
 
@@ -40,29 +40,29 @@ def _plain(value: Any) -> Any:
 
 
 def differences(expected: Sequence[Row], actual: Sequence[str], schema: t.StructType) -> Iterator[str]:
-    """Return lines about missing (-) and unexpected (+) rows, in any order; none if the rows are as expected.
+    """Yield lines about missing (-) and unexpected (+) rows; none if the rows are equal in any order.
 
-    `actual` are rows as JSON by Spark, with the options `durations.WRITTEN`.
+    `actual` are rows as JSON, written by Spark with the options `durations.WRITTEN`.
     """
-    wrong = [*_unknown(expected, schema)]
-    if wrong:
-        yield from wrong
+    problems = [*_unknown(expected, schema)]
+    if problems:
+        yield from problems
         return
     compared = _compared(expected, schema)
-    wanted: list[Any] = []
+    expected_structs: list[Any] = []
     for index, row in enumerate(expected):
         try:
-            wanted.append(_struct(row, compared))
+            expected_structs.append(_struct(row, compared))
         except ValueError as error:
             yield f"expected row {index + 1}: {error}"
-    if len(wanted) < len(expected):
+    if len(expected_structs) < len(expected):
         return
-    found = [_struct(json.loads(row, parse_float=Decimal), compared, is_actual=True) for row in actual]
-    missing = Counter(map(_shown, wanted)) - Counter(map(_shown, found))
-    surplus = Counter(map(_shown, found)) - Counter(map(_shown, wanted))
+    actual_structs = [_struct(json.loads(row, parse_float=Decimal), compared, is_actual=True) for row in actual]
+    missing = Counter(map(_shown, expected_structs)) - Counter(map(_shown, actual_structs))
+    surplus = Counter(map(_shown, actual_structs)) - Counter(map(_shown, expected_structs))
     if not missing and not surplus:
         return
-    yield f"{len(expected)} {_rows(len(expected))} expected, {len(actual)} came"
+    yield f"{len(expected)} {_rows(len(expected))} expected, got {len(actual)}"
     yield from _signed("-", missing)
     yield from _signed("+", surplus)
 
@@ -73,24 +73,26 @@ def _rows(count: int) -> str:
 
 def _signed(sign: str, rows: "Counter[str]") -> Iterator[str]:
     lines = sorted(rows.elements())
-    yield from (f"  {sign} {line}" for line in lines[:_MOST_SHOWN])
-    if len(lines) > _MOST_SHOWN:
-        yield f"  {sign} and {len(lines) - _MOST_SHOWN} more"
+    yield from (f"  {sign} {line}" for line in lines[:_MAX_SHOWN])
+    if len(lines) > _MAX_SHOWN:
+        yield f"  {sign} and {len(lines) - _MAX_SHOWN} more"
 
 
 def _unknown(expected: Sequence[Row], schema: t.StructType) -> Iterator[str]:
-    """Columns that rows are expected to have and that do not exist."""
+    """Yield a line for each column of the expected rows that does not exist."""
     known = {field.name.casefold(): field.name for field in schema.fields}
     for name in dict.fromkeys(name for row in expected for name in row):
         if name not in schema.names:
             near = known.get(name.casefold()) or known.get(nearest(name.casefold(), known) or "")
-            hint = f", did you mean {near}?" if near else f"; there are {', '.join(schema.names)}"
-            yield f"no column is called {name}{hint}"
+            hint = f", did you mean {near}?" if near else f"; the columns are {', '.join(schema.names)}"
+            yield f"unknown column {name}{hint}"
 
 
 def _compared(expected: Sequence[Row], schema: t.StructType) -> t.StructType:
-    said = {name for row in expected for name in row}
-    return t.StructType([field for field in schema.fields if field.name in said or not field.name.startswith("_")])
+    given_names = {name for row in expected for name in row}
+    return t.StructType(
+        [field for field in schema.fields if field.name in given_names or not field.name.startswith("_")]
+    )
 
 
 def _struct(row: Mapping[str, Any], schema: t.StructType, *, is_actual: bool = False) -> dict[str, Any]:
@@ -100,12 +102,12 @@ def _struct(row: Mapping[str, Any], schema: t.StructType, *, is_actual: bool = F
             known[field.name] = _value(row.get(field.name), field.dataType, is_actual=is_actual)
         except (ValueError, TypeError, InvalidOperation, AttributeError):
             shown = as_json(row[field.name])
-            raise ValueError(f"{field.name} = {shown} is no {field.dataType.simpleString()}") from None
+            raise ValueError(f"{field.name} = {shown} is not a {field.dataType.simpleString()}") from None
     return known
 
 
 def _value(value: Any, of: t.DataType, *, is_actual: bool) -> Any:
-    """A value in the one way in which all equal ones of a type are written, for people to read."""
+    """Return the canonical form of a value, equal for equal values of the type, and readable in a message."""
     if value is None:
         return None
     match of:
@@ -170,13 +172,13 @@ def _instant(value: Any) -> str:
 
 
 def _shown(row: Mapping[str, Any]) -> str:
-    """A row in one line; equal for equal rows, null columns left out."""
+    """Return a row in one line, equal for equal rows, without null columns."""
     shown = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in row.items() if value is not None)
     return "{ " + ", ".join(shown) + " }" if any(value is not None for value in row.values()) else "{}"
 
 
 def event_micros(value: Any) -> int | None:
-    """Return the time in a column of a given row; None if there is none that can be read."""
+    """Return the event time in a column of a given row; None if it is missing or cannot be parsed."""
     try:
         moment = datetime.fromisoformat(_instant(value).replace("Z", "+00:00"))
     except (ValueError, TypeError):

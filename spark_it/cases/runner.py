@@ -1,10 +1,10 @@
-"""Runs the `[[test]]` cases of a pipeline's file: real streaming with the pipeline's own plan, without its sources and
-its sink.
+"""Runs the `[[test]]` cases of a pipeline file as streaming queries with the pipeline's plan, without its sources and
+sink.
 
-Given rows are files, a line each, that Spark's file source reads. If the pipeline keeps state, rows that are older than
-the watermark of the rows before them come in a batch of their own, after an empty one: lateness then does not depend on
-the division into batches. After all rows, one more batch without rows has its watermark at the end of time, so that all
-windows close. It is written into the checkpoint as if Spark had planned it.
+Given rows are lines of files that Spark's file source reads. In a stateful pipeline a row that is older than the
+watermark of the preceding rows starts a new batch, after an empty one; therefore lateness depends only on the order of
+the rows. After all rows follows a batch without rows whose watermark is the year 9999, so that all windows close. It is
+written into the checkpoint as if Spark had planned it.
 """
 
 import itertools
@@ -48,9 +48,9 @@ class CaseResult:
 
 
 def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterator[CaseResult]:
-    """Run the cases one after the other, in a session of their own on Spark's context.
+    """Run the cases one after the other, each in a new session of the same SparkContext.
 
-    `stateful` is the reason why the pipeline keeps state, as `Analysis` finds it.
+    `stateful` is the reason why the pipeline is stateful, as returned by `Analysis`.
     """
     for case in pipeline.cases:
         folder = Path(tempfile.mkdtemp(prefix=f"odradek-test-{pipeline.name}-"))
@@ -75,7 +75,7 @@ def _session(spark: SparkSession) -> SparkSession:
 
 
 class _Run:
-    """One case; all it needs is in `folder`."""
+    """One run of a case; all of its files are in `folder`."""
 
     def __init__(self, pipeline: Pipeline, case: Case, spark: SparkSession, folder: Path, stateful: str | None) -> None:
         self._pipeline = pipeline
@@ -87,13 +87,13 @@ class _Run:
             source.watermark_column is not None for source in pipeline.sources.values()
         )
         self._given = {name.casefold(): rows for name, rows in case.given.items()}
-        # Without a topic for dead letters a bad record stops the pipeline, and the case.
+        # Without a dead-letter topic a bad record stops the pipeline, and so the case.
         self._plan = Plan(pipeline)
 
     def problems(self) -> Iterator[str]:
         inputs = {name: CaseInput(self._pipeline, name, self._spark, self._folder) for name in self._pipeline.sources}
-        for name, one in inputs.items():
-            one.write(self._given.get(name.casefold(), ()), parts_late=self._is_streaming)
+        for name, case_input in inputs.items():
+            case_input.write(self._given.get(name.casefold(), ()), separates_late_rows=self._is_streaming)
         try:
             outputs = self._streamed(inputs) if self._is_streaming else self._batch(inputs)
         except BadRecordError as error:
@@ -105,27 +105,27 @@ class _Run:
             return
         for table, expected in self._case.expect.items():
             rows, schema = outputs.rows[table]
-            found = [*differences(expected, rows, schema)]
-            if found:
-                yield f"{table or 'what the sink gets'}: {found[0]}"
-                yield from found[1:]
+            lines_ = [*differences(expected, rows, schema)]
+            if lines_:
+                yield f"{table or 'input of the sink'}: {lines_[0]}"
+                yield from lines_[1:]
         if self._case.dead_letters is not None and outputs.dead != self._case.dead_letters:
-            yield f"dead letters: {self._case.dead_letters} expected, {outputs.dead} came"
+            yield f"dead letters: {self._case.dead_letters} expected, got {outputs.dead}"
 
     def _batch(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
-        """As `RawBatches` does it."""
-        [(name, one)] = inputs.items()
+        """Run the case as `execution.batch.RawBatches` runs a stateless pipeline."""
+        [(name, case_input)] = inputs.items()
         outputs = _Outputs()
 
-        def take(raw: DataFrame, _: int) -> None:
-            parts = self._plan.parts(raw.sparkSession, {name: one.decoded(raw)})
+        def collect(raw: DataFrame, _: int) -> None:
+            parts = self._plan.parts(raw.sparkSession, {name: case_input.decoded(raw)})
             self._take(parts, outputs)
 
-        self._run_query(one.raw(), "append", take, "all")
+        self._run_query(case_input.raw(), "append", collect, "all")
         if not outputs.rows:
-            # Without a batch there are no rows, but still columns.
+            # Without a batch there are no rows, but the columns are still compared.
             nothing: list[tuple[str]] = []
-            frame = one.decoded(self._spark.createDataFrame(nothing, "value STRING"))
+            frame = case_input.decoded(self._spark.createDataFrame(nothing, "value STRING"))
             self._take(self._plan.parts(self._spark, {name: frame}), outputs)
         return outputs
 
@@ -138,23 +138,23 @@ class _Run:
             outputs.dead += dead.count()
 
     def _streamed(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
-        """As `StreamBatches` does it, with a query for each table that is looked at."""
+        """Run the case as `execution.batch.StreamBatches` runs a stateful pipeline, with a query per compared table."""
         outputs = _Outputs()
-        decoded = {name: one.decoded(one.raw()) for name, one in inputs.items()}
+        decoded = {name: case_input.decoded(case_input.raw()) for name, case_input in inputs.items()}
         parts = self._plan.parts(self._spark, decoded)
         for name in self._case.expect:
             frame = _of(parts, name)
-            is_sunk = name is None or name.casefold() == (self._pipeline.sink_input or "").casefold()
-            mode = output_mode(self._pipeline, frame) if is_sunk else _mode(frame)
-            taken: list[list[str]] = []
+            is_sink_input = name is None or name.casefold() == (self._pipeline.sink_input or "").casefold()
+            mode = output_mode(self._pipeline, frame) if is_sink_input else _mode(frame)
+            batches: list[list[str]] = []
 
-            def take(batch: DataFrame, _: int, taken: list[list[str]] = taken) -> None:
-                taken.append(_as_text(batch))
+            def collect(batch: DataFrame, _: int, batches: list[list[str]] = batches) -> None:
+                batches.append(_as_text(batch))
 
-            self._run_query(frame, mode, take, f"of-{name or ''}")
+            self._run_query(frame, mode, collect, f"of-{name or ''}")
             sink = self._pipeline.sink
             keys = sink.pk_fields if isinstance(sink, JdbcSink) else ()
-            outputs.add(name, merged(taken, keys) if mode == "update" else [*itertools.chain(*taken)], frame.schema)
+            outputs.add(name, merged(batches, keys) if mode == "update" else [*itertools.chain(*batches)], frame.schema)
         dead = union_dead_letters(parts)
         if dead is not None and self._case.dead_letters is not None:
 
@@ -190,7 +190,7 @@ class _Run:
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         try:
             if not query.awaitTermination(_TIMEOUT_S):
-                raise CaseError(f"the case does not end within {_TIMEOUT_S} s")
+                raise CaseError(f"the case did not finish within {_TIMEOUT_S} s")
         finally:
             query.stop()
 
@@ -222,7 +222,7 @@ def _of(parts: Parts, name: str | None) -> DataFrame:
 
 
 def _mode(frame: DataFrame) -> str:
-    """The mode for a table that is not what the sink gets: only update can show aggregates without a watermark."""
+    """Return the output mode for a table other than the sink's input: aggregates without watermark need update."""
     has_aggregates, has_watermark = (has_logical_node(frame, node) for node in ("Aggregate", "EventTimeWatermark"))
     return "update" if has_aggregates and not has_watermark else "append"
 
@@ -233,15 +233,15 @@ def _as_text(frame: DataFrame) -> list[str]:
 
 
 def _close_windows(checkpoint: Path) -> bool:
-    """Plans one more batch, without rows and with its watermark at the end of time; false if there was none yet."""
+    """Plan another batch, without rows and with a watermark in the year 9999; return false if there was no batch."""
     offsets = checkpoint / "offsets"
     planned = sorted(int(path.name) for path in offsets.iterdir() if path.name.isdigit()) if offsets.is_dir() else []
     if not planned:
         return False
-    version, about, *of_sources = (offsets / str(planned[-1])).read_text("utf-8").split("\n")
-    batch = json.loads(about)
+    version, metadata, *source_lines = (offsets / str(planned[-1])).read_text("utf-8").split("\n")
+    batch = json.loads(metadata)
     batch["batchWatermarkMs"] = _END_OF_TIME_MS
-    (offsets / str(planned[-1] + 1)).write_text("\n".join([version, json.dumps(batch), *of_sources]), "utf-8")
+    (offsets / str(planned[-1] + 1)).write_text("\n".join([version, json.dumps(batch), *source_lines]), "utf-8")
     return True
 
 

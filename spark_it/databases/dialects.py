@@ -98,7 +98,7 @@ class Dialect:
 
     def is_transient(self, error: DatabaseError) -> bool:
         """Whether the same may succeed later."""
-        return error.state.startswith(_TRANSIENT_STATES) or any(kind in _TRANSIENT_KINDS for kind in error.kinds)
+        return error.state.startswith(_TRANSIENT_STATES) or any(kind in _TRANSIENT_KINDS for kind in error.class_names)
 
     def limited(self, select: str, rows: int) -> str:
         """The first rows of a statement that ends with its order."""

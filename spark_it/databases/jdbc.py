@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
 from odradek.spark_it.definition.passwords import without_passwords
-from odradek.spark_it.spark.java import causes, is_javas, kinds
+from odradek.spark_it.spark.java import causes, class_names, is_java_error
 
 _POSITION = re.compile(r" Position: \d+$")  # in a statement that nobody sees
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
@@ -27,19 +27,19 @@ _READ_COMMITTED = 2
 class DatabaseError(Exception):
     """What a database or its driver refused; `str()` is its message.
 
-    `state` is the SQLSTATE, empty if the driver has none, `code` the database's own number, `kinds` are the names of
-    the Java class and its ancestors.
+    `state` is the SQLSTATE, empty if the driver has none, `code` the database's own number, `class_names` are the names
+    of the Java class and its ancestors.
     """
 
-    def __init__(self, message: str, state: str, code: int, kinds: tuple[str, ...]) -> None:
+    def __init__(self, message: str, state: str, code: int, class_names: tuple[str, ...]) -> None:
         super().__init__(_POSITION.sub("", " ".join(without_passwords(message).split())))
         self.state = state
         self.code = code
-        self.kinds = kinds
+        self.class_names = class_names
 
     @property
     def class_name(self) -> str:
-        return self.kinds[0] if self.kinds else ""
+        return self.class_names[0] if self.class_names else ""
 
 
 def parts_of(table: str) -> list[str]:
@@ -55,11 +55,11 @@ def database_error(error: BaseException) -> DatabaseError | None:
     """What the database said, when that is why a call of the JVM or a Spark job failed; None for any other reason."""
     found = None
     for cause in causes(error):
-        while cause is not None and "java.sql.SQLException" in kinds(cause):
+        while cause is not None and "java.sql.SQLException" in class_names(cause):
             # The first one with a state says most; the one of a failed batch has its reason after it.
             if found is None or not found.state:
                 message, state = cause.getMessage(), cause.getSQLState()
-                found = DatabaseError(message or "", state or "", cause.getErrorCode(), kinds(cause))
+                found = DatabaseError(message or "", state or "", cause.getErrorCode(), class_names(cause))
             cause = cause.getNextException()
     return found
 
@@ -337,7 +337,7 @@ def _suppressed() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_javas(error):
+        if not is_java_error(error):
             raise
 
 
@@ -391,7 +391,7 @@ class Database:
             in_java = self._jvm.org.apache.spark.sql.types.DataType.fromJson(type_.json())
             return str(utils.getJdbcType(in_java, dialect).databaseTypeDefinition())
         except Exception as error:
-            if not is_javas(error):
+            if not is_java_error(error):
                 raise
             raise ValueError(f"{type_.simpleString()} has no place in a table of this database") from None
 

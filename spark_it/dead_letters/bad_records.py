@@ -1,4 +1,4 @@
-"""Bad records that stop a pipeline, in the text of Spark's errors."""
+"""Bad records that stop a pipeline, encoded in the text of Spark's errors."""
 
 import json
 
@@ -11,20 +11,20 @@ _MARK = "odradek bad record "
 
 
 def raise_bad_record(origin: Column, error: Column) -> Column:
-    """Return a condition that fails where it is evaluated, with the bad record in its error."""
-    about = f.to_json(f.struct(origin.alias("origin"), error.alias("error")))
-    return f.raise_error(f.concat(f.lit(_MARK), about)).cast("boolean")
+    """Return a condition that raises an error, with the bad record in its text, when it is evaluated."""
+    description = f.to_json(f.struct(origin.alias("origin"), error.alias("error")))
+    return f.raise_error(f.concat(f.lit(_MARK), description)).cast("boolean")
 
 
 def bad_record(error: BaseException) -> BadRecordError | None:
-    """Return the bad record that made Spark fail; None if it failed for another reason."""
+    """Return the bad record because of which Spark failed; None if Spark failed for another reason."""
     text = str(error)
     at = text.find(_MARK)
     if at < 0:
         return None
     try:
-        read, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
-        origin, failure = read.get("origin"), read["error"]
+        content, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
+        origin, failure = content.get("origin"), content["error"]
         return BadRecordError(
             Origin(origin["topic"], origin["partition"], origin["offset"]) if origin else None,
             Failure(

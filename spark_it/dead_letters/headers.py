@@ -22,14 +22,14 @@ EXCEPTION_MESSAGE = f"{PREFIX}exception.message"
 EXCEPTION_STACKTRACE = f"{PREFIX}exception.stacktrace"
 FILE = f"{PREFIX}file"
 LINE = f"{PREFIX}line"
-"""Ours: of a record that comes from a file, its address, and the number of its line; of several with the same text, all
-of them."""
+"""Not in Kafka Connect: the file and line number of a record from a file; if several lines have its text, all of their
+numbers."""
 LEFT_OUT = f"{PREFIX}record.left.out"
-"""Ours: the dead letter has no key, value and headers of its record."""
+"""Not in Kafka Connect: the dead letter lacks the key, value and headers of its record."""
 PART_WRITTEN = f"{PREFIX}record.part.written"
-"""Ours: the row that died may be one of several that were made of the record, and the sink may have the others."""
+"""Not in Kafka Connect: the failed row may be one of several of its record, and the sink may contain the others."""
 DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
-"""What Connect's converters raise."""
+"""The exception of Connect's converters."""
 
 
 class Stage(Enum):
@@ -54,7 +54,7 @@ class Origin(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A failure. `class_name` is where it was found: a format, a transform or expectation, a sink."""
+    """A failure. `class_name` is the component that reported it: a format, a transform or expectation, a sink."""
 
     stage: Stage
     class_name: str
@@ -64,7 +64,7 @@ class Failure(NamedTuple):
 
 
 class BadRecordError(Exception):
-    """A record that stops a pipeline with `errors.tolerance = "none"`; `str()` says which it is."""
+    """A record that stops a pipeline with `errors.tolerance = "none"`; `str()` identifies the record."""
 
     def __init__(self, origin: Origin | None, failure: Failure) -> None:
         where = f"record {origin}" if origin is not None else "a record"
@@ -74,7 +74,7 @@ class BadRecordError(Exception):
 
 
 def error_headers(origin: Origin | None, failure: Failure, *, connector_name: str, task_id: int) -> list[Header]:
-    """Return Connect's headers, in Connect's order; without origin for a record that does not come from a topic."""
+    """Return Connect's headers, in Connect's order. A record that was not read from a topic has no `origin`."""
     texts: list[tuple[str, object]] = []
     if origin is not None:
         texts += [(TOPIC, origin.topic), (PARTITION, origin.partition), (OFFSET, origin.offset)]
@@ -91,22 +91,20 @@ def error_headers(origin: Origin | None, failure: Failure, *, connector_name: st
 
 
 def headers(original: Iterable[Header], added: Iterable[Header]) -> list[Header]:
-    """Return the headers of a dead letter: those of the record without an earlier failure's, then those of this
-    failure.
-    """
+    """Return the headers of a dead letter: the record's, without those of an earlier failure, then `added`."""
     return [*without_errors(original), *added]
 
 
 def without_errors(headers: Iterable[Header]) -> list[Header]:
-    """Return the headers of the original record, for writing it again."""
+    """Return the headers of the original record."""
     return [header for header in headers if not header[0].startswith(PREFIX)]
 
 
 def brief(headers: Iterable[Header]) -> list[Header]:
     """Return the headers of a dead letter that is too large for its topic and is written without key and value.
 
-    They are Connect's, which locate the record, and one that marks the record as left out: otherwise it would look like
-    a record without key and value.
+    They are Connect's, which locate the record, and LEFT_OUT, which distinguishes the dead letter from a record whose
+    key and value are null.
     """
     kept = [(name, value and value[:_BRIEF_BYTES]) for name, value in headers if name.startswith(PREFIX)]
     return [*kept, (LEFT_OUT, b"true")]
@@ -116,9 +114,9 @@ _BRIEF_BYTES = 1000
 
 
 def origin_of(headers: Iterable[Header]) -> Origin | None:
-    """Return the origin of a dead letter, the same for two copies of one record. None if the headers do not have it."""
-    said: Mapping[str, bytes | None] = dict(headers)
-    topic, partition, offset = said.get(TOPIC), said.get(PARTITION), said.get(OFFSET)
+    """Return the origin of a dead letter, equal for two copies of one record; None if the headers lack it."""
+    values: Mapping[str, bytes | None] = dict(headers)
+    topic, partition, offset = values.get(TOPIC), values.get(PARTITION), values.get(OFFSET)
     if topic is None or partition is None or offset is None:
         return None
     try:

@@ -1,10 +1,10 @@
-"""Sends dead letters of a pipeline back to the topics that they come from, after the cause of the failure is removed.
+"""The `replay-dlq` command: sends dead letters back to the topics that they were read from, after the cause is fixed.
 
-A record is written with its key, value and original headers, with a new timestamp, to the partition of its key. Each is
-written once: the position in the dead-letter topic is an offset of group `<name>:replay`, committed in the transaction
-that writes the records, and kept in `replay_position` as well. Records that arrive during a replay are left to the next
-one, so that a record that fails again is not replayed for ever. If other rows of a record were written when one failed,
-a replay writes them again: the user decides whether such records are replayed.
+A record is written with its key, value and original headers, and a new timestamp, to the partition of its key. Each
+record is written once: the position in the dead-letter topic is the committed offset of group `<name>:replay`, part of
+the transaction that writes the records, and is also stored by `replay_position`. Records that arrive during a replay
+wait for the next one, so that a record that fails again is not replayed endlessly. If only one of several rows of a
+record failed, a replay writes the others again; the user decides whether such records are replayed.
 """
 
 import re
@@ -42,7 +42,7 @@ _EXAMPLES = 3
 
 
 PartlyWritten = Literal["send", "leave"]
-"""What happens to records of which other rows were written."""
+"""Treatment of records of which other rows may be written already."""
 
 
 class ReplayError(Exception):
@@ -59,8 +59,8 @@ class DeadLetter(NamedTuple):
 
     @property
     def connector_name(self) -> str | None:
-        said = dict(self.headers).get(CONNECTOR_NAME)
-        return None if said is None else said.decode("utf-8", "replace")
+        name = dict(self.headers).get(CONNECTOR_NAME)
+        return None if name is None else name.decode("utf-8", "replace")
 
     @property
     def reason(self) -> str:
@@ -69,8 +69,11 @@ class DeadLetter(NamedTuple):
 
 
 @dataclass
-class Found:
-    """The result of a search: numbers of replayed records by topic, and of skipped ones by reason."""
+class ReplayCounts:
+    """Counts of a replay: `again` has the replayed records by topic, `left_count` the skipped ones by reason.
+
+    `left` has examples of skipped ones. `of_others` are dead letters of other pipelines or connectors.
+    """
 
     again: Counter[str] = field(default_factory=Counter)
     partly_written: int = 0
@@ -86,7 +89,8 @@ class Found:
 
 
 class Sorter:
-    """Decides which dead letters are replayed, and to which topic. `partly_written` is None if that is undecided."""
+    """Decides which dead letters are replayed, and to which topic. `partly_written` is None if the user gave no
+    choice."""
 
     def __init__(self, pipeline: Pipeline, dead_letter_topic: str, partly_written: PartlyWritten | None) -> None:
         self._name = pipeline.name
@@ -94,24 +98,26 @@ class Sorter:
         self._topic = dead_letter_topic
         self._sources = [one for one in pipeline.sources.values() if isinstance(one, TopicSource)]
         self._seen: dict[tuple[str, int], set[int]] = defaultdict(set)
-        self.found = Found()
+        self.found = ReplayCounts()
 
     def origin(self, letter: DeadLetter, partition: int) -> Origin | None:
-        """Return the origin to which a record is written; None if it is skipped, which is counted."""
+        """Return the origin of a record that is to be replayed; None if the record is skipped. Counts either."""
         if letter.connector_name != self._name:
             self.found.of_others += 1
             return None
         origin = origin_of(letter.headers)
         where = f"{self._topic}-{partition} at offset {letter.offset}: {letter.reason}"
         if origin is None:
-            self.found.leave("come from no topic", where)
+            self.found.leave("were not read from a topic", where)
             return None
         readers = sum(_reads(one, origin.topic) for one in self._sources)
         if not readers:
-            self.found.leave(f"come from topic {origin.topic}, which the pipeline does not read", where)
+            self.found.leave(f"were read from topic {origin.topic}, which the pipeline does not read", where)
             return None
         if LEFT_OUT in dict(letter.headers):
-            self.found.leave("were too large for it, which has them without key and value", f"{where}, from {origin}")
+            self.found.leave(
+                "were too large for the dead-letter topic and lack key and value", f"{where}, from {origin}"
+            )
             return None
         seen = self._seen[origin.topic, origin.partition]
         if origin.offset in seen:
@@ -122,7 +128,7 @@ class Sorter:
         if PART_WRITTEN in dict(letter.headers) or readers > 1:
             self.found.partly_written += 1
             if self._partly_written == "leave":
-                self.found.leave("have other rows, which the sink may have", f"{where}, from {origin}")
+                self.found.leave("have other rows, which the sink may contain", f"{where}, from {origin}")
             if self._partly_written != "send":
                 return None
         self.found.again[origin.topic] += 1
@@ -151,11 +157,11 @@ def replay(
         raise ReplayError("the pipeline has no errors.deadletterqueue.topic.name")
     if not pipeline.errors.deadletterqueue_context_headers_enable:
         key = "errors.deadletterqueue.context.headers.enable"
-        raise ReplayError(f"{key} is false: no dead letter says where it is from")
+        raise ReplayError(f"{key} is false, so dead letters have no headers with their origin")
     group = pipeline.replay_group
     topic_id = cluster.topic_ids([topic]).get(topic, "")
     try:
-        stretches = _stretches(cluster, topic, group, read_position(pipeline.state_folder, topic, topic_id))
+        ranges = _unreplayed_ranges(cluster, topic, group, read_position(pipeline.state_folder, topic, topic_id))
     except ReplayPositionError as error:
         raise ReplayError(str(error)) from None
     clients = _clients(pipeline)
@@ -164,26 +170,26 @@ def replay(
     except KafkaException as error:
         raise ReplayError(f"admin.override: {_reason(error)}") from None
 
-    def sorted_out(choice: PartlyWritten | None, *, writes: bool) -> Found:
+    def process(choice: PartlyWritten | None, *, writes: bool) -> ReplayCounts:
         sorter = Sorter(pipeline, topic, choice)
-        for stretch in stretches:
-            for chunk in _chunks(consumer, stretch, records_per_transaction):
+        for unreplayed in ranges:
+            for chunk in _read_chunks(consumer, unreplayed, records_per_transaction):
                 records = _records(chunk, sorter)
                 if writes:
                     _write(pipeline, chunk, records, clients, group, topic_id)
         return sorter.found
 
     try:
-        if execute and partly_written is None and (count := sorted_out(None, writes=False).partly_written):
-            raise ReplayError(f"nothing is written: {_undecided(count)}")
-        found = sorted_out(partly_written, writes=execute)
+        if execute and partly_written is None and (count := process(None, writes=False).partly_written):
+            raise ReplayError(f"nothing was written: {_describe_undecided(count)}")
+        counts = process(partly_written, writes=execute)
     except KafkaException as error:
         raise ReplayError(f"cannot read {topic}: {_reason(error)}") from None
     finally:
         consumer.close()
-    yield from _sentences(found, topic, partly_written, is_done=execute)
-    if not execute and (found.again or found.partly_written):
-        yield "nothing is written yet; --execute does it"
+    yield from _sentences(counts, topic, partly_written, is_done=execute)
+    if not execute and (counts.again or counts.partly_written):
+        yield "nothing was written; repeat with --execute to replay"
 
 
 def _clients(pipeline: Pipeline) -> Clients:
@@ -212,9 +218,9 @@ class Chunk(NamedTuple):
     letters: list[DeadLetter]
 
 
-class Stretch(NamedTuple):
-    """The offsets of a partition that are not replayed yet: `start` to `end`. With `is_first` the group has no
-    offset.
+class UnreplayedRange(NamedTuple):
+    """The offsets of a partition that are not replayed yet: `start` to `end`. With `is_first` the group has no offset
+    yet.
     """
 
     topic: str
@@ -225,18 +231,22 @@ class Stretch(NamedTuple):
     is_first: bool
 
 
-def _stretches(cluster: Group, topic: str, group: str, replayed: Offsets) -> list[Stretch]:
-    wanted = cluster.partitions(TopicSource({"topics": topic}))
-    beginnings, ends = cluster.earliest(wanted), cluster.latest(wanted)
-    # Without what a replay has open that was killed: the transaction ends that before it looks again.
-    committed = cluster.committed(group, wanted)
-    # An offset of an earlier topic of the name, on a cluster without topic ids, may be beyond the end of this one.
-    known = {at: offset for at, offset in replayed.items() if offset <= ends.get(at, 0)} | committed
-    return [Stretch(*at, known.get(at, beginnings[at]), beginnings[at], ends[at], at not in committed) for at in wanted]
+def _unreplayed_ranges(cluster: Group, topic: str, group: str, replayed: Offsets) -> list[UnreplayedRange]:
+    partitions = cluster.partitions(TopicSource({"topics": topic}))
+    beginnings, ends = cluster.earliest(partitions), cluster.latest(partitions)
+    # A killed replay may have left a transaction open. Its offsets are not waited for here: the first transaction of
+    # this replay fences it and reads the marker again.
+    committed = cluster.committed(group, partitions)
+    # On a cluster without topic ids the stored position may belong to an earlier topic of the same name.
+    positions = {at: offset for at, offset in replayed.items() if offset <= ends.get(at, 0)} | committed
+    return [
+        UnreplayedRange(*at, positions.get(at, beginnings[at]), beginnings[at], ends[at], at not in committed)
+        for at in partitions
+    ]
 
 
-def _chunks(consumer: Consumer, at: Stretch, size: int) -> Iterator[Chunk]:
-    """The dead letters of a stretch."""
+def _read_chunks(consumer: Consumer, at: UnreplayedRange, size: int) -> Iterator[Chunk]:
+    """Read the dead letters of a range, in chunks of at most `size`."""
     start, end, is_first = at.start, at.end, at.is_first
     position = max(start, at.beginning)
     if position >= end:
@@ -246,20 +256,20 @@ def _chunks(consumer: Consumer, at: Stretch, size: int) -> Iterator[Chunk]:
     is_at_end = False
     give_up_at = time.monotonic() + _TIMEOUT_S
     while not is_at_end:
-        # It waits for as many, although there may be no more of them.
-        read = consumer.consume(min(size, 1000), timeout=_POLL_S)
-        if read:
+        # `consume` waits for this number of messages or the timeout, so the timeout is short.
+        messages = consumer.consume(min(size, 1000), timeout=_POLL_S)
+        if messages:
             give_up_at = time.monotonic() + _TIMEOUT_S
         elif time.monotonic() > give_up_at:
-            raise ReplayError(f"cannot read {at.topic}-{at.partition}: no answer")
-        for message in read:
+            raise ReplayError(f"cannot read {at.topic}-{at.partition}: no response")
+        for message in messages:
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
             offset = message.offset()
             assert offset is not None
             if error is not None or offset >= end:
-                # Up to here there are no more records that are committed.
+                # The rest of the range has no committed records.
                 position, is_at_end = min(offset, end), True
                 break
             letters.append(_letter(message, offset))
@@ -284,7 +294,7 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 def _records(chunk: Chunk, sorter: Sorter) -> list[Records]:
-    """What goes back, in the order of the dead-letter topic."""
+    """Return the records to replay, in the order of the dead-letter topic."""
     by_topic: dict[str, list[DeadLetter]] = defaultdict(list)
     for letter in chunk.letters:
         origin = sorter.origin(letter, chunk.partition)
@@ -311,43 +321,45 @@ def _write(
         generation=0,
         batch=0,
         is_first=chunk.is_first,
-        resets="another replay may be under way; look what is left by a replay without --execute",
+        resets="another replay may be running; run replay-dlq without --execute to see what is left",
     )
     try:
         outcome = transactions.write(transaction, records, clients)
     except SinkError as error:
         raise ReplayError(f"stopped at {chunk.topic}-{chunk.partition} offset {chunk.start}: {error}") from None
     if not outcome.is_new:
-        raise ReplayError(f"another replay of {pipeline.name} is under way")
+        raise ReplayError(f"another replay of {pipeline.name} is running")
     write_position(pipeline.state_folder, (chunk.topic, chunk.partition), topic_id, chunk.end)
 
 
-def _undecided(count: int) -> str:
+def _describe_undecided(count: int) -> str:
     return (
-        f"the sink may have other rows of {_records_of(count)}, and gets them again if the {_noun(count)} "
-        f"{'goes' if count == 1 else 'go'} back: --partly-written send or --partly-written leave decides it"
+        f"the sink may contain other rows of {_records_of(count)}, which a replay would write again: choose "
+        "--partly-written send or --partly-written leave"
     )
 
 
-def _sentences(found: Found, topic: str, partly_written: PartlyWritten | None, *, is_done: bool) -> Iterator[str]:
-    is_undecided = found.partly_written and partly_written is None
-    if not found.again and not is_undecided:
-        yield f"there is nothing in {topic} to replay"
-    for target, count in sorted(found.again.items()):
-        yield f"{_records_of(count)} {'went' if is_done else 'would go'} back to topic {target}"
+def _sentences(
+    counts: ReplayCounts, topic: str, partly_written: PartlyWritten | None, *, is_done: bool
+) -> Iterator[str]:
+    is_undecided = counts.partly_written and partly_written is None
+    if not counts.again and not is_undecided:
+        yield f"{topic} has no records to replay"
+    for target, count in sorted(counts.again.items()):
+        yield f"{_records_of(count)} {'sent' if is_done else 'would be sent'} back to topic {target}"
     if is_undecided:
-        yield _undecided(found.partly_written)
-    elif found.partly_written and partly_written == "send":
-        yield f"  the sink may have other rows of {_records_of(found.partly_written)} of these, and gets them again"
-    if found.copies:
-        yield f"{_records_of(found.copies)} of {topic} passed over: they are there twice"
-    if found.of_others:
-        yield f"{_records_of(found.of_others)} of {topic} passed over: other pipelines or connectors wrote them"
-    for why, count in found.left_count.items():
-        yield f"{_records_of(count)} {'stayed' if is_done else 'would stay'} in {topic}: they {why}"
-        yield from (f"  {where}" for where in found.left[why])
-        if count > len(found.left[why]):
-            yield f"  and {count - len(found.left[why]):,} more"
+        yield _describe_undecided(counts.partly_written)
+    elif counts.partly_written and partly_written == "send":
+        yield f"  of {_records_of(counts.partly_written)} of these the sink may contain other rows, now written again"
+    if counts.copies:
+        yield f"{_records_of(counts.copies)} of {topic} skipped: they are duplicates"
+    if counts.of_others:
+        yield f"{_records_of(counts.of_others)} of {topic} skipped: other pipelines or connectors wrote them"
+    for why, count in counts.left_count.items():
+        yield f"{_records_of(count)} {'left' if is_done else 'would be left'} in {topic}: they {why}"
+        yield from (f"  {where}" for where in counts.left[why])
+        if count > len(counts.left[why]):
+            yield f"  and {count - len(counts.left[why]):,} more"
 
 
 def _records_of(count: int) -> str:
@@ -359,5 +371,5 @@ def _noun(count: int) -> str:
 
 
 def _reason(error: KafkaException) -> str:
-    said = error.args[0] if error.args else error
-    return said.str() if isinstance(said, KafkaError) else str(said)
+    kafka_error = error.args[0] if error.args else error
+    return kafka_error.str() if isinstance(kafka_error, KafkaError) else str(kafka_error)

@@ -1,7 +1,8 @@
-"""The position of a replay in the dead-letter topic, in a file beside the checkpoint.
+"""The position of a replay in the dead-letter topic, in a file next to the checkpoint.
 
-The group's offset takes precedence; it is committed in the transaction that writes the records. But nothing commits it
-again between two replays, so it may have expired by the next one, and all dead letters would be replayed again.
+The group's offset takes precedence; it is committed in the transaction that writes the records. But it is not renewed
+between two replays, so it may have expired before the next one. Without this file all dead letters would be replayed
+again then.
 
 The file is JSON: `{"version": 2, "topics": {"dlq": {"id": "Zk3...", "offsets": {"0": 5}}}}`. The id distinguishes the
 topic from a later one of the same name. Version 1 was `{"dlq": {"0": 5}}`.
@@ -24,7 +25,7 @@ class ReplayPositionError(Exception):
 
 
 class _Replayed(NamedTuple):
-    """The replay of one topic. `id` is empty if it is not known."""
+    """The position in one topic. `id` is empty for a topic without id."""
 
     id: str
     offsets: dict[TopicPartition, int]
@@ -34,26 +35,26 @@ class _Replayed(NamedTuple):
 
 
 def read_position(state_folder: Path, topic: str, topic_id: str) -> dict[TopicPartition, int]:
-    """Return the offset up to which each partition is replayed; nothing of another topic of the name.
+    """Return the offset up to which each partition is replayed; none for another topic of the same name.
 
     `topic_id` is empty if the cluster has no ids. Raises ReplayPositionError, OSError.
     """
-    found = _read(state_folder).get(topic)
-    return {} if found is None or not found.is_of(topic_id) else found.offsets
+    replayed = _read(state_folder).get(topic)
+    return {} if replayed is None or not replayed.is_of(topic_id) else replayed.offsets
 
 
 def write_position(state_folder: Path, at: TopicPartition, topic_id: str, offset: int) -> None:
-    """Add the offset of a partition to what is there. Raises ReplayPositionError, OSError."""
+    """Store the offset of a partition. Raises ReplayPositionError, OSError."""
     topic, topics = at[0], _read(state_folder)
-    before = topics.get(topic)
-    if before is None or not before.is_of(topic_id):
-        before = _Replayed(topic_id, {})
-    topics[topic] = _Replayed(topic_id or before.id, before.offsets | {at: offset})
-    shown = {
+    previous = topics.get(topic)
+    if previous is None or not previous.is_of(topic_id):
+        previous = _Replayed(topic_id, {})
+    topics[topic] = _Replayed(topic_id or previous.id, previous.offsets | {at: offset})
+    content = {
         name: {"id": one.id, "offsets": {str(partition): end for (_, partition), end in sorted(one.offsets.items())}}
         for name, one in sorted(topics.items())
     }
-    write_atomically(state_folder / FILE, json.dumps({"version": VERSION, "topics": shown}) + "\n")
+    write_atomically(state_folder / FILE, json.dumps({"version": VERSION, "topics": content}) + "\n")
 
 
 def _read(state_folder: Path) -> dict[str, _Replayed]:
@@ -63,16 +64,18 @@ def _read(state_folder: Path) -> dict[str, _Replayed]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     try:
-        read = json.loads(text)
-        if "version" in read and not isinstance(read["version"], dict):
-            if read["version"] != VERSION:
-                raise ReplayPositionError(f"{path} is of version {read['version']}; this is version {VERSION}")
+        parsed = json.loads(text)
+        if "version" in parsed and not isinstance(parsed["version"], dict):
+            if parsed["version"] != VERSION:
+                raise ReplayPositionError(
+                    f"{path} has version {parsed['version']}; this release supports version {VERSION}"
+                )
             return {
                 topic: _Replayed(one["id"], topic_offsets(json.dumps({topic: one["offsets"]})))
-                for topic, one in read["topics"].items()
+                for topic, one in parsed["topics"].items()
             }
-        return {topic: _Replayed("", topic_offsets(json.dumps({topic: offsets}))) for topic, offsets in read.items()}
+        return {topic: _Replayed("", topic_offsets(json.dumps({topic: offsets}))) for topic, offsets in parsed.items()}
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ReplayPositionError(
-            f"{path} is damaged; put it back from a copy, or delete it to begin at the start"
+            f"{path} is damaged; restore it from a backup, or delete it to replay from the beginning"
         ) from None

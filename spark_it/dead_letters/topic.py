@@ -39,5 +39,5 @@ def too_many_replicas(pipeline: Pipeline, group: Group) -> str | None:
     factor, brokers = pipeline.errors.deadletterqueue_topic_replication_factor, group.broker_count()
     if factor <= brokers:
         return None
-    there = "there is 1 broker" if brokers == 1 else f"there are {brokers} brokers"
-    return f"{_KEY} is {factor}, and {there}; write {brokers} or less, or create the topic"
+    available = "there is 1 broker" if brokers == 1 else f"there are {brokers} brokers"
+    return f"{_KEY} is {factor}, but {available}; set it to {brokers} or less, or create the topic"

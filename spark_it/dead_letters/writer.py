@@ -34,7 +34,7 @@ class DeadLetterWriter:
             "client.id": f"{pipeline.name}.dead-letters",
             "enable.idempotence": True,
             "log_level": 0,
-            # How long a topic that does not exist may take to come.
+            # How long to wait for the metadata of a missing topic.
             "topic.metadata.propagation.max.ms": 5000,
             "message.timeout.ms": 60_000,
         }
@@ -43,7 +43,7 @@ class DeadLetterWriter:
 
     def write(self, dead: DataFrame) -> int:
         """Write all dead letters and return their number. Raises SinkError."""
-        topic, configuration, largest = self.topic, self._configuration, self._measured()
+        topic, configuration, largest = self.topic, self._configuration, self._max_size()
 
         def produce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_pydict({"rows": [produce_all(topic, configuration, batches, largest)]})
@@ -51,31 +51,31 @@ class DeadLetterWriter:
         try:
             counts = dead.select("key", "value", "headers").mapInArrow(produce, "rows bigint").collect()
         except PySparkException as error:
-            said = readable(error)
-            for mark, may_pass in ((_UNWRITTEN, True), (_REFUSED, False)):
-                if mark in said:
-                    message = f"dead letters cannot be written to topic {topic}: {said.partition(mark)[2]}"
-                    raise SinkError(message, is_retriable=may_pass) from None
+            reason = readable(error)
+            for prefix, is_retriable in ((_UNWRITTEN, True), (_REFUSED, False)):
+                if prefix in reason:
+                    message = f"dead letters cannot be written to topic {topic}: {reason.partition(prefix)[2]}"
+                    raise SinkError(message, is_retriable=is_retriable) from None
             raise
         return sum(row.rows for row in counts)
 
-    def _measured(self) -> int:
+    def _max_size(self) -> int:
         if self._largest is None:
             passed = self._settings.passed
             servers = {"bootstrap.servers": self._configuration["bootstrap.servers"]}
-            found = sizes([self.topic], servers | passed["admin.override."], passed["producer.override."])
-            self._configuration |= found.configuration
-            self._largest = found.largest[self.topic]
+            limits = sizes([self.topic], servers | passed["admin.override."], passed["producer.override."])
+            self._configuration |= limits.configuration
+            self._largest = limits.largest[self.topic]
         return self._largest
 
 
 _UNWRITTEN = "odradek dead letters unwritten: "
 _REFUSED = "odradek dead letters refused: "
-"""Before what Kafka said: of what may pass, and of what will not."""
+"""Prefixes of Kafka's error in an exception of a worker: of a transient error, and of a permanent one."""
 
 
 def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[pa.RecordBatch], largest: int) -> int:
-    """Produces records and returns how many, when all are acknowledged. Raises RuntimeError. In the workers."""
+    """Produce records; return their number once all are acknowledged. Runs in the workers. Raises RuntimeError."""
 
     producer: Any = None
     failures: list[Any] = []
@@ -100,7 +100,7 @@ def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[
     except KafkaException as error:
         failures.append(error.args[0])
     if failures:
-        # One that will not pass says more.
+        # A permanent error takes precedence, because retrying does not help.
         worst = min(failures, key=is_passing)
         raise RuntimeError(f"{_UNWRITTEN if is_passing(worst) else _REFUSED}{worst.str()}")
     return count

@@ -1,7 +1,7 @@
-"""Exactly-once writes to topics: one transaction has records and the marker that they are written.
+"""Exactly-once writes to topics: each Kafka transaction contains records and the marker that records them as written.
 
-- `slots`: transactional slots, and the transactions that follow one another in a slot
+- `slots`: transactional slots, their sink transactions, and the check whether a transaction is written
 - `transactions`: writes one transaction
-- `markers`: slots and transactions of a batch; markers are claimed, renewed and checked
-- `fencing`: ends open transactions of all slots, for a reset
+- `markers`: slots and transactions of a batch; claim and renewal of markers
+- `fencing`: aborts open transactions of all slots, for a reset
 """

@@ -1,7 +1,7 @@
 """Fencing of the topic sink's open transactions, before a reset looks up the pipeline's position.
 
-A task may outlive its driver. If it committed after the reset, its records would be visible, but its marker would be
-older than the offset that the reset commits, and would not count: the records would be written a second time.
+A task may run on after its driver was killed. If its transaction were committed after the reset, its records would be
+visible, but the state after the reset would not accept its marker: the records would be written a second time.
 """
 
 from concurrent.futures import ThreadPoolExecutor

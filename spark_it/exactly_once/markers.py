@@ -2,8 +2,9 @@
 
 Kafka deletes an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one
 before Kafka 2.0. After that a missing marker no longer proves that its transaction is not written. The first run of a
-state therefore commits a marker in each existing slot (`Markers.claim`). Only the first records of a partition that was
-added later have none, and those are written while no marker of their batch can have expired (`why_forgotten`).
+state therefore commits a marker in each existing slot (`Markers.claim`). Only a partition that was added later has none
+before its first records. A missing marker is accepted there as long as no marker of the batch can have expired
+(`why_forgotten`).
 """
 
 import contextlib
@@ -37,12 +38,12 @@ NewPartitions: Any = _NewPartitions
 NewTopic: Any = _NewTopic
 
 BATCHES_TOPIC = "__pipeline_batches"
-"""Empty: an offset of it is a batch's number. Partition k belongs to part k of the batches of all pipelines, which
-keep apart by their groups."""
+"""A topic without records. The offset that a group commits for partition k is the marker of part k of the pipeline's
+batches. Pipelines share the topic and have different groups."""
 
 RENEW_AFTER_S = 6 * 3600.0
 CHECK_EVERY_S = 3600.0
-"""At the longest; more often where offsets are kept for less than a day."""
+"""Upper limit; the interval is shorter if brokers retain offsets for less than eight hours."""
 ASSUMED_RETENTION_MS = 24 * 3_600_000
 """Kafka's shortest default of `offsets.retention.minutes`, for brokers that do not report theirs."""
 _TIMEOUT_S = 30.0
@@ -52,18 +53,19 @@ _THREADS = 8
 def why_forgotten(planned_ms: int, now_ms: int, retention_ms: int | None) -> str | None:
     """Return the reason why markers of a batch may have expired since it was planned; None if they cannot have.
 
-    Half of the retention is left for differing clocks, of the machine that planned the batch and of this one.
+    Half of the retention is a margin for the difference between this clock and that of the machine that planned the
+    batch.
     """
-    kept_ms = ASSUMED_RETENTION_MS if retention_ms is None else retention_ms
-    if abs(now_ms - planned_ms) < kept_ms // 2:
+    assumed_ms = ASSUMED_RETENTION_MS if retention_ms is None else retention_ms
+    if abs(now_ms - planned_ms) < assumed_ms // 2:
         return None
-    hours = f"{kept_ms / 3_600_000:g} hours"
+    hours = f"{assumed_ms / 3_600_000:g} hours"
     if retention_ms is None:
-        hours = f"{hours}, which is assumed since the brokers do not report offsets.retention.minutes"
+        hours = f"{hours} (assumed, because the brokers do not report offsets.retention.minutes)"
     else:
         hours = f"{hours} (offsets.retention.minutes)"
     ago = f"{(now_ms - planned_ms) / 3_600_000:,.1f} hours ago"
-    return f"it was planned {ago}, which is more than half of the time that Kafka keeps offsets: {hours}"
+    return f"it was planned {ago}, more than half of the time for which Kafka retains offsets, {hours}"
 
 
 class Markers:
@@ -75,7 +77,7 @@ class Markers:
         self._clients = clients
         resets = resets_of(pipeline, is_stateful=why_stateful(pipeline) is not None)
         self._resets = " or ".join(f"reset --to {to}" for to in resets)
-        self._begun: dict[At, int] | None = None
+        self._initial_offsets: dict[At, int] | None = None
         self._retention_ms: int | None = None
 
     def prepare(self) -> None:
@@ -84,30 +86,32 @@ class Markers:
             return
         parts = self._pipeline.settings.tasks_max
         servers = self._clients.bootstrap_servers
-        what = f"cannot make topic {BATCHES_TOPIC} with {parts} partitions at {servers}"
+        what = f"cannot create topic {BATCHES_TOPIC} with {parts} partitions at {servers}"
         try:
             passed = self._pipeline.settings.passed["admin.override."]
-            _make_batches_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0, **passed}), parts)
+            _create_batches_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0, **passed}), parts)
         except KafkaException as error:
-            said = error.args[0]
-            hint = "" if is_passing(said) else "; create it, empty"
-            raise SinkError(f"{what}: {said.str()}{hint}", is_retriable=is_passing(said)) from None
+            kafka_error = error.args[0]
+            hint = "" if is_passing(kafka_error) else "; create it without records"
+            raise SinkError(f"{what}: {kafka_error.str()}{hint}", is_retriable=is_passing(kafka_error)) from None
         except TimeoutError:
-            raise SinkError(f"{what}: no answer", is_retriable=True) from None
+            raise SinkError(f"{what}: no response", is_retriable=True) from None
 
     def transactions(self, batch: Batch) -> list[SinkTransaction]:
-        """Return the transactions of a batch; index i is that of `batch.ranges`, or part i.
+        """Return the transactions of a batch; index i corresponds to `batch.ranges[i]`, or to part i.
 
-        Partitions that are new in the batch and have no records in it get their first markers before.
+        Before that, commit the first markers of partitions that are new in the batch and have no records in it.
         """
         if self._kind is TransactionKind.OFFSETS:
             if batch.ranges is None:
-                raise SinkError(f"batch {batch.id} does not say which records it is made of")
+                raise SinkError(f"batch {batch.id} has no offset ranges")
             if len({(one.topic, one.partition) for one in batch.ranges}) < len(batch.ranges):
-                raise SinkError(f"batch {batch.id} has a partition in pieces; it has one transaction")
-            known = self._known(batch)
-            self._claim_empty(batch, known)
-            first = self._unmarked(batch, known)
+                raise SinkError(
+                    f"batch {batch.id} has several ranges of one partition; offset transactions need one each"
+                )
+            previous = self._known(batch)
+            self._claim_empty(batch, previous)
+            first = self._unmarked(batch, previous)
             return [
                 self._offset_transaction(batch, one, is_first=(one.topic, one.partition) in first)
                 for one in batch.ranges
@@ -137,7 +141,7 @@ class Markers:
             state=batch.state,
         )
 
-    # Names of pipelines and topics have '-', and none has ':', so no two pipelines have an id in common.
+    # Names of pipelines and topics may contain '-' but not ':', so transactional ids of two pipelines never collide.
 
     def _partition(self, topic: str, partition: int) -> TransactionalSlot:
         name = self._pipeline.name
@@ -146,41 +150,42 @@ class Markers:
     def _part(self, part: int) -> TransactionalSlot:
         return TransactionalSlot(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
 
-    def _unmarked(self, batch: Batch, known: Mapping[At, int] | None) -> set[At]:
-        """The partitions of which no transaction is written if they have no marker.
+    def _unmarked(self, batch: Batch, previous: Mapping[At, int] | None) -> set[At]:
+        """Return the partitions for which a missing marker proves that no transaction is written.
 
-        Those of which the batch has the first records, as long as no marker of the batch can have expired. A batch that
-        continues in a partition follows one that is marked.
+        These are the partitions whose first records are in the batch, as long as no marker of the batch can have
+        expired. In any other partition an earlier batch has committed a marker.
         """
         assert batch.ranges is not None
-        begins = self._begins(batch)
-        found = set()
+        start_offsets = self._begins(batch)
+        partitions_without_marker = set()
         for one in batch.ranges:
             at = one.topic, one.partition
-            # One that was added later begins with its first record, whatever its offset.
-            is_added = known is not None and at not in known
-            if batch.id == 0 or is_added or one.start <= begins.get(at, 0):
-                found.add(at)
-        if not found:
-            return found
+            # An added partition starts at its log start offset, which may be above 0.
+            is_added = previous is not None and at not in previous
+            if batch.id == 0 or is_added or one.start <= start_offsets.get(at, 0):
+                partitions_without_marker.add(at)
+        if not partitions_without_marker:
+            return partitions_without_marker
         planned = _planned(self._folder(batch), batch.id)
-        return set() if planned is None or self._is_forgotten(planned) else found
+        return set() if planned is None or self._is_forgotten(planned) else partitions_without_marker
 
     def _is_forgotten(self, planned: checkpoint.PlannedBatch) -> bool:
         return why_forgotten(planned.started_ms, int(time.time() * 1000), self.retention_ms()) is not None
 
-    def _claim_empty(self, batch: Batch, known: Mapping[At, int] | None) -> None:
-        """Commit the first marker of each partition that is new in the batch, begins above 0 and has no records in it.
+    def _claim_empty(self, batch: Batch, previous: Mapping[At, int] | None) -> None:
+        """Commit the first marker of each partition that is new in the batch, starts above offset 0 and has no records
+        in the batch.
 
-        Its first records come in a later batch, in which nothing shows that the partition has no transaction yet. A
-        repeated batch commits none again, nor any where such a marker may have expired.
+        The batch with its first records cannot otherwise detect that the partition has no transaction yet. A repeated
+        batch does not commit the marker again, nor does one whose marker may have expired.
         """
         assert batch.ranges is not None
-        planned = None if known is None else _planned(self._folder(batch), batch.id)
-        if known is None or planned is None:
+        planned = None if previous is None else _planned(self._folder(batch), batch.id)
+        if previous is None or planned is None:
             return
-        # A partition that begins at 0 is told from its offset.
-        new = {at: offset for at, offset in planned.topic_offsets().items() if offset and at not in known}
+        # For a partition that starts at offset 0 the offset alone proves that it has no transaction yet.
+        new = {at: offset for at, offset in planned.topic_offsets().items() if offset and at not in previous}
         empty = new.keys() - {(one.topic, one.partition) for one in batch.ranges}
         if not empty or self._is_forgotten(planned):
             return
@@ -196,12 +201,13 @@ class Markers:
         return self._pipeline.state_folder / "checkpoint" / str(batch.generation)
 
     def _begins(self, batch: Batch) -> dict[At, int]:
-        if self._begun is None:
-            self._begun = begun(self._folder(batch))
-        return self._begun
+        if self._initial_offsets is None:
+            self._initial_offsets = initial_offsets(self._folder(batch))
+        return self._initial_offsets
 
     def _known(self, batch: Batch) -> Mapping[At, int] | None:
-        """The offsets from which a batch was planned, of the partitions that there were; None if they do not exist."""
+        """Return the start offsets of a batch, by the partitions that existed before it; None if the checkpoint does
+        not have them."""
         if batch.id == 0:
             return self._begins(batch) or None
         before = _planned(self._folder(batch), batch.id - 1)
@@ -219,16 +225,16 @@ class Markers:
         return {marker.state for marker in self._now().values() if marker.state}
 
     def newest(self) -> int:
-        """Return the marker of the newest batch of which a transaction is written; 0 with offset transactions, whose
-        markers have no batch."""
+        """Return the marker of the newest batch with a written transaction; 0 with offset transactions, whose markers
+        are not batch numbers."""
         if self._kind is TransactionKind.OFFSETS:
             return 0
         return max((marker.offset for marker in self._now().values()), default=0)
 
     def claim(self, claimed: Claim) -> None:
-        """Commit the first marker of each slot, for a state that has not begun a batch.
+        """Commit the first marker of each slot, for a state without batches.
 
-        Every copy begins with the same slot: the first one to claim it continues.
+        Every copy of the pipeline claims the same slot first, so only one of them continues with the others.
         """
         if not claimed.is_new:
             return
@@ -240,20 +246,20 @@ class Markers:
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(lambda slot: claim(slot, first, claimed.replaced, self._clients), slots[1:]))
             return
-        begins = {slot: claimed.begins[at] for slot in slots if (at := (slot.topic, slot.partition)) in claimed.begins}
-        if not begins:
+        starts = {slot: claimed.begins[at] for slot in slots if (at := (slot.topic, slot.partition)) in claimed.begins}
+        if not starts:
             return
-        lowest = min(begins, key=lambda slot: (slot.topic, slot.partition))
-        claim(lowest, Marker(begins[lowest], generation, state=state), claimed.replaced, self._clients)
-        # Another state comes so far only if it begins with another lowest slot.
-        found = self._read(begins, is_strict=True)
-        rest = {slot: begin for slot, begin in begins.items() if slot not in found or found[slot].state != state}
+        lowest = min(starts, key=lambda slot: (slot.topic, slot.partition))
+        claim(lowest, Marker(starts[lowest], generation, state=state), claimed.replaced, self._clients)
+        # Another state gets this far only if its lowest slot is a different one.
+        markers = self._read(starts, is_strict=True)
+        rest = {slot: begin for slot, begin in starts.items() if slot not in markers or markers[slot].state != state}
         for slot in rest:
-            check_claim(slot, found.get(slot), claimed.replaced)
+            check_claim(slot, markers.get(slot), claimed.replaced)
         metadata = Marker(0, generation, at_ms=int(time.time() * 1000), state=state).metadata
         try:
-            places = {(slot.topic, slot.partition): begin for slot, begin in rest.items()}
-            Cluster(self._pipeline.settings).commit(self._pipeline.name, places, metadata)
+            offsets = {(slot.topic, slot.partition): begin for slot, begin in rest.items()}
+            Cluster(self._pipeline.settings).commit(self._pipeline.name, offsets, metadata)
         except ClusterError as error:
             raise SinkError(str(error), is_retriable=True) from None
 
@@ -275,55 +281,58 @@ class Markers:
     def old(self, now_ms: int) -> list[TransactionalSlot]:
         """Return the slots whose marker is due for renewal: it is old, or has no time."""
         slots = self.slots()
-        found = self._read(slots)
+        markers = self._read(slots)
         retention_ms = self.retention_ms() or ASSUMED_RETENTION_MS
-        before_ms = now_ms - min(int(RENEW_AFTER_S * 1000), retention_ms // 4)
+        renew_before_ms = now_ms - min(int(RENEW_AFTER_S * 1000), retention_ms // 4)
         return [
             slot
             for slot in slots
-            if (marker := found.get(slot)) is not None and (marker.at_ms is None or marker.at_ms <= before_ms)
+            if (marker := markers.get(slot)) is not None and (marker.at_ms is None or marker.at_ms <= renew_before_ms)
         ]
 
     def _now(self) -> dict[TransactionalSlot, Marker]:
-        """All markers, whatever transactions are open: after a kill those are only ended by the next attempts."""
+        """Return all markers without waiting for open transactions: after a kill only the next attempts end those."""
         return self._read(self.slots(), is_strict=True)
 
     def _read(self, slots: Iterable[TransactionalSlot], *, is_strict: bool = False) -> dict[TransactionalSlot, Marker]:
-        """The markers that there are; with `is_strict` as they are now, and one that cannot be read is an error."""
-        by_place = {(slot.topic, slot.partition): slot for slot in slots}
-        if not by_place:
+        """Return the existing markers. With `is_strict` do not wait for open transactions, and raise SinkError for a
+        marker that cannot be read."""
+        slots_by_partition = {(slot.topic, slot.partition): slot for slot in slots}
+        if not slots_by_partition:
             return {}
-        group = next(iter(by_place.values())).group
+        group = next(iter(slots_by_partition.values())).group
         try:
             consumer = self._clients.consumer(group, is_stable=not is_strict)
             try:
-                found = consumer.committed([TopicPartition(*place) for place in by_place], self._clients.timeout_s)
+                committed = consumer.committed(
+                    [TopicPartition(*partition) for partition in slots_by_partition], self._clients.timeout_s
+                )
             finally:
                 consumer.close()
         except KafkaException as error:
             what = f"cannot read the offsets of group {group} at {self._clients.bootstrap_servers}"
             raise SinkError(f"{what}: {error.args[0].str()}", is_retriable=True) from None
-        for one in found if is_strict else ():
+        for one in committed if is_strict else ():
             if one.error is not None:
                 what = f"cannot read the offset of group {group} for {one.topic}-{one.partition}"
                 raise SinkError(f"{what}: {one.error.str()}", is_retriable=True)
         return {
-            by_place[one.topic, one.partition]: Marker.read(one.offset, one.metadata)
-            for one in found
+            slots_by_partition[one.topic, one.partition]: Marker.read(one.offset, one.metadata)
+            for one in committed
             if one.error is None and one.offset >= 0
         }
 
 
 def _planned(folder: Path, batch_id: int) -> checkpoint.PlannedBatch | None:
-    """A batch of the checkpoint; None if it does not exist."""
+    """Read a batch of the checkpoint; None if it does not exist."""
     try:
         return checkpoint.read_batch(folder, batch_id)
     except (OSError, CheckpointError):
         return None
 
 
-def begun(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
-    """Return where the only source of a query began, by its checkpoint; nothing if the checkpoint does not record it.
+def initial_offsets(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
+    """Read the initial offsets of a query with a single source from its checkpoint; none if they are not recorded.
 
     Source: Spark 4.0, KafkaSourceInitialOffsetWriter: a zero byte, a line with the version, a line of JSON.
     """
@@ -335,9 +344,10 @@ def begun(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
 
 
 class MarkerRenewal:
-    """Renews old markers on a thread of its own, also while there is no batch; `lock` excludes a batch's transactions.
+    """Renews old markers in its own thread, also while no batch runs; `lock` excludes the transactions of a batch.
 
-    A failed renewal is retried at the next check: a marker is old at a quarter of its lifetime.
+    A failed renewal is retried at the next check. There is time for that, because a marker is due for renewal at a
+    quarter of the retention.
     """
 
     def __init__(self, markers: Markers, clients: Clients, lock: threading.Lock) -> None:
@@ -376,19 +386,22 @@ class MarkerRenewal:
         return renewed
 
 
-class _AlreadyThereError(Exception):
-    """Another pipeline was faster."""
+class _AlreadyExistsError(Exception):
+    """Another pipeline has created the topic or its partitions."""
 
 
-def _make_batches_topic(admin: AdminClient, parts: int) -> None:
-    """Asks for nothing that is there: not everybody may make topics. Raises KafkaException, TimeoutError."""
+def _create_batches_topic(admin: AdminClient, parts: int) -> None:
+    """Create the topic or add partitions, only if necessary: the user may not be authorized to create topics.
+
+    Raises KafkaException, TimeoutError.
+    """
     if _partitions(admin) < parts:
-        with contextlib.suppress(_AlreadyThereError):
-            _done(admin.create_topics([NewTopic(BATCHES_TOPIC, parts, -1)], request_timeout=_TIMEOUT_S))
+        with contextlib.suppress(_AlreadyExistsError):
+            _wait_for(admin.create_topics([NewTopic(BATCHES_TOPIC, parts, -1)], request_timeout=_TIMEOUT_S))
     if _partitions(admin) < parts:
-        with contextlib.suppress(_AlreadyThereError):
-            _done(admin.create_partitions([NewPartitions(BATCHES_TOPIC, parts)], request_timeout=_TIMEOUT_S))
-    # Brokers hear of it one after the other.
+        with contextlib.suppress(_AlreadyExistsError):
+            _wait_for(admin.create_partitions([NewPartitions(BATCHES_TOPIC, parts)], request_timeout=_TIMEOUT_S))
+    # Brokers receive the new metadata one after the other.
     give_up_at = time.monotonic() + _TIMEOUT_S
     while _partitions(admin) < parts:
         if time.monotonic() > give_up_at:
@@ -397,15 +410,15 @@ def _make_batches_topic(admin: AdminClient, parts: int) -> None:
 
 
 def _partitions(admin: AdminClient) -> int:
-    found = admin.list_topics(timeout=_TIMEOUT_S).topics.get(BATCHES_TOPIC)
-    return 0 if found is None else len(found.partitions)
+    topic = admin.list_topics(timeout=_TIMEOUT_S).topics.get(BATCHES_TOPIC)
+    return 0 if topic is None else len(topic.partitions)
 
 
-def _done(futures: Mapping[str, Future[None]]) -> None:
+def _wait_for(futures: Mapping[str, Future[None]]) -> None:
     for future in futures.values():
         try:
             future.result(_TIMEOUT_S + 5)
         except KafkaException as error:
             if error.args[0].code() in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_PARTITIONS):
-                raise _AlreadyThereError from None
+                raise _AlreadyExistsError from None
             raise

@@ -1,6 +1,6 @@
-"""Transactional slots, their sink transactions, and the decision from a slot's marker if one is written.
+"""Transactional slots and their sink transactions. A slot's marker shows whether a transaction is written.
 
-The marker is an offset of a group, committed in the same transaction as the records. `transactions` does the writing.
+The marker is a committed offset of a group, part of the same transaction as the records. `transactions` writes both.
 """
 
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from odradek.spark_it.interfaces.sink import SinkError
 
 
 class MarkerError(SinkError):
-    """A marker that shows neither that the transaction is written nor that it is not."""
+    """An unexpected marker: it does not show whether the transaction is written."""
 
 
 class TransactionalSlot(NamedTuple):
-    """A sequence of sink transactions under one transactional id: of a source partition, or of one part of each batch.
+    """A sequence of sink transactions with one transactional id: of a source partition, or of one part of each batch.
 
-    The marker is the offset of `group` for `topic` and `partition`.
+    The marker is the committed offset of `group` for `topic` and `partition`.
     """
 
     transactional_id: str
@@ -28,10 +28,10 @@ class TransactionalSlot(NamedTuple):
 
 @dataclass(frozen=True)
 class SinkTransaction:
-    """One transaction of a batch. `end` is the marker after it.
+    """One transaction of a batch. `end` is the marker that it commits.
 
-    With `is_first` the marker may be missing. `resets` is the remedy if the marker is none of those expected. `state`
-    is the identity of the pipeline's state; the marker of another state is refused.
+    With `is_first` the previous marker may be missing. `resets` is the remedy for an unexpected marker. `state` is the
+    identity of the pipeline's state; a marker of another state is refused.
     """
 
     slot: TransactionalSlot
@@ -57,9 +57,9 @@ class SinkTransaction:
 
 @dataclass(frozen=True)
 class OffsetTransaction(SinkTransaction):
-    """Rows made of the records `start` to `end` of a source partition; the marker is the group's offset.
+    """Rows of the records `start` to `end` of a source partition; the marker is the group's offset.
 
-    It is ahead of the checkpoint by more than this batch if an older copy of the checkpoint was restored.
+    The marker is beyond this batch if an older copy of the checkpoint was restored.
     """
 
     start: int
@@ -79,11 +79,12 @@ class OffsetTransaction(SinkTransaction):
         )
         if is_ours and marker.offset >= self.end:
             return True
-        between = f"is {marker.offset}, and batch {self.batch} goes from {self.start} to {self.end}"
+        mismatch = f"is {marker.offset}, but batch {self.batch} has offsets {self.start} to {self.end}"
         if is_ours and self.start < marker.offset:
-            raise self._wrong(f"{between}: the checkpoint is older than what is written")
+            raise self._wrong(f"{mismatch}: the checkpoint is older than the written records")
         raise self._wrong(
-            f"{between}: somebody else has moved it, or an earlier state of the pipeline, or a copy that runs elsewhere"
+            f"{mismatch}: another program has committed it, or an earlier state of the pipeline, or a copy that runs "
+            "elsewhere"
         )
 
 
@@ -98,10 +99,10 @@ class BatchTransaction(SinkTransaction):
             return True
         if marker is not None and marker.offset > self.end:
             raise self._wrong(
-                "is of a later batch: the checkpoint is older than what is written, or a copy of the pipeline runs "
-                "elsewhere"
+                "belongs to a later batch: the checkpoint is older than the written rows, or a copy of the pipeline "
+                "runs elsewhere"
             )
-        # An earlier generation has larger numbers of batches, and smaller markers.
+        # The marker of an earlier generation is smaller, even if its batch number is larger.
         if self.is_first or (marker is not None and generation_of(marker.offset) == generation_of(self.end)):
             return False
         raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")

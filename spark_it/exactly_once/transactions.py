@@ -1,19 +1,19 @@
-"""Writes one transaction of the topic sink: its records, and the marker that they are written. Does not use Spark.
+"""Writes one transaction of the topic sink: its records and its marker. Does not use Spark.
 
-A transaction has the same records on every attempt, and its slot's transactional id. An attempt has three steps.
+All attempts at a transaction have the same records, and the transactional id of its slot. An attempt has three steps.
 
 1. Fence: `init_transactions` aborts the open transaction of an earlier attempt and fences its producer.
 2. Read the marker, an offset of a group. If the records are written, stop.
 3. Otherwise write records, dead letters and marker in one transaction.
 
-The order makes it safe. After step 1 only this attempt can commit under the transactional id, until a later attempt
-fences it. So nothing is committed between step 2 and the commit of step 3: an attempt that was suspended and resumes
-late is refused. For the same reason the marker of step 2 is still valid in step 3. Spark makes the first records during
-steps 1 and 2: they are kept, and produced once step 3 begins. If the marker shows that the transaction is written, the
-records are counted and dropped.
+This order is safe. After step 1 only this attempt can commit with the transactional id, until a later attempt fences
+it. So no other attempt commits between step 2 and the commit of step 3, and the marker that step 2 has read is still
+valid in step 3; an attempt that was suspended and resumes late gets PRODUCER_FENCED. Spark computes the first records
+during steps 1 and 2; they are buffered and produced in step 3. If the marker shows that the transaction is written, the
+records are only counted.
 
-A producer is used for one attempt only. A kept producer would often be fenced by then, which shows only after the
-records of the attempt are consumed; a new producer takes a tenth of a second.
+A producer is used for one attempt only. A reused producer would often be fenced already, and the error would appear
+only after Spark has computed the records; a new producer takes a tenth of a second.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _NOT_YET = (
     KafkaError.UNSTABLE_OFFSET_COMMIT,
     KafkaError._WAIT_COORD,
 )
-"""What a coordinator says that will answer in a moment."""
+"""Errors of a coordinator that is not ready yet."""
 _FENCED = (
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -53,10 +53,10 @@ _FENCED = (
 _BETWEEN_TRIES_S = 0.05
 _ABORT_S = 10.0
 TRANSACTION_MS = 120_000
-_TAKEN_AHEAD = 16
+_MAX_PREFETCHED = 16
 _CONNECTIONS = 2
-"""librdkafka connects to a broker by its address, and once more when it knows its number. Without a connection it waits
-half a second before it looks for the coordinator again; a question that was answered says that there is one."""
+"""librdkafka connects to a bootstrap address, and again once it has the broker's id. Without an open connection it
+waits half a second before it looks for the coordinator again. A metadata request returns once a connection is open."""
 
 
 class FencedError(SinkError):
@@ -83,7 +83,7 @@ class TransactionOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Clients:
-    """Factory of an attempt's clients, which is sent to where the attempt runs. Configurations are librdkafka's.
+    """Factory of an attempt's clients, serialized to the worker that runs it. Configurations are librdkafka's.
 
     `timeout_s` limits a request, `commit_timeout_s` the delivery and commit of a transaction.
     """
@@ -108,21 +108,21 @@ class Clients:
                 "bootstrap.servers": self.bootstrap_servers,
                 "client.id": transactional_id,
                 "log_level": 0,
-                # Large requests: nobody waits for a single record.
+                # Large requests: throughput matters, the latency of a record does not.
                 "linger.ms": 50,
                 "batch.num.messages": 20_000,
                 "queue.buffering.max.messages": 200_000,
                 "queue.buffering.max.kbytes": 262_144,
                 # A failed delivery fails the transaction, so no report is needed for each record.
                 "delivery.report.only.error": True,
-                # Asking about a topic that was deleted must not bring it back.
+                # A metadata request for a deleted topic must not create it.
                 "allow.auto.create.topics": False,
-                # Where Kafka's own clients put a key.
+                # The partitioner of the Java producer, for keys.
                 "partitioner": "murmur2_random",
-                # librdkafka wants it no longer than a transaction may take.
+                # librdkafka requires message.timeout.ms <= transaction.timeout.ms.
                 "message.timeout.ms": min(60_000, int(transaction_ms)) if transaction_ms.isdecimal() else 60_000,
-                # What a transaction may take, from the first record that Spark makes to the last. So long do readers of
-                # committed records wait behind a transaction whose processes were killed, if no other run follows.
+                # The maximum time from the first record that Spark computes to the last. After a kill without another
+                # run, readers with read_committed wait this long for the open transaction.
                 "transaction.timeout.ms": TRANSACTION_MS,
                 **self.producer_configuration,
                 "transactional.id": transactional_id,
@@ -130,9 +130,9 @@ class Clients:
         )
 
     def consumer(self, group: str, *, is_stable: bool = True) -> Consumer:
-        """Return a consumer that joins no group and only reads its offsets.
+        """Return a consumer that joins no group and only reads the group's offsets.
 
-        With `is_stable` it waits for the end of transactions that have committed offsets.
+        With `is_stable` it waits for open transactions that include offsets of the group.
         """
         return Consumer(
             {
@@ -147,32 +147,31 @@ class Clients:
 
 
 def write(transaction: SinkTransaction, records: Iterable[Records], clients: Clients) -> TransactionOutcome:
-    """Write a transaction unless it is written. Consumes all records either way, to count them.
+    """Write a transaction unless it is already written. Consumes all records in either case, to count them.
 
     Raises SinkError: FencedError, MarkerError, or one with the error of Kafka.
     """
     with _attempt(transaction.slot, clients) as attempt:
-        is_written, records = _meanwhile(lambda: attempt.begins(transaction), records)
+        is_written, records = _prefetch_while(lambda: attempt.begins(transaction), records)
         return _counted(records, is_new=False) if is_written else attempt.commit(records)
 
 
-def _meanwhile(do: Callable[[], T], records: Iterable[Records]) -> tuple[T, Iterator[Records]]:
-    """Does it while the first records are made; returns what comes of it, and all records, of which none has gone
-    anywhere."""
+def _prefetch_while(start_transaction: Callable[[], T], records: Iterable[Records]) -> tuple[T, Iterator[Records]]:
+    """Run `start_transaction` in a thread while the first records are computed. Return its result and all records."""
     source = iter(records)
-    taken: list[Records] = []
+    prefetched: list[Records] = []
     with ThreadPoolExecutor(1) as pool:
-        doing = pool.submit(do)
-        while not doing.done() and len(taken) < _TAKEN_AHEAD:
-            some = next(source, None)
-            if some is None:
+        future = pool.submit(start_transaction)
+        while not future.done() and len(prefetched) < _MAX_PREFETCHED:
+            records_part = next(source, None)
+            if records_part is None:
                 break
-            taken.append(some)
-        return doing.result(), chain(taken, source)
+            prefetched.append(records_part)
+        return future.result(), chain(prefetched, source)
 
 
 def fence(slot: TransactionalSlot, clients: Clients) -> None:
-    """Abort the open transaction of a slot: readers do not wait for it, and earlier attempts cannot commit. Raises
+    """Abort the open transaction of a slot, so that readers do not wait for it, and fence earlier attempts. Raises
     SinkError.
     """
     with _attempt(slot, clients) as attempt:
@@ -180,32 +179,32 @@ def fence(slot: TransactionalSlot, clients: Clients) -> None:
 
 
 def claim(slot: TransactionalSlot, marker: Marker, replaced: Set[str], clients: Clients) -> None:
-    """Commit the first marker of a state in a slot, unless the state has one there. Of two concurrent claims one wins.
+    """Commit the first marker of a state in a slot, unless it has one already. Of two concurrent claims one succeeds.
 
-    Raises SinkError: MarkerError if the marker belongs to a state that is not to be replaced.
+    Raises SinkError: MarkerError if the marker belongs to a state that is not in `replaced`.
     """
     with _attempt(slot, clients) as attempt:
         attempt.fence()
-        found = attempt.marker()
-        if found is not None and found.state == marker.state:
+        existing = attempt.marker()
+        if existing is not None and existing.state == marker.state:
             return
-        check_claim(slot, found, replaced)
+        check_claim(slot, existing, replaced)
         attempt.begin(marker._replace(at_ms=_now_ms()))
         attempt.commit(())
 
 
-def check_claim(slot: TransactionalSlot, found: Marker | None, replaced: Set[str]) -> None:
-    """Raise MarkerError if a slot's marker belongs to a state that is not to be replaced."""
-    if found is not None and found.state and found.state not in replaced:
+def check_claim(slot: TransactionalSlot, marker: Marker | None, replaced: Set[str]) -> None:
+    """Raise MarkerError if a slot's marker belongs to a state that is not in `replaced`."""
+    if marker is not None and marker.state and marker.state not in replaced:
         what = f"the offset of group {slot.group} for {slot.topic}-{slot.partition}"
         raise MarkerError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
 
 
 def renew(slot: TransactionalSlot, clients: Clients) -> None:
-    """Commit a marker again, so that it does not expire. Does nothing if there is none.
+    """Commit a slot's marker again, so that it does not expire. Does nothing if there is none.
 
-    It is an attempt like any other: a plain commit of the marker just read could revert the commit of a concurrent
-    attempt. Raises SinkError.
+    The renewal fences like any other attempt. Without that, it could revert a marker that a concurrent attempt commits
+    after the read. Raises SinkError.
     """
     with _attempt(slot, clients) as attempt:
         attempt.fence()
@@ -220,7 +219,7 @@ def _now_ms() -> int:
 
 
 class _Attempt:
-    """An attempt at a transaction of a slot; nobody else can commit there once `fence` is done."""
+    """An attempt at a transaction of a slot. After `fence` no earlier attempt can commit."""
 
     def __init__(self, slot: TransactionalSlot, clients: Clients, producer: Producer, consumer: Consumer) -> None:
         self._slot = slot
@@ -234,15 +233,15 @@ class _Attempt:
         self._asked(lambda: self._producer.init_transactions(self._clients.timeout_s))
 
     def marker(self) -> Marker | None:
-        wanted = [TopicPartition(self._slot.topic, self._slot.partition)]
+        partitions = [TopicPartition(self._slot.topic, self._slot.partition)]
         timeout_s = self._clients.timeout_s
-        [found] = self._asked(lambda: self._consumer.committed(wanted, timeout_s))
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
+        [committed] = self._asked(lambda: self._consumer.committed(partitions, timeout_s))
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        return None if committed.offset < 0 else Marker.read(committed.offset, committed.metadata)
 
     def begins(self, transaction: SinkTransaction) -> bool:
-        """Whether the transaction is written; if it is not, the transaction is begun."""
+        """Fence, and return whether the transaction is already written; if it is not, begin it."""
         self.fence()
         if transaction.is_written(self.marker()):
             return True
@@ -250,8 +249,7 @@ class _Attempt:
         return False
 
     def begin(self, marker: Marker) -> None:
-        """Begins the transaction with the marker, which counts with the commit: so nothing but that is left to wait
-        for behind the last record."""
+        """Begin the transaction and send the marker, so that only the commit follows the last record."""
         self._producer.begin_transaction()
         offset = TopicPartition(self._slot.topic, self._slot.partition, marker.offset, marker.metadata)
         group = self._consumer.consumer_group_metadata()
@@ -263,7 +261,7 @@ class _Attempt:
         return outcome
 
     def _produced(self, records: Records) -> Records:
-        # A call for each record and nothing else: this loop is what a topic sink's speed comes down to.
+        # This loop limits the throughput of the topic sink, so it does nothing but one call per record.
         produce, topic = self._producer.produce, records.topic
         if records.headers is None:
             for key, value in zip(records.keys, records.values, strict=True):
@@ -273,49 +271,50 @@ class _Attempt:
                     self._when_there_is_room(partial(produce, topic, value, key))
             return records
         for key, value, headers in zip(records.keys, records.values, records.headers, strict=True):
-            named: Any = None if headers is None else list(headers)
+            kafka_headers: Any = None if headers is None else list(headers)
             try:
-                produce(topic, value, key, headers=named)
+                produce(topic, value, key, headers=kafka_headers)
             except BufferError:
-                self._when_there_is_room(partial(produce, topic, value, key, headers=named))
+                self._when_there_is_room(partial(produce, topic, value, key, headers=kafka_headers))
         return records
 
     def _when_there_is_room(self, produce: Callable[[], None]) -> None:
-        """The queue is full. Deliveries make room, and one that fails ends the transaction, so this ends."""
+        """Retry while librdkafka's queue is full. This terminates: each message is delivered, or fails after
+        message.timeout.ms."""
         while True:
             self._producer.poll(_BETWEEN_TRIES_S)
             with contextlib.suppress(BufferError):
                 return produce()
 
-    def _asked(self, ask: Callable[[], T]) -> T:
-        """Asks again while the coordinator is not ready."""
+    def _asked(self, request: Callable[[], T]) -> T:
+        """Retry a request while the coordinator is not ready."""
         give_up_at = time.monotonic() + self._clients.timeout_s
         while True:
             try:
-                return ask()
+                return request()
             except KafkaException as error:
                 if _kafka_error(error).code() not in _NOT_YET or time.monotonic() > give_up_at:
                     raise
             time.sleep(_BETWEEN_TRIES_S)
 
     def abort(self, why: BaseException) -> SinkError | None:
-        """Aborts what is open, if anything is, and says what `why` comes to; None if Kafka has nothing to do with it.
+        """Abort the open transaction, if any. Return `why` as a SinkError; None if it is not an error of Kafka.
 
-        A transaction that is not aborted here is aborted when the next attempt fences.
+        If the abort fails, the next attempt aborts the transaction when it fences.
         """
         error = why if isinstance(why, KafkaException) else None
         try:
             self._producer.abort_transaction(_ABORT_S)
         except KafkaException as failed:
-            # The reason for which a producer is of no more use shows only here, if it showed on produce first.
+            # If `produce` failed because of a fatal error, only this call returns the fatal error itself.
             if error is not None and _kafka_error(failed).fatal():
                 error = failed
             self._producer.purge()
         return None if error is None else self._said(_kafka_error(error))
 
     def close(self) -> None:
-        """Ends the clients. A producer ends with the last reference to it, and an error that is kept has the frames in
-        which this attempt is."""
+        """Close the clients. A producer is closed with its last reference, and a stored exception references this
+        attempt through its frames, so the reference is deleted."""
         self._consumer.close()
         del self._producer
 
@@ -323,22 +322,22 @@ class _Attempt:
         what = f"cannot write {self._slot.transactional_id} at {self._clients.bootstrap_servers}"
         if error.code() in _FENCED:
             return FencedError(
-                f"{what}: another attempt has taken over, or it took longer than transaction.timeout.ms "
-                f"({error.str()}); see that the pipeline runs only once, or have smaller batches by "
-                "max.offsets.per.trigger, or set producer.override.transaction.timeout.ms"
+                f"{what}: a later attempt has fenced it, or it took longer than transaction.timeout.ms "
+                f"({error.str()}); check that the pipeline runs only once, or reduce max.offsets.per.trigger, or "
+                "increase producer.override.transaction.timeout.ms"
             )
         return SinkError(f"{what}: {error.str()}", is_retriable=is_passing(error))
 
 
 @contextlib.contextmanager
 def _attempt(slot: TransactionalSlot, clients: Clients) -> Iterator[_Attempt]:
-    """An attempt. Errors of Kafka leave as SinkError, and no transaction is left open."""
+    """Create an attempt; at the end abort its transaction if it is open. Errors of Kafka are raised as SinkError."""
     try:
-        # The consumer connects while the producer fences.
+        # The consumer is created here so that it connects while the producer fences.
         attempt = _Attempt(slot, clients, clients.producer(slot.transactional_id), clients.consumer(slot.group))
     except KafkaException as error:
         what = _kafka_error(error).str()
-        raise SinkError(f"producer.override or admin.override cannot be: {what}") from None
+        raise SinkError(f"invalid producer.override or admin.override: {what}") from None
     try:
         yield attempt
     except BaseException as why:
@@ -361,11 +360,11 @@ def _counted(records: Iterable[Records], *, is_new: bool) -> TransactionOutcome:
 
 
 def _kafka_error(error: KafkaException) -> KafkaError:
-    found: KafkaError = error.args[0]
-    return found
+    kafka_error: KafkaError = error.args[0]
+    return kafka_error
 
 
-_LASTING = (
+_PERMANENT = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -379,8 +378,8 @@ _LASTING = (
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Return whether an error may disappear by itself: a broker that is down, a leader that moves.
+    """Return whether an error may be transient: an unavailable broker, a new leader.
 
-    A new attempt has a new producer, so an error that is fatal to one does not affect the next.
+    A new attempt has a new producer, so an error that is fatal to one producer may be transient for the sink.
     """
-    return error.code() not in _LASTING
+    return error.code() not in _PERMANENT

@@ -11,7 +11,7 @@ from pathlib import Path
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.exactly_once.markers import begun, why_forgotten
+from odradek.spark_it.exactly_once.markers import initial_offsets, why_forgotten
 from odradek.spark_it.interfaces.kafka_types import Offsets, TopicPartition
 from odradek.spark_it.interfaces.marker import batch_of, generation_of, marker_number
 from odradek.spark_it.interfaces.sink import Claim
@@ -95,7 +95,9 @@ def plan_start(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: i
             if by_offsets and existing is None:
                 # These offsets become the first markers, and the next run continues there if this one plans no batch.
                 # So symbolic offsets and the topics that Spark would look up must be resolved now.
-                start = _resolve_offsets(source, dict(start or {}) | begun(checkpoint_folder(state, lock)), group)
+                start = _resolve_offsets(
+                    source, dict(start or {}) | initial_offsets(checkpoint_folder(state, lock)), group
+                )
             if start is not None:
                 starts[name] = start
     newest_marker = marker_number(lock.generation, newest)
@@ -272,7 +274,7 @@ def _refuse_forgotten_batch(pipeline: Pipeline, lock: Lock, existing: Checkpoint
     """
     if existing.planned is None or not existing.is_in_batch:
         return
-    reached = begun(existing.folder) | reset.reached_offsets(existing)
+    reached = initial_offsets(existing.folder) | reset.reached_offsets(existing)
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
     markers = group.committed(pipeline.name, [at for source in sources for at in group.partitions(source)])
     planned = existing.planned.topic_offsets()

@@ -46,7 +46,7 @@ from odradek.spark_it.sinks.connectors import sink_of
 from odradek.spark_it.sources.connectors import stream_of
 from odradek.spark_it.sources.file_lines import locator
 from odradek.spark_it.spark import session
-from odradek.spark_it.spark.errors import is_broker_away, readable
+from odradek.spark_it.spark.errors import is_broker_unavailable, readable
 from odradek.spark_it.spark.events import Events
 from odradek.spark_it.spark.packages import PackagesError
 from odradek.spark_it.spark.session import SessionError
@@ -258,8 +258,8 @@ class _Run:
             if reporter.batch > last_batch:
                 backoff.reset()
             why = str(failure) if isinstance(failure, _OWN) else _readable(failure)
-            is_broker_unavailable = not isinstance(failure, _OWN) and is_broker_away(failure)
-            delay_s = backoff.delay_s() if is_broker_unavailable else None
+            is_transient = not isinstance(failure, _OWN) and is_broker_unavailable(failure)
+            delay_s = backoff.delay_s() if is_transient else None
             if delay_s is None:
                 reporter.problem(why)
                 raise RunError(why) from failure

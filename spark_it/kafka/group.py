@@ -1,4 +1,4 @@
-"""The interface of requests to Kafka by `status`, `reset` and a run; `cluster` implements it."""
+"""The interface of requests to Kafka of `status`, `reset` and `run`; `cluster` implements it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -25,34 +25,35 @@ class Group(Protocol):
     """Topics, their offsets and the offsets that groups have committed. Every method raises ClusterError."""
 
     def partitions(self, source: TopicSource) -> list[TopicPartition]:
-        """The partitions of a source's topics, in order. Raises MissingTopicsError for those that are named."""
+        """Return the partitions of a source's topics, sorted. Raises MissingTopicsError if a topic of `topics` is
+        missing."""
 
     def broker_count(self) -> int:
-        """The brokers that are there."""
+        """Return the number of live brokers."""
 
     def create_topic(self, topic: str, replication_factor: int) -> None:
-        """Creates a topic of one partition; nothing happens if it is there by now. -1 is the brokers' own factor."""
+        """Create a topic with one partition, unless it exists. Replication factor -1 is the brokers' default."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """What tells topics from others of their names, before them or elsewhere; nothing of a topic without."""
+        """Return the topic id of each topic that has one; it distinguishes topics of the same name."""
 
     def earliest(self, partitions: Partitions) -> Offsets:
-        """The first offset of each partition."""
+        """Return the log start offset of each partition."""
 
     def latest(self, partitions: Partitions) -> Offsets:
-        """The end of each partition, open transactions included."""
+        """Return the high watermark of each partition."""
 
     def stable_ends(self, partitions: Partitions) -> Offsets:
-        """The end of each partition, before the first open transaction."""
+        """Return the last stable offset of each partition."""
 
     def at_time(self, partitions: Partitions, timestamp_ms: int) -> Offsets:
-        """The offset of the first record at a time or later; the end where there is none."""
+        """Return the offset of the first record at a time or later; the high watermark if there is none."""
 
     def committed(self, group: str, partitions: Partitions) -> Offsets:
-        """The offsets that a group has committed; nothing for a partition without."""
+        """Return the committed offsets of a group; partitions without one are omitted."""
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
-        """Commits offsets for a group that has no members, each with the same metadata."""
+        """Commit offsets of a group without members, each with the same metadata."""
 
     def offsets_retention_ms(self) -> int | None:
-        """The shortest time for which a broker keeps the offsets of groups; None if not every broker reports it."""
+        """Return the smallest offsets.retention.minutes of all brokers; None if not every broker reports it."""

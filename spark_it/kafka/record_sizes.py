@@ -1,7 +1,7 @@
 """The size of records, and the largest that a topic accepts.
 
-A broker refuses the whole request if one record is too large, and does not report which one. So records are measured
-before they are produced.
+A broker rejects the whole batch if one record is too large (MESSAGE_TOO_LARGE), and does not report which one. So
+records are measured before they are produced.
 """
 
 import time
@@ -20,12 +20,12 @@ ConfigResource: Any = _ConfigResource
 MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default of a topic's `max.message.bytes`."""
 _FRAME_BYTES = 100
-"""What is around key, value and headers of a record that is alone in its batch; 61 of the batch, at most 36 of it."""
+"""Upper limit of the framing of a record in a batch of one: 61 bytes of the batch, at most 36 of the record."""
 HEADER_FRAME_BYTES = 10
-"""What is around a header's name and value, at most."""
+"""Upper limit of the framing of a header."""
 _BATCH_BYTES = 1_000_000
 _LEAST_BYTES, _MOST_BYTES = 1000, 1_000_000_000
-"""What librdkafka takes as message.max.bytes."""
+"""Range of librdkafka's message.max.bytes."""
 
 
 class Sizes(NamedTuple):
@@ -36,39 +36,43 @@ class Sizes(NamedTuple):
 
 
 def sizes(topics: Iterable[str], admin_configuration: Mapping[str, Any], producer_override: Mapping[str, str]) -> Sizes:
-    """Return the limits of topics, and `message.max.bytes` if it is set; both apply before compression.
+    """Return the size limits of topics, before compression, and the producer configuration for them.
 
-    A topic's limit applies to compressed records, whose size is unknown beforehand: for a producer that compresses only
-    its own limit counts. Raises SinkError.
+    A topic's max.message.bytes applies to compressed batches, whose size is unknown in advance. So for a producer with
+    compression and its own `message.max.bytes` only the latter counts. Raises SinkError.
     """
     by_topic = {topic: _max_message_bytes(topic, admin_configuration) for topic in topics}
-    own = producer_override.get("message.max.bytes", "")
+    producer_limit = producer_override.get("message.max.bytes", "")
     compresses = any(producer_override.get(f"compression.{key}", "none") != "none" for key in ("type", "codec"))
-    if own.isdecimal():
-        largest = {topic: int(own) if compresses else min(int(own), most) for topic, most in by_topic.items()}
+    if producer_limit.isdecimal():
+        largest = {
+            topic: int(producer_limit) if compresses else min(int(producer_limit), limit)
+            for topic, limit in by_topic.items()
+        }
     else:
         largest = by_topic
     configuration = {
         "message.max.bytes": str(min(max(_LEAST_BYTES, *largest.values()), _MOST_BYTES)),
-        # Small records must not become a batch that is too large.
+        # A batch of several records must not exceed the topic's limit.
         "batch.size": str(min(_BATCH_BYTES, *by_topic.values())),
         **producer_override,
     }
-    return Sizes({topic: most - _FRAME_BYTES for topic, most in largest.items()}, configuration)
+    return Sizes({topic: limit - _FRAME_BYTES for topic, limit in largest.items()}, configuration)
 
 
 def _max_message_bytes(topic: str, configuration: Mapping[str, Any]) -> int:
-    """Kafka's default if the topic does not exist, or the broker does not tell everybody. Raises SinkError."""
+    """Return the topic's limit; Kafka's default if the topic does not exist or the request is not authorized. Raises
+    SinkError."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    give_up_at = time.monotonic() + _HEARD_S
+    give_up_at = time.monotonic() + _PROPAGATION_S
     while True:
         try:
             admin = AdminClient({"log_level": 0, **configuration})
-            [said] = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
-            return int(said.result()["max.message.bytes"].value)
+            [future] = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
+            return int(future.result()["max.message.bytes"].value)
         except KafkaException as error:
             code = error.args[0].code()
-            if code in _UNSAID or (code == _UNKNOWN and time.monotonic() > give_up_at):
+            if code in _UNAUTHORIZED or (code == _UNKNOWN and time.monotonic() > give_up_at):
                 return MAX_MESSAGE_BYTES
             if code != _UNKNOWN:
                 what = f"cannot look up max.message.bytes of topic {topic}: {error.args[0].str()}"
@@ -77,13 +81,13 @@ def _max_message_bytes(topic: str, configuration: Mapping[str, Any]) -> int:
 
 
 _TIMEOUT_S = 30.0
-_HEARD_S = 5.0
-"""How long it may take until brokers have heard of a new topic."""
+_PROPAGATION_S = 5.0
+"""How long the metadata of a new topic may take to reach all brokers."""
 _UNKNOWN = KafkaError.UNKNOWN_TOPIC_OR_PART
-_UNSAID = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_UNAUTHORIZED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def size(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> int:
     """Return the bytes of a record without its framing."""
-    of_headers = sum(len(name) + len(said or b"") + HEADER_FRAME_BYTES for name, said in headers)
+    of_headers = sum(len(name) + len(value_ or b"") + HEADER_FRAME_BYTES for name, value_ in headers)
     return len(key or b"") + len(value or b"") + of_headers

@@ -3,7 +3,7 @@
 `SinkError` is public: a Python sink raises it (docs/pipelines.md).
 
 - `connectors`: the sink for a connector's name
-- `recorded`: checks of markers that several sinks share
+- `recorded`: checks of markers and owners, shared by several sinks
 - `console`: prints rows
 - `python_sink`: calls a Python function
 - `files`: folders of files, one per batch
@@ -14,9 +14,9 @@
 - `jdbc_staging`: staging tables
 - `jdbc_marker`: the table of markers
 - `topic`: topics, exactly once
-- `topic_records`: rows to records
+- `topic_records`: encodes rows as records
 - `topic_tasks`: writes transactions in Spark's tasks
-- `topic_origin`: finds the source record of a row that is too large
+- `topic_origin`: finds the source record of a record that is too large
 """
 
 from odradek.spark_it.interfaces.sink import SinkError

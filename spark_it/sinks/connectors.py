@@ -1,4 +1,4 @@
-"""The sink for a connector. Its module is imported when a pipeline uses it.
+"""The sink for a connector. A sink's module is imported only when a pipeline uses it.
 
 Each module has `make(pipeline, kind, spark, dead_letters) -> BatchSink`.
 """
@@ -32,5 +32,5 @@ def sink_of(
 ) -> BatchSink:
     """Return the sink of a pipeline. `dead_letters` is None if it has no dead-letter topic. Raises SinkError."""
     connector = pipeline.sink.connector.partition(":")[0]
-    made: BatchSink = import_module(MODULES[connector]).make(pipeline, kind, spark, dead_letters)
-    return made
+    sink: BatchSink = import_module(MODULES[connector]).make(pipeline, kind, spark, dead_letters)
+    return sink

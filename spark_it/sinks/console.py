@@ -38,13 +38,13 @@ class ConsoleSink:
         """Do nothing: there are no markers."""
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
-        kept = rows.persist()
+        persisted = rows.persist()
         try:
-            count = kept.count()
+            count = persisted.count()
             sys.stdout.write(f"batch {batch.id}\n")
-            kept.show(self._settings.rows, truncate=self._settings.truncate)
+            persisted.show(self._settings.rows, truncate=self._settings.truncate)
         finally:
-            kept.unpersist()
+            persisted.unpersist()
         sys.stdout.flush()
         return Written(count)
 

@@ -1,11 +1,11 @@
 """The files sink, exactly once: a folder `batch=<generation>-<id>` for each batch, which any reader can read.
 
-Spark writes into a folder whose name begins with a dot, which readers ignore. The folder is renamed when it is
-complete, in one step where the file system supports that (every local one and HDFS; object stores copy). The file
-`_rows` in it, which readers ignore too, names the other files: a folder that lacks one of them is an interrupted copy
-and is written again. `_done`, the last file, marks a folder as complete, even if readers delete files later. A complete
-folder is never changed, whichever process writes the batch. The file `_state-<identity>` beside the folders names the
-state of the pipeline that writes them; no other state does.
+Spark writes into a folder whose name begins with a dot, which readers ignore. The complete folder is renamed,
+atomically where the file system supports that (local file systems and HDFS; object stores copy). Its file `_rows`,
+which readers ignore too, lists the other files: a folder that lacks one of them is an interrupted copy, and is written
+again. `_done`, the last file, marks the folder as complete, even if readers delete files later. A complete folder is
+never changed, whichever process writes the batch. The file `_state-<identity>` next to the folders names the state of
+the pipeline that owns them; no other state writes.
 """
 
 import json
@@ -29,17 +29,17 @@ from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.recorded import check_owners
 from odradek.spark_it.spark.counting import CountedFrame
 from odradek.spark_it.spark.errors import readable
-from odradek.spark_it.spark.java import what_is_down
+from odradek.spark_it.spark.java import unavailable_reason
 
 COLUMN = "batch"
-"""What readers call the column that they make of the folders' names."""
+"""The partition column that readers derive from the folders' names."""
 ROWS = "_rows"
 DONE = "_done"
 STANDARD_CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
-"""Options of Spark by which a quote within quotes is doubled (RFC 4180), and spaces around a value belong to it."""
+"""Spark options for RFC 4180: a quote within quotes is doubled, and spaces around a value are part of it."""
 
 STATE = "_state-"
-"""Begins the name of a file; readers leave it out."""
+"""Prefix of the file with the owner; readers ignore files with this prefix."""
 
 _FOLDER = re.compile(rf"{COLUMN}=(\d+)-(\d+)")
 _ATTEMPT = re.compile(rf"\.{COLUMN}=(\d+)-(\d+)\.[0-9a-f]+")
@@ -68,27 +68,29 @@ class Folders:
     def prepare(self, schema: StructType) -> None:
         if COLUMN in (name.lower() for name in schema.names):
             raise SinkError(
-                f"column {COLUMN}: readers make a column of that name of the folders of the batches; "
-                "call it something else in SQL"
+                f"column {COLUMN}: readers derive a column of this name from the folders' names; rename it in SQL"
             )
         if self._sink.format == "text" and [type(field.dataType) for field in schema.fields] != [StringType]:
-            raise SinkError(f"format text takes one column, a string; the rows are {schema.simpleString()}")
+            raise SinkError(f"format text needs a single STRING column; the rows are {schema.simpleString()}")
         with self._explained():
-            self._tidy()
-            beside = self._beside("0-0")
+            self._delete_old_attempts()
+            attempt_folder = self._attempt_folder("0-0")
             try:
-                # No rows, but Spark says what the format does not take, and the file system what it does not allow.
-                self._write(self._spark.createDataFrame([], schema), beside)
+                # Writing an empty frame detects types that the format does not support, and missing permissions.
+                self._write(self._spark.createDataFrame([], schema), attempt_folder)
             finally:
-                self._files.delete(beside)
+                self._files.delete(attempt_folder)
 
-    def _tidy(self) -> None:
-        """Deletes what attempts have left that died. Those at a batch that is not written may be another driver's, and
-        alive: Spark would put in place what comes after the deletion, and take it for all."""
+    def _delete_old_attempts(self) -> None:
+        """Delete the folders of killed attempts at batches that are written.
+
+        An attempt at another batch may be another driver's, and still running: after a deletion it would write only its
+        remaining files, and rename the folder as complete.
+        """
         names = self._files.folders()
         newest = _newest(names)
         for name in names:
-            if (found := _ATTEMPT.fullmatch(name)) and _marker(found) <= newest:
+            if (match := _ATTEMPT.fullmatch(name)) and _marker(match) <= newest:
                 self._files.delete(name)
 
     def recorded(self) -> int:
@@ -100,19 +102,19 @@ class Folders:
             return self._owners()
 
     def claim(self, claim: Claim) -> None:
-        """Create a file, and then look for those of others: of two copies at least one finds the other."""
+        """Create the owner's file, then look for others: of two concurrent copies at least one detects the other."""
         title = f"files {self._path}"
         with self._explained():
-            before = self._owners()
-            if before == {claim.state}:
+            existing_owners = self._owners()
+            if existing_owners == {claim.state}:
                 return
-            claim.check(before, title)
-            mine = f"{STATE}{claim.state}"
-            self._files.create(mine, "")
+            claim.check(existing_owners, title)
+            own_file = f"{STATE}{claim.state}"
+            self._files.create(own_file, "")
             try:
                 claim.check(self._owners(), title)
             except SinkError:
-                self._files.delete(mine)
+                self._files.delete(own_file)
                 raise
             for state in claim.replaced:
                 self._files.delete(f"{STATE}{state}")
@@ -128,45 +130,48 @@ class Folders:
             written = self._rows_in(name)
             if written is not None:
                 return Written(written)
-            beside = self._beside(number)
+            attempt_folder = self._attempt_folder(number)
             counted = CountedFrame(rows)
             try:
-                self._write(counted.frame, beside)
+                self._write(counted.frame, attempt_folder)
                 count = counted.rows()
-                whole = {"rows": count, "files": self._files.sizes(beside)}
-                self._files.create(f"{beside}/{ROWS}", json.dumps(whole))
-                self._put_in_place(beside, name)
+                content = {"rows": count, "files": self._files.sizes(attempt_folder)}
+                self._files.create(f"{attempt_folder}/{ROWS}", json.dumps(content))
+                self._rename_attempt(attempt_folder, name)
                 return Written(count)
             except BaseException:
-                self._files.delete(beside)
+                self._files.delete(attempt_folder)
                 raise
 
-    def _put_in_place(self, beside: str, name: str) -> None:
-        """Gives a folder its name, unless another driver has put one there by now, which has the same rows."""
-        is_there = self._files.is_there(name)
+    def _rename_attempt(self, attempt_folder: str, name: str) -> None:
+        """Rename an attempt's folder to its final name, unless another driver has written the batch, with the same
+        rows."""
+        exists = self._files.is_there(name)
         if self._rows_in(name) is not None:
-            self._files.delete(beside)
+            self._files.delete(attempt_folder)
             return
-        if is_there:
+        if exists:
             self._files.delete(name)
-        self._files.rename(beside, name)
+        self._files.rename(attempt_folder, name)
         self._files.create(f"{name}/{DONE}", "")
 
     def _rows_in(self, name: str) -> int | None:
-        """The rows of a batch that is there and whole; else None. A whole one is marked as done, if a crash came first:
-        readers may delete its files from then on."""
+        """Return the number of rows of a complete batch; None if it is missing or incomplete.
+
+        If a crash prevented `_done`, create it: readers may delete files of a complete folder.
+        """
         text = self._files.read(f"{name}/{ROWS}")
         if text is None:
             return None
-        whole = json.loads(text)
+        content = json.loads(text)
         if not self._files.is_there(f"{name}/{DONE}"):
-            # One without names was written last of all.
-            if "files" in whole and not whole["files"].items() <= self._files.sizes(name).items():
+            # `_rows` of an earlier version lists no files; it was the last file to be written.
+            if "files" in content and not content["files"].items() <= self._files.sizes(name).items():
                 return None
             self._files.create(f"{name}/{DONE}", "")
-        return int(whole["rows"])
+        return int(content["rows"])
 
-    def _beside(self, number: str) -> str:
+    def _attempt_folder(self, number: str) -> str:
         return f".{COLUMN}={number}.{secrets.token_hex(4)}"
 
     def _write(self, frame: DataFrame, name: str) -> None:
@@ -183,18 +188,18 @@ class Folders:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns what the file system says into what to do about it; an error of the rows' own goes on as it is."""
+        """Convert errors of the file system to SinkError. Errors in the computation of the rows are not converted."""
         try:
             yield
         except AnalysisException as error:
             raise SinkError(f"files {self._path}: {readable(error)}") from None
         except Exception as error:
-            said = what_is_down(error, self._path)
-            if said is None:
+            reason = unavailable_reason(error, self._path)
+            if reason is None:
                 if isinstance(error, PySparkException) and "UNSUPPORTED" in str(error.getCondition()):
                     raise SinkError(f"files {self._path}: {readable(error)}") from None
                 raise
-            text = f"files {self._path}: {said}; the folder must be there for every executor, with room and rights"
+            text = f"files {self._path}: {reason}; every executor needs the folder, free space and write permission"
             raise SinkError(text, is_retriable=True) from None
 
     def close(self) -> None:
@@ -203,15 +208,15 @@ class Folders:
 
 def _newest(names: Iterable[str]) -> int:
     """The marker of the newest batch that has a folder; 0 if none has."""
-    return max((_marker(found) for found in map(_FOLDER.fullmatch, names) if found), default=0)
+    return max((_marker(match) for match in map(_FOLDER.fullmatch, names) if match), default=0)
 
 
-def _marker(found: re.Match[str]) -> int:
-    return marker_number(int(found[1]), int(found[2]))
+def _marker(match: re.Match[str]) -> int:
+    return marker_number(int(match[1]), int(match[2]))
 
 
 class _FileSystem:
-    """Names below a folder, on whatever file system it is, through Hadoop's API as Spark uses it."""
+    """File operations below a folder, on any file system that Spark supports, through Hadoop's API."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -235,7 +240,7 @@ class _FileSystem:
         return system.listStatus(path) if system.exists(path) else []
 
     def delete(self, name: str) -> None:
-        """Deletes a folder and what is in it, if it is there."""
+        """Delete a file, or a folder with its content, if it exists."""
         system, path = self._at(name)
         system.delete(path, True)
 
@@ -244,23 +249,23 @@ class _FileSystem:
         return bool(system.exists(path))
 
     def sizes(self, name: str) -> dict[str, int]:
-        """The bytes of the files in a folder, but for those that readers leave out."""
+        """Return the sizes in bytes of the files in a folder, without those that readers ignore."""
         system, path = self._at(name)
         files = ((str(status.getPath().getName()), status) for status in system.listStatus(path) if status.isFile())
         return {file: int(status.getLen()) for file, status in files if file[0] not in "._"}
 
     def rename(self, old: str, new: str) -> None:
-        """Raises SinkError when there is something of the new name."""
+        """Rename a folder. Raises SinkError if the new name exists."""
         system, path = self._at(old)
         _, target = self._at(new)
-        is_done = not system.exists(target) and system.rename(path, target)
-        _, within = self._at(f"{new}/{old}")
-        if is_done and system.exists(within):
-            # The other came between the two: a file system moves a folder into the one that has its name.
-            system.delete(within, True)
-            is_done = False
-        if not is_done:
-            raise SinkError(f"files {self._root}: {new} is there already, or cannot be made", is_retriable=True)
+        is_renamed = not system.exists(target) and system.rename(path, target)
+        _, nested = self._at(f"{new}/{old}")
+        if is_renamed and system.exists(nested):
+            # Another driver created the folder after the check. Then `rename` moves the folder into the existing one.
+            system.delete(nested, True)
+            is_renamed = False
+        if not is_renamed:
+            raise SinkError(f"files {self._root}: {new} exists already, or cannot be created", is_retriable=True)
 
     def create(self, name: str, text: str) -> None:
         system, path = self._at(name)
@@ -271,7 +276,7 @@ class _FileSystem:
             stream.close()
 
     def read(self, name: str) -> str | None:
-        """The text of a small file; None if it does not exist, or empty."""
+        """Return the text of a small file; None if it does not exist or is empty."""
         system, path = self._at(name)
         if not system.exists(path):
             return None

@@ -1,9 +1,9 @@
-"""Data files of an Iceberg table: written first, then added to the table on a condition.
+"""Data files of an Iceberg table: written first, then added to the table by a conditional commit.
 
-Spark's append has no condition: Iceberg applies it after whatever another driver has added since the table was read. So
-Spark writes the files without a commit, as it does for compaction (`FileRewriteCoordinator`), and an update adds them
-that fails if rows were added after a given snapshot. Iceberg checks that again on each retry, and the catalog replaces
-the table's metadata only if they are unchanged since the check.
+Spark's append is unconditional: Iceberg retries it on top of any rows that another driver has added. So Spark writes
+the files without a commit, as it does for compaction (`FileRewriteCoordinator`). Then an update adds them, which fails
+if rows were added after a given snapshot. Iceberg validates this again on each retry, and the catalog replaces the
+table's metadata only if they are unchanged since the validation.
 
 Source: Iceberg 1.10, OverwriteFiles, SparkWrite.RewriteFiles, MergingSnapshotProducer.validateAddedDataFiles.
 """
@@ -16,7 +16,7 @@ from typing import Any, Self
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.spark_it.spark.java import kinds
+from odradek.spark_it.spark.java import class_names
 
 _STAGED = "rewritten-file-scan-task-set-id"
 _WITH_ROW_IDS = "rewrite"
@@ -25,10 +25,10 @@ _NOT_COMMITTED = (_CONFLICT, "org.apache.iceberg.exceptions.CommitFailedExceptio
 
 
 def staging_name(spark: SparkSession, name: str, table: Any) -> str:
-    """The name under which Spark writes data files of a table without a commit.
+    """Return the table name with which Spark writes data files without a commit.
 
-    What is written so has the columns of the row ids as well, if the table's format has them (version 3). Null in them
-    stands for an id that the commit gives.
+    If the table's format has row ids (version 3), this table has their columns, too. Null is an id that the commit
+    assigns.
     """
     jvm: Any = spark._jvm
     has_row_ids = jvm.org.apache.iceberg.TableUtil.supportsRowLineage(table)
@@ -36,10 +36,11 @@ def staging_name(spark: SparkSession, name: str, table: Any) -> str:
 
 
 class DataFiles:
-    """Files that Spark has written and that no snapshot has yet. The context deletes those that were not added."""
+    """Data files that Spark has written and no snapshot contains yet. The context manager deletes files that were not
+    added."""
 
     def __init__(self, frame: DataFrame, name: str, table: Any) -> None:
-        """Writes the rows; `name` is the table's `staging_name`. Raises what Spark does."""
+        """Write the rows; `name` is the table's `staging_name`. Raises Spark's errors."""
         self._table = table
         jvm: Any = frame.sparkSession._jvm
         self._jvm = jvm
@@ -51,10 +52,10 @@ class DataFiles:
         self._may_be_added = False
 
     def add(self, after: Any, summary: Mapping[str, str]) -> bool:
-        """Commits the files, with a summary for the snapshot; false, and nothing is committed, if rows were added since
-        snapshot `after`, which is None for a table that has none.
+        """Commit the files, with a summary for the snapshot. Return false, without a commit, if rows were added since
+        snapshot `after`, which is None for a table without snapshots.
 
-        No files are no commit. Raises what Iceberg does.
+        Without files there is no commit. Raises Iceberg's errors.
         """
         if not self._files:
             return True
@@ -67,12 +68,12 @@ class DataFiles:
         update.validateNoConflictingData()
         for key, value in summary.items():
             update.set(key, value)
-        # Of most errors it is unknown whether they came before the commit or after it.
+        # After most errors it is unknown whether the commit succeeded.
         self._may_be_added = True
         try:
             update.commit()
         except Py4JJavaError as error:
-            names = kinds(error.java_exception)
+            names = class_names(error.java_exception)
             self._may_be_added = not any(name in _NOT_COMMITTED for name in names)
             if _CONFLICT in names and self._has_moved_on(after):
                 return False
@@ -89,7 +90,7 @@ class DataFiles:
 
     def __exit__(self, *_: object) -> None:
         if not self._may_be_added:
-            # What cannot be deleted takes room and nothing else.
+            # A file that cannot be deleted only occupies space.
             with contextlib.suppress(Py4JError):
                 for file in self._files:
                     self._table.io().deleteFile(file.location())

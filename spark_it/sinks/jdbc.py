@@ -1,8 +1,9 @@
 """The database sink, exactly once: Spark's tasks write a batch to a staging table, then the driver moves it to the
 table in one transaction with the number of the batch.
 
-Rows that the table refuses (SQLSTATE 22 and 23, not a lost connection) are found by bisection: a half without any is
-moved at once. They are written to the dead letters after the good rows are in the transaction and before it commits.
+Rows that the table rejects (SQLSTATE 22 and 23, but not a lost connection) are found by bisection: a half without such
+rows is moved with one statement. They are written to the dead-letter topic after the valid rows are in the transaction,
+and before it commits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +26,14 @@ from odradek.spark_it.sinks.jdbc_marker import MarkerTable
 from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, Staging, drop_left_over, unstorable
 from odradek.spark_it.sinks.jdbc_target import Preparation, TableTarget
 
-_FEW = 2000
-"""Rows that are taken over one by one when one of them is bad, where the database can do that by itself."""
+_ROW_BY_ROW_LIMIT = 2000
+"""Largest part that is moved row by row if it contains a bad row, in databases that support this in one statement."""
 _REFUSED = "odradek_refused"
 _DEAD_TYPE = "key binary, value binary, headers array<struct<key: string, value: binary>>"
 
 
 _Refused = tuple[int, DatabaseError]
-"""The number of a row that the table does not take."""
+"""The number of a row that the table rejects, and the error."""
 _Insert = Callable[[Connection, Staging, Sequence[Segment]], list[_Refused]]
 
 
@@ -51,7 +52,7 @@ def make(
 
 
 class _StagingRefusedError(Exception):
-    """Rows that the database takes nowhere, so that it is not known yet which they are."""
+    """The staging table rejected rows. It is not yet known which ones."""
 
     def __init__(self, error: DatabaseError) -> None:
         super().__init__(str(error))
@@ -97,7 +98,7 @@ class JdbcTable:
     def claim(self, claim: Claim) -> None:
         with self._explained(), self._database.connect() as connection:
             self._markers.claim(connection, claim)
-            # Only the owner drops: before the claim these may be the tables of another copy, which is at a batch.
+            # Before the claim these may be the staging tables of a batch that another copy is writing.
             drop_left_over(connection, self._dialect, self._name, self._sink.table_name_format)
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
@@ -114,7 +115,7 @@ class JdbcTable:
             return self._attempt(connection, storable, batch, bad)
 
     def _attempt(self, connection: Connection, rows: DataFrame, batch: Batch, bad: list[_BadRow]) -> Written:
-        """Writes the rows; `bad` are those of the batch that are known to be bad already."""
+        """Write the rows; `bad` are the rows of the batch that the staging table has rejected."""
         table = self._sink.table_name_format
         staging = Staging(self._database, self._dialect, self._name, table, rows.schema)
         with staging.created(connection):
@@ -124,24 +125,24 @@ class JdbcTable:
                 if self._dialect.is_bad_row(error):
                     raise _StagingRefusedError(error) from None
                 raise
-            return self._take_over(connection, staging, batch, bad)
+            return self._move(connection, staging, batch, bad)
 
     def _storable(self, rows: DataFrame, error: DatabaseError) -> tuple[DataFrame, list[_BadRow]]:
-        """The rows that the staging table takes, and the others."""
+        """Return the rows that the staging table can store, and the others."""
         condition = self._dialect.unstorable(rows.schema)
         bad = [] if condition is None else [_BadRow(row, error) for row in unstorable(rows, condition)]
         if condition is None or not bad:
             raise error
-        self._bear(bad[0])
+        self._require_tolerance(bad[0])
         return rows.where(~condition), bad
 
-    def _take_over(self, connection: Connection, staging: Staging, batch: Batch, bad: list[_BadRow]) -> Written:
-        """Everything in one transaction; only if the table refuses a row, in another that looks for it."""
+    def _move(self, connection: Connection, staging: Staging, batch: Batch, bad: list[_BadRow]) -> Written:
+        """Move all rows in one transaction. If the table rejects a row, repeat that with a search for bad rows."""
         try:
             with self._transaction(connection, batch) as is_first:
                 if not is_first:
                     return self._written_by_another(connection, batch)
-                return self._take_rows(connection, staging, batch, bad, self._insert_all)
+                return self._move_rows(connection, staging, batch, bad, self._insert_all)
         except DatabaseError as error:
             if not self._dialect.is_bad_row(error):
                 raise
@@ -149,30 +150,30 @@ class JdbcTable:
         with self._transaction(connection, batch) as is_first:
             if not is_first:
                 return self._written_by_another(connection, batch)
-            return self._take_rows(connection, staging, batch, bad, self._insert_by_halves)
+            return self._move_rows(connection, staging, batch, bad, self._insert_by_halves)
 
-    def _take_rows(
+    def _move_rows(
         self, connection: Connection, staging: Staging, batch: Batch, bad: list[_BadRow], insert: _Insert
     ) -> Written:
         assert self._target is not None
         segments = staging.segments(connection)
         refused = [(number, self._no_key()) for number in staging.without_keys(connection, self._target.nullable_keys)]
         refused = sorted([*refused, *insert(connection, staging, segments)], key=itemgetter(0))
-        found = staging.as_json(batch.spark, connection, [number for number, _ in refused])
-        # Before anything is said of rows that were refused: those that a task wrote twice may be among them.
+        json_by_number = staging.as_json(batch.spark, connection, [number for number, _ in refused])
+        # Before bad rows are reported, because they may be duplicates that a repeated task has written.
         staging.check_unchanged(connection, segments)
-        bad = [*bad, *(_BadRow(found[number], error) for number, error in refused)]
+        bad = [*bad, *(_BadRow(json_by_number[number], error) for number, error in refused)]
         if refused:
-            self._bear(bad[-len(refused)])
+            self._require_tolerance(bad[-len(refused)])
         return self._finish(connection, batch, segments, bad, len(refused))
 
     def _no_key(self) -> DatabaseError:
-        message = f"null in pk.fields {', '.join(self._sink.pk_fields)}: a row without a key would replace none"
+        message = f"null in pk.fields {', '.join(self._sink.pk_fields)}: a row without key cannot be upserted"
         return DatabaseError(message, "23502", 0, ("java.sql.SQLIntegrityConstraintViolationException",))
 
     @contextmanager
     def _transaction(self, connection: Connection, batch: Batch) -> Iterator[bool]:
-        """A transaction that has the batch's number; whether the batch is not yet written."""
+        """Begin a transaction and write the batch's number in it; yield False if the batch is already written."""
         with connection.transaction():
             for statement in self._dialect.begin(str(batch.spark.conf.get("spark.sql.session.timeZone"))):
                 connection.execute(statement)
@@ -181,7 +182,7 @@ class JdbcTable:
     def _written_by_another(self, connection: Connection, batch: Batch) -> Written:
         written = self._markers.written(connection, batch)
         if written is None:
-            raise SinkError(f"the row of this pipeline in {self._markers.table} cannot be changed", is_retriable=True)
+            raise SinkError(f"the row of this pipeline in {self._markers.table} cannot be updated", is_retriable=True)
         return written
 
     def _insert_all(self, connection: Connection, staging: Staging, segments: Sequence[Segment]) -> list[_Refused]:
@@ -196,8 +197,9 @@ class JdbcTable:
     def _insert_by_halves(
         self, connection: Connection, staging: Staging, segments: Sequence[Segment]
     ) -> list[_Refused]:
-        """Takes over what can be; returns the numbers of the others, in their order. Stops at the first if none may be
-        bad. Earlier rows go first, so that of two with the same key the later one is refused, or wins an upsert."""
+        """Move all rows that the table accepts; return the numbers of the others, sorted. With errors.tolerance none,
+        stop at the first. Earlier rows are moved first, so that of two rows with the same key the later one is
+        rejected, or replaces the earlier one in an upsert."""
         refused: list[_Refused] = []
         waiting = [list(segments)]
         while waiting and (self._tolerates or not refused):
@@ -212,10 +214,10 @@ class JdbcTable:
                 if size == 1:
                     refused.append((part[0].first, error))
                     continue
-                is_few = size <= _FEW and self._tolerates
-                found = self._row_by_row(connection, staging, part, error) if is_few else None
-                if found is not None:
-                    refused += found
+                is_row_by_row = size <= _ROW_BY_ROW_LIMIT and self._tolerates
+                rejected = self._row_by_row(connection, staging, part, error) if is_row_by_row else None
+                if rejected is not None:
+                    refused += rejected
                 else:
                     waiting += reversed(_halves(part))
         return refused
@@ -223,8 +225,8 @@ class JdbcTable:
     def _row_by_row(
         self, connection: Connection, staging: Staging, part: Sequence[Segment], error: DatabaseError
     ) -> list[_Refused] | None:
-        """Takes over a part by one statement that does not stop at a bad row, and returns the numbers of those that
-        were refused; None, and nothing is taken over, where the database has no such statement."""
+        """Move a part with one statement that continues after bad rows, and return the rejected rows. If the
+        database has no such statement, move nothing and return None."""
         assert self._target is not None
         row = connection.quoted(ROW)
         numbers = f"SELECT {row} FROM {staging.name} WHERE {staging.where(connection, part)} ORDER BY {row}"
@@ -235,12 +237,15 @@ class JdbcTable:
         columns = "number BIGINT, state TEXT, message TEXT"
         connection.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {_REFUSED} ({columns}) ON COMMIT DROP")
         connection.execute(statement)
-        found = connection.rows(f"SELECT number, state, message FROM {_REFUSED} ORDER BY number")
+        rejected_rows = connection.rows(f"SELECT number, state, message FROM {_REFUSED} ORDER BY number")
         connection.execute(f"DELETE FROM {_REFUSED}")
-        return [(int(number), DatabaseError(message, state, 0, error.kinds)) for number, state, message in found]
+        return [
+            (int(number), DatabaseError(message, state, 0, error.class_names))
+            for number, state, message in rejected_rows
+        ]
 
-    def _bear(self, bad: _BadRow) -> None:
-        """Raises BadRecordError if no row may be bad."""
+    def _require_tolerance(self, bad: _BadRow) -> None:
+        """Raise BadRecordError unless bad rows are tolerated."""
         if not self._tolerates or self._dead_letters is None:
             failure = self._failure(bad.error)
             raise BadRecordError(None, failure._replace(message=f"{failure.message}, in row {bad.row}"))
@@ -256,7 +261,7 @@ class JdbcTable:
         bad: Sequence[_BadRow],
         staged_bad: int = 0,
     ) -> Written:
-        """The last of the transaction: dead letters are in their topic when it commits, or a crash would lose them."""
+        """Write the outcome and the dead letters, before the commit: after it a crash would lose them."""
         written = Written(sum(map(len, segments)) - staged_bad, len(bad))
         self._markers.note(connection, written)
         if bad:
@@ -272,7 +277,7 @@ class JdbcTable:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns what the database says into what to do about it."""
+        """Convert errors of the database to SinkError, with a remedy."""
         where = f"database {self._database.shown_url}"
         try:
             yield
@@ -280,7 +285,7 @@ class JdbcTable:
             if error.state.startswith("08"):
                 text = f"{where} cannot be reached: {error}; start it, or correct connection.url"
             elif error.state.startswith("28"):
-                text = f"{where} lets nobody in with these connection.user and connection.password: {error}"
+                text = f"{where} rejects connection.user and connection.password: {error}"
             else:
                 text = f"{where}, table {self._sink.table_name_format}: {error}"
             raise SinkError(text, is_retriable=self._dialect.is_transient(error)) from None
@@ -288,19 +293,19 @@ class JdbcTable:
             raise SinkError(f"{where}: {error}", is_retriable=error.is_retriable) from None
 
     def close(self) -> None:
-        """Do nothing: nothing is held between batches."""
+        """Do nothing: no resources are held between batches."""
 
 
 def _halves(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Two parts with as many rows each, or one more in the first."""
+    """Split segments into two parts of equal size; the first may have one row more."""
     left: list[Segment] = []
-    wanted = (sum(map(len, segments)) + 1) // 2
+    left_rows = (sum(map(len, segments)) + 1) // 2
     for at, segment in enumerate(segments):
-        if len(segment) < wanted:
+        if len(segment) < left_rows:
             left.append(segment)
-            wanted -= len(segment)
+            left_rows -= len(segment)
             continue
-        middle = segment.first + wanted
+        middle = segment.first + left_rows
         left.append(Segment(segment.first, middle - 1))
         right = [Segment(middle, segment.last)] if middle <= segment.last else []
         return [left, [*right, *segments[at + 1 :]]]

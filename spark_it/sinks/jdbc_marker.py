@@ -1,8 +1,8 @@
 """Table `pipeline_batches`: the last batch that a database sink has written for a pipeline.
 
 It has a row for each pipeline and table, updated in the transaction of the batch's rows. Of two concurrent attempts the
-second waits at this row and then finds the batch written. Column `state` is the identity of the pipeline's state that
-has claimed the row; no other state updates it.
+second waits for the lock of this row, and then detects that the batch is written. Column `state` is the identity of the
+pipeline's state that has claimed the row; no other state updates it.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _COLUMNS = (
 
 
 _UNCLAIMED = "-"
-"""Oracle takes an empty text for none."""
+"""Not an empty string, because Oracle stores that as null."""
 
 
 class _Row(NamedTuple):
@@ -65,11 +65,11 @@ class MarkerTable:
             if not self.dialect.is_missing_table(error):
                 if "state" in str(error).lower() and error.state[:2] in ("42", "S0", ""):
                     raise SinkError(
-                        f"table {self.table} has no column state, so an earlier version has made it ({error}); drop it "
-                        "and reset each pipeline whose row it has"
+                        f"table {self.table} has no column state, so an earlier version has created it ({error}); drop "
+                        "it and reset each pipeline that has a row in it"
                     ) from None
                 raise
-            # Two pipelines may come here at once; what is wrong else, the next statement says.
+            # Another pipeline may create the table at the same time; any other error recurs in the next statement.
             with contextlib.suppress(DatabaseError):
                 connection.execute(f"CREATE TABLE {self.table} ({', '.join(_COLUMNS)})")
             rows = self._rows(connection)
@@ -117,8 +117,8 @@ class MarkerTable:
         rows = self._rows(connection)
         if not rows:
             raise SinkError(
-                f"the row of pipeline {self.pipeline} in table {self.table} is gone, so it is not known what is "
-                "written; put it back, or reset"
+                f"the row of pipeline {self.pipeline} in table {self.table} was deleted, so the last written batch is "
+                "unknown; restore it, or reset"
             )
         return rows[0]
 

@@ -19,9 +19,9 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class TableTarget:
-    """A table that takes the rows. `names` are its quoted columns in the frame's order, `values` what goes into them
-    from the staging table; `keys` are those of `names` that tell a row from others, for an upsert only. Of these
-    `nullable_keys`, as they are staged, may be null in the table: such a row would replace none, and is not taken.
+    """A table that accepts the rows. `names` are its quoted columns in the frame's order, `values` the corresponding
+    expressions over the staging table. For an upsert, `keys` are the columns of the key. `nullable_keys` are staged key
+    columns that are nullable in the table; a row with null in one of them is rejected, because it would replace no row.
     """
 
     table: str
@@ -33,7 +33,7 @@ class TableTarget:
     nullable_keys: tuple[str, ...]
 
     def statement(self, staging: str, row: str, where: str) -> str:
-        """Takes over those rows of a staging table; of rows with the same keys the last one, by their number."""
+        """Return the statement that moves rows of a staging table; of rows with the same keys only the last one."""
         if not self.keys:
             return f"INSERT INTO {self.table} ({', '.join(self.names)}) {self._select(staging, where)}"
         where = " AND ".join([f"({where})", *(f"{key} IS NOT NULL" for key in self.nullable_keys)])
@@ -48,7 +48,7 @@ class TableTarget:
 
 
 class Preparation:
-    """Makes sure that the table is there and takes rows of a schema, on one connection."""
+    """Creates or checks the table for rows of a schema, on one connection."""
 
     def __init__(
         self, sink: JdbcSink, database: Database, dialect: Dialect, connection: Connection, pipeline: str
@@ -61,7 +61,7 @@ class Preparation:
         self._pipeline = pipeline
 
     def target(self, schema: StructType) -> TableTarget:
-        """The table, made or with more columns if need be. Raises SinkError, DatabaseError."""
+        """Return the table, after creating it or adding columns if necessary. Raises SinkError, DatabaseError."""
         self._check_fields(schema)
         keys = self._keys(schema)
         columns = self._columns()
@@ -76,12 +76,14 @@ class Preparation:
         fitting = self._fitting(schema, keys, columns)
         staging = Staging(self._database, self._dialect, self._pipeline, self._table, schema)
         target = self._target(staging, fitting, keys)
-        self._try(staging, target, fitting)
+        self._check_statement(staging, target, fitting)
         return target
 
     def check(self, schema: StructType) -> int | None:
-        """As far as it shows without a change of the database: how many columns the table has; None if the first batch
-        makes it. Raises SinkError, DatabaseError."""
+        """Check the table without changing the database. Return the number of its columns; None if a run creates it.
+
+        Raises SinkError, DatabaseError.
+        """
         self._check_fields(schema)
         keys = self._keys(schema)
         columns = self._columns()
@@ -95,12 +97,12 @@ class Preparation:
 
     def _check_fields(self, schema: StructType) -> None:
         if ROW in (name.lower() for name in schema.names):
-            raise SinkError(f"column {ROW}: rows are numbered under that name; call it something else")
-        if cut := list(self._cut(schema)):
-            raise SinkError("; ".join(cut))
+            raise SinkError(f"column {ROW}: the name is reserved for row numbers; rename the column")
+        if truncated := list(self._truncated(schema)):
+            raise SinkError("; ".join(truncated))
 
     def _missing(self, schema: StructType, columns: Sequence[Column]) -> list[StructField]:
-        """Fields for which the table gets a column. Raises SinkError if it gets none."""
+        """Return the fields for which a column is added. Raises SinkError if columns must not be added."""
         missing = [field for field in schema.fields if _matching(field.name, columns) is None]
         if missing and not self._sink.auto_evolve:
             raise SinkError("; ".join(self._no_column(field.name, columns) for field in missing))
@@ -109,14 +111,15 @@ class Preparation:
     def _fitting(
         self, schema: StructType, keys: Sequence[str], columns: Sequence[Column]
     ) -> list[tuple[StructField, Column]]:
-        """The fields that have a column. Raises SinkError when that changes values, or the table needs others."""
+        """Return the fields with their columns. Raises SinkError if a column cannot store the values, or the table
+        needs values for other columns."""
         pairs = [(field, _matching(field.name, columns)) for field in schema.fields]
         fitting = [(field, column) for field, column in pairs if column is not None]
         if lossy := list(self._lossy(fitting, f" of table {self._table}")):
             raise SinkError("; ".join(lossy))
-        self._nothing_lacks([column for _, column in fitting])
+        self._check_needed_columns([column for _, column in fitting])
         if self._sink.insert_mode == "upsert" and self._dialect.replaces_by_any_index:
-            self._keys_are_unique([column for field, column in fitting if field.name in keys], fitting, columns)
+            self._check_unique_keys([column for field, column in fitting if field.name in keys], fitting, columns)
         return fitting
 
     def _keys(self, schema: StructType) -> list[str]:
@@ -151,25 +154,25 @@ class Preparation:
         self._connection.execute(f"CREATE TABLE {self._table} ({', '.join(parts)})")
 
     def _no_table(self) -> SinkError:
-        return SinkError(f"there is no table {self._table}; create it, or write auto.create = true")
+        return SinkError(f"table {self._table} does not exist; create it, or set auto.create = true")
 
     def _no_column(self, name: str, columns: Sequence[Column]) -> str:
         by_name = {column.name.casefold(): column.name for column in columns}
         near = nearest(name.casefold(), by_name)
-        hint = f" (there is {by_name[near]})" if near else ""
-        helps = "add it, write auto.evolve = true, or leave it out in SQL"
-        return f"table {self._table} has no column {name}{hint}; {helps}"
+        hint = f" (did you mean {by_name[near]}?)" if near else ""
+        remedy = "add it, set auto.evolve = true, or remove it in SQL"
+        return f"table {self._table} has no column {name}{hint}; {remedy}"
 
     def _may_change(self, field: StructField) -> bool:
         return field.name.casefold() in (name.casefold() for name in self._sink.cast)
 
-    def _cut(self, schema: StructType) -> Iterator[str]:
+    def _truncated(self, schema: StructType) -> Iterator[str]:
         for field in schema.fields:
             if isinstance(field.dataType, self._dialect.cut_types) and not self._may_change(field):
                 name = _in_sql(field.name)
                 yield (
-                    f"column {field.name}: this database's driver writes milliseconds of a "
-                    f"{field.dataType.simpleString()}, so something would be lost; write unix_micros({name}) or "
+                    f"column {field.name}: this database's driver truncates a {field.dataType.simpleString()} to "
+                    f"milliseconds, so values would change; write unix_micros({name}) or "
                     f'CAST({name} AS STRING) in SQL, or cast = "{field.name}" in [sink]'
                 )
 
@@ -177,39 +180,39 @@ class Preparation:
         for field, column in pairs:
             if self._dialect.is_lossy(field.dataType, column) and not self._may_change(field):
                 fitting = fitting_type(column)
-                helps = f'write cast = "{field.name}" in [sink] if it may be'
+                remedy = f'set cast = "{field.name}" in [sink] to allow it'
                 if fitting is not None and not self._dialect.is_lossy(fitting, column):
                     cast = f"CAST({_in_sql(field.name)} AS {fitting.simpleString().upper()})"
-                    helps = f'write {cast} in SQL, or cast = "{field.name}" in [sink]'
+                    remedy = f'write {cast} in SQL, or cast = "{field.name}" in [sink]'
                 yield (
-                    f"column {column.name}{place} is {described(column)}, and the pipeline has "
-                    f"{field.dataType.simpleString()}, of which something would be lost; {helps}"
+                    f"column {column.name}{place} is {described(column)}, but the pipeline has "
+                    f"{field.dataType.simpleString()}, whose values could change; {remedy}"
                 )
 
-    def _nothing_lacks(self, given: Sequence[Column]) -> None:
+    def _check_needed_columns(self, given: Sequence[Column]) -> None:
         names = {column.name for column in given}
-        lacking = [name for name in self._connection.needed_columns(self._table) if name not in names]
-        if lacking:
+        missing = [name for name in self._connection.needed_columns(self._table) if name not in names]
+        if missing:
             raise SinkError(
-                f"table {self._table} needs a value for {', '.join(lacking)}, which the pipeline does not have; "
+                f"table {self._table} needs a value for {', '.join(missing)}, which the pipeline does not have; "
                 "select it in SQL, or give the column a default"
             )
 
-    def _keys_are_unique(
+    def _check_unique_keys(
         self, keys: Sequence[Column], fitting: Sequence[tuple[StructField, Column]], columns: Sequence[Column]
     ) -> None:
         given = {column.name for _, column in fitting}
-        # What the database numbers itself is never the same.
-        numbered = [column.name for column in columns if column.is_generated and column.name not in given]
+        # Values that the database generates are unique.
+        generated = [column.name for column in columns if column.is_generated and column.name not in given]
         indexes = self._connection.unique_indexes(self._table)
         if self._dialect.prefix_indexes is not None:
             catalog, schema, name = self._connection.place(self._table)
             query = self._dialect.prefix_indexes
             cut = {str(index) for (index,) in self._connection.rows(query, catalog or schema or "", name)}
             indexes = [index._replace(is_whole=index.is_whole and index.name not in cut) for index in indexes]
-        wrong = why_not_unique([column.name for column in keys], indexes, numbered)
-        if wrong is not None:
-            raise SinkError(f"table {self._table} cannot be upserted by {', '.join(self._sink.pk_fields)}: {wrong}")
+        conflict = why_not_unique([column.name for column in keys], indexes, generated)
+        if conflict is not None:
+            raise SinkError(f"table {self._table} cannot be upserted by {', '.join(self._sink.pk_fields)}: {conflict}")
 
     def _target(
         self, staging: Staging, fitting: Sequence[tuple[StructField, Column]], keys: Sequence[str]
@@ -222,20 +225,22 @@ class Preparation:
             else self._dialect.value(name, isinstance(field.dataType, StringType), column)
             for name, (field, column) in zip(staged, fitting, strict=True)
         ]
-        at_keys = [at for at, (field, _) in enumerate(fitting) if field.name in keys]
+        key_indexes = [at for at, (field, _) in enumerate(fitting) if field.name in keys]
         is_upsert = self._sink.insert_mode == "upsert"
         return TableTarget(
             self._table,
             self._dialect,
             tuple(quoted(column.name) for _, column in fitting),
             tuple(values),
-            tuple(quoted(fitting[at][1].name) for at in at_keys) if is_upsert else (),
-            tuple(staged[at] for at in at_keys) if is_upsert else (),
-            tuple(staged[at] for at in at_keys if fitting[at][1].is_nullable) if is_upsert else (),
+            tuple(quoted(fitting[at][1].name) for at in key_indexes) if is_upsert else (),
+            tuple(staged[at] for at in key_indexes) if is_upsert else (),
+            tuple(staged[at] for at in key_indexes if fitting[at][1].is_nullable) if is_upsert else (),
         )
 
-    def _try(self, staging: Staging, target: TableTarget, fitting: Sequence[tuple[StructField, Column]]) -> None:
-        """Takes over no row, so that the database says what does not fit."""
+    def _check_statement(
+        self, staging: Staging, target: TableTarget, fitting: Sequence[tuple[StructField, Column]]
+    ) -> None:
+        """Execute the statement for no rows, so that the database reports type mismatches."""
         row = self._connection.quoted(ROW)
         with staging.created(self._connection):
             staged = self._connection.columns(f"SELECT * FROM {staging.name} WHERE 1 = 0")
@@ -252,8 +257,8 @@ class Preparation:
                     raise SinkError("; ".join(misfits)) from None
                 if target.keys and error.state[:2] == "42":
                     fields = ", ".join(self._sink.pk_fields)
-                    helps = "it needs a primary key or a unique index over just these columns"
-                    raise SinkError(f"table {self._table} cannot be upserted by {fields}: {error}; {helps}") from None
+                    remedy = "it needs a primary key or unique index on exactly these columns"
+                    raise SinkError(f"table {self._table} cannot be upserted by {fields}: {error}; {remedy}") from None
                 raise
 
     def _misfits(
@@ -267,13 +272,13 @@ class Preparation:
                 if error.state[:2] != "42":
                     raise
                 yield (
-                    f"column {column.name} of table {self._table} is {column.type_name}, and the pipeline has "
+                    f"column {column.name} of table {self._table} is {column.type_name}, but the pipeline has "
                     f"{field.dataType.simpleString()}; cast it in SQL"
                 )
 
 
 def _matching(name: str, columns: Sequence[Column]) -> Column | None:
-    """The column of that name; but for its case, if only one is."""
+    """Return the column with this name; if none matches exactly, the only one that differs in case."""
     alike = [column for column in columns if column.name.casefold() == name.casefold()]
     exact = [column for column in alike if column.name == name]
     return exact[0] if exact else alike[0] if len(alike) == 1 else None
@@ -283,19 +288,21 @@ def _in_sql(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
 
 
-def why_not_unique(keys: Sequence[str], indexes: Sequence[UniqueIndex], numbered: Sequence[str]) -> str | None:
-    """Why an upsert that replaces the row which is the same by any of the unique indexes does not replace just the one
-    with the same keys; None if it does. Columns `numbered` are never the same."""
-    wanted = {key.casefold() for key in keys}
-    others = {name.casefold() for name in numbered}
-    found = [(index, {column.casefold() for column in index.columns}) for index in indexes]
-    if not any(index.is_whole and columns == wanted for index, columns in found):
-        return "it needs a primary key or a unique index over just these columns, and over all that is in them"
-    for index, columns in found:
-        # Rows that are the same by more than the keys are the same by the keys.
-        if not (index.is_whole and columns >= wanted) and not columns & others:
+def why_not_unique(keys: Sequence[str], indexes: Sequence[UniqueIndex], generated: Sequence[str]) -> str | None:
+    """Return the reason why an upsert could replace a row with other keys; None if it cannot.
+
+    The database replaces the row that is equal in any unique index. Values of `generated` columns are unique.
+    """
+    key_columns = {key.casefold() for key in keys}
+    generated_columns = {name.casefold() for name in generated}
+    index_columns = [(index, {column.casefold() for column in index.columns}) for index in indexes]
+    if not any(index.is_whole and columns == key_columns for index, columns in index_columns):
+        return "it needs a primary key or unique index on exactly these columns, without prefix lengths"
+    for index, columns in index_columns:
+        # Rows that are equal in a superset of the key columns have equal keys.
+        if not (index.is_whole and columns >= key_columns) and not columns & generated_columns:
             return (
-                f"unique index {index.name} would have it replace rows with other keys; drop it, or write to a table "
-                "without it"
+                f"with unique index {index.name} it could replace rows with other keys; drop the index, or write to a "
+                "table without it"
             )
     return None

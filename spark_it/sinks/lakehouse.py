@@ -1,16 +1,16 @@
 """Delta and Iceberg tables, exactly once: the batch's number is part of the table's commit.
 
-Delta keeps the last number of each writer itself (`txnAppId`, `txnVersion`) and leaves out a commit that has come
-already. Iceberg keeps what a writer says of a snapshot: the number is looked for in the table's line of snapshots, and
-the batch is added on the condition that no rows were added after those (`iceberg_files`). Of two drivers that write the
-same batch one finds that the other was first. A batch without rows leaves no snapshot in Iceberg, and needs none.
-Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
+Delta stores the last number of each writer (`txnAppId`, `txnVersion`) and skips a commit with an earlier or equal
+number. In Iceberg the number is in the summary of a snapshot. The last number is looked up in the table's history of
+snapshots, and the commit fails if rows were added after these snapshots (`iceberg_files`). Of two drivers that write
+the same batch the second one detects that it is written. In Iceberg a batch without rows makes no snapshot, and needs
+none. Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
 
-A property of the table has the identity of the pipeline's state that has claimed it; no other one begins a commit.
-The property is checked before the commit, not by it. Iceberg's condition is on rows only, and its retries keep whatever
-properties the table has by then, so a commit that was begun before a claim may still come after it. It comes before the
-first rows of the new owner, or fails. In Delta a change of properties fails every commit that was begun before it; only
-a claim between the check and the beginning of the commit is not seen.
+A property of the table has the identity of the pipeline's state that has claimed it; no other state begins a commit.
+The property is checked before the commit, not atomically with it. Iceberg validates only rows, and its retries keep the
+current properties, so a commit that began before a claim may succeed after it; but it succeeds before the first rows of
+the new owner, or fails. In Delta a change of properties fails every commit that began before it; only a claim between
+the check and the beginning of the commit is not detected.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ from odradek.spark_it.sinks.iceberg_files import DataFiles, staging_name
 from odradek.spark_it.sinks.recorded import check_owners, is_written
 from odradek.spark_it.spark.counting import CountedFrame
 from odradek.spark_it.spark.errors import readable
-from odradek.spark_it.spark.java import what_is_down
+from odradek.spark_it.spark.java import unavailable_reason
 
 _WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
     ByteType: (ShortType, IntegerType, LongType),
@@ -55,13 +55,13 @@ _WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
     FloatType: (DoubleType,),
 }
 _LOOK_BACK = 50
-"""Commits of a Delta table that are looked through for what a repeated batch has written."""
+"""Number of commits of a Delta table that are searched for the outcome of a repeated batch."""
 
 
 def make(
     pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "DeltaTable | IcebergTable":
-    """The sink of a pipeline. Raises SinkError."""
+    """Return the sink of a pipeline. Raises SinkError."""
     sink = pipeline.sink
     if isinstance(sink, DeltaSink):
         return DeltaTable(pipeline.name, pipeline.located(sink.path), sink, spark)
@@ -132,19 +132,19 @@ class DeltaTable:
         return StructType.fromJson(json.loads(snapshot.schema().json()))
 
     def _snapshot(self) -> Any:
-        """The table as it is now; of version -1 if there is none."""
+        """Return the current snapshot; its version is -1 if the table does not exist."""
         jvm: Any = self._spark._jvm
         none = jvm.scala.Option.apply(None)
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
         return log.update(False, none, none)
 
     def _recorded(self) -> int:
-        """The marker of the last batch in the table; 0 if none is."""
+        """Return the marker of the last batch in the table; 0 if there is none."""
         found = self._snapshot().transactions().get(self._writer)
         return int(found.get()) if found.isDefined() else 0
 
     def _rows_of(self, batch: Batch) -> int:
-        """Rows that an earlier attempt has written; 0 if the table has moved on too far to say."""
+        """Return the number of rows that an earlier attempt wrote; 0 if there were too many commits since."""
         jvm: Any = self._spark._jvm
         table = jvm.io.delta.tables.DeltaTable.forPath(self._spark._jsparkSession, self._path)
         history = DataFrame(table.history(_LOOK_BACK), self._spark)
@@ -156,7 +156,7 @@ class DeltaTable:
 
 
 class IcebergTable:
-    """A `BatchSink`. The catalog is one of the session's, under a name made of its configuration."""
+    """A `BatchSink`. The catalog is registered in the session with a name derived from its configuration."""
 
     takes_dead_letters = False
 
@@ -172,7 +172,7 @@ class IcebergTable:
         self._place = settings.get("warehouse", sink.iceberg_tables)
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
         self._catalog = f"odradek_iceberg_{digest}"
-        # What another session has changed is to be seen.
+        # Changes by other sessions must be visible.
         self._settings = {"cache-enabled": "false", **settings}
         self._configure(spark)
         *namespace, table = sink.iceberg_tables.split(".")
@@ -180,7 +180,7 @@ class IcebergTable:
         self._table = f"{self._namespace}.{quoted(table)}"
 
     def _configure(self, spark: SparkSession) -> None:
-        """Makes the catalog known to a session; that of a batch is another than that of the pipeline."""
+        """Register the catalog in a session. A batch has a different session than the pipeline."""
         spark.conf.set(f"spark.sql.catalog.{self._catalog}", "org.apache.iceberg.spark.SparkCatalog")
         for key, value in self._settings.items():
             spark.conf.set(f"spark.sql.catalog.{self._catalog}.{key}", value)
@@ -189,7 +189,7 @@ class IcebergTable:
         with _explained(self._title, self._place):
             if not self._spark.catalog.tableExists(self._table):
                 if not self._sink.auto_create:
-                    raise SinkError(f"{self._title}: there is no such table; create it, or write auto.create = true")
+                    raise SinkError(f"{self._title}: the table does not exist; create it, or set auto.create = true")
                 self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
                 self._spark.createDataFrame([], nullable(schema)).writeTo(self._table).using("iceberg").create()
             missing = misfits(self._title, schema, self._table_schema(), may_add=self._sink.auto_evolve)
@@ -229,7 +229,7 @@ class IcebergTable:
             counted = CountedFrame(completed(fitted(rows, schema), schema))
             with DataFiles(counted.frame, name, table) as files:
                 while True:
-                    # Another driver may have written the batch meanwhile, and others may add rows at any time.
+                    # Another driver may write the batch, or other programs may add rows, at any time.
                     table.refresh()
                     newest = table.currentSnapshot()
                     written = self._written(table, newest, batch)
@@ -239,8 +239,8 @@ class IcebergTable:
                         return Written(counted.rows())
 
     def _written(self, table: Any, newest: Any, batch: Batch) -> Written | None:
-        """What the table has of the batch up to snapshot `newest`, if it has the batch. Raises SinkError if it has a
-        later one, or belongs to another state."""
+        """Return the outcome of the batch if a snapshot up to `newest` has it. Raises SinkError if the table has a
+        later batch, or belongs to another state."""
         check_owners(self._owners_of(table), batch, self._title)
         snapshot = self._last_snapshot(table, newest)
         if not is_written(self._recorded(snapshot), batch, "the last batch in the table"):
@@ -260,13 +260,13 @@ class IcebergTable:
         return table
 
     def _last_snapshot(self, table: Any, newest: Any) -> Any:
-        """The last snapshot that this pipeline has made, of those that the table consists of at `newest`; or None."""
+        """Return the last snapshot of this pipeline among `newest` and its ancestors; None if there is none."""
         snapshot = newest
         while snapshot is not None:
             if snapshot.summary().get(self._property) is not None:
                 return snapshot
             parent = snapshot.parentId()
-            # Older ones may have expired.
+            # Older snapshots may have expired.
             snapshot = None if parent is None else table.snapshot(parent)
         return None
 
@@ -279,25 +279,26 @@ def _owner_property(name: str) -> str:
 
 
 def _claim(spark: SparkSession, table: str, property_: str, claim: Claim, owners: Callable[[], frozenset[str]]) -> None:
-    """Makes a table's property the identity of a state. Raises SinkError if another one has claimed it meanwhile.
+    """Set a table's property to the identity of a state. Raises SinkError if another state claims it concurrently.
 
-    A copy that reads the property before it is set, and sets it after, is found by the other's first batch.
+    If another copy reads the property before this change and sets it afterwards, this copy detects that at its first
+    batch.
     """
-    before = owners()
-    if before == {claim.state}:
+    existing_owners = owners()
+    if existing_owners == {claim.state}:
         return
-    claim.check(before, f"table {table}")
+    claim.check(existing_owners, f"table {table}")
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{property_}' = '{claim.state}')")
     claim.confirm(owners(), f"table {table}")
 
 
 def nullable(schema: StructType) -> StructType:
-    """The columns of a new table: what is never null in the statement of today may be in that of tomorrow."""
+    """Return the columns of a new table, all nullable, because a changed statement may produce nulls."""
     return StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
 
 
 def misfits(title: str, rows: StructType, table: StructType, *, may_add: bool) -> list[StructField]:
-    """The columns that the table does not have, where they may be added. Raises SinkError for what does not fit."""
+    """Return the columns that must be added to the table. Raises SinkError for mismatches."""
     by_name = {field.name.casefold(): field for field in table.fields}
     missing = []
     for field in rows.fields:
@@ -306,60 +307,62 @@ def misfits(title: str, rows: StructType, table: StructType, *, may_add: bool) -
             missing.append(field)
         elif not _fits(field.dataType, there.dataType):
             raise SinkError(
-                f"{title}: column {there.name} is {there.dataType.simpleString()}, and the pipeline has "
+                f"{title}: column {there.name} is {there.dataType.simpleString()}, but the pipeline has "
                 f"{field.dataType.simpleString()}; cast it in SQL"
             )
     if missing and not may_add:
         near = nearest(missing[0].name.casefold(), by_name)
-        hint = f" (there is {by_name[near].name})" if near else ""
-        helps = "add it, write auto.evolve = true, or leave it out in SQL"
-        raise SinkError(f"{title}: there is no column {missing[0].name}{hint}; {helps}")
+        hint = f" (did you mean {by_name[near].name}?)" if near else ""
+        remedy = "add it, set auto.evolve = true, or remove it in SQL"
+        raise SinkError(f"{title}: the table has no column {missing[0].name}{hint}; {remedy}")
     given = {name.casefold() for name in rows.names}
     needed = [field.name for field in table.fields if not field.nullable and field.name.casefold() not in given]
     if needed:
-        raise SinkError(f"{title}: column {needed[0]} must not be null, and the pipeline does not have it")
+        raise SinkError(f"{title}: column {needed[0]} is NOT NULL, but the pipeline has no such column")
     return missing
 
 
 def _fits(type_: DataType, there: DataType) -> bool:
-    """Whether every value of a type is one of the other as well."""
+    """Return whether every value of a type is also a value of the table's type."""
     if type_.jsonValue() == there.jsonValue() or type(there) in _WIDER.get(type(type_), ()):
         return True
     if isinstance(type_, DecimalType) and isinstance(there, DecimalType):
         return there.scale >= type_.scale and there.precision - there.scale >= type_.precision - type_.scale
-    # Whether what is within may be null is for the table to say, when it is.
+    # Nullability of nested fields is not compared; the table rejects nulls when they are written.
     return type_.simpleString() == there.simpleString()
 
 
 def fitted(rows: DataFrame, table: StructType) -> DataFrame:
-    """The rows with the names and types that the table has for their columns."""
+    """Return the rows with the names and types of the table's columns."""
     by_name = {field.name.casefold(): field for field in table.fields}
     columns = []
     for field in rows.schema.fields:
-        there = by_name.get(field.name.casefold())
+        column_ = by_name.get(field.name.casefold())
         column = f.col(quoted(field.name))
-        if there is not None:
-            column = (column if there.dataType == field.dataType else column.cast(there.dataType)).alias(there.name)
+        if column_ is not None:
+            column = (column if column_.dataType == field.dataType else column.cast(column_.dataType)).alias(
+                column_.name
+            )
         columns.append(column)
     return rows.select(*columns)
 
 
 def completed(rows: DataFrame, table: StructType) -> DataFrame:
-    """The rows with null in the columns that only the table has."""
+    """Return the rows with null in the columns that only the table has."""
     given = {name.casefold() for name in rows.columns}
-    lacking = [field for field in table.fields if field.name.casefold() not in given]
-    return rows.select("*", *(f.lit(None).cast(field.dataType).alias(field.name) for field in lacking))
+    missing = [field for field in table.fields if field.name.casefold() not in given]
+    return rows.select("*", *(f.lit(None).cast(field.dataType).alias(field.name) for field in missing))
 
 
 @contextmanager
 def _explained(title: str, place: str) -> Iterator[None]:
-    """Turns what Spark says of a table into a SinkError; an error of the rows' own goes on as it is."""
+    """Convert errors of a table to SinkError. Errors in the computation of the rows are not converted."""
     try:
         yield
     except AnalysisException as error:
         raise SinkError(f"{title}: {readable(error)}") from None
     except Exception as error:
-        said = what_is_down(error, place)
-        if said is None:
+        reason = unavailable_reason(error, place)
+        if reason is None:
             raise
-        raise SinkError(f"{title}: {said}; is what it is kept in there?", is_retriable=True) from None
+        raise SinkError(f"{title}: {reason}; check that its storage is available", is_retriable=True) from None

@@ -1,5 +1,7 @@
-"""A function of one's own, `function(data_frame, batch_id)`. What it returns, if it is a number, are the rows that it
-has written; otherwise they are counted."""
+"""The Python sink: calls `function(data_frame, batch_id)` for each batch.
+
+If the function returns an integer, that is the number of written rows; otherwise the rows are counted.
+"""
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -40,15 +42,15 @@ class PythonSink:
         return frozenset()
 
     def claim(self, claim: Claim) -> None:
-        """There are no markers."""
+        """Do nothing: there are no markers."""
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
-        kept = rows.persist()
+        persisted = rows.persist()
         try:
-            said = self._function(kept, batch.id, **self._arguments)
-            return Written(said if isinstance(said, int) and not isinstance(said, bool) else kept.count())
+            result = self._function(persisted, batch.id, **self._arguments)
+            return Written(result if isinstance(result, int) and not isinstance(result, bool) else persisted.count())
         finally:
-            kept.unpersist()
+            persisted.unpersist()
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What a sink's own record of the last batch says of the batch that is to be written."""
+"""Checks of the marker and the owners in a sink's target before a batch is written."""
 
 from collections.abc import Set
 
@@ -7,27 +7,27 @@ from odradek.spark_it.interfaces.sink import Batch, SinkError
 
 
 def is_written(recorded: int, batch: Batch, what: str) -> bool:
-    """Whether the batch is the last that the sink has, by the marker it has; `what` names that.
+    """Return whether the batch is the last one in the target, whose marker is `recorded`; `what` names the marker.
 
-    Raises SinkError if it has a later one: what this batch holds may not be what that one held.
+    Raises SinkError if the target has a later batch, because it is unknown whether it contains this batch's rows.
     """
     if recorded <= batch.marker:
         return recorded == batch.marker
     if generation_of(recorded) > batch.generation:
         raise SinkError(
-            f"{what} is of generation {generation_of(recorded)}, and this state of the pipeline of {batch.generation}: "
+            f"{what} has generation {generation_of(recorded)}, but this state of the pipeline has {batch.generation}: "
             "it was reset since, or another copy of it writes there; use that one, or reset"
         )
     raise SinkError(
-        f"{what} is batch {batch_of(recorded)}, and this is batch {batch.id}: the checkpoint is older than "
-        "what is written; put back the newer one, or reset"
+        f"{what} is batch {batch_of(recorded)}, but this is batch {batch.id}: the checkpoint is older than "
+        "the written rows; restore the newer checkpoint, or reset"
     )
 
 
 def check_owners(owners: Set[str], batch: Batch, what: str) -> None:
-    """Raises SinkError if the sink's markers, named by `what`, belong to a state that is not the batch's."""
+    """Raise SinkError if the sink's markers, named by `what`, belong to another state than the batch's."""
     if owners - {batch.state}:
         raise SinkError(
-            f"{what} belongs to another copy of this pipeline, which was reset later than this one or took its place; "
+            f"{what} belongs to another copy of this pipeline, which was reset later than this one or replaced it; "
             "run that one, or stop it and reset this one"
         )

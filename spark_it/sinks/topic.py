@@ -1,11 +1,11 @@
 """The topic sink: rows become records, and each transaction of the batch is written exactly once (`transactions`).
 
-**Offset transactions.** Partition i of the frame is made of `batch.ranges[i]`, so a task writes what it computes,
-without a shuffle. Dead letters belong to the same transactions. Few dead letters are computed first and passed to the
-tasks; many are brought together with the rows by a shuffle that keeps their order.
+**Offset transactions.** Partition i of the frame is computed from `batch.ranges[i]`, so a task writes the records that
+it computes, without a shuffle. Dead letters belong to the same transactions. Few dead letters are computed first and
+passed to the tasks; many are combined with the rows by a shuffle that keeps their order.
 
-**Batch transactions.** The part of a record follows from its key, or from its value if it has none. Within a part
-records keep the order of the frame, if it has one; the content of a transaction does not depend on it.
+**Batch transactions.** The part of a record is determined by its key, or by its value if it has none. Within a part
+records keep the order of the frame, if it has one; the content of a transaction does not depend on the order.
 """
 
 import contextlib
@@ -65,16 +65,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TRANSACTIONS_MS = (TRANSACTION_MS, 300_000, 900_000)
-"""What a transaction may take, longer after each time that one was overtaken, as it is when it takes too long. The last
-is Kafka's default of `transaction.max.timeout.ms`. What producer.override says goes before it."""
-OVERTAKEN_MOST = len(TRANSACTIONS_MS)
-"""A batch that is overtaken as often in a row stops the pipeline, as a second copy of it may run. Before that it may be
-a task of an earlier try that Spark has yet to end."""
-FEW_BYTES = 8 << 20
-"""As many dead letters go over the driver to the tasks of a batch."""
+"""Values of transaction.timeout.ms, increased whenever a transaction is fenced, as it is after a timeout. The last one
+is Kafka's default of transaction.max.timeout.ms. producer.override takes precedence."""
+MAX_FENCED = len(TRANSACTIONS_MS)
+"""A batch that is fenced this many times in a row stops the pipeline, because a second copy of it may run. Once may
+be a task of an earlier attempt that Spark has not ended yet."""
+MAX_PACKED_BYTES = 8 << 20
+"""Maximum size of dead letters that are passed through the driver to the tasks of a batch."""
 _THREADS = 8
 _FENCE_S = 5.0
-_WORKER_IS_GONE = ("Python worker exited unexpectedly", "ExecutorLostFailure", "IncompleteError: ")
+_WORKER_EXITED = ("Python worker exited unexpectedly", "ExecutorLostFailure", "IncompleteError: ")
 
 
 def make(
@@ -102,7 +102,7 @@ class TopicWriter:
             sink.topic,
             errors.deadletterqueue_topic_name,
             has_headers=sink.include_headers,
-            says_why=errors.deadletterqueue_context_headers_enable,
+            has_context_headers=errors.deadletterqueue_context_headers_enable,
             tolerates=errors.tolerance == "all",
         )
         self._clients = Clients.of(pipeline.settings)
@@ -123,7 +123,7 @@ class TopicWriter:
         self._records = records
 
     def _check_topics(self) -> None:
-        """Each topic is there: producing to one that is not would wait for it."""
+        """Raise SinkError for a missing topic, for which a producer would wait until a timeout."""
         try:
             consumer = self._clients.consumer(self._pipeline.name)
             try:
@@ -155,7 +155,7 @@ class TopicWriter:
 
     def claim(self, claim: Claim) -> None:
         self._markers.claim(claim)
-        # Not earlier: renewing a marker would interrupt the copy that it belongs to.
+        # Not before the claim, because renewing a marker fences the copy of the pipeline that owns it.
         self._keeper.start()
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
@@ -164,7 +164,7 @@ class TopicWriter:
         transactions = self._markers.transactions(batch)
         if not transactions:
             return Written(0)
-        # Renewing a marker is an attempt too, and must not overtake one of these.
+        # Renewing a marker fences the slot, so it must not run during these transactions.
         with self._lock:
             try:
                 if self._kind is TransactionKind.OFFSETS:
@@ -173,32 +173,32 @@ class TopicWriter:
                     results = self._run(_by_hash(records, dead, len(transactions)), transactions, {})
             except FencedError as error:
                 self._overtaken += 1
-                self._give_longer()
-                raise SinkError(str(error), is_retriable=self._overtaken < OVERTAKEN_MOST) from None
+                self._increase_timeout()
+                raise SinkError(str(error), is_retriable=self._overtaken < MAX_FENCED) from None
         self._overtaken = 0
         if any(isinstance(result, TransactionFailure) and not result.is_retriable for result in results.values()):
-            self._blame(records)
+            self._raise_bad_record(records)
         return _sum(results)
 
-    def _blame(self, records: DataFrame) -> None:
-        """Raises BadRecordError if it is a record of the source that stops the pipeline."""
+    def _raise_bad_record(self, records: DataFrame) -> None:
+        """Raise BadRecordError, with the source record, if a record is too large."""
         target = self._target
-        most_bytes = target.largest.get(target.topic)
-        if target.tolerates or most_bytes is None:
+        max_bytes = target.largest.get(target.topic)
+        if target.tolerates or max_bytes is None:
             return
-        found = None
-        with contextlib.suppress(PySparkException):  # what there is to say has been said
-            found = too_large(records, most_bytes)
-        if found is not None:
-            origin, size = found
-            about = f"becomes one of {size} bytes, and topic {target.topic} takes {most_bytes}; {WHAT_HELPS}"
-            raise BadRecordError(origin, Failure(Stage.TASK_PUT, "topic", TOO_LARGE, about))
+        too_large_record = None
+        with contextlib.suppress(PySparkException):  # the original error is raised instead
+            too_large_record = too_large(records, max_bytes)
+        if too_large_record is not None:
+            origin, size = too_large_record
+            message = f"becomes a record of {size} bytes, but topic {target.topic} accepts {max_bytes}; {WHAT_HELPS}"
+            raise BadRecordError(origin, Failure(Stage.TASK_PUT, "topic", TOO_LARGE, message))
 
-    def _give_longer(self) -> None:
-        """TransactionKind that are large stay so: the next ones get as long."""
+    def _increase_timeout(self) -> None:
+        """Increase the transaction timeout for this and all later batches, which may be as large."""
         self._transaction_ms = next((ms for ms in TRANSACTIONS_MS if ms > self._transaction_ms), self._transaction_ms)
-        said = {**self._clients.producer_configuration, "transaction.timeout.ms": str(self._transaction_ms)}
-        self._clients = replace(self._clients, producer_configuration=said | self._override)
+        configuration = {**self._clients.producer_configuration, "transaction.timeout.ms": str(self._transaction_ms)}
+        self._clients = replace(self._clients, producer_configuration=configuration | self._override)
 
     def close(self) -> None:
         self._keeper.close()
@@ -214,12 +214,17 @@ class TopicWriter:
         if packed is None:
             assert dead is not None
             return self._run(_by_range(records, dead, len(transactions)), transactions, {})
-        return self._run(records, transactions, packed, is_narrow=True)
+        return self._run(records, transactions, packed, has_same_partitions=True)
 
     # Every transaction
 
     def _run(
-        self, records: DataFrame, transactions: Sequence[SinkTransaction], packed: "_Packed", *, is_narrow: bool = False
+        self,
+        records: DataFrame,
+        transactions: Sequence[SinkTransaction],
+        packed: "_Packed",
+        *,
+        has_same_partitions: bool = False,
     ) -> "_Results":
         target, clients = self._target, self._clients
 
@@ -228,26 +233,30 @@ class TopicWriter:
 
         written = records.mapInArrow(task, OUTCOME_TYPE)
         try:
-            rows = _collected(written) if not is_narrow or _times(written, records, len(transactions)) else []
+            rows = (
+                _collected(written)
+                if not has_same_partitions or _partition_multiple(written, records, len(transactions))
+                else []
+            )
         except BaseException:
-            # Tasks end without a word; readers would wait for their transactions.
-            brief = replace(clients, timeout_s=_FENCE_S)
-            _each(transactions, lambda transaction: _try_to_fence(transaction, brief))
+            # Spark kills the other tasks without cleanup, and readers would wait for their open transactions.
+            short_timeout_clients = replace(clients, timeout_s=_FENCE_S)
+            _map_in_threads(transactions, lambda transaction: _try_to_fence(transaction, short_timeout_clients))
             raise
-        found: _Results = {
+        outcomes: _Results = {
             row.transaction: TransactionOutcome(row.rows, row.dead_letters, row.is_new)
             if row.error is None
             else TransactionFailure(row.error, row.is_retriable)
             for row in rows
         }
-        # Spark has no task for a transaction when it knows that there are no rows at all.
-        missing = [index for index in range(len(transactions)) if index not in found]
-        if missing and found:
-            raise SinkError(
-                f"Spark has computed some transactions of a batch, and not {missing}; nothing is known of those"
-            )
-        results = _each(missing, lambda i: attempt(transactions[i], unpacked(packed.get(i, ()), target), clients))
-        return found | dict(zip(missing, results, strict=True))
+        # If Spark's optimizer detects an empty frame, it runs no tasks.
+        missing = [index for index in range(len(transactions)) if index not in outcomes]
+        if missing and outcomes:
+            raise SinkError(f"Spark has run no tasks for transactions {missing} of the batch, but for others")
+        results = _map_in_threads(
+            missing, lambda i: attempt(transactions[i], unpacked(packed.get(i, ()), target), clients)
+        )
+        return outcomes | dict(zip(missing, results, strict=True))
 
 
 _Results = dict[int, TransactionOutcome | TransactionFailure]
@@ -255,23 +264,24 @@ _Packed = Mapping[int, Sequence[bytes]]
 
 
 def _try_to_fence(transaction: SinkTransaction, clients: Clients) -> None:
-    """What keeps it from that is not said: the next attempt fences too."""
+    """Fence a transaction's slot; ignore failures, because the next attempt fences, too."""
     with contextlib.suppress(SinkError):
         fence(transaction.slot, clients)
 
 
-def _each(of: Sequence[T], do: Callable[[T], R]) -> list[R]:
+def _map_in_threads(of: Sequence[T], function: Callable[[T], R]) -> list[R]:
     if not of:
         return []
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(do, of))
+        return list(pool.map(function, of))
 
 
 # Frames of records and dead letters
 
 
 def _with_order(frame: DataFrame, parts: int, *, is_dead: bool) -> DataFrame:
-    """With the range that a record belongs to; of several frames together, each has all ranges in their order."""
+    """Add columns with the range of each record and its order. Each of several concatenated frames has all ranges in
+    order."""
     missing = {name: f.lit(None).cast(kind) for name, kind in OPTIONAL.items() if name not in frame.columns}
     return frame.withColumns(missing).select(
         "key",
@@ -284,25 +294,25 @@ def _with_order(frame: DataFrame, parts: int, *, is_dead: bool) -> DataFrame:
 
 
 def _by_range(records: DataFrame, dead: DataFrame, parts: int) -> DataFrame:
-    """Partition i has the records and the dead letters of both frames' partition i, each in order."""
-    both = _with_order(records, parts, is_dead=False).unionByName(_with_order(dead, parts, is_dead=True))
+    """Return a frame whose partition i has the rows of partition i of both frames, each in order."""
+    union = _with_order(records, parts, is_dead=False).unionByName(_with_order(dead, parts, is_dead=True))
     numbers = f.array(*map(f.lit, numbers_for_parts(parts)))
-    return both.repartition(parts, f.get(numbers, f.col("part"))).sortWithinPartitions("order").drop("order")
+    return union.repartition(parts, f.get(numbers, f.col("part"))).sortWithinPartitions("order").drop("order")
 
 
 def _by_hash(records: DataFrame, dead: DataFrame | None, parts: int) -> DataFrame:
-    """Partition i has the records whose key, or else value, has hash i; it is the same whenever it is computed."""
-    both = _with_order(records, parts, is_dead=False)
+    """Return a frame whose partition i has the records whose key (value, if there is no key) has hash i."""
+    union = _with_order(records, parts, is_dead=False)
     if dead is not None:
-        both = both.unionByName(_with_order(dead, parts, is_dead=True))
-    said = f.coalesce("key", "value")
-    # What repartition does, once more as a column: a task sees whether it has what is its own.
-    parted = both.withColumn("part", f.pmod(f.hash(said), f.lit(parts)))
-    return parted.repartition(parts, said).sortWithinPartitions("order").drop("order")
+        union = union.unionByName(_with_order(dead, parts, is_dead=True))
+    hash_column = f.coalesce("key", "value")
+    # The same hash as `repartition` uses, as a column, so that a task can verify its partition.
+    partitioned = union.withColumn("part", f.pmod(f.hash(hash_column), f.lit(parts)))
+    return partitioned.repartition(parts, hash_column).sortWithinPartitions("order").drop("order")
 
 
 def numbers_for_parts(parts: int) -> list[int]:
-    """Number i is one that Spark's `repartition(parts, column)` puts into partition i."""
+    """Return numbers of which the i-th is put into partition i by Spark's `repartition(parts, column)`."""
     found: dict[int, int] = {}
     for number in count():
         found.setdefault(_murmur3(number) % parts, number)
@@ -312,7 +322,7 @@ def numbers_for_parts(parts: int) -> list[int]:
 
 
 def _murmur3(number: int) -> int:
-    """Spark's hash of an int that is not negative. Source: org.apache.spark.unsafe.hash.Murmur3_x86_32.hashInt."""
+    """Return Spark's hash of a non-negative int. Source: org.apache.spark.unsafe.hash.Murmur3_x86_32.hashInt."""
     mask = 0xFFFFFFFF
 
     def rotated(bits: int, by: int) -> int:
@@ -328,31 +338,31 @@ def _murmur3(number: int) -> int:
 
 def _packed(dead: DataFrame, parts: int) -> "_Packed | None":
     """Dead letters by range; None if they are too many to go over the driver."""
-    most_bytes = FEW_BYTES // max(parts, dead.rdd.getNumPartitions())
+    max_bytes = MAX_PACKED_BYTES // max(parts, dead.rdd.getNumPartitions())
 
     def task(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        return pack(batches, parts, most_bytes)
+        return pack(batches, parts, max_bytes)
 
     packed = dead.mapInArrow(task, PACKED_TYPE)
     found = defaultdict(list)
-    for row in _collected(packed) if _times(packed, dead, parts) else []:
-        if row.is_too_much:
+    for row in _collected(packed) if _partition_multiple(packed, dead, parts) else []:
+        if row.exceeds_limit:
             return None
         found[row.transaction].append(bytes(row.records))
     return found
 
 
-def _times(made: DataFrame, of: DataFrame, parts: int) -> int:
-    """How many frames a frame is a union of that each have a partition for every range; 0 if there are no rows.
+def _partition_multiple(made: DataFrame, of: DataFrame, parts: int) -> int:
+    """Return the number of partitions per range, which is the number of frames in a union; 0 if there are no rows.
 
-    Raises SinkError for any other.
+    Raises SinkError if the number of partitions is not a multiple of the number of ranges.
     """
     times, left = divmod(made.rdd.getNumPartitions(), parts)
     if times and not left:
         return times
     if of.isEmpty():
         return 0
-    raise SinkError("the rows of a batch are not computed range by range; stateful = true on a transform helps")
+    raise SinkError("the partitions of the rows do not match the source partitions; set stateful = true in a transform")
 
 
 def _collected(frame: DataFrame) -> list[Row]:
@@ -362,8 +372,8 @@ def _collected(frame: DataFrame) -> list[Row]:
         text = str(error)
         if found := re.search(r"FencedError: (.*)", text):
             raise FencedError(found[1]) from None
-        if any(sign in text for sign in _WORKER_IS_GONE):
-            raise SinkError("a worker process has ended while it wrote", is_retriable=True) from None
+        if any(sign in text for sign in _WORKER_EXITED):
+            raise SinkError("a worker process exited during a write", is_retriable=True) from None
         raise
 
 

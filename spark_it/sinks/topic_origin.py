@@ -1,6 +1,6 @@
-"""The source record of a row that is too large for the sink's topic.
+"""The source record of a record that is too large for the sink's topic.
 
-It is looked up after it has stopped the pipeline, since records do not carry their origin.
+It is looked up only after the pipeline was stopped, because encoded records do not contain their origin.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -12,22 +12,22 @@ from odradek.spark_it.sinks.topic_records import HEADERS
 from odradek.spark_it.spark.internals import with_source_columns
 
 _ORIGIN = "__odradek_origin"
-"""The column of `transforms.plan` with the origin, of rows that are each made of one record of a topic."""
+"""The column of `transforms.plan` with the origin, for rows that depend on a single record of a topic."""
 
 
-def too_large(records: DataFrame, most_bytes: int) -> tuple[Origin, int] | None:
-    """The first of the source's records of which one is made that is larger, and the bytes of that; None if there is
-    none, or its rows are not each made of one record."""
-    known = with_source_columns(records, [_ORIGIN])
-    if known is None:
+def too_large(records: DataFrame, max_bytes: int) -> tuple[Origin, int] | None:
+    """Return the first source record whose encoded record is larger than `max_bytes`, and the size of the latter. None
+    if there is none, or if a row may depend on several records."""
+    with_origin = with_source_columns(records, [_ORIGIN])
+    if with_origin is None:
         return None
-    sized = known.select(f.col(_ORIGIN).alias("origin"), _size(known).alias("size"))
-    row = sized.filter((f.col("size") > most_bytes) & f.col("origin").isNotNull()).first()
+    sized = with_origin.select(f.col(_ORIGIN).alias("origin"), _size(with_origin).alias("size"))
+    row = sized.filter((f.col("size") > max_bytes) & f.col("origin").isNotNull()).first()
     return None if row is None else (Origin(*row.origin), row.size)
 
 
 def _size(records: DataFrame) -> Column:
-    """What `record_sizes.size` says."""
+    """Return the size of each record as a column, equal to `record_sizes.size`."""
     size = _bytes("key") + _bytes("value")
     if HEADERS not in records.columns:
         return size

@@ -1,7 +1,7 @@
-"""Rows become records of a topic: key, value and headers, each encoded as the sink's keys say.
+"""Encodes rows as records of a topic: key, value and headers, in the formats that the sink's keys specify.
 
-A row that its format refuses, as Avro and Protobuf may, becomes a dead letter in the task that would write it; the
-record has its `error` then, and `row`, the row as JSON.
+A row that the format cannot encode, as with Avro and Protobuf, becomes a dead letter in the task that writes the
+records. Then `error` has the reason, and `row` the row as JSON.
 """
 
 from collections.abc import Mapping
@@ -19,24 +19,24 @@ from odradek.spark_it.formats.format import Format, FormatError, Side, format_of
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.spark.columns import HEADERS_TYPE, column
 
-OF_THE_SOURCE = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
-"""Columns that a topic source has beside those of its value. They can be the key, and are no part of the value."""
+SOURCE_COLUMNS = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
+"""Columns of a topic source besides those of the value. They may be in the key, and are not part of the value."""
 HEADERS = "headers"
 OPTIONAL = {HEADERS: HEADERS_TYPE, "error": "string", "error_class": "string", "row": "binary"}
-"""Columns that records may have beside `key` and `value`, and their types."""
+"""Optional columns of records besides `key` and `value`, and their types."""
 _RAW_FORMATS = ("string", "bytes")
 
 
 @runtime_checkable
-class _MayRefuse(Protocol):
-    """A format that cannot write every value of a type."""
+class _FallibleFormat(Protocol):
+    """A format that cannot encode every value of a type."""
 
     def encode_or_error(self, column: Column, data_type: DataType) -> Column:
-        """STRUCT<value: BINARY, error: STRING>."""
+        """Return a column STRUCT<value: BINARY, error: STRING>."""
 
 
 class _Part(NamedTuple):
-    """A side of a record; with `may_fail` the column is what `encode_or_error` gives."""
+    """The key or value of a record; with `may_fail` the column is the result of `encode_or_error`."""
 
     encoded: Column
     format_name: str = ""
@@ -44,7 +44,7 @@ class _Part(NamedTuple):
 
 
 class RecordMaker:
-    """Makes records of rows with a schema. Raises SinkError for a schema of which there can be none."""
+    """Encodes rows of a schema as records. Raises SinkError for a schema that cannot be encoded."""
 
     def __init__(self, pipeline: Pipeline, sink: TopicSink, schema: StructType) -> None:
         self._pipeline = pipeline
@@ -52,7 +52,7 @@ class RecordMaker:
         fields = {field.name.casefold(): field for field in schema.fields}
         for name in [*sink.key_fields, *([HEADERS] if sink.include_headers else [])]:
             if name.casefold() not in fields:
-                raise SinkError(f"sink: there is no column {name}; there are {', '.join(schema.fieldNames())}")
+                raise SinkError(f"sink: unknown column {name}; the columns are {', '.join(schema.fieldNames())}")
         self._names = schema.fieldNames()
         self._parts: dict[str, _Part] = {
             "key": self._part("key", [fields[name.casefold()] for name in sink.key_fields]),
@@ -60,36 +60,36 @@ class RecordMaker:
         }
 
     def _of_value(self, fields: Mapping[str, StructField]) -> list[StructField]:
-        aside = {*OF_THE_SOURCE, *([HEADERS] if self._sink.include_headers else [])}
+        excluded = {*SOURCE_COLUMNS, *([HEADERS] if self._sink.include_headers else [])}
         if self._sink.value_format in _RAW_FORMATS:
-            aside |= {name.casefold() for name in self._sink.key_fields}
-        return [field for name, field in fields.items() if name not in aside]
+            excluded |= {name.casefold() for name in self._sink.key_fields}
+        return [field for name, field in fields.items() if name not in excluded]
 
     def _part(self, side: Side, fields: list[StructField]) -> _Part:
         if side == "key" and not fields:
             return _Part(f.lit(None).cast("binary"))
-        said = self._sink.part(side)
+        part_format = self._sink.part(side)
         try:
-            form = format_of(said, self._pipeline, self._sink.topic, side)
-            if said.format not in _RAW_FORMATS:
+            form = format_of(part_format, self._pipeline, self._sink.topic, side)
+            if part_format.format not in _RAW_FORMATS:
                 if not fields:
-                    raise SinkError("sink: there is no column for the value")
+                    raise SinkError("sink: no columns are left for the value")
                 columns = f.struct(*(column(field.name) for field in fields))
                 return self._encoded(form, columns, StructType(fields))
             if len(fields) != 1:
-                there = ", ".join(field.name for field in fields) or "none"
-                raise SinkError(f"sink: {side}.format {said.format} takes one column, and there are: {there}")
+                names = ", ".join(field.name for field in fields) or "none"
+                raise SinkError(f"sink: {side}.format {part_format.format} needs a single column; found: {names}")
             return self._encoded(form, column(fields[0].name), fields[0].dataType)
         except FormatError as error:
             raise SinkError(f"sink: {error}") from None
 
     def _encoded(self, form: Format, of: Column, data_type: DataType) -> _Part:
-        if self._pipeline.errors.tolerance == "all" and isinstance(form, _MayRefuse):
+        if self._pipeline.errors.tolerance == "all" and isinstance(form, _FallibleFormat):
             return _Part(form.encode_or_error(of, data_type), form.name, may_fail=True)
         return _Part(form.encode(of, data_type))
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Has Spark look at it. Raises SinkError."""
+        """Let Spark analyse the encoding of an empty frame. Raises SinkError."""
         try:
             self(spark.createDataFrame([], schema))
         except AnalysisException as error:

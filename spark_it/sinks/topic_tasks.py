@@ -1,6 +1,6 @@
-"""What tasks do for the topic sink: records come from Spark as Arrow, in a batch's columns, and go to `transactions`.
+"""The topic sink's code in Spark's tasks: passes records, which Spark provides as Arrow batches, to `transactions`.
 
-Columns are those of `topic_records`; after a shuffle also `is_dead`, and `part`, the partition that a record is for.
+Columns are those of `topic_records`; after a shuffle also `is_dead`, and `part`, the partition of the record.
 """
 
 import sys
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 OUTCOME_TYPE = "transaction int, rows bigint, dead_letters bigint, is_new boolean, error string, is_retriable boolean"
-PACKED_TYPE = "transaction int, is_too_much boolean, records binary"
+PACKED_TYPE = "transaction int, exceeds_limit boolean, records binary"
 
 
 class TopicTarget(NamedTuple):
-    """A pipeline's topics for rows and for dead letters. `has_headers` says whether rows have any, `says_why` whether
-    dead letters made here have Connect's. `largest` is how large records may be, by topic (`record_sizes`); one of a
-    row that is larger is a dead letter, or with `tolerates` false an error."""
+    """A pipeline's topics for rows and for dead letters. With `has_headers` rows have headers; with
+    `has_context_headers` dead letters of this module have Connect's. `largest` is the maximum size of records by topic
+    (`record_sizes`); a larger record becomes a dead letter, or an error if `tolerates` is false."""
 
     pipeline: str
     topic: str
     dead_topic: str | None
     has_headers: bool
-    says_why: bool
+    has_context_headers: bool
     tolerates: bool = False
     largest: Mapping[str, int] = {}
 
 
 class TransactionFailure(NamedTuple):
-    """A transaction that was not written, and whether it may be the next time."""
+    """The error of a transaction that was not written, and whether a retry may succeed."""
 
     error: str
     is_retriable: bool
@@ -59,36 +59,36 @@ def write_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Write transaction i from partition i, after the dead letters that are packed for it; yield a row of OUTCOME_TYPE.
 
-    What Kafka refuses is part of the row, for the driver to wait and try again. Only an attempt that was overtaken
-    fails: if Spark itself has started the other one, that one's row counts.
+    An error of Kafka is part of the row, so that the driver can retry after a delay. Only a fenced attempt fails its
+    task: if Spark has started the later attempt, the row of that one counts.
     """
     index = _partition()
     if index >= len(transactions):
-        raise ValueError(f"partition {index} of a batch that has {len(transactions)} transactions")
+        raise ValueError(f"partition {index} of a batch with {len(transactions)} transactions")
     dead = unpacked(packed.get(index, ()), target)
-    whole = _whole(batches, _worker_input())
-    records = (some for batch in whole for some in _records(batch, index, target))
+    complete_batches = _complete_batches(batches, _worker_input())
+    records = (part for batch in complete_batches for part in _records(batch, index, target))
     yield _row(index, attempt(transactions[index], chain(dead, records), clients))
 
 
 class IncompleteError(Exception):
-    """Spark has ended a task in the middle of its rows."""
+    """Spark ended the input of a task before all rows."""
 
 
-def _whole(batches: Iterable[pa.RecordBatch], stream: "BufferedReader") -> Iterator[pa.RecordBatch]:
-    """All batches of a partition. Raises IncompleteError where they end before they are all there.
+def _complete_batches(batches: Iterable[pa.RecordBatch], stream: "BufferedReader") -> Iterator[pa.RecordBatch]:
+    """Yield all batches of a partition. Raises IncompleteError if the input ends before all rows.
 
-    When rows cannot be computed, or a task is ended, Java closes the stream. That looks like its end, and what there is
-    would be committed for the whole. Java writes END_OF_STREAM when its iterator of rows has come to its end and at no
-    other time: what the iterator throws passes by the place that writes it, and a task that is killed or a process that
-    dies does not come there. Source: Spark 4.0, BasePythonRunner.ReaderInputStream.
+    If rows cannot be computed, or the task is killed, the JVM closes the stream. Python's reader treats that as the
+    regular end, and an incomplete transaction would be committed. The JVM writes END_OF_STREAM only after its iterator
+    of rows is exhausted, not if the iterator throws, the task is killed or the process exits. Source: Spark 4.0,
+    BasePythonRunner.ReaderInputStream.
 
-    A last row made by the plan would say the same, but no plan of Spark's has one that keeps partitions as they are and
-    the counts that are taken by the way.
+    A marker row at the end of each partition would do the same, but no Spark plan adds one without changing the
+    partitions or losing the observations.
     """
     yield from batches
-    # Nothing is taken away: Spark's worker reads it next. What is there may be less than all of it.
-    if not (said := stream.peek(len(_END))[: len(_END)]) or not _END.startswith(said):
+    # `peek` consumes nothing, because Spark's worker reads the marker next. It may return fewer bytes than requested.
+    if not (end_marker := stream.peek(len(_END))[: len(_END)]) or not _END.startswith(end_marker):
         raise IncompleteError("the rows of a task are not complete")
 
 
@@ -96,23 +96,23 @@ _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 
 
 def _worker_input() -> "BufferedReader":
-    """What Java writes to this process. Source: pyspark.worker.main, which all ways of starting a worker come through.
+    """Return the stream from the JVM to this worker. Source: pyspark.worker.main, which runs in every worker.
 
-    Spark has no other name for it. In a version that has it elsewhere nothing is written at all.
+    The stream is only in a local variable there. In a version of Spark without it, the task fails and writes nothing.
     """
     frame = sys._getframe()
     while frame.f_code.co_name != "main" or "infile" not in frame.f_locals:
         if frame.f_back is None:
-            raise RuntimeError("this version of Spark does not say when rows are complete")
+            raise RuntimeError("this version of PySpark is not supported: pyspark.worker.main has no variable infile")
         frame = frame.f_back
-    found: BufferedReader = frame.f_locals["infile"]
-    return found
+    input_stream: BufferedReader = frame.f_locals["infile"]
+    return input_stream
 
 
 def attempt(
     transaction: SinkTransaction, records: Iterable[Records], clients: Clients
 ) -> TransactionOutcome | TransactionFailure:
-    """Writes a transaction; Kafka's refusals are returned. Raises FencedError."""
+    """Write a transaction; return errors of Kafka. Raises FencedError."""
     try:
         return write(transaction, records, clients)
     except FencedError:
@@ -139,51 +139,52 @@ def _row(index: int, result: TransactionOutcome | TransactionFailure) -> pa.Reco
     )
 
 
-# Dead letters that are handed to other tasks
+# Dead letters that are passed to other tasks
 
 
-def pack(batches: Iterable[pa.RecordBatch], transactions: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Packs a partition of dead letters into a row of PACKED_TYPE, unless it is too much; no row if there are none.
+def pack(batches: Iterable[pa.RecordBatch], transactions: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Pack a partition of dead letters into a row of PACKED_TYPE, without records if they exceed `max_bytes`; yield no
+    row if there are none.
 
-    Of several frames together, each has a partition for every transaction in their order.
+    Each of several concatenated frames has a partition for every transaction, in order.
     """
     transaction = _partition() % transactions
-    kept: list[pa.RecordBatch] = []
+    stored_batches: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         size += batch.nbytes
-        if size > most_bytes:
+        if size > max_bytes:
             yield _packed(transaction, None)
             return
         if batch.num_rows:
-            kept.append(batch)
-    if kept:
+            stored_batches.append(batch)
+    if stored_batches:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, kept[0].schema) as stream:
-            for batch in kept:
+        with pa.ipc.new_stream(sink, stored_batches[0].schema) as stream:
+            for batch in stored_batches:
                 stream.write_batch(batch)
         yield _packed(transaction, sink.getvalue().to_pybytes())
 
 
 def _packed(transaction: int, records: bytes | None) -> pa.RecordBatch:
     arrays = [pa.array([transaction], pa.int32()), pa.array([records is None]), pa.array([records], pa.binary())]
-    return pa.RecordBatch.from_arrays(arrays, names=["transaction", "is_too_much", "records"])
+    return pa.RecordBatch.from_arrays(arrays, names=["transaction", "exceeds_limit", "records"])
 
 
 def unpacked(packed: Iterable[bytes], target: TopicTarget) -> Iterator[Records]:
-    """The dead letters that `pack` has packed."""
+    """Yield the dead letters that `pack` has packed."""
     for records in packed:
         assert target.dead_topic is not None
         with pa.ipc.open_stream(records) as stream:
             for batch in stream:
-                yield _fitting(_of(batch, target.dead_topic, has_headers=True, is_dead=True), target)
+                yield _limit_size(_of(batch, target.dead_topic, has_headers=True, is_dead=True), target)
 
 
 # From Arrow to Python
 
 
 def _records(batch: pa.RecordBatch, index: int, target: TopicTarget) -> Iterator[Records]:
-    """The records of a batch. Raises ValueError for some that Spark has put into another transaction's partition."""
+    """Yield the records of a batch. Raises ValueError for records in the wrong transaction's partition."""
     names = batch.schema.names
     if "part" in names and batch.num_rows:
         parts = pc.min_max(batch.column("part")).as_py()
@@ -194,46 +195,46 @@ def _records(batch: pa.RecordBatch, index: int, target: TopicTarget) -> Iterator
         dead = batch.filter(is_dead)
         if dead.num_rows:
             assert target.dead_topic is not None
-            yield _fitting(_of(dead, target.dead_topic, has_headers=True, is_dead=True), target)
+            yield _limit_size(_of(dead, target.dead_topic, has_headers=True, is_dead=True), target)
             batch = batch.filter(pc.invert(is_dead))
     if "error" in names and batch.column("error").null_count < batch.num_rows:
         is_bad = pc.is_valid(batch.column("error"))
-        # Without a topic for them they are left out.
+        # Without a dead-letter topic these records are dropped.
         if target.dead_topic is not None:
-            yield _fitting(_refused(batch.filter(is_bad), target, target.dead_topic, index), target)
+            yield _limit_size(_dead_letters_of_errors(batch.filter(is_bad), target, target.dead_topic, index), target)
         batch = batch.filter(pc.invert(is_bad))
-    most_bytes = target.largest.get(target.topic)
-    if most_bytes is not None and batch.num_rows:
-        is_large = pa.array(_sizes(batch, has_headers=target.has_headers) > most_bytes)
+    max_bytes = target.largest.get(target.topic)
+    if max_bytes is not None and batch.num_rows:
+        is_large = pa.array(_sizes(batch, has_headers=target.has_headers) > max_bytes)
         if pc.any(is_large).as_py():
-            large = _too_large(batch.filter(is_large), target, most_bytes, index)
+            large = _too_large(batch.filter(is_large), target, max_bytes, index)
             if large is not None:
-                yield _fitting(large, target)
+                yield _limit_size(large, target)
             batch = batch.filter(pc.invert(is_large))
     if batch.num_rows:
         yield _of(batch, target.topic, has_headers=target.has_headers, is_dead=False)
 
 
-def _refused(batch: pa.RecordBatch, target: TopicTarget, topic: str, index: int) -> Records:
-    """Dead letters of rows that their format refuses."""
-    said = zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True)
+def _dead_letters_of_errors(batch: pa.RecordBatch, target: TopicTarget, topic: str, index: int) -> Records:
+    """Return the dead letters of rows that could not be encoded."""
+    errors = zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True)
     put = Stage.TASK_PUT
-    failures = [Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in said]
-    headers = _why(failures, target, index)
+    failures = [Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in errors]
+    headers = _context_headers(failures, target, index)
     return Records(topic, [None] * batch.num_rows, _objects(batch.column("row")), headers, is_dead=True)
 
 
 def _sizes(batch: pa.RecordBatch, *, has_headers: bool) -> "np.ndarray[Any, Any]":
-    """What `record_sizes.size` says of each record."""
+    """Return the size of each record, as `record_sizes.size` does."""
     key, value = (_lengths(batch.column(name)) for name in ("key", "value"))
-    found: np.ndarray[Any, Any] = key + value
+    sizes: np.ndarray[Any, Any] = key + value
     if has_headers:
         column = batch.column("headers")
         flat = column.flatten()
         of_headers = _lengths(flat.field("key")) + _lengths(flat.field("value")) + HEADER_FRAME_BYTES
         of_records = np.bincount(pc.list_parent_indices(column).to_numpy(), of_headers, batch.num_rows)
-        found = found + of_records.astype(np.int64)
-    return found
+        sizes = sizes + of_records.astype(np.int64)
+    return sizes
 
 
 def _lengths(column: pa.Array) -> "np.ndarray[Any, Any]":
@@ -241,18 +242,18 @@ def _lengths(column: pa.Array) -> "np.ndarray[Any, Any]":
     return lengths.astype(np.int64)
 
 
-def _too_large(batch: pa.RecordBatch, target: TopicTarget, most_bytes: int, index: int) -> Records | None:
-    """Dead letters of records that the topic does not take; None without a topic for them. Raises SinkError if they are
-    an error."""
+def _too_large(batch: pa.RecordBatch, target: TopicTarget, max_bytes: int, index: int) -> Records | None:
+    """Return the dead letters of records that are too large; None without a dead-letter topic. Raises SinkError unless
+    bad records are tolerated."""
     sizes = _sizes(batch, has_headers=target.has_headers).tolist()
-    about = [f"a record has {size} bytes, and topic {target.topic} takes {most_bytes}" for size in sizes]
+    messages = [f"a record has {size} bytes, but topic {target.topic} accepts {max_bytes}" for size in sizes]
     if not target.tolerates:
-        raise SinkError(f"{about[0]}; {WHAT_HELPS}")
+        raise SinkError(f"{messages[0]}; {WHAT_HELPS}")
     if target.dead_topic is None:
         return None
     records = _of(batch, target.dead_topic, has_headers=target.has_headers, is_dead=True)
-    failures = [Failure(Stage.TASK_PUT, "topic", TOO_LARGE, message) for message in about]
-    added = _why(failures, target, index)
+    failures = [Failure(Stage.TASK_PUT, "topic", TOO_LARGE, message) for message in messages]
+    added = _context_headers(failures, target, index)
     headers = [
         None if new is None and not old else connect_headers.headers(old or (), new or ())
         for old, new in zip(records.headers or [None] * len(added), added, strict=True)
@@ -261,27 +262,31 @@ def _too_large(batch: pa.RecordBatch, target: TopicTarget, most_bytes: int, inde
 
 
 TOO_LARGE = "org.apache.kafka.common.errors.RecordTooLargeException"
-WHAT_HELPS = "see the topic's max.message.bytes and producer.override.message.max.bytes, or let errors.tolerance be all"
-"""Against a record that is too large."""
+WHAT_HELPS = (
+    "increase the topic's max.message.bytes or producer.override.message.max.bytes, or set errors.tolerance = all"
+)
+"""The remedy for a record that is too large."""
 
 
-def _why(failures: Iterable[Failure], target: TopicTarget, index: int) -> list[list[Header] | None]:
-    """Connect's headers of dead letters, if they have any."""
+def _context_headers(failures: Iterable[Failure], target: TopicTarget, index: int) -> list[list[Header] | None]:
+    """Return Connect's headers of dead letters; None if they are disabled."""
     name = target.pipeline
     return [
-        connect_headers.error_headers(None, one, connector_name=name, task_id=index) if target.says_why else None
+        connect_headers.error_headers(None, one, connector_name=name, task_id=index)
+        if target.has_context_headers
+        else None
         for one in failures
     ]
 
 
-def _fitting(dead: Records, target: TopicTarget) -> Records:
-    """Dead letters; one that is too large itself without its key and value."""
-    most_bytes = target.largest.get(dead.topic)
-    if most_bytes is None:
+def _limit_size(dead: Records, target: TopicTarget) -> Records:
+    """Return dead letters; one that is too large for its topic without key and value."""
+    max_bytes = target.largest.get(dead.topic)
+    if max_bytes is None:
         return dead
     headers = dead.headers or [None] * len(dead.values)
     records = [
-        record if size(record[0], record[1], record[2] or ()) <= most_bytes else (None, None, brief(record[2] or ()))
+        record if size(record[0], record[1], record[2] or ()) <= max_bytes else (None, None, brief(record[2] or ()))
         for record in zip(dead.keys, dead.values, headers, strict=True)
     ]
     if not records:
@@ -303,7 +308,7 @@ def _objects(column: pa.Array) -> Sequence[bytes | None]:
 
 
 def _headers(column: pa.Array) -> list[Headers | None]:
-    """Lists of pairs; None where there are none."""
+    """Return the headers of each record as pairs; None for a record without headers."""
     if column.null_count == len(column):
         return [None] * len(column)
     flat = column.flatten()

@@ -1,4 +1,4 @@
-"""Spark: its session and what several packages need of it.
+"""Spark: its session, and helpers that several packages share.
 
 - `packages`: Maven coordinates of connectors
 - `session`: the session of a pipeline

@@ -1,4 +1,4 @@
-"""Number of rows of a frame, counted while it is written."""
+"""Counts the rows of a frame while it is written."""
 
 import time
 
@@ -11,13 +11,13 @@ _WAIT_S = 30.0
 
 
 class CountedFrame:
-    """A frame to be written in place of another, which counts its rows on the way."""
+    """A frame with an observation that counts its rows; write `frame` instead of the original."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._observation = Observation()
         self.frame = frame.observe(self._observation, f.count(f.lit(1)).alias("rows"))
 
     def rows(self) -> int:
-        """Rows of the frame, once it has been written; 0 if it was not read after all."""
+        """Return the number of rows written; 0 if the frame was not computed."""
         metrics = metrics_of(self._observation, time.monotonic() + _WAIT_S)
         return 0 if metrics is None else int(metrics["rows"])

@@ -1,8 +1,8 @@
-"""The parent process of Python workers on this machine, as `spark.python.daemon.module` in place of `pyspark.daemon`.
+"""The parent process of local Python workers, set as `spark.python.daemon.module` instead of `pyspark.daemon`.
 
-Each Python worker is a fork of it. It imports before the first fork what every worker of a pipeline needs. Spark makes
-Python load PySpark from an archive without compiled modules, which takes a second, and more in each worker; this
-process loads the compiled modules of the installed package instead. The imported objects are frozen, since a worker
+Each Python worker is a fork of it. Before the first fork it imports the modules that every worker of a pipeline needs.
+By default Python loads PySpark from a zip archive without .pyc files, which takes more than a second in each worker;
+this process loads the installed package instead. The imported objects are frozen (`gc.freeze`), because a worker
 collects garbage after every task.
 """
 
@@ -15,22 +15,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MODULE = "odradek.spark_it.spark.daemon"
-LOADED = ("pyspark.worker", "pyspark.sql.pandas.serializers", "pandas", "odradek.spark_it.sinks.topic_tasks")
+PRELOADED_MODULES = ("pyspark.worker", "pyspark.sql.pandas.serializers", "pandas", "odradek.spark_it.sinks.topic_tasks")
 
 
-def without_archives(paths: Sequence[str], packages: Path) -> list[str]:
-    """The path of modules without the archives of the PySpark that is installed in `packages`."""
+def without_pyspark_archives(paths: Sequence[str], packages: Path) -> list[str]:
+    """Return the module search path without the archives of the PySpark that is installed in `packages`."""
     archives = packages / "pyspark" / "python" / "lib"
     return [path for path in paths if not Path(path).is_relative_to(archives)]
 
 
 def main() -> None:
-    """Serves Spark until that closes standard input. Spark gives an argument if workers have another module to run."""
+    """Fork workers until Spark closes standard input. A command-line argument names the workers' module."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        # Another Python than the pipeline's may have PySpark from the archive alone.
+        # A Python installation other than the pipeline's may have no PySpark except the archive.
         packages = importlib.metadata.distribution("pyspark").locate_file("")
-        sys.path[:] = without_archives(sys.path, Path(str(packages)))
-    for name in LOADED:
+        sys.path[:] = without_pyspark_archives(sys.path, Path(str(packages)))
+    for name in PRELOADED_MODULES:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Spark's errors as one readable line."""
+"""Errors of Spark as one readable line."""
 
 import re
 
@@ -8,47 +8,47 @@ _JAVA = re.compile(r"^(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error|Throwable)
 _CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 _QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 _TASK = re.compile(r"^.*\(TID \d+\) \([^()]*\): (.*)$", re.MULTILINE)
-_AWAY = re.compile(
+_BROKER_UNAVAILABLE = re.compile(
     r"\bkafka\.common\.errors\."
     r"(?:Timeout|Disconnect|Network|BrokerNotAvailable|CoordinatorNotAvailable|LeaderNotAvailable|NotLeaderOrFollower)"
     r"Exception|Cannot fetch record for offset \d+ in \d+ milliseconds"
 )
-_LOST = re.compile(
+_DATA_LOSS = re.compile(
     r"set the source option failOnDataLoss to false\.\s+Reason:\s+(.+?)(?=\s+SQLSTATE:|\n\s*at |\n===|\Z)", re.DOTALL
 )
-"""What Spark's Kafka source says in six lines, its own option among them, before what there is to say."""
+"""The reason in an error of Spark's Kafka source, after six lines about the option failOnDataLoss."""
 _AT = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 _LENGTH = 500
-_ANOTHER = "During handling of the above exception, another exception occurred:"
+_DURING_HANDLING = "During handling of the above exception, another exception occurred:"
 _NO_READER = "UnboundLocalError: cannot access local variable 'reader'"
-"""What PySpark says after the error of a data source's own that has no reader: it ends one that it has not got."""
+"""A second error of PySpark if a Python data source fails to create its reader: PySpark closes the missing reader."""
 
 
-def is_broker_away(error: BaseException) -> bool:
-    """Whether Spark's Kafka source has failed for want of an answer, as from a broker that is down."""
-    return _AWAY.search(str(error)) is not None
+def is_broker_unavailable(error: BaseException) -> bool:
+    """Return whether Spark's Kafka source failed because a broker did not respond."""
+    return _BROKER_UNAVAILABLE.search(str(error)) is not None
 
 
 def readable(error: BaseException) -> str:
-    """One line without Java's or Python's stack: the innermost cause."""
+    """Return the innermost cause of an error in one line, without Java's or Python's stack trace."""
     text = str(error)
-    if lost := _LOST.search(text):
-        reason = " ".join(lost[1].split()).rstrip(".")
-        helps = "fail.on.data.loss = false goes on without them, and a reset with a topic that was made anew"
-        return f"records are gone that were not read yet: {reason}; {helps}"
-    line = _of_python(text) or _innermost(text)
+    if data_loss := _DATA_LOSS.search(text):
+        reason = " ".join(data_loss[1].split()).rstrip(".")
+        remedy = "set fail.on.data.loss = false to continue without them, or use reset if the topic was created again"
+        return f"records were deleted before they were read: {reason}; {remedy}"
+    line = _python_error(text) or _innermost(text)
     line = _SQLSTATE.sub("", _CLASS.sub("", _JAVA.sub("", _QUERY.sub("", line.strip()))))
     line = " ".join(line.split())
     return (line if len(line) <= _LENGTH else f"{line[:_LENGTH]}...") or type(error).__name__
 
 
-def _of_python(text: str) -> str | None:
-    """What a traceback in the text ends with."""
+def _python_error(text: str) -> str | None:
+    """Return the last line of a Python traceback in the text; None if there is none."""
     first, found, traceback = text.rpartition("Traceback (most recent call last):")
     if not found:
         return None
-    if _NO_READER in traceback and first.rstrip().endswith(_ANOTHER):
-        return _of_python(first.rstrip().removesuffix(_ANOTHER))
+    if _NO_READER in traceback and first.rstrip().endswith(_DURING_HANDLING):
+        return _python_error(first.rstrip().removesuffix(_DURING_HANDLING))
     return next((line for line in traceback.split("\n") if line.strip() and not line[0].isspace()), None)
 
 
@@ -61,6 +61,6 @@ def _innermost(text: str) -> str:
 
 
 def line_in_sql(error: BaseException) -> int:
-    """The line of the statement that an error is about, counted from 0; 0 if it does not say."""
+    """Return the line of the statement to which an error refers, counted from 0; 0 if it has none."""
     found = _AT.search(str(error))
     return max(0, int(found[1]) - 1) if found else 0

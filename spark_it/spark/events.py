@@ -1,7 +1,7 @@
 """Progress events of a query, read as Spark's JSON after each batch.
 
-PySpark's own `lastProgress` and `recentProgress` call Java hundreds of times for each event, and for each of the
-hundred events that Spark keeps: that takes longer than most batches.
+PySpark's `lastProgress` and `recentProgress` make hundreds of calls to the JVM for each event, and for each of the
+hundred events that Spark retains. That takes longer than most batches.
 """
 
 import json
@@ -14,28 +14,28 @@ Event = Mapping[str, Any]
 
 
 class Events:
-    """The events of one query. Spark makes one when a batch is done, and now and then one of nothing new."""
+    """The events of one query. Spark emits one after each batch, and occasionally one without new data."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query: Any = query._jsq
         self._seen_at: str | None = None
 
     def new(self) -> list[Event]:
-        """Those since the last time, oldest first."""
+        """Return the events since the last call, oldest first."""
         last = self._query.lastProgress()
         if last is None or last.timestamp() == self._seen_at:
             return []
-        found: list[Event] = []
+        events: list[Event] = []
         for one in reversed(self._query.recentProgress()):
             if one.timestamp() == self._seen_at:
                 break
-            found.append(json.loads(one.json()))
-        self._seen_at = found[0]["timestamp"]
-        return found[::-1]
+            events.append(json.loads(one.json()))
+        self._seen_at = events[0]["timestamp"]
+        return events[::-1]
 
 
 def newest(query: StreamingQuery) -> Event | None:
-    """The newest event of a query, None if there is none yet."""
+    """Return the newest event of a query; None if there is none yet."""
     last: Any = query._jsq.lastProgress()
     event: Event | None = None if last is None else json.loads(last.json())
     return event

@@ -1,8 +1,8 @@
-"""Calls of Spark's internals: plans, partitions and observations of frames. No other module reaches through a frame.
+"""Calls of Spark's internal classes: plans, partitions and observations of frames. No other module uses them.
 
 They are tested with the one version of PySpark that the package requires (4.0.0). Each function's docstring, or the
-comment above its group, gives the reason why no documented call does the same. Classes of connectors (JDBC, Hadoop's
-file systems, Delta Lake, Iceberg) are not in here: the modules of those connectors call them through PySpark's gateway.
+comment above its group, explains why no documented call does the same. Classes of connectors (JDBC, Hadoop's file
+systems, Delta Lake, Iceberg) are called by the modules of those connectors, through PySpark's gateway.
 """
 
 import re
@@ -17,7 +17,7 @@ from odradek.spark_it.interfaces.sink import Range
 
 _NODE = re.compile(r"^[\s:*+\-()\d~']*([A-Z]\w+)", re.MULTILINE)  # ~ precedes the nodes of a stream
 _KEEPS_COLUMNS = ("SubqueryAlias", "View", "Filter", "Generate", "EventTimeWatermark", "CollectMetrics")
-"""Plan nodes that have the columns of their child, or those and more."""
+"""Plan nodes that keep all columns of their child."""
 _POLL_INTERVAL_S = 0.005
 
 
@@ -44,7 +44,7 @@ def has_logical_node(frame: DataFrame, name: str) -> bool:
 def empty_stream(frame: DataFrame) -> DataFrame:
     """Return a streaming frame without rows, with the schema of an empty frame.
 
-    The documented sources of streams read something; an analysis has nothing to read.
+    Every documented streaming source reads data; the analysis has none.
     """
     return _of_rows(frame, is_streaming=True)
 
@@ -52,7 +52,7 @@ def empty_stream(frame: DataFrame) -> DataFrame:
 def check_streaming(frame: DataFrame, mode: str) -> None:
     """Raise PySparkException for an operation that no stream supports in an output mode (`append` or `update`).
 
-    Otherwise Spark reports it only when a query starts.
+    Spark itself reports it only when a query starts.
     """
     jvm: Any = frame.sparkSession._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
@@ -67,8 +67,8 @@ def check_streaming(frame: DataFrame, mode: str) -> None:
 def metrics_of(observation: Observation, give_up_at: float) -> dict[str, Any] | None:
     """Return the metrics of an observation; None if Spark has not set them by a time of `time.monotonic`.
 
-    Spark sets them on a thread of its own after the action, and never if there was no action: `Observation.get` would
-    block for ever.
+    Spark sets them in another thread after the action, and never if there was no action. The documented
+    `Observation.get` would block forever then.
     """
     java: Any = observation._jo
     assert java is not None
@@ -83,9 +83,9 @@ def metrics_of(observation: Observation, give_up_at: float) -> dict[str, Any] | 
 
 
 def offset_ranges(raw: DataFrame) -> tuple[Range, ...]:
-    """Return the records that each partition of a raw frame of topics has.
+    """Return the offset range of each partition of a raw frame of topics.
 
-    Spark's documented interfaces give the offsets of a batch, not which of its partitions has which of them.
+    Spark's documented interfaces return the offsets of a batch, but not those of each of its partitions.
     """
     rdd: Any = raw._jdf.queryExecution().toRdd()
     while not rdd.getClass().getSimpleName().startswith("DataSourceRDD"):
@@ -101,10 +101,11 @@ def offset_ranges(raw: DataFrame) -> tuple[Range, ...]:
 
 
 def union_unobserved(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of frames with the same columns: the partitions of each frame after those of the one before.
+    """Return the union of frames with the same columns; the partitions of the frames are concatenated.
 
-    A frame that Spark plans as empty has no partitions. An action on the result sets no observation of the frames. With
-    the documented `unionAll` alone it would set those that the rows of the batch share, perhaps before all is counted.
+    A frame that Spark plans as empty has no partitions. An action on the result does not set the observations of the
+    frames. With the documented `unionAll` alone it would set observations that the batch's rows share, with incomplete
+    counts.
     """
     return reduce(DataFrame.unionAll, (_of_rows(frame, is_streaming=False) for frame in frames))
 
@@ -118,14 +119,14 @@ def _of_rows(frame: DataFrame, *, is_streaming: bool) -> DataFrame:
 
 # Columns of the source record that a row was made of
 
-# A transform's SQL selects what it selects, and no documented method reads a column of a frame below it. Without these
-# columns a dead letter of a transform has neither the key and value of its record nor its origin.
+# A transform's SQL usually does not select the columns of the source record, and no documented method adds a column of
+# an underlying frame. Without them a dead letter of a transform would lack its record's key, value and origin.
 
 
 def with_source_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
-    """Return the frame with columns that a frame below it has as well.
+    """Return the frame with additional columns of an underlying frame.
 
-    None if rows are not each made of one row there, or the plan does not show it.
+    None if a row may depend on several rows of that frame.
     """
     plan = _plan_with(frame._jdf.queryExecution().analyzed(), frozenset(names), frame)
     if plan is None:
@@ -136,8 +137,8 @@ def with_source_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame | N
 
 
 def is_one_of_several(frame: DataFrame, names: Sequence[str]) -> bool:
-    """Return whether a row may be one of several that were made of one row of the frame that has the columns, as of an
-    array that is exploded. False where `with_source_columns` returns None."""
+    """Return whether several rows may come from one row of the underlying frame with these columns, as with explode().
+    False if `with_source_columns` returns None."""
     plan, wanted, is_several = frame._jdf.queryExecution().analyzed(), frozenset(names), False
     while not wanted <= _output(plan).keys():
         kind = plan.getClass().getSimpleName()
@@ -160,9 +161,9 @@ def _plan_with(plan: Any, names: frozenset[str], frame: DataFrame) -> Any:
     jvm: Any = frame.sparkSession._jvm
     if kind != "Project":
         return plan.withNewChildren(jvm.PythonUtils.toSeq([child]))
-    columns, there = plan.projectList(), _output(plan)
+    columns, existing = plan.projectList(), _output(plan)
     for name, attribute in _output(child).items():
-        if name in names and name not in there:
+        if name in names and name not in existing:
             columns = columns.appended(attribute)
     return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)
 

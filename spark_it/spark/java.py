@@ -1,11 +1,11 @@
-"""Java exceptions that made a call of the JVM or a Spark job fail."""
+"""Java exceptions in errors of JVM calls and Spark jobs."""
 
 from collections.abc import Iterator
 from typing import Any
 
-_LONGEST = 20
+_MAX_CAUSES = 20
 
-_DOWN = (
+_TRANSIENT = (
     "java.io.IOException",
     "java.io.UncheckedIOException",
     "io.delta.exceptions.DeltaConcurrentModificationException",
@@ -14,11 +14,11 @@ _DOWN = (
     "org.apache.iceberg.exceptions.RESTException",
     "org.apache.iceberg.exceptions.RuntimeIOException",
 )
-# A Python worker that died, and a file of the source that is gone.
-_NOT_DOWN = ("java.io.EOFException", "java.io.FileNotFoundException")
+# A Python worker that exited, and a deleted file of the source.
+_PERMANENT = ("java.io.EOFException", "java.io.FileNotFoundException")
 
 
-def is_javas(error: BaseException) -> bool:
+def is_java_error(error: BaseException) -> bool:
     return _thrown(error) is not None
 
 
@@ -27,34 +27,35 @@ def _thrown(error: BaseException) -> Any:
 
 
 def causes(error: BaseException) -> Iterator[Any]:
-    """The throwable and its causes, outermost first; nothing for an error that is not Java's."""
+    """Yield the throwable and its causes, outermost first; nothing for an error that is not Java's."""
     cause = _thrown(error)
-    for _ in range(_LONGEST):
+    for _ in range(_MAX_CAUSES):
         if cause is None:
             return
         yield cause
         cause = cause.getCause()
 
 
-def kinds(throwable: Any) -> tuple[str, ...]:
-    """The names of a throwable's class and of its ancestors."""
-    found, kind = [], throwable.getClass()
+def class_names(throwable: Any) -> tuple[str, ...]:
+    """Return the names of a throwable's class and its superclasses."""
+    names, kind = [], throwable.getClass()
     while kind is not None:
-        found.append(str(kind.getName()))
+        names.append(str(kind.getName()))
         kind = kind.getSuperclass()
-    return tuple(found)
+    return tuple(names)
 
 
-def what_is_down(error: BaseException, place: str) -> str | None:
-    """What a file system or a catalog said, when that is why it failed and it may be better later; else None.
+def unavailable_reason(error: BaseException, place: str) -> str | None:
+    """Return the message of a file system or catalog that is temporarily unavailable; None for any other error.
 
-    `place` is a path that no source has, so that a file which does not exist is the sink's.
+    `place` is the sink's path; a missing file counts only if the message contains it, because other files belong to
+    sources.
     """
     for cause in causes(error):
-        names = kinds(cause)
+        names = class_names(cause)
         message = str(cause.getMessage() or names[0]).split("\n")[0]
-        if any(name in _NOT_DOWN for name in names) and place not in message:
+        if any(name in _PERMANENT for name in names) and place not in message:
             return None
-        if any(name in _DOWN for name in names):
+        if any(name in _TRANSIENT for name in names):
             return message
     return None

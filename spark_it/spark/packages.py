@@ -1,4 +1,4 @@
-"""Jars of a pipeline's connectors: Maven coordinates that Spark fetches, or files in a folder."""
+"""Jars of a pipeline's connectors: Maven coordinates that Spark downloads, or files in a folder."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,22 +19,23 @@ DRIVERS = {
     "mariadb": "org.mariadb.jdbc:mariadb-java-client:3.5.3",
     "sqlserver": "com.microsoft.sqlserver:mssql-jdbc:12.10.0.jre11",
 }
-"""JDBC drivers by the word after jdbc: in an address."""
+"""JDBC drivers by the subprotocol of the URL, the word after `jdbc:`."""
 
 
 class PackagesError(Exception):
-    """Jars that cannot be had; `str()` says what to do."""
+    """Jars that are not available; `str()` has the remedy."""
 
 
 def of(pipeline: Pipeline, given: Sequence[str] = ()) -> list[str]:
-    """Maven coordinates of what the pipeline's connectors need beside Spark, each once, after those that are given: one
-    of these stands for any other version of it.
+    """Return the Maven coordinates of the pipeline's connectors, without duplicates, after the given ones. A given
+    artifact replaces the default version of it.
 
-    Raises PackagesError for a database without a known driver when none are given; else it is taken to be among them.
+    Raises PackagesError for a database without a known driver. With given coordinates the driver is assumed to be
+    among them.
     """
-    there = {_artifact(one) for one in given}
+    given_artifacts = {_artifact(one) for one in given}
     needed = _needed(pipeline, may_be_unknown=bool(given))
-    return list(dict.fromkeys([*given, *(one for one in needed if _artifact(one) not in there)]))
+    return list(dict.fromkeys([*given, *(one for one in needed if _artifact(one) not in given_artifacts)]))
 
 
 def _artifact(coordinates: str) -> str:
@@ -62,15 +63,15 @@ def _driver(url: str, *, may_be_unknown: bool) -> list[str]:
         if may_be_unknown:
             return []
         raise PackagesError(
-            f"no driver is known for {kind} databases: put its jar and those of the other connectors into a folder and "
-            "name it with plugin.path, or its Maven coordinates into spark.jars.packages"
+            f"no JDBC driver is known for {kind}: put its jar and those of the other connectors into a folder and set "
+            "plugin.path, or set spark.jars.packages to its Maven coordinates"
         )
     return [DRIVERS[kind]]
 
 
 def in_folder(pipeline: Pipeline, folder: str) -> list[str]:
-    """Paths of the jars in the folder of plugin.path, in order. Raises PackagesError if there is none."""
+    """Return the paths of the jars in the folder of plugin.path, sorted. Raises PackagesError if there are none."""
     jars = sorted(str(path) for path in Path(pipeline.located(folder)).glob("**/*.jar"))
     if not jars:
-        raise PackagesError(f"plugin.path = {folder}: there is no jar in this folder")
+        raise PackagesError(f"plugin.path = {folder}: the folder contains no jars")
     return jars

@@ -1,4 +1,4 @@
-"""The Spark session of one pipeline: small and quiet on this machine, and configured by `spark.*` keys."""
+"""The Spark session of one pipeline: defaults for small local sessions, overridden by `spark.*` keys."""
 
 import contextlib
 import os
@@ -18,39 +18,39 @@ from odradek.spark_it.spark import daemon, packages
 
 
 class SessionError(Exception):
-    """A Spark that does not start; `str()` says why."""
+    """A failed start of Spark; `str()` has the reason."""
 
 
 def build(
     pipeline: Pipeline, master: str | None = None, log: Path | None = None, *, needs_connectors: bool = True
 ) -> SparkSession:
-    """Starts Spark for a pipeline; `master` goes before the file's. What Java says goes to `log`.
+    """Start Spark for a pipeline; `master` overrides the key in the file. The JVM's standard error goes to `log`.
 
-    Raises SessionError, and PackagesError for connectors that cannot be had.
+    Raises SessionError, and PackagesError for connectors that are not available.
     """
     master = master or pipeline.settings.master
     settings = settings_of(pipeline, master)
     if needs_connectors:
         settings |= connectors_of(pipeline, settings)
     _prepare_environment(pipeline, is_local=is_local(master))
-    quieten()
+    disable_query_context_log()
     builder = SparkSession.builder.appName(pipeline.name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _errors_into(log):
+    with _redirect_stderr(log):
         try:
             session = builder.getOrCreate()
         except (PySparkException, RuntimeError, OSError) as error:
-            raise SessionError(f"Spark does not start: {why(error, log)}") from None
+            raise SessionError(f"Spark does not start: {start_failure(error, log)}") from None
         except Exception as error:
-            # py4j's errors, of which Java's message is a part
-            raise SessionError(f"Spark does not start: {why(error, log)}") from None
+            # py4j's errors, which have no common base class
+            raise SessionError(f"Spark does not start: {start_failure(error, log)}") from None
     session.sparkContext.setLogLevel("WARN" if log is not None else "OFF")
     return session
 
 
-def quieten() -> None:
-    """PySpark would print what is said in a line, with Java's stack."""
+def disable_query_context_log() -> None:
+    """Disable PySpark's log of errors with their stack traces; this package reports each error in one line."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
 
@@ -60,23 +60,23 @@ def is_local(master: str) -> bool:
 
 
 def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
-    """Configuration of the session but for connectors. What the file says goes before what is said here."""
+    """Return the session's configuration without connectors. Keys of the file override these defaults."""
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(pipeline.settings.tasks_max),
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Else a source in Python that repeats a batch takes nothing more before it ends.
+        # Without this, an available-now run of a Python source that repeats a batch reads nothing after it.
         "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
-        # Else Python tells Java where it is for each column it makes, by several calls more.
+        # Without this, PySpark makes several additional JVM calls for each Column, to record the call site.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # The last field of a name counts, as in an object with a schema. By default a repeated name makes VARIANT, and
-        # with it `_rescued`, null.
+        # Of duplicate JSON fields the last one counts, as with a schema. By default a duplicate makes the VARIANT, and
+        # so `_rescued`, null.
         "spark.sql.variant.allowDuplicateKeys": "true",
     }
     if any(step.python is not None for step in pipeline.transforms):
-        # What `transformWithStateInPandas` asks for; for other state Spark's default begins faster.
+        # `transformWithStateInPandas` requires RocksDB; otherwise Spark's default provider starts faster.
         settings["spark.sql.streaming.stateStore.providerClass"] = (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         )
@@ -92,11 +92,11 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
         settings |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            # Its fifty tasks for reading the table's log take longer here than most batches.
+            # By default Delta Lake reads the table's log with fifty tasks, which takes longer than most local batches.
             "spark.databricks.delta.snapshotPartitions": "2",
         }
     if isinstance(sink, JdbcSink):
-        # What two copies of a task write makes the batch be written again.
+        # If a speculative copy of a task writes rows, the batch has to be retried.
         settings["spark.speculation"] = "false"
     if isinstance(sink, IcebergSink):
         settings["spark.sql.extensions"] = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -104,14 +104,14 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
 
 
 def connectors_of(pipeline: Pipeline, settings: Mapping[str, str]) -> dict[str, str]:
-    """Configuration that brings the jars of connectors: those of plugin.path, else those of spark.jars, else what the
-    pipeline needs beside what spark.jars.packages names. Raises PackagesError.
+    """Return the configuration for the connectors' jars: those of plugin.path, else of spark.jars, else the packages
+    that the pipeline needs in addition to spark.jars.packages. Raises PackagesError.
     """
     folder = pipeline.settings.plugin_path
-    more = settings.get("spark.jars", "").split(",") if settings.get("spark.jars") else []
+    jars = settings.get("spark.jars", "").split(",") if settings.get("spark.jars") else []
     if folder is not None:
-        return {"spark.jars": ",".join([*packages.in_folder(pipeline, folder), *more])}
-    if more:
+        return {"spark.jars": ",".join([*packages.in_folder(pipeline, folder), *jars])}
+    if jars:
         return {}
     given = filter(None, map(str.strip, settings.get("spark.jars.packages", "").split(",")))
     needed = packages.of(pipeline, list(given))
@@ -119,7 +119,7 @@ def connectors_of(pipeline: Pipeline, settings: Mapping[str, str]) -> dict[str, 
 
 
 def _prepare_environment(pipeline: Pipeline, *, is_local: bool) -> None:
-    """What Java and Python's workers take from the environment: this Python, and modules beside the file."""
+    """Set the environment of the JVM and the Python workers: this Python, and the modules in the file's folder."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_local:
@@ -127,52 +127,52 @@ def _prepare_environment(pipeline: Pipeline, *, is_local: bool) -> None:
     folder = str(pipeline.folder)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    # Workers are to find the modules beside the file, and this package rather than another installation of it.
+    # Workers must import the modules in the file's folder, and this package rather than another installation of it.
     package = str(Path(__file__).absolute().parents[2])
     paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([package, folder, *paths]))
 
 
 @contextlib.contextmanager
-def _errors_into(log: Path | None) -> Iterator[None]:
-    """Gives processes that are started meanwhile another standard error: what they say is for experts."""
+def _redirect_stderr(log: Path | None) -> Iterator[None]:
+    """Redirect the standard error that child processes inherit to a file: it is long, and only for diagnosis."""
     sys.stderr.flush()
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if log else os.open(os.devnull, os.O_WRONLY)
-    kept = os.dup(2)
+    saved_stderr = os.dup(2)
     try:
         os.dup2(target, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved_stderr, 2)
+        os.close(saved_stderr)
         os.close(target)
 
 
-_NOT_FOUND = re.compile(r"unresolved dependency: ([^#\s]+)#([^;\s]+);(\S+): not found")
+_UNRESOLVED = re.compile(r"unresolved dependency: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
-def why(error: Exception, log: Path | None) -> str:
-    """Why Spark did not start: the line of Java's own that tells most, else what Python says."""
+def start_failure(error: Exception, log: Path | None) -> str:
+    """Return the reason why Spark did not start: the last exception in the JVM's log, else the Python error."""
     if log is not None:
         with contextlib.suppress(OSError):
             lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-            if missing := _NOT_FOUND.search("\n".join(lines)):
+            if missing := _UNRESOLVED.search("\n".join(lines)):
                 group, artifact, version = missing.groups()
                 return (
-                    f"{group}:{artifact}:{version} is in none of the repositories that Spark asks, or none answers: "
-                    "put the connectors' jars into a folder and name it with plugin.path, or name a repository with "
-                    f"spark.jars.repositories (more in {log})"
+                    f"{group}:{artifact}:{version} was not found in the configured repositories, or they are not "
+                    "reachable: put the connectors' jars into a folder and set plugin.path, or set "
+                    f"spark.jars.repositories (details in {log})"
                 )
-            telling = [line for line in lines if "Exception" in line]
-            if telling:
-                return f"{telling[-1]} (more in {log})"
+            exception_lines = [line for line in lines if "Exception" in line]
+            if exception_lines:
+                return f"{exception_lines[-1]} (details in {log})"
             if lines:
-                return f"{lines[-1]} (more in {log})"
+                return f"{lines[-1]} (details in {log})"
     return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def has_ended(session: SparkSession, within_s: float = 0.0) -> bool:
-    """Whether Spark's Java process has ended by itself, or does so soon: the system may have killed it."""
+    """Return whether the Spark JVM has exited, or exits within `within_s`; the operating system may have killed it."""
     process = getattr(session.sparkContext._gateway, "proc", None)
     if process is None:
         return False
@@ -184,7 +184,7 @@ def has_ended(session: SparkSession, within_s: float = 0.0) -> bool:
 
 
 def end(session: SparkSession) -> None:
-    """Stops Spark and ends its Java process, which otherwise stays until Python ends."""
+    """Stop Spark and its JVM, which would otherwise run until Python exits."""
     if has_ended(session):
         return
     context = session.sparkContext

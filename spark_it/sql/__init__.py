@@ -1,6 +1,6 @@
-"""Spark SQL statements, read without Spark.
+"""Static analysis of Spark SQL statements, without Spark.
 
-- `tokens`: tokens of a statement, and the tables and clauses that they show
+- `tokens`: tokenizer; tables and stateful clauses of a statement
 - `deterministic`: expressions that may differ when a batch is repeated
-- `repeatable`: functions of Spark that are deterministic
+- `repeatable`: Spark functions that are deterministic
 """

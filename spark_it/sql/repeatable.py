@@ -1,8 +1,8 @@
 """Functions of Spark 4.0 that return the same result for the same arguments, and keywords before a parenthesis.
 
-Every other function counts as one that may not: it may read the clock, the session, the position of a row or a random
-number, or belong to a later version, a catalog or a user. Aggregates are listed if their result is the same for any
-order of the rows, or is so under the conditions of `deterministic.conditions`.
+Every other function counts as non-deterministic: it may read the clock, the session, the position of a row or a random
+number, or come from a later version, a catalog or a user. Aggregates are listed if their result does not depend on the
+order of the rows, at least under the conditions of `deterministic.conditions`.
 
 Source: Spark 4.0's FunctionRegistry; the lists are in the order of its groups.
 """
@@ -33,7 +33,7 @@ _SCALARS: Final = words(
     " schema_of_json to_json from_xml schema_of_xml to_xml xpath xpath_boolean xpath_double xpath_float xpath_int"
     " xpath_long xpath_number xpath_short xpath_string is_variant_null parse_json schema_of_variant to_variant_object"
     " try_parse_json try_variant_get variant_get from_avro from_protobuf schema_of_avro to_avro to_protobuf"
-    # dates and times; those that read the clock are judged apart
+    # dates and times; `deterministic` checks those that read the clock
     " add_months convert_timezone date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc"
     " dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp"
     " hour last_day make_date make_dt_interval make_interval make_timestamp make_timestamp_ltz make_timestamp_ntz"
@@ -43,7 +43,7 @@ _SCALARS: Final = words(
     " try_make_timestamp_ltz try_make_timestamp_ntz try_to_timestamp unix_date unix_micros unix_millis unix_seconds"
     " unix_timestamp weekday weekofyear window window_time year curdate current_date current_timestamp localtimestamp"
     " now"
-    # what makes rows
+    # generators of rows
     " explode explode_outer inline inline_outer posexplode posexplode_outer range stack"
     # hashes and ciphers; aes_encrypt takes a random initialization vector
     " crc32 hash md5 sha sha1 sha2 xxhash64 aes_decrypt try_aes_decrypt"
@@ -73,7 +73,7 @@ _AGGREGATES: Final = words(
     " cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number"
 )
 REPEATABLE: Final = _SCALARS | _AGGREGATES
-"""In small letters."""
+"""In lower case."""
 
 KEYWORDS: Final = words(
     "all and anti as between by case cluster cross cube distinct distribute else escape except exists filter for from"
@@ -83,4 +83,4 @@ KEYWORDS: Final = words(
     # types with a length or a precision
     " array char character dec decimal interval map numeric struct varchar"
 )
-"""Words of Spark's grammar that stand before a parenthesis and call nothing, in small letters."""
+"""Keywords of Spark's grammar that may precede a parenthesis and are not function calls, in lower case."""

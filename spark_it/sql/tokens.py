@@ -1,8 +1,7 @@
-"""Tokens of Spark SQL, and facts about a statement that do not need Spark.
+"""Tokenizer for Spark SQL, and properties of a statement that can be derived from its tokens.
 
-Only the lexical rules of Spark 4 are applied (its SqlBaseLexer): nested comments, strings with backslashes, raw
-strings, quoted identifiers. All other facts are derived from the tokens and err on the careful side; the analysis on
-empty frames is exact.
+Only the lexical rules of Spark 4 are implemented (SqlBaseLexer): nested comments, strings with backslashes, raw
+strings, quoted identifiers. Derived properties are conservative; the Spark analysis on empty frames is exact.
 """
 
 import itertools
@@ -27,7 +26,8 @@ def words(text: str) -> frozenset[str]:
 
 
 class Token(NamedTuple):
-    """A token and the line it begins in, counted from 0. `text` of a quoted identifier is the name without quotes."""
+    """A token and the line in which it starts, counted from 0. `text` of a quoted identifier is the name without
+    quotes."""
 
     kind: Kind
     text: str
@@ -35,12 +35,12 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The keyword or function name in capitals; empty for any other token."""
+        """The keyword or function name in upper case; empty for any other token."""
         return self.text.upper() if self.kind == "word" else ""
 
     @property
     def name(self) -> str:
-        """The identifier as Spark compares it, without regard to case; empty for any other token."""
+        """The identifier in lower case, as Spark compares it; empty for any other token."""
         return self.text.casefold() if self.kind in ("word", "quoted") else ""
 
 
@@ -59,8 +59,8 @@ _NESTED = re.compile(r"/\*|\*/")
 
 
 def tokens(sql: str) -> list[Token]:
-    """Return the tokens of a statement without spaces and comments. Raises SqlError for an unclosed comment, string or
-    identifier.
+    """Return the tokens of a statement without whitespace and comments. Raises SqlError for an unterminated comment,
+    string or identifier.
     """
     return list(_tokens(sql))
 
@@ -77,7 +77,7 @@ def _tokens(sql: str) -> Iterator[Token]:
         assert match is not None and match.lastgroup is not None  # the last symbol is any character
         text, kind = match.group(), match.lastgroup
         if kind == "symbol" and text in "'\"`":
-            raise SqlError(f"the {'quoted identifier' if text == '`' else 'string'} has no end", line)
+            raise SqlError(f"unterminated {'quoted identifier' if text == '`' else 'string'}", line)
         match kind:
             case "quoted":
                 yield Token("quoted", text[1:-1].replace("``", "`"), line)
@@ -95,13 +95,11 @@ def _end_of_comment(sql: str, start: int, line: int) -> int:
         depth += 1 if match.group() == "/*" else -1
         if depth == 0:
             return match.end()
-    raise SqlError("the comment has no end", line)
+    raise SqlError("unterminated comment", line)
 
 
 def normalised(sql: str) -> str:
-    """Return the statement without comments and with single spaces, equal for statements that differ in nothing
-    else.
-    """
+    """Return the statement without comments and with single spaces, to compare statements."""
     return " ".join(f"`{token.text}`" if token.kind == "quoted" else token.text for token in tokens(sql))
 
 
@@ -113,26 +111,30 @@ class Call(NamedTuple):
     line: int
 
 
-def calls(found: Sequence[Token]) -> Iterator[Call]:
-    """Return all calls of functions, and also keywords before a parenthesis, such as IN and OVER."""
-    for index, token in enumerate(found[:-1]):
-        if token.kind in ("word", "quoted") and found[index + 1].text == "(" and found[index + 1].kind == "symbol":
+def calls(statement_tokens: Sequence[Token]) -> Iterator[Call]:
+    """Return all function calls, and keywords before a parenthesis, such as IN and OVER."""
+    for index, token in enumerate(statement_tokens[:-1]):
+        if (
+            token.kind in ("word", "quoted")
+            and statement_tokens[index + 1].text == "("
+            and statement_tokens[index + 1].kind == "symbol"
+        ):
             yield Call(token.name, index, token.line)
 
 
-def closing(found: Sequence[Token], opening: int) -> int:
-    """Return the index of the parenthesis that closes the one at `opening`, or of the last token if none does."""
+def closing(statement_tokens: Sequence[Token], opening: int) -> int:
+    """Return the index of the parenthesis that closes the one at `opening`; of the last token if there is none."""
     depth = 0
-    for index in range(opening, len(found)):
-        if found[index].kind == "symbol":
-            depth += {"(": 1, ")": -1}.get(found[index].text, 0)
+    for index in range(opening, len(statement_tokens)):
+        if statement_tokens[index].kind == "symbol":
+            depth += {"(": 1, ")": -1}.get(statement_tokens[index].text, 0)
             if depth == 0:
                 return index
-    return len(found) - 1
+    return len(statement_tokens) - 1
 
 
 class TableName(NamedTuple):
-    """A table that a statement reads, by a name of one part, as the statement writes it."""
+    """The name of a table that a statement reads, in the statement's spelling."""
 
     text: str
     line: int
@@ -145,45 +147,52 @@ _ENDS_FROM = words(
 )
 
 
-def tables(found: Sequence[Token]) -> list[TableName]:
-    """Return the tables after FROM and JOIN, except those that WITH defines in the statement itself.
+def tables(statement_tokens: Sequence[Token]) -> list[TableName]:
+    """Return the tables after FROM and JOIN, without those that WITH defines in the statement itself.
 
-    Names of several parts (`far_tables`) and functions in the place of a table are excluded too.
+    Qualified names (`qualified_tables`) and table functions are not included either.
     """
-    own = {name.casefold(): begins for name, begins in _with_names(found)}
+    defined_from = {name.casefold(): begins for name, begins in _with_names(statement_tokens)}
     return [
-        TableName(found[index].text, found[index].line)
-        for index in _table_places(found)
-        if _follows(found, index) not in (".", "(") and index < own.get(found[index].name, len(found))
+        TableName(statement_tokens[index].text, statement_tokens[index].line)
+        for index in _table_places(statement_tokens)
+        if _next_text(statement_tokens, index) not in (".", "(")
+        and index < defined_from.get(statement_tokens[index].name, len(statement_tokens))
     ]
 
 
-def far_tables(found: Sequence[Token]) -> Iterator[TableName]:
-    """Return tables with a name of several parts: of a catalog, or files by their path."""
-    for index in _table_places(found):
+def qualified_tables(statement_tokens: Sequence[Token]) -> Iterator[TableName]:
+    """Return tables with a qualified name: tables of a catalog, or files by path."""
+    for index in _table_places(statement_tokens):
         end = index
-        while _follows(found, end) == "." and end + 2 < len(found):
+        while _next_text(statement_tokens, end) == "." and end + 2 < len(statement_tokens):
             end += 2
-        # system.builtin.f(...) is a function.
-        if end > index and _follows(found, end) != "(":
-            yield TableName("".join(token.text for token in found[index : end + 1]), found[index].line)
+        # A qualified name before a parenthesis is a function, as in system.builtin.f(...).
+        if end > index and _next_text(statement_tokens, end) != "(":
+            yield TableName(
+                "".join(token.text for token in statement_tokens[index : end + 1]), statement_tokens[index].line
+            )
 
 
-def _follows(found: Sequence[Token], index: int) -> str:
-    return found[index + 1].text if index + 1 < len(found) else ""
+def _next_text(statement_tokens: Sequence[Token], index: int) -> str:
+    return statement_tokens[index + 1].text if index + 1 < len(statement_tokens) else ""
 
 
-def _table_places(found: Sequence[Token]) -> Iterator[int]:
-    """The indexes of the names that stand where a table does."""
-    # For each open parenthesis: has it had a SELECT, and are we in its FROM clause where a comma brings a table?
+def _table_places(statement_tokens: Sequence[Token]) -> Iterator[int]:
+    """Return the indexes of the tokens in the place of a table name."""
+    # For each open parenthesis: whether there was a SELECT, and whether a comma separates tables (in a FROM clause).
     levels = [[False, False]]
-    wanted = False
-    for index, token in enumerate(found):
+    expects_table = False
+    for index, token in enumerate(statement_tokens):
         level = levels[-1]
-        if wanted:
-            is_around = token.text == "(" and index + 1 < len(found) and found[index + 1].word not in _BEGINS_QUERY
-            wanted = token.word == "LATERAL" or (token.kind == "symbol" and is_around)
-            if token.kind in ("word", "quoted") and not wanted:
+        if expects_table:
+            is_around = (
+                token.text == "("
+                and index + 1 < len(statement_tokens)
+                and statement_tokens[index + 1].word not in _BEGINS_QUERY
+            )
+            expects_table = token.word == "LATERAL" or (token.kind == "symbol" and is_around)
+            if token.kind in ("word", "quoted") and not expects_table:
                 yield index
                 continue
         if token.kind == "symbol":
@@ -192,49 +201,56 @@ def _table_places(found: Sequence[Token]) -> Iterator[int]:
             elif token.text == ")" and len(levels) > 1:
                 levels.pop()
             elif token.text == ",":
-                wanted = level[1]
-        elif token.word == "FROM" and _is_clause(found, index, has_select=level[0]):
-            level[1] = wanted = True
+                expects_table = level[1]
+        elif token.word == "FROM" and _is_clause(statement_tokens, index, has_select=level[0]):
+            level[1] = expects_table = True
         elif token.word == "JOIN":
-            wanted = True
+            expects_table = True
         elif token.word in _ENDS_FROM:
             level[1] = False
             level[0] = level[0] or token.word == "SELECT"
 
 
-def _is_clause(found: Sequence[Token], index: int, *, has_select: bool) -> bool:
-    """Whether a FROM begins a clause; it also stands in EXTRACT(YEAR FROM x), TRIM(x FROM y), IS DISTINCT FROM."""
-    before = found[index - 1] if index else None
+def _is_clause(statement_tokens: Sequence[Token], index: int, *, has_select: bool) -> bool:
+    """Return whether a FROM begins a clause, unlike in EXTRACT(YEAR FROM x), TRIM(x FROM y), IS DISTINCT FROM."""
+    before = statement_tokens[index - 1] if index else None
     if before is None or before.text == "(":
         return True
     return has_select and before.word != "DISTINCT"
 
 
-def _with_names(found: Sequence[Token]) -> Iterator[tuple[str, int]]:
-    """Names of common table expressions, `name AS (` and `name (columns) AS (` after WITH or a comma, and from which
-    token on the name is theirs: within its own definition it is still another table's, unless it is recursive."""
-    if not any(token.word == "WITH" for token in found):
+def _with_names(statement_tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
+    """Return the names of common table expressions, and the token from which on each name refers to the expression.
+
+    A name is followed by `AS (` or `(columns) AS (`, and follows WITH or a comma. Within its own definition it refers
+    to another table, unless the definition is recursive.
+    """
+    if not any(token.word == "WITH" for token in statement_tokens):
         return
-    is_recursive = any(token.word == "RECURSIVE" for token in found)
-    for index, token in enumerate(found[:-2]):
+    is_recursive = any(token.word == "RECURSIVE" for token in statement_tokens)
+    for index, token in enumerate(statement_tokens[:-2]):
         if token.kind not in ("word", "quoted") or index == 0:
             continue
-        if found[index - 1].word not in ("WITH", "RECURSIVE") and found[index - 1].text != ",":
+        if statement_tokens[index - 1].word not in ("WITH", "RECURSIVE") and statement_tokens[index - 1].text != ",":
             continue
-        at = closing(found, index + 1) + 1 if found[index + 1].text == "(" else index + 1
-        if at + 1 < len(found) and found[at].word == "AS" and found[at + 1].text == "(":
-            yield token.text, index if is_recursive else closing(found, at + 1)
+        as_index = closing(statement_tokens, index + 1) + 1 if statement_tokens[index + 1].text == "(" else index + 1
+        if (
+            as_index + 1 < len(statement_tokens)
+            and statement_tokens[as_index].word == "AS"
+            and statement_tokens[as_index + 1].text == "("
+        ):
+            yield token.text, index if is_recursive else closing(statement_tokens, as_index + 1)
 
 
-def no_query(found: Sequence[Token]) -> str | None:
-    """Return the word that makes a statement something other than a query, which Spark would execute at once.
+def no_query(statement_tokens: Sequence[Token]) -> str | None:
+    """Return the keyword of a statement that is not a query, and which Spark would execute immediately.
 
     None for a query; empty for a statement that does not begin with a word.
     """
-    first = next((token for token in found if token.text != "("), None)
+    first = next((token for token in statement_tokens if token.text != "("), None)
     if first is None or first.word not in _BEGINS_QUERY:
         return "" if first is None else first.word
-    pairs = itertools.pairwise(found)
+    pairs = itertools.pairwise(statement_tokens)
     is_insert = any(token.word == "INSERT" and then.word in ("INTO", "OVERWRITE") for token, then in pairs)
     return "INSERT" if is_insert else None
 
@@ -249,27 +265,30 @@ _AGGREGATES = words(
 )
 
 
-def keeps_state(found: Sequence[Token]) -> str | None:
-    """Return the clause that makes Spark bring rows together or remember them, such as `GROUP BY`; None if there is
-    none.
+def keeps_state(statement_tokens: Sequence[Token]) -> str | None:
+    """Return the first stateful clause, such as `GROUP BY`; None if there is none.
 
-    A statement without such a clause turns each row of one table into some rows, independently of other rows.
+    A statement without such a clause maps each row of one table to zero or more rows, independently of other rows.
     """
-    for index, token in enumerate(found):
-        word, follows = token.word, found[index + 1] if index + 1 < len(found) else None
+    for index, token in enumerate(statement_tokens):
+        word, follows = token.word, statement_tokens[index + 1] if index + 1 < len(statement_tokens) else None
         if word == "DISTINCT" and not (follows is not None and follows.word == "FROM"):
             return "DISTINCT"
-        before = found[index - 1].text if index else ""
-        # SELECT * EXCEPT (a, b) leaves out columns.
+        before = statement_tokens[index - 1].text if index else ""
+        # SELECT * EXCEPT (a, b) excludes columns; it is not a set operation.
         is_columns = word == "EXCEPT" and before == "*" and follows is not None and follows.text == "("
         if word in _KEEPS_STATE and before != "." and not is_columns:
             return "GROUP BY" if word == "GROUP" else word
-        inner = found[index + 2].word if follows is not None and follows.text == "(" and index + 2 < len(found) else ""
+        inner = (
+            statement_tokens[index + 2].word
+            if follows is not None and follows.text == "(" and index + 2 < len(statement_tokens)
+            else ""
+        )
         if word in ("IN", "EXISTS") and inner in ("SELECT", "FROM", "WITH"):  # EXISTS is a function on arrays too
             return f"{word} (SELECT ...)"
-    for call in calls(found):
+    for call in calls(statement_tokens):
         if call.name in _AGGREGATES:
             return f"{call.name}()"
-    if len(tables(found)) > 1:
+    if len(tables(statement_tokens)) > 1:
         return "more than one table"
     return None

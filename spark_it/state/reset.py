@@ -81,7 +81,7 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
     if (
         existing is not None
         and existing.is_in_batch
-        and not (by_offsets and _begun(existing, reached) <= committed_partitions)
+        and not (by_offsets and _incomplete_partitions(existing, reached) <= committed_partitions)
     ):
         sentences.append(
             "a batch is incomplete and may or may not be in the sink, so its rows may be written a second time; "
@@ -142,7 +142,7 @@ def _refuse_different_offsets(pipeline: Pipeline, existing: Checkpoint, reached:
             )
 
 
-def _begun(existing: Checkpoint, reached: Offsets) -> set[TopicPartition]:
+def _incomplete_partitions(existing: Checkpoint, reached: Offsets) -> set[TopicPartition]:
     """Return the partitions from which the incomplete batch has records."""
     planned = {} if existing.planned is None else existing.planned.topic_offsets()
     return {at for at, offset in planned.items() if offset > reached.get(at, 0)}

@@ -1,6 +1,6 @@
-"""Transforms: from decoded records to the rows of a sink.
+"""Transforms: the plan from decoded records to the rows of a sink.
 
-- `plan`: expectations and transforms, and the dead letters that they make
-- `bypass`: paths from a source to the sink around a table
+- `plan`: expectations and transforms, and the resulting dead letters
+- `bypass`: paths from a source to the sink that do not include a table
 - `output_mode`: the output mode of a streaming frame
 """

@@ -1,26 +1,26 @@
-"""Paths from a source to the sink around a table."""
+"""Paths from a source to the sink that do not include a table."""
 
 from odradek.spark_it.definition.spec import Pipeline
 
 
 def is_bypassed(pipeline: Pipeline, table: str) -> bool:
-    """Return whether rows of a source of `table` reach the sink on another path as well, as in a UNION."""
+    """Return whether rows of a source of `table` also reach the sink on a path without `table`, as in a UNION."""
     written = pipeline.sink_input
     if written is None:
         return False
     sources = {name.casefold() for name in pipeline.sources}
-    of_table = _behind(pipeline, table, without=None) & sources
-    return bool(of_table & _behind(pipeline, written, without=table))
+    table_sources = _ancestors(pipeline, table, without=None) & sources
+    return bool(table_sources & _ancestors(pipeline, written, without=table))
 
 
-def _behind(pipeline: Pipeline, table: str, *, without: str | None) -> set[str]:
-    """The tables that one is made of, itself included, but for what leads through `without`."""
-    left, found = [table.casefold()], set[str]()
-    while left:
-        name = left.pop()
-        if name in found or (without is not None and name == without.casefold()):
+def _ancestors(pipeline: Pipeline, table: str, *, without: str | None) -> set[str]:
+    """Return the tables on which one depends, including itself, without following `without`."""
+    pending, visited = [table.casefold()], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in visited or (without is not None and name == without.casefold()):
             continue
-        found.add(name)
+        visited.add(name)
         step = pipeline.transform(name)
-        left += [] if step is None else map(str.casefold, pipeline.inputs(step))
-    return found
+        pending += [] if step is None else map(str.casefold, pipeline.inputs(step))
+    return visited

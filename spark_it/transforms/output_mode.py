@@ -8,7 +8,7 @@ from odradek.spark_it.spark.internals import logical_nodes
 
 
 def output_mode(pipeline: Pipeline, rows: DataFrame) -> str:
-    """Return the output mode: update if rows replace earlier ones of the same key, else append."""
+    """Return the output mode: update if rows replace earlier rows of the same key, else append."""
     upserts = isinstance(pipeline.sink, JdbcSink) and pipeline.sink.insert_mode == "upsert"
     has_aggregates = "Aggregate" in logical_nodes(rows)
     return "update" if upserts and has_aggregates else "append"

@@ -1,8 +1,8 @@
 """The plan of a pipeline, from decoded records to the rows of the sink: expectations of sources, transforms,
 expectations of transforms.
 
-The columns of a frame between two steps are those that SQL sees. Bad records leave it as dead letters, with the
-original record. If a transform made a row of many records, the dead letter has the row as JSON.
+Between two steps a frame has exactly the columns that are visible in SQL. Bad records become dead letters with the
+original record. If a row was computed from several records, its dead letter has the row as JSON.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,21 +27,23 @@ _RECORD = ("origin", "key", "value", "headers")
 _ENGINE = ("error", *_RECORD)
 _PREFIX = "__odradek_"
 READ = "__odradek_read"
-"""The name of a count: records of a source, good or bad."""
+"""Name of the count of a source's records, valid or not."""
 
-Watch = Callable[[DataFrame, str, Sequence[Column]], DataFrame]
-"""Has columns (counts) of a frame computed by the way, under a name."""
+Observe = Callable[[DataFrame, str, Sequence[Column]], DataFrame]
+"""Add an observation with a name to a frame: Spark computes these columns (counts) together with the frame."""
 
 
-def unwatched(frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFrame:
-    """Count nothing."""
+def observe_nothing(frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFrame:
+    """Return the frame without observation."""
     return frame
 
 
 @dataclass(frozen=True)
 class _SourceColumns:
-    """What is made of a source's columns, once for all batches: each takes several calls of Java. `error` and `passes`
-    are None where there is nothing to find or to stop at."""
+    """Column expressions of a source, created once for all batches, because each takes several calls of the JVM.
+
+    `error` is None if no expectation can make an error; `passes` is None if no bad record stops the pipeline.
+    """
 
     engine: list[Column]
     counts: list[Column]
@@ -51,8 +53,8 @@ class _SourceColumns:
     drops: list[Column]
 
     def checked(self, flat: DataFrame) -> DataFrame:
-        """Return the frame with errors for rows that violate an expectation. It fails at a bad record where none may be
-        bad.
+        """Return the frame with errors in rows that violate an expectation. Its computation fails at a bad record that
+        stops the pipeline.
         """
         if self.error is not None:
             flat = flat.withColumn(f"{_PREFIX}error", self.error)
@@ -83,22 +85,22 @@ class Plan:
 
     @property
     def has_dead_letters(self) -> bool:
-        """True if a record or row may become a dead letter."""
+        """True if records or rows may become dead letters."""
         by_expectation = any(one.settings.action == "dead-letter" for one in self._pipeline.expectations)
         return self._has_dead_letters and (self._tolerates or by_expectation)
 
-    def parts(self, spark: SparkSession, decoded: Mapping[str, DataFrame], watch: Watch = unwatched) -> Parts:
-        """Return the results for the decoded frames of all sources. Names of tables are `spark`'s temporary views."""
+    def parts(self, spark: SparkSession, decoded: Mapping[str, DataFrame], observe: Observe = observe_nothing) -> Parts:
+        """Return the results for the decoded frames of all sources. Creates views of all tables in `spark`."""
         frames: dict[str, DataFrame] = {}
         dead: list[DataFrame] = []
         for name, frame in decoded.items():
-            rows, bad = self._source(name, frame, watch)
+            rows, bad = self._source(name, frame, observe)
             frames[name.casefold()] = rows
             dead += bad
             rows.createOrReplaceTempView(name)
         for step in self._pipeline.transforms:
             made = self._transform(spark, step, frames)
-            rows, bad = self._expected(step.name, made, watch)
+            rows, bad = self._expected(step.name, made, observe)
             frames[step.name.casefold()] = rows
             dead += bad
             rows.createOrReplaceTempView(step.name)
@@ -106,14 +108,15 @@ class Plan:
         assert written is not None  # static_checks requires it
         return Parts(frames[written.casefold()], dead, frames)
 
-    def _source(self, name: str, decoded: DataFrame, watch: Watch) -> tuple[DataFrame, list[DataFrame]]:
-        """Rows and dead letters of a source. Counts are taken where rows pass: each record passes there once."""
+    def _source(self, name: str, decoded: DataFrame, observe: Observe) -> tuple[DataFrame, list[DataFrame]]:
+        """Return rows and dead letters of a source. Only the plan of the rows has the observation, so each record is
+        counted once."""
         source = self._pipeline.sources[name]
         if name not in self._columns:
             self._columns[name] = self._source_columns(self._of(name))
         columns = self._columns[name]
         flat = decoded.select("row.*", *columns.engine)
-        rows = columns.checked(watch(flat, name, columns.counts)).filter(columns.is_good)
+        rows = columns.checked(observe(flat, name, columns.counts)).filter(columns.is_good)
         dead = []
         if self.has_dead_letters:
             dead.append(self._dead(columns.checked(flat).filter(_error().isNotNull())))
@@ -130,14 +133,15 @@ class Plan:
         return _SourceColumns(
             engine=[f.col(one).alias(_PREFIX + one) for one in _ENGINE],
             counts=[_read(), *_counts(expectations, _error().isNull())],
-            error=_with_broken(expectations),
+            error=_error_with_expectations(expectations),
             passes=None if stops is None else f.when(stops, stop).otherwise(True),
             is_good=_error().isNull(),
             drops=[_holds(one) for one in expectations if one.settings.action == "drop"],
         )
 
     def _stops(self, expectations: Sequence[Expectation]) -> Column | None:
-        """Which bad records stop the pipeline: those that cannot be decoded, without tolerance, and what must hold."""
+        """Return the condition for bad records that stop the pipeline: records that violate an expectation with action
+        fail, and, with errors.tolerance none, records that cannot be decoded."""
         fails = [one.name for one in expectations if one.settings.action == "fail"]
         by_expectation = _error()["stage"] == Stage.TRANSFORMATION.value
         if self._tolerates and not fails:
@@ -149,35 +153,35 @@ class Plan:
         if step.sql is not None:
             return spark.sql(step.sql)
         inputs = [frames[name.casefold()] for name in self._pipeline.inputs(step)]
-        made = self._functions[step.name](*inputs)
-        if not isinstance(made, DataFrame):
-            raise TypeError(f"{step.python} returned {type(made).__name__}, not a data frame")
-        return made
+        result = self._functions[step.name](*inputs)
+        if not isinstance(result, DataFrame):
+            raise TypeError(f"{step.python} returned {type(result).__name__}, not a data frame")
+        return result
 
-    def _expected(self, name: str, frame: DataFrame, watch: Watch) -> tuple[DataFrame, list[DataFrame]]:
+    def _expected(self, name: str, frame: DataFrame, observe: Observe) -> tuple[DataFrame, list[DataFrame]]:
         expectations = self._of(name)
         if not expectations:
             return frame, []
         plain, columns = frame, frame.columns
-        frame = watch(frame, name, _counts(expectations, f.lit(True)))
+        frame = observe(frame, name, _counts(expectations, f.lit(True)))
         dead: list[DataFrame] = []
-        for one in expectations:
-            match one.settings.action:
+        for expectation in expectations:
+            match expectation.settings.action:
                 case "fail":
-                    stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _broken(one))
-                    known = _with_record(frame).filter(f.when(_holds(one), True).otherwise(stop))
-                    frame = known.select(*(column(name) for name in columns))
+                    stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _expectation_error(expectation))
+                    checked = _with_record(frame).filter(f.when(_holds(expectation), True).otherwise(stop))
+                    frame = checked.select(*(column(name) for name in columns))
                 case "dead-letter":
-                    bad = plain.filter(~_holds(one))
-                    broken = _with_record(bad).withColumn(f"{_PREFIX}error", _broken(one))
+                    bad = plain.filter(~_holds(expectation))
+                    broken = _with_record(bad).withColumn(f"{_PREFIX}error", _expectation_error(expectation))
                     dead.append(self._dead(broken, is_part=self._is_part_of_record(name, bad)))
-                    plain, frame = plain.filter(_holds(one)), frame.filter(_holds(one))
+                    plain, frame = plain.filter(_holds(expectation)), frame.filter(_holds(expectation))
                 case "drop":
-                    plain, frame = plain.filter(_holds(one)), frame.filter(_holds(one))
+                    plain, frame = plain.filter(_holds(expectation)), frame.filter(_holds(expectation))
         return frame, dead
 
     def _is_part_of_record(self, name: str, frame: DataFrame) -> bool:
-        """Whether a record from which a row of a transform was made may have made others that are written."""
+        """Return whether a row of a transform may be one of several rows of a record, of which others are written."""
         if name not in self._are_parts:
             engine = [_PREFIX + one for one in _RECORD]
             self._are_parts[name] = is_bypassed(self._pipeline, name) or is_one_of_several(frame, engine)
@@ -187,8 +191,8 @@ class Plan:
         return [one for one in self._pipeline.expectations if one.table.casefold() == table.casefold()]
 
     def _dead(self, bad: DataFrame, *, is_part: bool = False) -> DataFrame:
-        """Dead letters of bad records, with the engine's columns. `is_part` of rows that are made of a record together
-        with others, which may be good."""
+        """Return the dead letters of bad rows, which have the engine's columns. With `is_part` a row may be one of
+        several of its record, and the others may be valid."""
         origin, error, headers = (f.col(_PREFIX + one) for one in ("origin", "error", "headers"))
         return bad.select(
             f.col(f"{_PREFIX}key").alias("key"),
@@ -202,7 +206,7 @@ class Plan:
         kept = f.filter(f.coalesce(headers, empty), lambda one: ~one["key"].startswith(connect_headers.PREFIX))
         if not self._pipeline.errors.deadletterqueue_context_headers_enable:
             return kept
-        about = [
+        error_headers = [
             (connect_headers.CONNECTOR_NAME, f.lit(self._pipeline.name)),
             (connect_headers.TASK_ID, f.spark_partition_id().cast("string")),
             (connect_headers.STAGE, error["stage"]),
@@ -212,18 +216,18 @@ class Plan:
             (connect_headers.EXCEPTION_STACKTRACE, f.lit(None).cast("string")),
         ]
         if is_part:
-            about.append((connect_headers.PART_WRITTEN, f.lit("true")))
-        where = [
+            error_headers.append((connect_headers.PART_WRITTEN, f.lit("true")))
+        origin_headers = [
             (connect_headers.TOPIC, origin["topic"]),
             (connect_headers.PARTITION, origin["partition"].cast("string")),
             (connect_headers.OFFSET, origin["offset"].cast("string")),
         ]
-        said = f.when(origin.isNull(), empty).otherwise(_headers(where))
-        return f.concat(kept, said, _headers(about))
+        origin_part = f.when(origin.isNull(), empty).otherwise(_headers(origin_headers))
+        return f.concat(kept, origin_part, _headers(error_headers))
 
 
 def union_dead_letters(parts: Parts) -> DataFrame | None:
-    """Return all dead letters of a batch or a stream. In a batch the partitions of a frame follow those of another."""
+    """Return all dead letters of a batch or a stream. In a batch the partitions of the frames are concatenated."""
     if not parts.dead:
         return None
     if len(parts.dead) == 1:
@@ -239,12 +243,12 @@ def _headers(texts: Sequence[tuple[str, Column]]) -> Column:
 
 
 def _with_record(frame: DataFrame) -> DataFrame:
-    """The rows of a transform with the record that each was made of, where there is one; else with the row as JSON."""
-    found = with_source_columns(frame, [_PREFIX + one for one in _RECORD])
-    if found is not None:
-        return found
-    nothing = {"origin": ORIGIN_TYPE, "key": "binary", "headers": HEADERS_TYPE}
-    record = {_PREFIX + name: f.lit(None).cast(data_type) for name, data_type in nothing.items()}
+    """Add the source record to each row of a transform; the row as JSON if it has no single source record."""
+    result = with_source_columns(frame, [_PREFIX + one for one in _RECORD])
+    if result is not None:
+        return result
+    null_types = {"origin": ORIGIN_TYPE, "key": "binary", "headers": HEADERS_TYPE}
+    record = {_PREFIX + name: f.lit(None).cast(data_type) for name, data_type in null_types.items()}
     row = f.to_json(f.struct(*(column(name) for name in frame.columns)), WRITTEN)
     return frame.withColumns(record | {f"{_PREFIX}value": row.cast("binary")})
 
@@ -257,32 +261,35 @@ def _read() -> Column:
     return f.count(f.lit(1)).alias(READ)
 
 
-def _with_broken(expectations: Sequence[Expectation]) -> Column | None:
-    """A row's error, or that it is not as expected where that is no small matter; None where nothing may be one."""
-    matter = [one for one in expectations if one.settings.action in ("dead-letter", "fail")]
-    if not matter:
+def _error_with_expectations(expectations: Sequence[Expectation]) -> Column | None:
+    """Return the error of a row: its decoding error, or that of a violated expectation with action dead-letter or fail.
+
+    None if there are no such expectations.
+    """
+    relevant = [expectation for expectation in expectations if expectation.settings.action in ("dead-letter", "fail")]
+    if not relevant:
         return None
-    found = f.lit(None).cast(ERROR_TYPE)
-    for one in reversed(matter):
-        found = f.when(~_holds(one), _broken(one)).otherwise(found)
-    return f.when(_error().isNull(), found).otherwise(_error())
+    error = f.lit(None).cast(ERROR_TYPE)
+    for expectation in reversed(relevant):
+        error = f.when(~_holds(expectation), _expectation_error(expectation)).otherwise(error)
+    return f.when(_error().isNull(), error).otherwise(_error())
 
 
 def _holds(expectation: Expectation) -> Column:
-    """Whether a row is as expected; what is unknown is not."""
+    """Return whether a row meets an expectation; a result of null counts as false."""
     return f.coalesce(f.expr(expectation.settings.sql), f.lit(False))
 
 
-def _broken(expectation: Expectation) -> Column:
-    """The error of a row that is not as expected."""
+def _expectation_error(expectation: Expectation) -> Column:
+    """Return the error of a row that violates an expectation."""
     return f.struct(
         f.lit(Stage.TRANSFORMATION.value).alias("stage"),
         f.lit(expectation.name).alias("class_name"),
         f.lit(DATA_EXCEPTION).alias("exception_class_name"),
-        f.lit(f"{expectation.table} is expected to have {' '.join(expectation.settings.sql.split())}").alias("message"),
+        f.lit(f"{expectation.table} violates {' '.join(expectation.settings.sql.split())}").alias("message"),
     ).cast(ERROR_TYPE)
 
 
 def _counts(expectations: Sequence[Expectation], of_rows: Column) -> list[Column]:
-    """How many rows each expectation does not hold for."""
+    """Return the counts of rows that violate each expectation."""
     return [f.count_if(of_rows & f.when(of_rows, ~_holds(one))).alias(one.name) for one in expectations]

@@ -1,7 +1,7 @@
 """The `validate` command.
 
 - `report`: validation without Spark, and the report
-- `spark_analysis`: the whole plan on empty frames, by Spark
-- `spark_checks`: `validate` and `test` with a session
-- `connections`: `validate --connect`: topics, subjects and tables exist
+- `spark_analysis`: Spark's analysis of the plan on empty frames
+- `spark_checks`: `validate` and `test` with a Spark session
+- `connections`: `validate --connect`: checks that topics and subjects exist
 """

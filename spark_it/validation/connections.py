@@ -13,8 +13,7 @@ from odradek.spark_it.kafka.group import ClusterError, Group, MissingTopicsError
 
 
 def found(pipeline: Pipeline, group: Group) -> Iterator[str]:
-    """Lines about topics and schema registries that are there. Raises ClusterError for what is not: for all topics at
-    once."""
+    """Yield lines about existing topics and schemas. Raises ClusterError for missing ones, for all topics at once."""
     missing, problems = list[str](), list[str]()
     yield from _topics(pipeline, group, missing)
     if pipeline.errors.deadletterqueue_topic_name is not None:
@@ -31,7 +30,7 @@ def found(pipeline: Pipeline, group: Group) -> Iterator[str]:
 
 
 def _topics(pipeline: Pipeline, group: Group, missing: list[str]) -> Iterator[str]:
-    """Lines about the topics that are read and written; those that do not exist are added to `missing`."""
+    """Yield lines about the topics that are read and written; add those that do not exist to `missing`."""
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource) and source.topics_regex is None:
             for topic in source.topics:
@@ -41,7 +40,7 @@ def _topics(pipeline: Pipeline, group: Group, missing: list[str]) -> Iterator[st
             for topic, count in counts.items():
                 yield f"  source {name}: topic {topic} exists, {_partitions(count)}"
             if not counts:
-                yield f"  source {name}: no topic is there yet that matches {source.topics_regex}"
+                yield f"  source {name}: no topic matches {source.topics_regex} yet"
     if isinstance(pipeline.sink, TopicSink):
         yield from _topic("sink", pipeline.sink.topic, group, missing)
 
@@ -56,7 +55,8 @@ def _topic(what: str, topic: str, group: Group, missing: list[str]) -> Iterator[
 
 
 def _dead_letters(pipeline: Pipeline, group: Group, problems: list[str]) -> Iterator[str]:
-    """A line about the dead-letter topic; why a run cannot create one that is missing is added to `problems`."""
+    """Yield a line about the dead-letter topic. If it is missing and a run cannot create it, add the reason to
+    `problems`."""
     topic = pipeline.errors.deadletterqueue_topic_name
     assert topic is not None
     missing: list[str] = []
@@ -71,14 +71,14 @@ def _dead_letters(pipeline: Pipeline, group: Group, problems: list[str]) -> Iter
 
 
 def _subjects(of: str, settings: RecordFormat, topic: str | None) -> Iterator[str]:
-    """What a registry has of the schemas that are not in the file."""
+    """Yield lines about the subjects of schemas that are not in the file."""
     sides: tuple[Literal["value", "key"], ...] = ("value", "key")
     for side in sides:
         part = settings.part(side)
         subject = part.subject or (f"{topic}-{side}" if topic else None)
         if part.registry_url is None or subject is None:
             continue
-        # What reads records brings Spark's package with it.
+        # These modules import pyspark, which `validate --connect` needs only for a registry.
         from odradek.spark_it.formats.columns import UnavailableError
         from odradek.spark_it.formats.registry import Address, Registry, RegistryError
 

@@ -7,29 +7,29 @@ from odradek.spark_it.definition.problems import PipelineError, Problem
 from odradek.spark_it.definition.spec import Pipeline
 
 Analysis = Callable[[Pipeline], tuple[str | None, Iterable[Problem]]]
-"""A deeper look at a pipeline, by Spark on empty frames: why it keeps state, if it does, and what is wrong with it."""
+"""An analysis of a pipeline. Returns the reason why it is stateful, None if it is not, and its problems."""
 
 
-def read_off(pipeline: Pipeline) -> tuple[str | None, Iterable[Problem]]:
-    """Analyse a pipeline without Spark."""
+def analyse_statements(pipeline: Pipeline) -> tuple[str | None, Iterable[Problem]]:
+    """Analyse only the statements, without Spark."""
     return why_stateful(pipeline), ()
 
 
-def validate(pipeline: Pipeline, analyse: Analysis = read_off) -> Guarantee:
+def validate(pipeline: Pipeline, analyse: Analysis = analyse_statements) -> Guarantee:
     """Return the guarantee of a pipeline; every run calls this first.
 
-    Raises PipelineError for problems that the analysis finds, and for a pipeline that must be exactly once and cannot
-    be.
+    Raises PipelineError for problems of the analysis, and for a pipeline that requires exactly-once writes and cannot
+    guarantee them.
     """
-    stateful, found = analyse(pipeline)
-    problems = [*found, *refusals(pipeline, stateful)]
+    stateful, analysis_problems = analyse(pipeline)
+    problems = [*analysis_problems, *refusals(pipeline, stateful)]
     if problems:
         raise PipelineError(pipeline.file, problems)
     return guarantee(pipeline, stateful)
 
 
 def summary(pipeline: Pipeline, guaranteed: Guarantee) -> Iterator[str]:
-    """Return lines about the path of the rows, and the guarantee."""
+    """Yield lines about sources, transforms, expectations, sink and guarantee."""
     yield f"{pipeline.name}: {pipeline.file} is valid"
     for name, source in pipeline.sources.items():
         yield f"  source {name} ({source.connector})"

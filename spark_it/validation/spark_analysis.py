@@ -1,7 +1,7 @@
-"""Spark's analysis of a pipeline: the whole plan on empty frames. No data is read.
+"""Spark's analysis of a pipeline: the complete plan on empty frames. No data is read.
 
-It finds what the tokens of a statement do not show: missing columns, types that do not match, schemas that cannot be
-read, operations that streams do not support, and plans that bring rows together.
+It detects what the tokens of a statement do not show: missing columns, type mismatches, invalid schemas, operations
+that streams do not support, and plans that combine rows of several partitions.
 """
 
 import re
@@ -31,7 +31,7 @@ from odradek.spark_it.spark.errors import line_in_sql, readable
 from odradek.spark_it.spark.internals import check_streaming, empty_stream, physical_nodes
 from odradek.spark_it.transforms.output_mode import output_mode
 
-_BRINGS_TOGETHER = re.compile(
+_EXCHANGE_NODES = re.compile(
     r"\w*Exchange|Union|Coalesce\w*|CartesianProduct|Subquery\w*|ReusedSubquery|CollectLimit\w*"
 )
 
@@ -42,14 +42,14 @@ class Analysis:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        # Names of tables are of a session, and this one is nobody else's.
+        # Temporary views belong to a session, and the analysis must not overwrite those of the caller.
         self._spark = spark.newSession()
         self.schema = StructType()
 
     def __call__(self, pipeline: Pipeline) -> tuple[str | None, list[Problem]]:
-        """Why the pipeline is stateful, if it is, and what is wrong with it.
+        """Return the reason why the pipeline is stateful, None if it is not, and its problems.
 
-        Raises SourceError when a database cannot be asked for columns.
+        Raises SourceError if the columns of a database source cannot be read.
         """
         problems: list[Problem] = []
         schemas = {}
@@ -63,7 +63,7 @@ class Analysis:
         return stateful, problems
 
     def _schema_of(self, pipeline: Pipeline, name: str, problems: list[Problem]) -> StructType | None:
-        """What SQL sees of a source; None after a problem."""
+        """Return the columns of a source; None after a problem."""
         source = pipeline.sources[name]
         path: Path = ("source", name)
         try:
@@ -71,7 +71,7 @@ class Analysis:
             schema = stream.schema(self._spark)
         except (FormatError, ImportError, AttributeError, SourceError) as error:
             if isinstance(source, JdbcSource):
-                raise  # a database that does not exist is no mistake of the file
+                raise  # an unavailable database is not a mistake in the file
             message = str(error).removeprefix(f"source {name}: ")
             keys = ("key.schema", "value.schema", "schema")
             key = next((key for key in keys if message.startswith(key)), "connector")
@@ -80,12 +80,12 @@ class Analysis:
         column = source.watermark_column
         if column is not None:
             fields = {field.name.casefold(): field for field in schema.fields}
-            found = fields.get(column.casefold())
-            if found is None or not isinstance(found.dataType, TimestampType | TimestampNTZType):
+            field = fields.get(column.casefold())
+            if field is None or not isinstance(field.dataType, TimestampType | TimestampNTZType):
                 near = nearest(column.casefold(), fields)
-                hint = f", did you mean {fields[near].name}?" if found is None and near else ""
-                what = "no column is called" if found is None else "TIMESTAMP is wanted for"
-                message = f"source.{name}: watermark: {what} {column}{hint}"
+                hint = f", did you mean {fields[near].name}?" if field is None and near else ""
+                what = f"unknown column {column}" if field is None else f"column {column} is not a TIMESTAMP"
+                message = f"source.{name}: watermark: {what}{hint}"
                 problems.append(Problem(pipeline.lines.of((*path, "watermark")), message))
         return schema
 
@@ -103,13 +103,13 @@ class Analysis:
         for index, step in enumerate(pipeline.transforms):
             made = self._made(pipeline, index, step, frames, problems)
             if made is None:
-                return stateful  # what reads it cannot be looked at
+                return stateful  # transforms that read it cannot be analysed
             self._add(pipeline, frames, step.name, made, problems)
             if stateful is None:
-                together = brings_together(made)
+                together = exchange_node(made)
                 stateful = None if together is None else f"{together} in {step.name}"
         if stateful is not None and not is_streaming and not problems:
-            # It will be run as a stream, which does not have all that a batch has.
+            # A stateful pipeline runs as a stream, and streams do not support all operations.
             return self._look(pipeline, schemas, stateful, problems)
         if not problems and is_streaming:
             problems += self._unsupported(pipeline, frames)
@@ -119,7 +119,7 @@ class Analysis:
         return stateful
 
     def _empty(self, schema: StructType, *, is_streaming: bool) -> DataFrame:
-        """A frame without rows, of which Spark does not know that it has none."""
+        """Return an empty frame that Spark's optimizer does not recognize as empty and so does not optimize away."""
         frame = self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), schema)
         if not is_streaming:
             return frame
@@ -170,13 +170,13 @@ class Analysis:
         counted = Counter(name.casefold() for name in made.columns)
         twice = sorted(name for name, count in counted.items() if count > 1)
         if twice:
-            message = f"transform {step.name}: more than one column is called {', '.join(twice)}; name them with AS"
+            message = f"transform {step.name}: duplicate column name {', '.join(twice)}; rename columns with AS"
             problems.append(Problem(pipeline.lines.of(path), message))
             return None
         return made
 
     def _unsupported(self, pipeline: Pipeline, frames: dict[str, DataFrame]) -> Iterator[Problem]:
-        """What a stream cannot do, as Spark would say when it starts."""
+        """Yield a problem for an operation that streams do not support; Spark would report it when the query starts."""
         assert pipeline.sink_input is not None
         frame = frames[pipeline.sink_input.casefold()]
         try:
@@ -188,10 +188,10 @@ class Analysis:
             yield Problem(pipeline.lines.of(path), f"{where}: {readable(error)}")
 
     def _unwritable(self, pipeline: Pipeline) -> Iterator[Problem]:
-        """What the sink's keys ask of the columns, as far as nothing but the file says it."""
+        """Yield problems of the sink's columns that can be detected without a connection."""
         sink = pipeline.sink
         if isinstance(sink, TopicSink) and sink.schema_registry_url is None:
-            # A registry would get the schema.
+            # With a registry this check would register the schema.
             try:
                 RecordMaker(pipeline, sink, self.schema).check(self._spark, self.schema)
             except SinkError as error:
@@ -202,21 +202,22 @@ class Analysis:
             for path, key in [*named, *((("sink", "cast"), key) for key in sink.cast)]:
                 if key.casefold() not in known:
                     near = nearest(key.casefold(), known)
-                    hint = f", did you mean {known[near]}?" if near else f"; there are {', '.join(self.schema.names)}"
-                    yield Problem(pipeline.lines.of(path), f"sink: there is no column {key}{hint}")
+                    columns = ", ".join(self.schema.names)
+                    hint = f", did you mean {known[near]}?" if near else f"; the columns are {columns}"
+                    yield Problem(pipeline.lines.of(path), f"sink: unknown column {key}{hint}")
 
 
-def brings_together(frame: DataFrame) -> str | None:
-    """Return the plan node that brings rows of several partitions together; None if there is none."""
-    return next((node for node in physical_nodes(frame) if _BRINGS_TOGETHER.fullmatch(node)), None)
+def exchange_node(frame: DataFrame) -> str | None:
+    """Return the plan node that combines rows of several partitions; None if there is none."""
+    return next((node for node in physical_nodes(frame) if _EXCHANGE_NODES.fullmatch(node)), None)
 
 
-def _expectation(pipeline: Pipeline, one: Expectation, frame: DataFrame) -> Iterator[Problem]:
-    path: Path = ("expect", one.table, one.name, "sql")
+def _expectation(pipeline: Pipeline, expectation: Expectation, frame: DataFrame) -> Iterator[Problem]:
+    path: Path = ("expect", expectation.table, expectation.name, "sql")
     try:
-        frame.filter(f.expr(one.settings.sql))
+        frame.filter(f.expr(expectation.settings.sql))
     except PySparkException as error:
-        yield _in_sql(pipeline, path, f"expect {one.name} of {one.table}", error)
+        yield _in_sql(pipeline, path, f"expect {expectation.name} of {expectation.table}", error)
 
 
 def _in_sql(pipeline: Pipeline, path: Path, where: str, error: PySparkException) -> Problem:

@@ -1,4 +1,4 @@
-"""The `validate` and `test` commands with Spark, in a small session with the connectors of databases only."""
+"""The `validate` and `test` commands with Spark, in a small session with only the connectors of databases."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -28,19 +28,19 @@ FAILURES = (SessionError, PackagesError, SourceError, SinkError)
 
 
 @contextlib.contextmanager
-def _session(pipeline: Pipeline, master: str, *, asks_sink: bool = False) -> Iterator[SparkSession]:
-    """The columns of a database's table are nowhere but there, so such a source is asked for them."""
-    asks = any(isinstance(source, JdbcSource) for source in pipeline.sources.values())
-    asks = asks or (asks_sink and isinstance(pipeline.sink, JdbcSink))
-    spark = session.build(pipeline, master, needs_connectors=asks)
+def _session(pipeline: Pipeline, master: str, *, connects_sink: bool = False) -> Iterator[SparkSession]:
+    """Start and end a session. It has JDBC drivers if a source is a database, whose columns only the database has."""
+    needs_connectors = any(isinstance(source, JdbcSource) for source in pipeline.sources.values())
+    needs_connectors = needs_connectors or (connects_sink and isinstance(pipeline.sink, JdbcSink))
+    spark = session.build(pipeline, master, needs_connectors=needs_connectors)
     try:
         yield spark
     finally:
         session.end(spark)
 
 
-def validate(pipeline: Pipeline, say: Callable[[str], None]) -> Guarantee:
-    """Return the guarantee of a pipeline, with Spark's analysis; `say` gets the reason if Spark could not analyse it.
+def validate(pipeline: Pipeline, log: Callable[[str], None]) -> Guarantee:
+    """Return the guarantee of a pipeline after Spark's analysis. If that fails, call `log` with the reason.
 
     Raises PipelineError.
     """
@@ -48,21 +48,21 @@ def validate(pipeline: Pipeline, say: Callable[[str], None]) -> Guarantee:
         with _session(pipeline, "local[1]") as spark:
             return report.validate(pipeline, Analysis(spark))
     except FAILURES as error:
-        say(f"Spark did not analyse it: {error}")
+        log(f"Spark analysis failed: {error}")
         return report.validate(pipeline)
 
 
-def connect(pipeline: Pipeline, say: Callable[[str], None]) -> tuple[Guarantee, list[str]]:
+def connect(pipeline: Pipeline, log: Callable[[str], None]) -> tuple[Guarantee, list[str]]:
     """As `validate`, with lines about the database tables that the pipeline reads and writes.
 
     Raises PipelineError, and FAILURES for a database or table that does not exist or does not match.
     """
     if not any(isinstance(part, JdbcSource | JdbcSink) for part in (pipeline.sink, *pipeline.sources.values())):
-        return validate(pipeline, say), []
-    with _session(pipeline, "local[1]", asks_sink=True) as spark:
+        return validate(pipeline, log), []
+    with _session(pipeline, "local[1]", connects_sink=True) as spark:
         analysis = Analysis(spark)
-        guaranteed = report.validate(pipeline, analysis)
-        return guaranteed, [*_tables(pipeline, spark, analysis.schema)]
+        pipeline_guarantee = report.validate(pipeline, analysis)
+        return pipeline_guarantee, [*_tables(pipeline, spark, analysis.schema)]
 
 
 def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterator[str]:
@@ -73,13 +73,18 @@ def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterat
             yield f"  source {name}: {what} exists, {_columns(columns)}"
     sink = pipeline.sink
     if isinstance(sink, JdbcSink):
-        there = _check(pipeline.name, sink, spark, rows)
-        what = "does not exist yet; the pipeline creates it" if there is None else f"exists, {_columns(there)}"
+        column_count = _check(pipeline.name, sink, spark, rows)
+        what = (
+            "does not exist yet; the pipeline creates it"
+            if column_count is None
+            else f"exists, {_columns(column_count)}"
+        )
         yield f"  sink: table {sink.table_name_format} {what}"
 
 
 def _check(name: str, sink: JdbcSink, spark: SparkSession, rows: StructType) -> int | None:
-    """The number of columns of the sink's table, if it is there. Raises SinkError if it does not take the rows."""
+    """Return the number of columns of the sink's table; None if it does not exist. Raises SinkError if the table cannot
+    store the rows."""
     dialect = dialect_of(sink.connection_url)
     try:
         database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
@@ -95,19 +100,19 @@ def _columns(count: int) -> str:
     return "1 column" if count == 1 else f"{count} columns"
 
 
-def test(pipeline: Pipeline, say: Callable[[str], None]) -> bool:
+def test(pipeline: Pipeline, log: Callable[[str], None]) -> bool:
     """Run the cases of the file, and return whether all passed. Raises PipelineError, and FAILURES.
 
-    The columns of a database that cannot be reached are those of the given rows.
+    The columns of an unavailable database are inferred from the given rows.
     """
     with _session(pipeline, "local[2]") as spark:
         try:
             stateful, problems = Analysis(spark)(pipeline)
         except SourceError as error:
-            say(f"Spark did not analyse it: {error}")
+            log(f"Spark analysis failed: {error}")
             stateful, problems = why_stateful(pipeline), []
         report.validate(pipeline, lambda _: (stateful, problems))
         results = list(runner.run(pipeline, spark, stateful))
     for line in runner.lines(results):
-        say(line)
+        log(line)
     return not any(result.problems for result in results)

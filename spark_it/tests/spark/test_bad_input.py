@@ -67,7 +67,7 @@ def commands(spark, capsys, monkeypatch):
     """commands(servers, folder, name): the command on a file of the folder."""
     monkeypatch.setattr(session, "build", lambda *_, **__: spark)
     monkeypatch.setattr(session, "end", lambda _: None)
-    session.quieten()
+    session.disable_query_context_log()
     return lambda servers, folder, name: Command(servers, folder, name, capsys)
 
 
@@ -111,7 +111,7 @@ def test_topics_that_are_not_there(command, topics, unique):
     topics.produce(topics.create(unique), [order(1), (b"x", b"bad")])
     said = command.refused()
     assert said.startswith(f"dead-letter topic {unique}-dead does not exist, and cannot be created: errors.deadletterq")
-    assert said.endswith("factor is 3, and there is 1 broker; write 1 or less, or create the topic")
+    assert said.endswith("factor is 3, but there is 1 broker; set it to 1 or less, or create the topic")
     text += "deadletterqueue.topic.replication.factor = 1\n"
     assert command.refused(text).startswith(f"topic {unique}-out does not exist (")
     topics.create(f"{unique}-out")
@@ -154,7 +154,7 @@ def test_a_table_whose_columns_do_not_fit(command, postgres, topics, unique):
     table = unique.replace("-", "_")
     topics.produce(topics.create(unique), [order(1), order(2)])
     text = orders(unique) + transform("SELECT id, amount FROM orders") + to_table(postgres, table)
-    assert command.refused(text).endswith(f"there is no table {table}; create it, or write auto.create = true")
+    assert command.refused(text).endswith(f"table {table} does not exist; create it, or set auto.create = true")
     postgres.execute(f"CREATE TABLE {table} (id BIGINT)")
     assert f"table {table} has no column amount" in command.refused()
     postgres.execute(f"ALTER TABLE {table} ADD COLUMN amount TIMESTAMP")
@@ -178,7 +178,7 @@ def test_what_is_looked_up_of_a_database(command, postgres, topics, unique):
     text = orders(unique) + to_table(postgres, table)
     command.write(text)
     code, _, err = command("validate", "--connect")
-    said = f"odradek pipeline: sink: there is no table {table}; create it, or write auto.create = true"
+    said = f"odradek pipeline: sink: table {table} does not exist; create it, or set auto.create = true"
     assert (code, err) == (1, [said])
     command.write(text + "auto.create = true\n")
     code, out, err = command("validate", "--connect")
@@ -189,7 +189,7 @@ def test_what_is_looked_up_of_a_database(command, postgres, topics, unique):
     assert code == 1 and f"sink: table {table} has no column amount (there is amounts); add it" in said
     postgres.execute(f"ALTER TABLE {table} ADD COLUMN amount NUMERIC(12,1)")
     code, _, [said] = command("validate", "--connect")
-    assert code == 1 and f"sink: column amount of table {table} is numeric(12,1), and the pipeline has decimal" in said
+    assert code == 1 and f"sink: column amount of table {table} is numeric(12,1), but the pipeline has decimal" in said
     assert "write CAST(amount AS DECIMAL(12,1)) in SQL" in said
     postgres.execute(f"ALTER TABLE {table} DROP COLUMN amount")
     read = f"""[source.t]

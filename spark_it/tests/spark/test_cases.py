@@ -54,10 +54,10 @@ def test_rows_by_themselves(problems):
     assert found["right"] == found["nothing"] == ()
     row = '{{ order_id = 1, cents = {}, placed = "2026-01-01T00:00:01Z", x = "X" }}'
     assert found["wrong"] == (
-        "what the sink gets: 2 rows are expected, 2 came", f"  - {row.format(501)}", f"  + {row.format(500)}",
+        "input of the sink: 2 rows are expected, got 2", f"  - {row.format(501)}", f"  + {row.format(500)}",
     )  # fmt: skip
-    assert found["no such column"] == ("what the sink gets: no column is called oder_id, did you mean order_id?",)
-    assert found["not of its type"] == ('what the sink gets: expected row 1: cents = "five" is no bigint',)
+    assert found["no such column"] == ("input of the sink: unknown column oder_id, did you mean order_id?",)
+    assert found["not of its type"] == ('input of the sink: expected row 1: cents = "five" is no bigint',)
 
 
 def test_bad_records_are_counted_or_stop_the_case(problems):
@@ -67,7 +67,7 @@ def test_bad_records_are_counted_or_stop_the_case(problems):
     found = problems(
         SOURCE + CONSOLE + POSITIVE + DEAD + case("all", given, expect, dead=3) + case("too few", given, expect, dead=1)
     )
-    assert found == {"all": (), "too few": ("dead letters: 1 expected, 3 came",)}
+    assert found == {"all": (), "too few": ("dead letters: 1 expected, got 3",)}
     found = problems(SOURCE + CONSOLE + case("stops", given, expect))
     [problem] = found["stops"]
     assert problem.startswith("the pipeline stops: record orders-0 at offset 1: value is no JSON object")
@@ -116,7 +116,7 @@ def test_two_sources_and_a_table_on_the_way(problems):
     )
     assert problems(text) == {"join": ()}
     [problem] = problems(text.replace('name = "Bo" }', 'nam = "Bo" }'))["join"]
-    assert problem == "given.customers: row 2: no column is called nam"
+    assert problem == "given.customers: row 2: unknown column nam"
 
 
 def test_keys_headers_and_places_of_records(problems):
@@ -131,7 +131,7 @@ def test_keys_headers_and_places_of_records(problems):
         + ' { _topic = "orders", _key = "k", p = 3, o = 7, _timestamp = "2026-01-01T00:00:00Z", h = "a" }]\n'
     )
     [*said] = problems(text)["meta"]
-    # The first has a time as well, since the second is expected to have one.
+    # The first has a time as well, since the second violates one.
     assert said[1:] == [
         '  - { _topic = "orders", p = 0, o = 0 }',
         '  + { _topic = "orders", p = 0, o = 0, _timestamp = "1970-01-01T00:00:00Z" }',

@@ -72,4 +72,4 @@ def test_a_pipeline_runs_until_it_is_asked_to_stop(file, topics, unique):
             process.kill()
     assert (file.parent / "pipelines" / unique / "spark.log").exists()
     code, out, err = command("status", str(file))
-    assert "stopped" in out and "3 read = 3 written + 0 dead letters + 0 dropped" in out and "batch 1, begun" in out
+    assert "stopped" in out and "3 read = 3 written + 0 dead letters + 0 dropped" in out and "batch 1, started" in out

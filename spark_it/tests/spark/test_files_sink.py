@@ -131,7 +131,7 @@ def test_two_drivers_at_one_batch(spark, sink_to, out, monkeypatch):
 
         monkeypatch.setattr(sleeper, moment, overtaken_there)
 
-    for number, moment in enumerate(("_write", "_beside")):
+    for number, moment in enumerate(("_write", "_attempt_folder")):
         overtaken(moment)
         assert sleeper.write(numbers(sleeper._spark, 100), None, batch(sleeper._spark, number)).rows == 100
         assert visible(out) == there
@@ -210,9 +210,9 @@ def test_a_batch_without_rows(spark, sink_to, out):
 def test_what_a_format_does_not_take(spark, sink_to, tmp_path):
     for format_, select, message in (
         ("csv", "struct(1) AS a", "files .*out: The CSV datasource doesn't support the column `a`"),
-        ("text", "1 AS a", "format text takes one column, a string; the rows are struct<a:int>"),
-        ("text", "'x' AS a, 'y' AS b", "format text takes one column"),
-        ("parquet", "1 AS Batch", "column batch: readers make a column of that name"),
+        ("text", "1 AS a", "format text needs a single STRING column; the rows are struct<a:int>"),
+        ("text", "'x' AS a, 'y' AS b", "format text needs a single STRING column"),
+        ("parquet", "1 AS Batch", "column batch: readers derive a column of this name"),
     ):
         with pytest.raises(SinkError, match=message) as raised:
             sink_to(format_).prepare(spark.sql(f"SELECT {select}").schema)
@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_made_is_tried_again(spark, sink_to, out):
     out.write_text("a file is in its place")
     sink = sink_to()
     rows = numbers(spark, 10)
-    with pytest.raises(SinkError, match=r"files .*/out: .*room and rights") as raised:
+    with pytest.raises(SinkError, match=r"files .*/out: .*free space and write permission") as raised:
         sink.prepare(rows.schema)
     assert raised.value.is_retriable
     out.unlink()

@@ -95,13 +95,13 @@ def test_an_older_checkpoint_is_refused(spark, postgres, sink_to, table):
     rows = numbers(spark, 10)
     sink.prepare(rows.schema)
     sink.write(rows, None, batch(spark, 5))
-    with pytest.raises(SinkError, match=r"is batch 5, and this is batch 3: the checkpoint is older"):
+    with pytest.raises(SinkError, match=r"is batch 5, but this is batch 3: the checkpoint is older"):
         sink.write(rows, None, batch(spark, 3))
     with pytest.raises(SinkError, match=r"generation .*reset") as raised:
         sink.write(rows, None, batch(spark, 9, GENERATION - 1))
     assert not raised.value.is_retriable
     postgres.execute(f"DELETE FROM pipeline_batches WHERE target = '{table}'")
-    with pytest.raises(SinkError, match="is gone, so it is not known what is written"):
+    with pytest.raises(SinkError, match="was deleted, so the last written batch is unknown"):
         sink.write(rows, None, batch(spark, 6))
     assert postgres.value(f"SELECT count(*) FROM {table}") == 10
 
@@ -151,14 +151,14 @@ def test_one_that_wakes_late_writes_nothing(spark, postgres, sink_to, table, mon
     late, early = sink_to(), sink_to()
     late.prepare(rows.schema)
     early.prepare(rows.schema)
-    take_over = jdbc_sink.JdbcTable._take_over
+    take_over = jdbc_sink.JdbcTable._move
 
     def sleeps(sink, *arguments):
-        monkeypatch.setattr(jdbc_sink.JdbcTable, "_take_over", take_over)
+        monkeypatch.setattr(jdbc_sink.JdbcTable, "_move", take_over)
         assert early.write(rows, None, batch(spark, 0)).rows == 100
         return take_over(sink, *arguments)
 
-    monkeypatch.setattr(jdbc_sink.JdbcTable, "_take_over", sleeps)
+    monkeypatch.setattr(jdbc_sink.JdbcTable, "_move", sleeps)
     assert late.write(rows, None, batch(spark, 0)).rows == 100
     assert postgres.value(f"SELECT count(*) FROM {table}") == 100
 
@@ -245,7 +245,7 @@ def test_a_twin_that_sleeps_while_it_writes_holds_up_nobody(spark, postgres, sin
 
 @pytest.mark.parametrize("way", ["row by row", "by halves"])
 def test_bad_rows_are_found_among_good_ones(spark, postgres, sink_to, table, way, monkeypatch):
-    monkeypatch.setattr(jdbc_sink, "_FEW", 50 if way == "row by row" else 0)
+    monkeypatch.setattr(jdbc_sink, "_ROW_BY_ROW_LIMIT", 50 if way == "row by row" else 0)
     postgres.execute(
         f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text VARCHAR(8) NOT NULL, small SMALLINT CHECK (small >= 0))"
     )
@@ -424,9 +424,9 @@ def test_columns_that_do_not_fit(spark, postgres, sink_to, table):
         f"CREATE TABLE {table}_needy (id BIGINT, who TEXT NOT NULL)",
     )
     for select, message in (
-        ("1L id, true AS day", "column day of table .* is date, and the pipeline has boolean, of which something"),
-        ("1L id, array(1) AS amount", "column amount of table .* is int4, and the pipeline has array<int>; cast it"),
-        ("1L id, 2 AS amounts", r"has no column amounts \(there is amount\); add it, write auto.evolve = true"),
+        ("1L id, true AS day", "column day of table .* is date, but the pipeline has boolean, whose values could"),
+        ("1L id, array(1) AS amount", "column amount of table .* is int4, but the pipeline has array<int>; cast it"),
+        ("1L id, 2 AS amounts", r"has no column amounts \(did you mean amount\?\); add it, set auto.evolve = true"),
         ("1L id, struct(1) AS amount", "column amount: struct<col1:int> has no place"),
         ("1L id, 2 AS odradek_row", "column odradek_row"),
     ):
@@ -437,7 +437,7 @@ def test_columns_that_do_not_fit(spark, postgres, sink_to, table):
         (UPSERT, table, "cannot be upserted by id: .* it needs a primary key or a unique index"),
         (UPSERT.replace("id", "ids"), table, "the rows have no column ids, did you mean id"),
         ("", f"{table}_needy", "needs a value for who, which the pipeline does not have"),
-        ("", f"{table}_nowhere", f"there is no table {table}_nowhere; create it, or write auto.create = true"),
+        ("", f"{table}_nowhere", f"table {table}_nowhere does not exist; create it, or set auto.create = true"),
     ):
         with pytest.raises(SinkError, match=message):
             sink_to(keys, table=name).prepare(spark.sql("SELECT 1L AS id").schema)
@@ -468,7 +468,7 @@ def test_values_that_the_table_would_change(spark, postgres, sink_to, table):
         ("1.239 AS sum", r"sum of .* is money\(17,2\), .* decimal\(4,3\)", "CAST"),
     ):
         rows = spark.sql(f"SELECT 1L AS id, {select}")
-        message = f"column {of}, of which something would be lost; write .*{helps}"
+        message = f"column {of}, whose values could change; write .*{helps}"
         with pytest.raises(SinkError, match=message) as raised:
             sink_to().prepare(rows.schema)
         assert not raised.value.is_retriable
@@ -523,7 +523,7 @@ def test_unique_indexes_as_drivers_report_them(spark, postgres, sink_to, table, 
     # As where an upsert goes by any of them.
     monkeypatch.setattr(PostgreSQL, "replaces_by_any_index", True)
     schema = spark.sql("SELECT 1L AS id, 'x' AS text").schema
-    with pytest.raises(SinkError, match=r"unique index .* would have it replace rows with other keys"):
+    with pytest.raises(SinkError, match=r"unique index .* it could replace rows with other keys"):
         sink_to(UPSERT).prepare(schema)
     postgres.execute(f"DROP INDEX {table}_some, {table}_made")
     sink_to(UPSERT).prepare(schema)
@@ -573,7 +573,7 @@ def test_a_database_that_is_not_there(spark, postgres, tmp_path):
     assert "secret" not in message
     message, is_retriable = said(postgres.jdbc_url, password="wrong")
     assert not is_retriable
-    assert "lets nobody in with these connection.user and connection.password" in message
+    assert "rejects connection.user and connection.password" in message
     assert said(postgres.jdbc_url.replace("/shop", "/nowhere"))[1] is False
     with pytest.raises(SinkError, match="no JDBC driver takes jdbc:nosuch:x: put the driver's jar and those of"):
         said("jdbc:nosuch:x")

@@ -77,7 +77,7 @@ def test_others_and_other_generations_write_for_themselves(spark, table):
     with pytest.raises(SinkError, match=r"of generation .*reset") as raised:
         table.sink().write(rows, None, batch(spark, 1))
     assert not raised.value.is_retriable
-    with pytest.raises(SinkError, match="is batch 0, and this is batch -1: the checkpoint is older"):
+    with pytest.raises(SinkError, match="is batch 0, but this is batch -1: the checkpoint is older"):
         refunds.write(rows, None, batch(spark, -1))
     assert len(table.rows()) == 30
 
@@ -106,7 +106,7 @@ def test_two_drivers_of_which_both_have_looked(spark, tmp_path, monkeypatch, mom
     assert table.rows() == [(n,) for n in [*range(10), *range(100, 105)]]
     assert rows_in_data_files(tmp_path / "lake") == 15, "files that nobody has added are left"
     first.write(numbers(spark, 10, 10), None, batch(spark, 2))
-    with pytest.raises(SinkError, match="the last batch in the table is batch 2, and this is batch 1"):
+    with pytest.raises(SinkError, match="the last batch in the table is batch 2, but this is batch 1"):
         sleeper.write(other_rows, None, batch(sleeper._spark, 1))
 
 
@@ -152,10 +152,13 @@ def test_columns_that_do_not_fit_and_columns_that_are_new(spark, table):
     sink = table.sink()
     sink.prepare(spark.sql("SELECT 1L AS id, 1 AS amount, CAST(1 AS DECIMAL(12,2)) AS total").schema)
     for select, message in (
-        ("1L id, 'x' AS amount", "column amount is int, and the pipeline has string; cast it in SQL"),
-        ("1L id, 2L AS amount", "column amount is int, and the pipeline has bigint"),
-        ("1L id, CAST(1 AS DECIMAL(12,4)) AS total", r"column total is decimal\(12,2\), and"),
-        ("1L id, 2 AS amounts", r"there is no column amounts \(there is amount\); add it, write auto.evolve = true"),
+        ("1L id, 'x' AS amount", "column amount is int, but the pipeline has string; cast it in SQL"),
+        ("1L id, 2L AS amount", "column amount is int, but the pipeline has bigint"),
+        ("1L id, CAST(1 AS DECIMAL(12,4)) AS total", r"column total is decimal\(12,2\), but"),
+        (
+            "1L id, 2 AS amounts",
+            r"the table has no column amounts \(did you mean amount\?\); add it, set auto.evolve = true",
+        ),
     ):
         with pytest.raises(SinkError, match=message) as raised:
             table.sink().prepare(spark.sql(f"SELECT {select}").schema)
@@ -210,7 +213,7 @@ def test_an_iceberg_table_that_is_not_to_be_made(spark, tmp_path):
     text = 'connector = "iceberg"\niceberg.tables = "shop.t"\n'
     text += 'iceberg.catalog.type = "hadoop"\niceberg.catalog.warehouse = "lake"\n'
     sink = sink_for(pipeline_of(text + "auto.create = false", tmp_path), spark)
-    with pytest.raises(SinkError, match=r"there is no such table; create it, or write auto.create = true"):
+    with pytest.raises(SinkError, match=r"the table does not exist;  create it, or set auto.create = true"):
         sink.prepare(spark.range(1).schema)
 
 

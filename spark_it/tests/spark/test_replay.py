@@ -45,10 +45,10 @@ deadletterqueue.topic.name = "{dead}"
     assert letters.keys() == {b"bad", b"partly"} and letters[b"bad"].value() == b'{"id": "two", "items": [2]}'
     assert [key for key, letter in letters.items() if PART_WRITTEN in dict(letter.headers())] == [b"partly"]
 
-    with pytest.raises(ReplayError, match="the sink may have other rows of 1 record"):
+    with pytest.raises(ReplayError, match="the sink may contain other rows of 1 record"):
         list(replay(strict, cluster, execute=True))
     said = list(replay(strict, cluster, execute=True, partly_written="leave"))
-    assert said[0] == f"1 record went back to topic {source}"
+    assert said[0] == f"1 record sent back to topic {source}"
     [back] = [one for one in messages(broker.bootstrap_servers, source) if one.key() == b"bad"][1:]
     assert back.value() == b'{"id": "two", "items": [2]}' and back.headers() == [("trace", b"7")]
 
@@ -58,4 +58,4 @@ deadletterqueue.topic.name = "{dead}"
     rows = [json.loads(line) for path in tmp_path.glob("out/**/*.json") for line in path.read_text().splitlines()]
     assert sorted((str(row["id"]), row["item"]) for row in rows) == [("1", 1), ("3", 3), ("two", 2)]
     assert len(messages(broker.bootstrap_servers, dead)) == 2
-    assert list(replay(mended, cluster, execute=True)) == [f"there is nothing in {dead} to replay"]
+    assert list(replay(mended, cluster, execute=True)) == [f"{dead} has no records to replay"]

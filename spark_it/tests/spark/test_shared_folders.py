@@ -46,6 +46,6 @@ def test_folders_are_held_against_what_tasks_see(spark, tmp_path, monkeypatch):
 
     for folder, key in ((home, "home"), (out, "sink.path"), (source, "source.lines.path")):
         monkeypatch.setattr(shared_folders, "_listed", gone_below(folder))
-        with pytest.raises(RefusedError, match=f"^{key}: a worker of local.* does not see what this machine has in "):
+        with pytest.raises(RefusedError, match=f"^{key}: a worker of local.* does not share "):
             shared_folders.check(one, "state", spark)
     assert len(found) == 1 + 2 + 3

@@ -32,8 +32,8 @@ def test_what_brings_rows_together_is_looked_at_as_the_stream_that_it_is_run_as(
     [
         ('key.fields = "value"', None),
         ('value.format = "avro"', None),
-        ('key.fields = "valu"', "there is no column valu; there are value, timestamp"),
-        ('value.format = "string"', "value.format string takes one column, and there are: value, timestamp"),
+        ('key.fields = "valu"', "unknown column valu; the columns are value, timestamp"),
+        ('value.format = "string"', "value.format string needs a single column; found: value, timestamp"),
         ('value.format = "protobuf"\nvalue.schema = "shop.desc"\nvalue.message = "shop.Line"',
          "the columns do not fit message shop.Line: the row: the message has no field value; the row: the message has"
          " no field timestamp"),
@@ -57,6 +57,6 @@ def test_keys_of_a_table_are_columns(spark):
     sink += 'cast = "tmestamp"\n'
     _, problems = Analysis(spark)(pipeline(GENERATOR + sink))
     assert [tuple(one) for one in problems] == [
-        (8, "sink: there is no column tim; there are value, timestamp"),
-        (9, "sink: there is no column tmestamp, did you mean timestamp?"),
+        (8, "sink: unknown column tim; the columns are value, timestamp"),
+        (9, "sink: unknown column tmestamp, did you mean timestamp?"),
     ]

@@ -129,7 +129,7 @@ def is_bad():
 def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
     """Rows 30 to 59 are partition 1, where nothing is good."""
     if dead == "many":
-        monkeypatch.setattr(topic_sink, "FEW_BYTES", 0)
+        monkeypatch.setattr(topic_sink, "MAX_PACKED_BYTES", 0)
     made = sunk(target_partitions=1)
     every = numbered(made.spark, 90)
     good = every.where(~is_bad() & ~f.col("number").between(30, 59))
@@ -159,7 +159,7 @@ def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
 def test_no_rows_at_all(sunk, dead, monkeypatch):
     """Spark knows that there are none, and has no task for any range."""
     if dead == "many":
-        monkeypatch.setattr(topic_sink, "FEW_BYTES", 0)
+        monkeypatch.setattr(topic_sink, "MAX_PACKED_BYTES", 0)
     made = sunk()
     every = numbered(made.spark, 30)
     for _ in range(2):
@@ -189,7 +189,7 @@ def test_batches_written_again_and_again(sunk):
     for _ in range(2):
         assert made.write(counted.where("false"), None, 2) == Written(0, 0)
     assert made.write(counted, None, 3) == Written(50, 0)
-    with pytest.raises(SinkError, match="is of a later batch: the checkpoint is older"):
+    with pytest.raises(SinkError, match="belongs to a later batch: the checkpoint is older"):
         made.write(counted, None, 2)
     assert len(made.written()) == 150
 
@@ -216,7 +216,7 @@ def test_a_number_for_each_partition(spark, parts):
 
 def test_rows_that_are_not_computed_range_by_range(sunk):
     made = sunk()
-    with pytest.raises(SinkError, match="not computed range by range; stateful = true"):
+    with pytest.raises(SinkError, match="do not match the source partitions; set stateful = true"):
         made.write(numbered(made.spark, 30, parts=2))
     assert made.written() == []
     # A transaction of which Spark has said nothing must not pass for an empty one.
@@ -273,7 +273,7 @@ def test_an_attempt_that_is_overtaken_says_so(sunk):
     made.sink._clients = Overtaken(made.servers)
     # The first times it may be a task that Spark has yet to end.
     for is_retriable in (True, True, False):
-        with pytest.raises(SinkError, match="another attempt has taken over") as said:
+        with pytest.raises(SinkError, match="a later attempt has fenced it") as said:
             made.write(numbered(made.spark, 30), batch=1)
         assert said.value.is_retriable is is_retriable
     assert made.numbers() == list(range(30))
@@ -312,19 +312,19 @@ def test_text_with_a_key_and_tombstones_and_one_too_large(sunk):
         [letter] = messages(made.servers, made.dead)
         assert (letter.key(), letter.value()) == (None, None)
         why = dict(letter.headers())["__connect.errors.exception.message"]
-        assert why == b"a record has 1100001 bytes, and topic %s takes 1048488" % made.target.encode()
+        assert why == b"a record has 1100001 bytes, but topic %s accepts 1048488" % made.target.encode()
 
 
 @pytest.mark.parametrize(
     ("keys", "columns", "message"),
     [
-        ('key.fields = "x"', "a INT, b INT", "there is no column x; there are a, b"),
-        ("include.headers = true", "a INT", "there is no column headers"),
+        ('key.fields = "x"', "a INT, b INT", "unknown column x; the columns are a, b"),
+        ("include.headers = true", "a INT", "unknown column headers"),
         ("include.headers = true", "a INT, headers INT", "the columns cannot be written"),
-        ('key.fields = ["a", "b"]', "a INT, b INT", "key.format string takes one column, and there are: a, b"),
-        ('value.format = "string"', "a INT, b INT", "value.format string takes one column, and there are: a, b"),
-        ('value.format = "bytes"\nkey.fields = "a"', "a INT", "bytes takes one column, and there are: none"),
-        ("", "_topic STRING", "there is no column for the value"),
+        ('key.fields = ["a", "b"]', "a INT, b INT", "key.format string needs a single column; found: a, b"),
+        ('value.format = "string"', "a INT, b INT", "value.format string needs a single column; found: a, b"),
+        ('value.format = "bytes"\nkey.fields = "a"', "a INT", "bytes needs a single column; found: none"),
+        ("", "_topic STRING", "no columns are left for the value"),
     ],
 )
 def test_rows_that_cannot_be_records(sunk, keys, columns, message):

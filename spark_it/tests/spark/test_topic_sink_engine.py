@@ -114,7 +114,7 @@ def test_an_older_copy_of_the_checkpoint_and_markers_that_are_gone(copies, tmp_p
     made.produce(300)
     shutil.rmtree(made.checkpoint())
     shutil.copytree(tmp_path / "older", made.checkpoint())
-    with pytest.raises(RunError, match="the checkpoint is older than what is written; reset --to committed or"):
+    with pytest.raises(RunError, match="the checkpoint is older than the written records; reset --to committed or"):
         made.run()
     made.reset("committed")
     made.run()

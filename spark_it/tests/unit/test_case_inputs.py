@@ -6,12 +6,12 @@ from odradek.spark_it.cases.inputs import CaseInput
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 
-def files(folder, given, *, parts_late=True, time="placed"):
+def files(folder, given, *, separates_late_rows=True, time="placed"):
     """The lines of each file, in the order in which Spark reads them."""
     case = f'[[test]]\nname = "t"\ngiven.orders = [{given}]\nexpect = []\n'
     text = f'{SOURCE}watermark = "{time} 10 minutes"\n{CONSOLE}{case}'
     one = pipeline(text, folder=folder)
-    CaseInput(one, "orders", None, folder).write(one.cases[0].given["orders"], parts_late=parts_late)
+    CaseInput(one, "orders", None, folder).write(one.cases[0].given["orders"], separates_late_rows=separates_late_rows)
     found = sorted((folder / "given" / "orders").iterdir(), key=lambda path: path.stat().st_mtime)
     return [[json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in found]
 
@@ -39,7 +39,7 @@ def test_the_column_with_the_time_may_be_in_capitals(tmp_path):
 
 
 def test_without_state_all_is_in_one_file(tmp_path):
-    assert [len(lines) for lines in files(tmp_path, at(60, 0), parts_late=False)] == [2]
+    assert [len(lines) for lines in files(tmp_path, at(60, 0), separates_late_rows=False)] == [2]
 
 
 def test_a_row_of_a_topic_is_a_record(tmp_path):

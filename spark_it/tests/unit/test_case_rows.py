@@ -46,7 +46,7 @@ def compared(expected, actual, of):
 )
 def test_values_are_compared_by_type(of, expected, actual):
     assert compared(f"{{ a = {expected} }}", [{"a": actual}], schema(a=of)) == []
-    assert compared(f"{{ a = {expected} }}", [{}], schema(a=of))[0] == "1 row is expected, 1 came"
+    assert compared(f"{{ a = {expected} }}", [{}], schema(a=of))[0] == "1 row is expected, got 1"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_rows_in_any_order_and_as_often():
     of = schema(a=t.LongType())
     assert compared("{ a = 1 }, { a = 2 }, { a = 1 }", [{"a": 2}, {"a": 1}, {"a": 1}], of) == []
     assert compared("{ a = 1 }, { a = 2 }", [{"a": 1}, {"a": 1}, {}], of) == [
-        "2 rows are expected, 3 came", "  - { a = 2 }", "  + { a = 1 }", "  + {}",
+        "2 rows are expected, got 3", "  - { a = 2 }", "  + { a = 1 }", "  + {}",
     ]  # fmt: skip
 
 

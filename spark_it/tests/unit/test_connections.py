@@ -87,7 +87,7 @@ def test_all_topics_that_are_missing_are_named_at_once():
     key = "errors.deadletterqueue.topic.replication.factor"
     assert str(missing.value) == (
         "topics a, c, d, out do not exist; create them; dead-letter topic dead does not exist: "
-        f"{key} is 3, and there is 1 broker; write 1 or less, or create the topic"
+        f"{key} is 3, but there is 1 broker; set it to 1 or less, or create the topic"
     )
     with pytest.raises(ClusterError, match=r"^topic out does not exist; create it$"):
         list(found(one, SomeTopics("a", "b", "c", "d", "dead")))
@@ -109,7 +109,7 @@ def test_a_run_creates_the_topic_of_dead_letters():
     group.refuses = "cannot create topic dead at x:1: not allowed"
     with pytest.raises(ClusterError, match=r"^dead-letter topic dead does not exist: cannot create .*; create it"):
         create_if_missing(pipeline(WRITTEN), group)
-    with pytest.raises(ClusterError, match="factor is 3, and there are 2 brokers; write 2 or less, or"):
+    with pytest.raises(ClusterError, match="factor is 3, but there are 2 brokers; set it to 2 or less, or"):
         create_if_missing(pipeline(WRITTEN), SomeTopics(brokers=2))
 
 

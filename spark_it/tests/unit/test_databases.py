@@ -60,9 +60,9 @@ def test_the_last_batch_of_a_sink():
     assert not is_written(marker_number(100, 6), batch, "x")
     assert not is_written(marker_number(99, 1000), batch, "x")
     assert is_written(marker_number(100, 7), batch, "x")
-    with pytest.raises(SinkError, match="x is batch 8, and this is batch 7: the checkpoint is older"):
+    with pytest.raises(SinkError, match="x is batch 8, but this is batch 7: the checkpoint is older"):
         is_written(marker_number(100, 8), batch, "x")
-    with pytest.raises(SinkError, match="x is of generation 101, and this state of the pipeline with state in 100"):
+    with pytest.raises(SinkError, match="x has generation 101, but this state of the pipeline has 100"):
         is_written(marker_number(101, 0), batch, "x")
 
 
@@ -149,11 +149,11 @@ def test_keys_of_an_upsert_by_any_unique_index():
     assert said(("B A", True)) == ""
     assert said(("a b", True), ("c b a", True)) == ""
     assert said(("a b", True), ("id", True), numbered=["ID"]) == ""
-    missing = "it needs a primary key or a unique index over just these columns"
+    missing = "it needs a primary key or unique index on exactly these columns"
     for indexes in ([], [("a", True)], [("a b c", True)], [("a b", False)], [("c", True)]):
         assert missing in said(*indexes), indexes
     for other in (("c", True), ("a", True), ("a b c", False), ("", False)):
-        assert "unique index i1 would have it replace rows with other keys" in said(("a b", True), other), other
+        assert "with unique index i1 it could replace rows with other keys" in said(("a b", True), other), other
 
 
 class FakeResults:
@@ -278,12 +278,12 @@ class FakeMySQL:
         ({"PRIMARY": "id"}, [], None),
         ({"PRIMARY": "row_id", "u": "ID"}, [], None),
         ({"PRIMARY": "id", "u": "id email"}, [], None),
-        ({"PRIMARY": "row_id"}, [], "it needs a primary key or a unique index over just these columns"),
-        ({"PRIMARY": "id email"}, [], "it needs a primary key or a unique index over just these columns"),
-        ({"PRIMARY": "-"}, [], "it needs a primary key or a unique index over just these columns"),
-        ({"PRIMARY": "id", "u": "email"}, [], "unique index u would have it replace rows with other keys"),
-        ({"PRIMARY": "row_id", "u": "id"}, ["u"], "it needs a primary key or a unique index over just these columns"),
-        ({"PRIMARY": "id", "u": "id -"}, [], "unique index u would have it replace rows with other keys"),
+        ({"PRIMARY": "row_id"}, [], "it needs a primary key or unique index on exactly these columns"),
+        ({"PRIMARY": "id email"}, [], "it needs a primary key or unique index on exactly these columns"),
+        ({"PRIMARY": "-"}, [], "it needs a primary key or unique index on exactly these columns"),
+        ({"PRIMARY": "id", "u": "email"}, [], "with unique index u it could replace rows with other keys"),
+        ({"PRIMARY": "row_id", "u": "id"}, ["u"], "it needs a primary key or unique index on exactly these columns"),
+        ({"PRIMARY": "id", "u": "id -"}, [], "with unique index u it could replace rows with other keys"),
     ],
 )
 def test_an_upsert_in_mysql_needs_one_unique_index(indexes, cut, refused):

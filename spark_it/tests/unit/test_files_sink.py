@@ -66,7 +66,7 @@ def test_a_whole_folder_is_marked_as_done_after_a_crash(folders: Folders):
 def test_a_whole_folder_of_another_driver_is_marked_as_done(folders: Folders):
     write(folders, "batch=1-0")
     write(folders, ".batch=1-0.ab")
-    folders._put_in_place(".batch=1-0.ab", "batch=1-0")
+    folders._rename_attempt(".batch=1-0.ab", "batch=1-0")
     assert f"batch=1-0/{DONE}" in folders._files and not folders._files.is_there(".batch=1-0.ab")
 
 

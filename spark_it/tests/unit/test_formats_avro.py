@@ -390,7 +390,7 @@ def test_a_schema_in_a_file(tmp_path):
     with pytest.raises(FormatError, match=r"value\.schema: r\.avsc\.a is null"):
         of_value(one)
     (tmp_path / "r.avsc").unlink()
-    with pytest.raises(FormatError, match=r"value\.schema: r\.avsc cannot be parsed: No such file"):
+    with pytest.raises(FormatError, match=r"value\.schema: r\.avsc cannot be read: No such file"):
         of_value(one)
 
 

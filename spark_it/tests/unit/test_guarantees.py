@@ -151,8 +151,8 @@ def test_ties_and_sums_of_numbers_that_are_not_exact_are_conditions():
     step = transform("SELECT customer, max_by(a, b) m, sum(a) s FROM orders GROUP BY customer")
     assert of(SOURCE + step + TOPIC).conditions == (
         "readers use isolation.level=read_committed",
-        "no two rows tie in max_by() in step, or key.fields identify each row",
-        "sum() add up no FLOAT or DOUBLE in step, or key.fields identify each row",
+        "no rows tie in max_by() in step, or key.fields identify each row",
+        "no FLOAT or DOUBLE is the argument of sum() in step, or key.fields identify each row",
     )
     assert of(SOURCE + step + TOPIC + 'key.fields = "customer"\n').conditions[1:] == ()
     assert of(SOURCE + step + SINKS["files"]).conditions[1:] == ()

@@ -18,7 +18,7 @@ from odradek.spark_it.exactly_once.markers import (
     RENEW_AFTER_S,
     MarkerRenewal,
     Markers,
-    begun,
+    initial_offsets,
     why_forgotten,
 )
 from odradek.spark_it.exactly_once.slots import BatchTransaction, MarkerError, OffsetTransaction, TransactionalSlot
@@ -102,9 +102,9 @@ def test_offset_transactions(planned):
         (GENERATION, 1, "reset --to committed or reset --to earliest")
     }
     assert all(transaction.is_first for transaction in found.transactions(batch(0, (0, 7, 9), (1, 4, 9))))
-    with pytest.raises(SinkError, match="batch 1 does not say which records"):
+    with pytest.raises(SinkError, match="batch 1 has no offset ranges"):
         found.transactions(batch(1))
-    with pytest.raises(SinkError, match="batch 1 has a partition in pieces"):
+    with pytest.raises(SinkError, match="batch 1 has several ranges of one partition"):
         found.transactions(batch(1, (0, 5, 9), (0, 9, 12)))
 
 
@@ -141,13 +141,13 @@ def test_offset_transactions_of_a_batch_whose_markers_may_have_expired(planned):
     assert [transaction.is_first for transaction in found.transactions(given)] == [True, False, True, False]
 
 
-@pytest.mark.parametrize(("retention_ms", "kept"), [(None, "24 hours, which is assumed"), (WEEK_MS, "168 hours (off")])
+@pytest.mark.parametrize(("retention_ms", "kept"), [(None, "24 hours (assumed, "), (WEEK_MS, "168 hours (off")])
 def test_how_old_a_batch_may_be(retention_ms, kept):
     limit_ms = (ASSUMED_RETENTION_MS if retention_ms is None else retention_ms) // 2
     for clock in (1, -1):
         assert why_forgotten(10**12, 10**12 + clock * (limit_ms - 1), retention_ms) is None
         why = why_forgotten(10**12, 10**12 + clock * limit_ms, retention_ms)
-        assert f"keeps offsets: {kept}" in why
+        assert f"retains offsets, {kept}" in why
 
 
 def test_batch_transactions():
@@ -180,7 +180,7 @@ def test_no_two_pipelines_have_a_transactional_id_in_common():
 def test_initial_offsets_that_are_not_there(tmp_path, text):
     if text is not None:
         write_initial_offsets(tmp_path, text)
-    assert begun(tmp_path) == {}
+    assert initial_offsets(tmp_path) == {}
 
 
 @pytest.mark.side_by_side
@@ -226,15 +226,15 @@ class Refusing:
 @pytest.mark.parametrize(
     ("answer", "said", "may_pass"),
     [
-        (KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)), "; create it, empty", False),
+        (KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)), "; create it without records", False),
         (KafkaException(KafkaError(KafkaError.NOT_CONTROLLER)), "controller", True),
-        (TimeoutError(), "no answer", True),
+        (TimeoutError(), "no response", True),
     ],
 )
 def test_a_topic_of_markers_that_cannot_be_made(monkeypatch, answer, said, may_pass):
     found, _ = of(declared("shop", steps=COUNT), TransactionKind.BATCHES)
     monkeypatch.setattr(markers_module, "AdminClient", lambda _: Refusing(2, answer))
-    with pytest.raises(SinkError, match=r"cannot make topic __pipeline_batches with 3 partitions at 127\.") as failed:
+    with pytest.raises(SinkError, match=r"cannot create topic __pipeline_batches with 3 partitions at 127\.") as failed:
         found.prepare()
     assert said in str(failed.value) and failed.value.is_retriable == may_pass
     monkeypatch.setattr(markers_module, "AdminClient", lambda _: Refusing(3, answer))

@@ -126,7 +126,7 @@ def test_a_batch_whose_markers_may_have_expired(tmp_path, batch, retention_ms, i
         assert has_checkpoint(begin(one, None, group, DAY_MS + clock * (is_safe_for_ms - 1)))
         said = refusal(one, group, now_ms=DAY_MS + clock * (is_safe_for_ms + 1))
         assert said.startswith(f"batch {batch} is incomplete, and group orders has no offset for orders-")
-        assert ("is assumed" in said) == (retention_ms is None) and said.endswith("reset --to earliest")
+        assert ("(assumed, because" in said) == (retention_ms is None) and said.endswith("reset --to earliest")
     marked = FakeGroup({A: 5, B: 7, ("orders", 2): 3})
     assert has_checkpoint(begin(one, None, marked, 100 * DAY_MS))
     # Each state has a marker from its first run: without any they are lost, however young the batch.

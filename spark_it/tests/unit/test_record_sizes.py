@@ -39,7 +39,7 @@ def test_what_a_producer_is_told(monkeypatch, override, largest, most, batch):
 
 @pytest.mark.side_by_side
 def test_a_topic_that_is_not_there_yet(broker, unique, monkeypatch):
-    monkeypatch.setattr(record_sizes, "_HEARD_S", 0.2)
+    monkeypatch.setattr(record_sizes, "_PROPAGATION_S", 0.2)
     assert sizes([unique], {"bootstrap.servers": broker.bootstrap_servers}, {}).largest == {
         unique: MAX_MESSAGE_BYTES - FRAME
     }
@@ -88,7 +88,7 @@ connector = "console"
 deadletterqueue.topic.name = "{topic}"
 """)
     writer = DeadLetterWriter(made)
-    largest = writer._measured()
+    largest = writer._max_size()
     assert largest == 5000 - FRAME
     said = [{"key": "__connect.errors.offset", "value": b"7"}, {"key": "mine", "value": b"1"}]
     names = sum(len(one["key"]) + len(one["value"]) + 10 for one in said)

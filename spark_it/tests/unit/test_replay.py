@@ -68,14 +68,14 @@ def bench(broker, topics, unique, tmp_path):
 def test_each_goes_back_once_as_it_was(bench):
     bench.die(1, headers=[("trace", b"\x00\xff"), ("none", None), ("trace", b"2")])
     bench.die(2, partition=1)
-    assert bench.replay() == [f"2 records went back to topic {bench.source}"]
+    assert bench.replay() == [f"2 records sent back to topic {bench.source}"]
     found = {message.key(): message for message in messages(bench.servers, bench.source)}
     assert found[b"k1"].value() == b"v1"
     assert found[b"k1"].headers() == [("trace", b"\x00\xff"), ("none", None), ("trace", b"2")]
     assert found[b"k2"].value() == b"v2" and not found[b"k2"].headers()
-    assert bench.replay() == [f"there is nothing in {bench.dead} to replay"]
+    assert bench.replay() == [f"{bench.dead} has no records to replay"]
     bench.die(3)
-    assert bench.replay() == [f"1 record went back to topic {bench.source}"]
+    assert bench.replay() == [f"1 record sent back to topic {bench.source}"]
     assert bench.back() == [b"v1", b"v2", b"v3"]
     assert bench.group() == [2, 1]
 
@@ -83,7 +83,7 @@ def test_each_goes_back_once_as_it_was(bench):
 def test_without_execute_it_is_only_said(bench):
     bench.die(1, 2)
     assert bench.replay(execute=False) == [
-        f"2 records would go back to topic {bench.source}", "nothing is written yet; --execute does it",
+        f"2 records would be sent back to topic {bench.source}", "nothing was written; repeat with --execute to replay",
     ]  # fmt: skip
     assert bench.back() == [] and bench.group() == [None, None]
 
@@ -104,11 +104,11 @@ def test_what_is_not_ours_or_has_nowhere_to_go_stays(bench):
     bench.die(7, origin=Origin("elsewhere", 0, 7))
     said = bench.replay()
     assert said == [
-        f"4 records went back to topic {bench.source}",
-        f"2 records of {bench.dead} passed over: other pipelines or connectors wrote them",
-        f"1 record stayed in {bench.dead}: they come from no topic",
+        f"4 records sent back to topic {bench.source}",
+        f"2 records of {bench.dead} skipped: other pipelines or connectors wrote them",
+        f"1 record left in {bench.dead}: they were not read from a topic",
         f"  {bench.dead}-0 at offset 2: not JSON",
-        f"1 record stayed in {bench.dead}: they come from topic elsewhere, which the pipeline does not read",
+        f"1 record left in {bench.dead}: they were read from topic elsewhere, which the pipeline does not read",
         f"  {bench.dead}-0 at offset 7: not JSON",
     ]
     assert bench.back() == [b"v3", b"v4", b"v5", b"v6"]
@@ -118,8 +118,8 @@ def test_a_dead_letter_that_was_written_twice_goes_back_once(bench):
     bench.die(1, 1, 2)
     bench.die(1, partition=1, origin=Origin(bench.source, 0, 1))
     assert bench.replay() == [
-        f"2 records went back to topic {bench.source}",
-        f"2 records of {bench.dead} passed over: they are there twice",
+        f"2 records sent back to topic {bench.source}",
+        f"2 records of {bench.dead} skipped: they are duplicates",
     ]
     assert bench.back() == [b"v1", b"v2"]
 
@@ -132,15 +132,15 @@ def test_what_kafka_has_forgotten_does_not_go_back_again(bench):
     admin = AdminClient({"bootstrap.servers": bench.servers})
     group = f"{bench.name}:replay"
     admin.delete_consumer_groups([group])[group].result(30)
-    assert bench.replay() == [f"there is nothing in {bench.dead} to replay"]
+    assert bench.replay() == [f"{bench.dead} has no records to replay"]
     bench.die(4)
-    assert bench.replay() == [f"1 record went back to topic {bench.source}"]
+    assert bench.replay() == [f"1 record sent back to topic {bench.source}"]
     assert bench.back() == [b"v1", b"v2", b"v3", b"v4"] and bench.group() == [3, None]
     file = bench.pipeline.state_folder / "replayed.json"
     file.write_text(f'{{"{bench.dead}": {{"0": 99, "1": 1}}}}')
     admin.delete_consumer_groups([group])[group].result(30)
     # That was another topic of the name.
-    assert bench.replay(execute=False)[0] == f"3 records would go back to topic {bench.source}"
+    assert bench.replay(execute=False)[0] == f"3 records would be sent back to topic {bench.source}"
     file.write_text("[]")
     with pytest.raises(ReplayError, match=r"replayed\.json is damaged; restore it from a backup, or delete it"):
         bench.replay()
@@ -151,26 +151,27 @@ def test_records_of_which_other_rows_were_written_go_back_if_somebody_says_so(be
     partly = [(PART_WRITTEN, b"true")]
     bench.die(2, 3, headers=partly)
     undecided = (
-        "the sink may have other rows of 2 records, and gets them again if the records go back: --partly-written send "
-        "or --partly-written leave decides it"
+        "the sink may contain other rows of 2 records, which a replay would write again: choose --partly-written send "
+        "or --partly-written leave"
     )
     assert bench.replay(execute=False) == [
-        f"1 record would go back to topic {bench.source}", undecided, "nothing is written yet; --execute does it",
+        f"1 record would be sent back to topic {bench.source}", undecided,
+        "nothing was written; repeat with --execute to replay",
     ]  # fmt: skip
     with pytest.raises(ReplayError) as refused:
         bench.replay()
-    assert str(refused.value) == f"nothing is written: {undecided}"
+    assert str(refused.value) == f"nothing was written: {undecided}"
     assert bench.back() == [] and bench.group() == [None, None]
     assert bench.replay(execute=False, partly_written="leave") == [
-        f"1 record would go back to topic {bench.source}",
-        f"2 records would stay in {bench.dead}: they have other rows, which the sink may have",
+        f"1 record would be sent back to topic {bench.source}",
+        f"2 records would be left in {bench.dead}: they have other rows, which the sink may contain",
         f"  {bench.dead}-0 at offset 1: not JSON, from {bench.source}-0 at offset 2",
         f"  {bench.dead}-0 at offset 2: not JSON, from {bench.source}-0 at offset 3",
-        "nothing is written yet; --execute does it",
+        "nothing was written; repeat with --execute to replay",
     ]
     assert bench.replay(partly_written="send") == [
-        f"3 records went back to topic {bench.source}",
-        "  the sink may have other rows of 2 records of these, and gets them again",
+        f"3 records sent back to topic {bench.source}",
+        "  of 2 records of these the sink may contain other rows, now written again",
     ]
     found = messages(bench.servers, bench.source)
     assert sorted(one.value() for one in found) == [b"v1", b"v2", b"v3"] and not any(one.headers() for one in found)
@@ -182,9 +183,9 @@ def test_records_that_two_sources_read(bench):
     both = transform("SELECT value FROM s UNION ALL SELECT CAST(value AS BINARY) FROM t")
     bench.pipeline = pipeline(bench.text().replace(CONSOLE, more + both + CONSOLE), folder=bench.pipeline.folder)
     bench.die(1)
-    with pytest.raises(ReplayError, match="nothing is written: the sink may have other rows of 1 record, and"):
+    with pytest.raises(ReplayError, match="nothing was written: the sink may contain other rows of 1 record, which"):
         bench.replay()
-    assert bench.replay(partly_written="send")[0] == f"1 record went back to topic {bench.source}"
+    assert bench.replay(partly_written="send")[0] == f"1 record sent back to topic {bench.source}"
 
 
 def test_what_the_topic_has_without_key_and_value_stays(bench):
@@ -193,8 +194,8 @@ def test_what_the_topic_has_without_key_and_value_stays(bench):
     added = error_headers(Origin(bench.source, 0, 2), FAILURE, connector_name=bench.name, task_id=0)
     bench.topics.produce(bench.dead, [(None, None)], partition=0, headers=brief(added))
     assert bench.replay() == [
-        f"1 record went back to topic {bench.source}",
-        f"1 record stayed in {bench.dead}: they were too large for it, which has them without key and value",
+        f"1 record sent back to topic {bench.source}",
+        f"1 record left in {bench.dead}: they were too large for the dead-letter topic and lack key and value",
         f"  {bench.dead}-0 at offset 1: not JSON, from {bench.source}-0 at offset 2",
     ]
     assert bench.back() == [b"v1"]
@@ -214,7 +215,7 @@ def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         bench.replay(records_per_transaction=3)
     assert len(bench.back()) == 6 and bench.group() == [6, None]
-    assert bench.replay(records_per_transaction=3) == [f"4 records went back to topic {bench.source}"]
+    assert bench.replay(records_per_transaction=3) == [f"4 records sent back to topic {bench.source}"]
     assert bench.back() == sorted(f"v{number}".encode() for number in range(10))
 
 
@@ -231,9 +232,9 @@ def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
     killed.flush()
     reader.close()
     assert bench.replay(execute=False) == [
-        f"2 records would go back to topic {bench.source}", "nothing is written yet; --execute does it",
+        f"2 records would be sent back to topic {bench.source}", "nothing was written; repeat with --execute to replay",
     ]  # fmt: skip
-    assert bench.replay() == [f"2 records went back to topic {bench.source}"]
+    assert bench.replay() == [f"2 records sent back to topic {bench.source}"]
     with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
         killed.commit_transaction(30)
     assert bench.back() == [b"v1", b"v2"] and bench.group() == [2, None]
@@ -262,9 +263,9 @@ def test_dead_letters_of_aborted_transactions_are_none(bench):
     producer.produce(bench.dead, b"aborted", partition=0, headers=added)
     producer.flush()
     producer.abort_transaction(30)
-    assert bench.replay() == [f"there is nothing in {bench.dead} to replay"]
+    assert bench.replay() == [f"{bench.dead} has no records to replay"]
     bench.die(1)
-    assert bench.replay() == [f"1 record went back to topic {bench.source}"]
+    assert bench.replay() == [f"1 record sent back to topic {bench.source}"]
     assert bench.back() == [b"v1"]
 
 
@@ -273,7 +274,7 @@ def test_dead_letters_that_are_deleted_do_not_stop_it(bench):
     bench.replay()
     bench.die(4, 5)
     bench.topics.delete_records_before(bench.dead, 0, 4)
-    assert bench.replay() == [f"1 record went back to topic {bench.source}"]
+    assert bench.replay() == [f"1 record sent back to topic {bench.source}"]
     assert bench.back() == [b"v1", b"v2", b"v3", b"v5"]
 
 
@@ -286,7 +287,8 @@ def test_why_there_is_nothing_to_replay(bench):
     without = bench.text().partition("[errors]")[0]
     assert refused(without) == "the pipeline has no errors.deadletterqueue.topic.name"
     key = "deadletterqueue.context.headers.enable"
-    assert refused(bench.text(f"{key} = false\n")) == f"errors.{key} is false: no dead letter says where it is from"
+    reason = "so dead letters have no headers with their origin"
+    assert refused(bench.text(f"{key} = false\n")) == f"errors.{key} is false, {reason}"
     missing = bench.text().replace(bench.dead, f"{bench.dead}-missing")
     with pytest.raises(ClusterError, match="missing does not exist"):
         list(replay(pipeline(missing), bench.cluster, execute=True))

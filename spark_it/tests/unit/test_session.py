@@ -25,7 +25,7 @@ def test_what_a_pipeline_needs_is_fetched(tmp_path):
     assert packages.of(pipeline(generated + CONSOLE + dead)) == []
     delta = '[sink]\nconnector = "delta"\npath = "t"\n'
     assert packages.of(pipeline(generated + delta)) == ["io.delta:delta-spark_2.13:4.0.0"]
-    with pytest.raises(PackagesError, match=r"no driver is known for foo databases: .* plugin\.path"):
+    with pytest.raises(PackagesError, match=r"no JDBC driver is known for foo: .* plugin\.path"):
         packages.of(pipeline(SOURCE + JDBC.format("foo")))
     assert settings(SOURCE + CONSOLE, tmp_path)["spark.jars.packages"] == KAFKA
     assert "spark.jars.packages" not in settings(generated + CONSOLE, tmp_path)
@@ -33,7 +33,7 @@ def test_what_a_pipeline_needs_is_fetched(tmp_path):
 
 def test_connectors_in_a_folder(tmp_path):
     (tmp_path / "lib").mkdir()
-    with pytest.raises(PackagesError, match=r"plugin\.path = lib: there is no jar"):
+    with pytest.raises(PackagesError, match=r"plugin\.path = lib: the folder contains no jars"):
         settings('plugin.path = "lib"\n' + SOURCE + CONSOLE, tmp_path)
     for name in ("b.jar", "a.jar", "c.txt"):
         (tmp_path / "lib" / name).touch()
@@ -65,9 +65,9 @@ def test_a_connector_that_is_nowhere_to_be_had(tmp_path):
     log = tmp_path / "spark.log"
     said = "[unresolved dependency: org.apache.spark#spark-sql-kafka-0-10_2.13;4.9.9: not found]"
     log.write_text(f':: problems ::\nException in thread "main" java.lang.RuntimeException: {said}\n\tat Main.main\n')
-    why = session.why(RuntimeError("Java gateway process exited"), log)
+    why = session.start_failure(RuntimeError("Java gateway process exited"), log)
     assert why.startswith(
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.9.9 is in none of the repositories that Spark asks"
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.9.9 was not found in the configured repositories"
     )
     assert "plugin.path" in why and "spark.jars.repositories" in why and str(log) in why
 
@@ -83,4 +83,4 @@ def test_python_takes_the_modules_that_are_compiled():
     packages = Path("/python/site-packages")
     archive = "/python/site-packages/pyspark/python/lib/pyspark.zip"
     others = ["", "/opt/spark/python/lib/pyspark.zip", "/python/site-packages"]
-    assert daemon.without_archives([archive, *others], packages) == others
+    assert daemon.without_pyspark_archives([archive, *others], packages) == others

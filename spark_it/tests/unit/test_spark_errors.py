@@ -3,7 +3,7 @@ from pyspark.errors import PySparkException
 
 from odradek.spark_it.dead_letters.bad_records import bad_record
 from odradek.spark_it.dead_letters.headers import Origin, Stage
-from odradek.spark_it.spark.errors import is_broker_away, line_in_sql, readable
+from odradek.spark_it.spark.errors import is_broker_unavailable, line_in_sql, readable
 
 TASK = """An error occurred while calling o150.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
@@ -106,7 +106,7 @@ def test_a_data_source_without_a_reader():
     ],
 )
 def test_a_broker_that_does_not_answer(text, is_away):
-    assert is_broker_away(PySparkException(text)) == is_away
+    assert is_broker_unavailable(PySparkException(text)) == is_away
 
 
 LOST = """Some data may have been lost because they are not available in Kafka any more;
@@ -128,4 +128,6 @@ Reason:
 )  # fmt: skip
 def test_records_that_are_gone(before, reason, after):
     said = readable(PySparkException(before + LOST + reason + after))
-    assert said.startswith(f"records are gone that were not read yet: {' '.join(reason.split())}; fail.on.data.loss = ")
+    assert said.startswith(
+        f"records were deleted before they were read: {' '.join(reason.split())}; set fail.on.data.loss = "
+    )

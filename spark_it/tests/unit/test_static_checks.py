@@ -51,7 +51,7 @@ def test_what_goes_together(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SOURCE + transform("SELECT 'x FROM orders") + CONSOLE, "step: the string has no end"),
+        (SOURCE + transform("SELECT 'x FROM orders") + CONSOLE, "step: unterminated string"),
         (SOURCE + transform("DROP TABLE orders") + CONSOLE, "transform step: sql must be a SELECT, not DROP"),
         (iceberg("t", 'iceberg.catalog.type = "hadoop"'),
          "sink: iceberg.tables = t: write one table, as namespace.table"),

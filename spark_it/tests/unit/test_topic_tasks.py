@@ -10,7 +10,7 @@ from odradek.spark_it.sinks import topic_tasks
 from odradek.spark_it.sinks.topic_tasks import TopicTarget, pack, unpacked
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-TARGET = TopicTarget("shop", "out", "dead", has_headers=True, says_why=True)
+TARGET = TopicTarget("shop", "out", "dead", has_headers=True, has_context_headers=True)
 
 
 def batch(**columns):
@@ -71,7 +71,7 @@ def test_rows_that_the_format_refuses():
         "__connect.errors.exception.message": b"value: is null",
         "__connect.errors.exception.stacktrace": None,
     }
-    quiet = TARGET._replace(has_headers=False, says_why=False)
+    quiet = TARGET._replace(has_headers=False, has_context_headers=False)
     assert made(given, target=quiet)[0].headers == [None]
     nowhere = TARGET._replace(has_headers=False, dead_topic=None)
     assert made(given, target=nowhere) == [rows]
@@ -95,14 +95,14 @@ def test_rows_that_are_too_large_for_the_topic():
     )
     why = dict(dead.headers[0])
     assert why["__connect.errors.stage"] == b"TASK_PUT" and why["__connect.errors.task.id"] == b"2"
-    assert why["__connect.errors.exception.message"] == b"a record has 101 bytes, and topic out takes 100"
+    assert why["__connect.errors.exception.message"] == b"a record has 101 bytes, but topic out accepts 100"
     assert dead.headers[1][:2] == [("h", large(90)), ("i", None)]
     [rest] = made(given.slice(1, 1), target=target)
     assert rest == rows
-    quiet = target._replace(has_headers=False, says_why=False)
+    quiet = target._replace(has_headers=False, has_context_headers=False)
     assert made(given, target=quiet)[0].headers == [None]
     assert [some.is_dead for some in made(given, target=target._replace(dead_topic=None))] == [False]
-    with pytest.raises(topic_tasks.SinkError, match="a record has 101 bytes, and topic out takes 100; see"):
+    with pytest.raises(topic_tasks.SinkError, match="a record has 101 bytes, but topic out accepts 100; increase"):
         made(given, target=target._replace(tolerates=False))
 
 
@@ -142,7 +142,7 @@ def test_dead_letters_packed(monkeypatch, partition, transaction):
     monkeypatch.setattr(topic_tasks, "_partition", lambda: partition)
     some, more = batch(headers=[None, [], pairs(("a", b"1"))]), batch(headers=[None, None, None])
     [row] = pack([some, some.slice(0, 0), more], 3, 10_000)
-    assert row.column("transaction").to_pylist() == [transaction] and row.column("is_too_much").to_pylist() == [False]
+    assert row.column("transaction").to_pylist() == [transaction] and row.column("exceeds_limit").to_pylist() == [False]
     found = list(unpacked(row.column("records").to_pylist(), TARGET))
     assert [(one.topic, one.is_dead, one.headers) for one in found] == [
         ("dead", True, [None, None, [("a", b"1")]]),
@@ -150,7 +150,7 @@ def test_dead_letters_packed(monkeypatch, partition, transaction):
     ]
     assert list(pack([some.slice(0, 0)], 3, 10_000)) == []
     [row] = pack([some, more], 3, some.nbytes)
-    assert row.to_pylist() == [{"transaction": transaction, "is_too_much": True, "records": None}]
+    assert row.to_pylist() == [{"transaction": transaction, "exceeds_limit": True, "records": None}]
 
 
 END = b"\xff\xff\xff\xfc"
@@ -159,14 +159,14 @@ END = b"\xff\xff\xff\xfc"
 @pytest.mark.parametrize("rest", [END, END + b"more", END[:1]])
 def test_rows_that_are_complete(rest):
     stream = io.BufferedReader(io.BytesIO(rest))
-    assert list(topic_tasks._whole([1, 2], stream)) == [1, 2]
+    assert list(topic_tasks._complete_batches([1, 2], stream)) == [1, 2]
     assert stream.read() == rest
 
 
 @pytest.mark.parametrize("rest", [b"", b"\xff\xff\xff\xff\0\0\0\0", b"\0"])
 def test_rows_that_end_too_soon(rest):
     """Java closes the stream, with or without Arrow's end."""
-    taken = topic_tasks._whole([1, 2], io.BufferedReader(io.BytesIO(rest)))
+    taken = topic_tasks._complete_batches([1, 2], io.BufferedReader(io.BytesIO(rest)))
     assert (next(taken), next(taken)) == (1, 2)
     with pytest.raises(topic_tasks.IncompleteError):
         next(taken)
@@ -181,7 +181,7 @@ def test_the_input_of_a_worker():
 
 def test_a_partition_that_no_transaction_is_for(monkeypatch):
     monkeypatch.setattr(topic_tasks, "_partition", lambda: 3)
-    with pytest.raises(ValueError, match="partition 3 of a batch that has 1 transactions"):
+    with pytest.raises(ValueError, match="partition 3 of a batch with 1 transactions"):
         list(topic_tasks.write_partition([], [None], {}, TARGET, Clients("")))
 
 

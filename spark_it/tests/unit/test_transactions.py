@@ -174,7 +174,7 @@ def test_an_attempt_that_wakes_late_is_refused(bench, kind):
     zombie.join(60)
     [error] = said
     assert isinstance(error, FencedError) and not error.is_retriable
-    assert "another attempt has taken over" in str(error)
+    assert "a later attempt has fenced it" in str(error)
     assert bench.written() == rows(*range(101))
     assert bench.marker(transaction).offset == following.end
 
@@ -295,7 +295,7 @@ def test_a_checkpoint_that_is_older_than_what_is_written(bench):
     again = bench.offset_transaction(100, 250, batch=1, is_first=False)
     assert write(again, [bench.records(7)], bench.clients) == (1, 0, False)
     straddling = bench.offset_transaction(250, 400, batch=2, is_first=False)
-    with pytest.raises(MarkerError, match=r"is 300, and batch 2 goes from 250 to 400: the checkpoint is older.*"):
+    with pytest.raises(MarkerError, match=r"is 300, but batch 2 has offsets 250 to 400: the checkpoint is older.*"):
         write(straddling, [bench.records(8)], bench.clients)
     assert bench.written() == rows(0, 1, 2)
 
@@ -309,7 +309,7 @@ def test_an_offset_that_somebody_else_has_moved(bench, moved_to):
     if moved_to == 100:
         assert write(transaction, [bench.records(1)], bench.clients).is_new
         return
-    with pytest.raises(MarkerError, match=f"is {moved_to}, and batch 1 goes from 100 to 200: somebody else"):
+    with pytest.raises(MarkerError, match=f"is {moved_to}, but batch 1 has offsets 100 to 200: another program"):
         write(transaction, [bench.records(1)], bench.clients)
     assert bench.written() == rows(0)
 
@@ -327,13 +327,13 @@ def test_what_an_earlier_generation_has_written_is_not_taken_for_this_one(bench)
 def test_batches_of_other_generations(bench):
     for batch in (0, 1):
         assert write(bench.batch_transaction(batch), [bench.records(batch)], bench.clients).is_new
-    with pytest.raises(MarkerError, match="is of a later batch: the checkpoint is older"):
+    with pytest.raises(MarkerError, match="belongs to a later batch: the checkpoint is older"):
         write(bench.batch_transaction(0), [bench.records(0)], bench.clients)
     later = GENERATION + 1
     with pytest.raises(MarkerError, match="is gone"):
         write(bench.batch_transaction(1, generation=later), [bench.records(3)], bench.clients)
     assert write(bench.batch_transaction(0, generation=later), [bench.records(2)], bench.clients).is_new
-    with pytest.raises(MarkerError, match="is of a later batch"):
+    with pytest.raises(MarkerError, match="belongs to a later batch"):
         write(bench.batch_transaction(2), [bench.records(3)], bench.clients)
     assert bench.written() == rows(0, 1, 2)
 
@@ -422,7 +422,9 @@ def test_a_transaction_that_takes_too_long(bench):
                 reader.close()
 
     hasty = Sleeping(bench.servers, {"transaction.timeout.ms": "1000", "message.timeout.ms": "1000"})
-    with pytest.raises(FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; see that .*, or set"):
+    with pytest.raises(
+        FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; check that .*, or increase"
+    ):
         write(transaction, [bench.records(1)], hasty)
     assert bench.written() == []
     assert write(transaction, [bench.records(1, 2)], bench.clients).is_new
@@ -470,6 +472,6 @@ def test_a_transaction_that_is_to_take_less_than_a_delivery_may(bench):
 
 
 def test_settings_that_librdkafka_refuses(bench):
-    with pytest.raises(SinkError, match=r"producer\.override or admin\.override cannot be: .*no\.such") as failed:
+    with pytest.raises(SinkError, match=r"invalid producer\.override or admin\.override: .*no\.such") as failed:
         write(bench.transaction("offsets"), [], Clients(bench.servers, {"no.such.thing": "1"}))
     assert not failed.value.is_retriable
