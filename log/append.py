@@ -10,14 +10,14 @@ from odradek.log.state import LogState
 from odradek.log.storage.filesystem import Piece
 from odradek.log.validation.batch import (
     FEW_RECORDS,
-    MOST_RECORDS_AT_ONCE,
+    MAX_RECORDS_PER_STEP,
     CheckedBatch,
     CheckedRecords,
     LongValidation,
     Origin,
     check_batch,
     check_shallow,
-    is_sound_first,
+    is_simple_first_record,
     produced_batches,
     split_batches,
     stamp,
@@ -36,7 +36,7 @@ from odradek.protocol.batches.record_batch import (
     read_header,
 )
 from odradek.protocol.batches.record_chain import check_record_chain
-from odradek.protocol.batches.record_shape import TakesLongError, check_record
+from odradek.protocol.batches.record_shape import StepLimitError, check_record
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 LATEST_PRODUCE_VERSION = 13
@@ -142,7 +142,7 @@ class Appender:
                     and magic == 2
                     and not attributes & 0x2F
                     and count == last_delta + 1
-                    and (count == 1 or FEW_RECORDS < count <= MOST_RECORDS_AT_ONCE)
+                    and (count == 1 or FEW_RECORDS < count <= MAX_RECORDS_PER_STEP)
                     and base_offset == 0
                     and max_timestamp - now_ms <= log.after_max_ms
                     and (sequence >= 0 if producer_id >= 0 else not attributes & 0x10)
@@ -153,9 +153,9 @@ class Appender:
                     and crc32c(records[ATTRIBUTES_POSITION:]) == crc
                     # The records chain, begin at the batch's offset, and have the largest timestamp that it states.
                     and check_record_chain(records, stated_delta) == stated_delta
-                    and (is_sound_first(records) or not check_record(records[RECORD_BATCH_OVERHEAD:], 0)[1])
+                    and (is_simple_first_record(records) or not check_record(records[RECORD_BATCH_OVERHEAD:], 0)[1])
                 )
-            except (InvalidRecordError, TakesLongError):
+            except (InvalidRecordError, StepLimitError):
                 is_simple = False
         if not is_simple:
             return self._append_validated(

@@ -10,7 +10,7 @@ from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent,
 from odradek.log.validation import batch as validation
 from odradek.log.validation.batch import LongValidation, Origin, check_batch
 from odradek.log.validation.long_batch import check_in_steps
-from odradek.log.validation.record import MOST_RECORD_ERRORS, RejectedRecordsError
+from odradek.log.validation.record import MAX_RECORD_ERRORS, RejectedRecordsError
 from odradek.protocol.batches.batch_builder import put_varint
 from odradek.protocol.batches.compression import Codec, compress
 from odradek.protocol.batches.crc import crc32c
@@ -19,7 +19,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import HEADER, build_batch, iter_records, read_header
 
 LARGE = 1 << 27
-MANY = validation.MOST_RECORDS_AT_ONCE + 1
+MANY = validation.MAX_RECORDS_PER_STEP + 1
 CONFIGS = {
     "plain": {},
     "compacted": {"cleanup_policy": "compact"},
@@ -201,7 +201,7 @@ def test_what_is_to_be_compressed_is_compressed_on_a_thread():
 def test_errors_of_single_records_are_bounded():
     with pytest.raises(RejectedRecordsError) as raised:
         steps_of(raw_batch(many(), MANY), config(cleanup_policy="compact"))
-    assert len(raised.value.record_errors) == MOST_RECORD_ERRORS
+    assert len(raised.value.record_errors) == MAX_RECORD_ERRORS
 
 
 def test_a_rewritten_batch_ends_at_max_message_bytes():

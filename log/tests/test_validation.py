@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
-from odradek.log.validation.batch import Origin, is_sound_first
+from odradek.log.validation.batch import Origin, is_simple_first_record
 from odradek.log.validation.record import RejectedRecordsError
 from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.batches.record_batch import wrap_int64
@@ -419,7 +419,7 @@ def test_record_checks_agree_with_the_builder(pairs):
     assert check_record(data[61:], 0) [:3] == (0, 0, pairs[0][0] is not None)
     count, has_key = len(pairs), pairs[-1][0] is not None
     assert check_record(data[61:], last) == (count - 1, count - 1, has_key, len(data) - 61)
-    assert is_sound_first(data)
+    assert is_simple_first_record(data)
 
 
 @given(st.data())
@@ -432,7 +432,7 @@ def test_changed_record_bytes_never_pass_the_quick_checks_alone(data):
         check_record_chain(memoryview(whole))
     except InvalidRecordError:
         return
-    if is_sound_first(memoryview(whole)):
+    if is_simple_first_record(memoryview(whole)):
         _, offset_delta, _, end = check_record(memoryview(whole)[61:], 0)
         assert (offset_delta, end) == (0, len(whole) - 61)
 

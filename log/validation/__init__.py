@@ -2,5 +2,5 @@
 
 - `batch`: checks of a batch, in Kafka's order and with its errors
 - `record`: checks of a record
-- `long_batch`: checks of a large batch, in steps
+- `long_batch`: checks of a batch that takes longer than one step
 """

@@ -1,11 +1,11 @@
 """Validation of a batch before its append, in Apache Kafka's order and with its errors.
 
-Batches stay closed if possible. The lengths of the records are followed from the first to the last and their timestamps
-read on the way; the first and the last record are parsed. All records are parsed only in small batches, and where a
-rule needs each: keys on a compacted topic, a lower bound for timestamps.
+Most batches are checked without parsing all records: only the lengths and timestamps of the records are read, and the
+first and the last record are parsed. Every record is parsed in small batches, and if a rule applies to each record:
+keys on a compacted topic, a lower bound for timestamps.
 
-The largest timestamp in the header of a stored batch is that of its records, whatever the client stated. Retention,
-rolling, the time index and ListOffsets rely on it.
+The largest timestamp in the header of a stored batch is that of its records, even if the client sent another one.
+Retention, rolling, the time index and ListOffsets rely on it.
 """
 
 from enum import IntEnum
@@ -34,29 +34,28 @@ from odradek.protocol.batches.record_batch import (
     read_header,
 )
 from odradek.protocol.batches.record_chain import check_records
-from odradek.protocol.batches.record_shape import TakesLongError, check_record
+from odradek.protocol.batches.record_shape import StepLimitError, check_record
 from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 _MIN_DECLARED_LENGTH = 14
 _ZSTD_SINCE_VERSION = 7
-# Up to this many records, each is parsed: it costs less than following the lengths saves.
+# A batch with at most this many records is parsed completely, which takes no longer than reading the lengths only.
 FEW_RECORDS = 4
 _KEY_AND_VALUE = (0, 1)
 
-# What is checked at once takes about two milliseconds at most; more is checked in steps (`long_validation`).
-MOST_RECORDS_AT_ONCE = 16384
-"""Lengths that are followed at once."""
-MOST_OPENED_AT_ONCE = 1024
-"""Records that are parsed, or numbered, at once."""
-MOST_HEADERS_AT_ONCE = 4096
-"""Headers of all the records that are parsed at once."""
-MOST_BYTES_AT_ONCE = 1 << 20
-"""Bytes that are decompressed at once."""
-MOST_PARTS_AT_ONCE = 256
-"""Members, frames and blocks that are decompressed at once."""
-MOST_BYTES_REWRITTEN_AT_ONCE = 16 * 1024
-"""Bytes that are compressed at once: as many as a producer gathers by default (batch.size)."""
+# Limits of a check without steps, which then takes at most about two milliseconds; `long_batch` checks longer ones.
+MAX_RECORDS_PER_STEP = 16384
+"""Records whose lengths are read."""
+MAX_PARSED_RECORDS_PER_STEP = 1024
+"""Records that are parsed or renumbered."""
+MAX_HEADERS_PER_STEP = 4096
+"""Headers of all parsed records."""
+MAX_DECOMPRESSED_BYTES_PER_STEP = 1 << 20
+MAX_COMPRESSED_PARTS_PER_STEP = 256
+"""Compressed members, frames and blocks."""
+MAX_REWRITTEN_BYTES_PER_STEP = 16 * 1024
+"""Uncompressed bytes that are compressed: the default of a producer's batch.size."""
 
 TARGET_CODECS = {
     "uncompressed": Codec.NONE,
@@ -76,9 +75,9 @@ class Origin(IntEnum):
 
 
 class LongValidation(Exception):  # noqa: N818 - not an error but an instruction
-    """The records of a batch take long to check: run `long_validation.check_in_steps`, and append with its result.
+    """A batch takes too long to check in one step: run `long_batch.check_in_steps` and append with its result.
 
-    The header of `batch` has been checked, by `config`.
+    The header of `batch` has been checked against `config`.
     """
 
     def __init__(self, batch: memoryview, config: LogConfig) -> None:
@@ -88,7 +87,7 @@ class LongValidation(Exception):  # noqa: N818 - not an error but an instruction
 
 
 class CheckedRecords(NamedTuple):
-    """A batch whose records satisfy `config`, maybe rewritten for that, and the largest timestamp of its records."""
+    """A batch whose records satisfy `config`, rewritten if necessary, and the largest timestamp of its records."""
 
     config: LogConfig
     header: BatchHeader
@@ -97,13 +96,16 @@ class CheckedRecords(NamedTuple):
 
 
 class NotOneBatchError(KafkaError):
-    """The records for a partition are not one batch that the version of Produce allows; the log was not accessed."""
+    """A produce request has not exactly one batch, of a format its version allows, for a partition.
+
+    The log was not accessed.
+    """
 
 
 class CheckedBatch(NamedTuple):
-    """A batch fit to be appended once its base offset and leader epoch are stamped.
+    """A valid batch, to be appended after its base offset and leader epoch are set.
 
-    The first 16 bytes of `head` are those to be stamped; `head` and `rest` together are the batch.
+    `head` and `rest` together are the batch; the first 16 bytes of `head` will be replaced.
     """
 
     header: BatchHeader
@@ -116,16 +118,18 @@ def invalid_record(message: str) -> KafkaError:
 
 
 def split_batches(records: memoryview) -> list[memoryview]:
-    """Return the whole batches in `records`; an incomplete one at the end is ignored.
+    """Return the complete batches in `records`; an incomplete one at the end is ignored.
 
-    Raises KafkaError CORRUPT_MESSAGE for a length or a magic that no batch has.
+    Raises KafkaError CORRUPT_MESSAGE for an impossible length or an unknown magic.
     """
     batches = []
     position, end = 0, len(records)
     while end - position >= LOG_OVERHEAD:
         length: int = BATCH_LENGTH.unpack_from(records, position + LENGTH_POSITION)[0]
         if length < _MIN_DECLARED_LENGTH:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {length} is below the smallest possible")
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"batch length {length} is below the minimum {_MIN_DECLARED_LENGTH}"
+            )
         if end - position <= MAGIC_POSITION:
             break
         magic = records[position + MAGIC_POSITION]
@@ -161,7 +165,7 @@ def produced_batches(records: memoryview, origin: Origin, produce_version: int) 
 def check_shallow(batch: memoryview, config: LogConfig, origin: Origin) -> BatchHeader:
     """Run the checks that need only the header and the checksum. Raises KafkaError."""
     if len(batch) < RECORD_BATCH_OVERHEAD:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {len(batch)} bytes has no whole header")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {len(batch)} bytes has no complete header")
     header = read_header(batch)
     if origin == Origin.CLIENT and header.base_offset != 0:
         raise invalid_record(f"the base offset of a produced batch must be 0, not {header.base_offset}")
@@ -182,11 +186,11 @@ def too_large(size_bytes: int, config: LogConfig) -> KafkaError:
 
 
 def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: int) -> CheckedBatch:
-    """All checks of one batch that a leader appends, but those of its producer's state. Raises KafkaError.
+    """Run all checks of one batch that a leader appends, except those of the producer state. Raises KafkaError.
 
-    The result differs from the input where the topic has another codec or LogAppendTime, the header states a wrong
-    largest timestamp, or the offset deltas are not 0, 1, 2... Raises LongValidation for a client's batch that takes
-    more than about two milliseconds; the checks of the header are done then.
+    The result differs from `batch` if the topic has another codec or LogAppendTime, if the largest timestamp in the
+    header is wrong, or if the offset deltas are not 0, 1, 2... Raises LongValidation, after the checks of the header,
+    for a client's batch whose records take more than about two milliseconds.
     """
     header = check_shallow(batch, config, origin)
     codec = header.attributes & CODEC_MASK
@@ -195,14 +199,14 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
     if origin == Origin.CLIENT:
         _check_client_header(header)
     if origin == Origin.COORDINATOR and codec == target_codec(header, config) == Codec.NONE:
-        # Built by this broker.
+        # This broker has built the batch.
         return stamp(CheckedRecords(config, header, batch, header.max_timestamp), now_ms)
     try:
         max_timestamp, is_numbered, size_bytes = check_batch_records(header, batch, codec, config, now_ms)
         checked = CheckedRecords(config, header, batch, max_timestamp)
         if not is_numbered or target_codec(header, config) != codec:
             checked = _rewritten(checked, size_bytes, is_numbered)
-    except TakesLongError:
+    except StepLimitError:
         if origin == Origin.CLIENT:
             raise LongValidation(batch, config) from None
         from odradek.log.validation.long_batch import check_in_steps
@@ -212,10 +216,10 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
 
 
 def _rewritten(checked: CheckedRecords, size_bytes: int, is_numbered: bool) -> CheckedRecords:
-    """The batch in the codec it is stored in, with offset deltas 0, 1, 2... Raises KafkaError, TakesLongError."""
+    """Return the batch in the topic's codec, with offset deltas 0, 1, 2... Raises KafkaError, StepLimitError."""
     config, header, batch, _ = checked
-    if size_bytes > MOST_BYTES_REWRITTEN_AT_ONCE or header.record_count > MOST_OPENED_AT_ONCE:
-        raise TakesLongError
+    if size_bytes > MAX_REWRITTEN_BYTES_PER_STEP or header.record_count > MAX_PARSED_RECORDS_PER_STEP:
+        raise StepLimitError
     if not is_numbered:
         from odradek.log.validation.long_batch import rewrite_in_steps
 
@@ -228,7 +232,7 @@ def _rewritten(checked: CheckedRecords, size_bytes: int, is_numbered: bool) -> C
 
 
 def target_codec(header: BatchHeader, config: LogConfig) -> Codec:
-    """The codec in which a batch is stored."""
+    """Return the codec in which the log stores a batch."""
     codec = Codec(header.attributes & CODEC_MASK)
     if header.is_control and codec == Codec.NONE:
         return Codec.NONE
@@ -237,9 +241,13 @@ def target_codec(header: BatchHeader, config: LogConfig) -> Codec:
 
 def _check_client_header(header: BatchHeader) -> None:
     if header.last_offset_delta < 0 or header.record_count <= 0:
-        raise invalid_record(f"{header.record_count} records with last offset delta {header.last_offset_delta}")
+        raise invalid_record(
+            f"a batch has record count {header.record_count} and last offset delta {header.last_offset_delta}"
+        )
     if header.record_count != header.last_offset_delta + 1:
-        raise invalid_record(f"{header.record_count} records do not fit last offset delta {header.last_offset_delta}")
+        raise invalid_record(
+            f"record count {header.record_count} does not match last offset delta {header.last_offset_delta}"
+        )
     if header.is_control:
         raise invalid_record("clients must not write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
@@ -248,9 +256,11 @@ def _check_client_header(header: BatchHeader) -> None:
 
 def _decompressed(codec: int, payload: memoryview) -> bytes:
     try:
-        return decompress(Codec(codec), payload, MOST_BYTES_AT_ONCE, MOST_PARTS_AT_ONCE)
+        return decompress(
+            Codec(codec), payload, MAX_DECOMPRESSED_BYTES_PER_STEP, MAX_COMPRESSED_PARTS_PER_STEP
+        )
     except DecompressedTooLargeError:
-        raise TakesLongError from None
+        raise StepLimitError from None
     except CompressionError as error:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be decompressed: {error}") from None
 
@@ -264,7 +274,7 @@ def compression_level(codec: Codec, config: LogConfig) -> int | None:
 
 
 def stamp(checked: CheckedRecords, now_ms: int) -> CheckedBatch:
-    """Give the header the timestamp type and largest timestamp it must have, and a checksum to match."""
+    """Set the timestamp type, the largest timestamp and the checksum in the header of a checked batch."""
     config, header, batch, max_timestamp = checked
     attributes = header.attributes & ~LOG_APPEND_TIME_FLAG
     if config.message_timestamp_type == "LogAppendTime":
@@ -282,18 +292,17 @@ def stamp(checked: CheckedRecords, now_ms: int) -> CheckedBatch:
 def check_batch_records(
     header: BatchHeader, batch: memoryview, codec: int, config: LogConfig, now_ms: int
 ) -> tuple[int, bool, int]:
-    """Check the records in a batch. Raises KafkaError INVALID_RECORD, INVALID_TIMESTAMP; TakesLongError.
+    """Check the records in a batch. Raises KafkaError INVALID_RECORD, INVALID_TIMESTAMP; StepLimitError.
 
-    Returns the largest timestamp, whether the records have offset deltas 0, 1, 2... as far as they were opened, and the
-    decompressed size.
+    Returns the largest timestamp, whether the parsed records have offset deltas 0, 1, 2..., and the decompressed size.
     """
-    each = needs_each_record(header, config)
-    if header.record_count > (MOST_OPENED_AT_ONCE if each else MOST_RECORDS_AT_ONCE):
-        raise TakesLongError
+    parses_all = needs_each_record(header, config)
+    if header.record_count > (MAX_PARSED_RECORDS_PER_STEP if parses_all else MAX_RECORDS_PER_STEP):
+        raise StepLimitError
     payload = batch[RECORD_BATCH_OVERHEAD:]
     records = _decompressed(codec, payload) if codec else payload
     try:
-        if not each:
+        if not parses_all:
             last, largest_delta = _follow_records(header, records)
             offset_deltas = check_record(records, 0)[1], check_record(records, last)[1]
             is_numbered = offset_deltas == (0, header.last_offset_delta)
@@ -302,12 +311,12 @@ def check_batch_records(
             max_timestamp = accepted_timestamp(header, largest_delta, config, now_ms)
             if max_timestamp is not None:
                 return max_timestamp, is_numbered, len(records)
-            if header.record_count > MOST_OPENED_AT_ONCE:
-                raise TakesLongError
+            if header.record_count > MAX_PARSED_RECORDS_PER_STEP:
+                raise StepLimitError
         check = RecordCheck(header, config, now_ms)
-        end = check.check_all(records, 0, header.record_count, MOST_HEADERS_AT_ONCE)
+        end = check.check_all(records, 0, header.record_count, MAX_HEADERS_PER_STEP)
         if end != len(records):
-            raise invalid_record(f"{len(records) - end} bytes are left behind the last record")
+            raise invalid_record(f"{len(records) - end} bytes follow the last record")
     except InvalidRecordError as error:
         raise invalid_record(str(error)) from None
     check.raise_errors()
@@ -315,7 +324,7 @@ def check_batch_records(
 
 
 def needs_each_record(header: BatchHeader, config: LogConfig) -> bool:
-    """Return whether each record of a batch is parsed, and not the first and the last only."""
+    """Return whether all records of a batch are parsed, rather than the first and the last only."""
     client_set_type = header.attributes & LOG_APPEND_TIME_FLAG
     return header.record_count <= FEW_RECORDS or config.compacts or bool(client_set_type)
 
@@ -323,8 +332,8 @@ def needs_each_record(header: BatchHeader, config: LogConfig) -> bool:
 def accepted_timestamp(
     header: BatchHeader, largest_delta: int | None, config: LogConfig, now_ms: int
 ) -> int | None:
-    """The largest timestamp, if it shows that all are accepted."""
-    # Otherwise some may lie below the lower bound, or be a sum that leaves the 64 bits.
+    """Return the largest timestamp if it proves that all timestamps are within the bounds; otherwise None."""
+    # A record's timestamp, base + delta, may be below the lower bound or overflow 64 bits.
     if largest_delta is None or header.base_timestamp < NO_TIMESTAMP:
         return None
     max_timestamp = header.base_timestamp + largest_delta
@@ -333,21 +342,21 @@ def accepted_timestamp(
 
 
 def _follow_records(header: BatchHeader, records: bytes | memoryview) -> tuple[int, int | None]:
-    """Return the position of the last record, and the largest timestamp delta if it is found without parsing each."""
+    """Return the position of the last record, and the largest timestamp delta; None if only parsing determines it."""
     last, largest_delta = check_records(
         records, header.record_count, max(0, header.max_timestamp - header.base_timestamp)
     )
     if largest_delta is None:
-        # The header states a later timestamp than any record has.
+        # No record has the largest timestamp in the header.
         last, largest_delta = check_records(records, header.record_count)
     return last, largest_delta
 
 
-def is_sound_first(batch: memoryview) -> bool:
-    """Return whether the first record of a plain batch, whose length is correct, has a valid layout.
+def is_simple_first_record(batch: memoryview) -> bool:
+    """Return whether the first record of an uncompressed batch, whose length is correct, is simple and valid.
 
-    The quick half of `check_record`, for a record without deltas and headers, with parts below 8 KiB. False for another
-    record has no meaning.
+    A simple record has zero deltas, no headers, and a key and a value below 8 KiB. The fast path calls `check_record`
+    for any other record, which may be valid too.
     """
     try:
         at = RECORD_BATCH_OVERHEAD + 1

@@ -1,7 +1,7 @@
-"""The check of a batch that takes long, in steps: other requests are served between them.
+"""Check of a batch that takes longer than one step; other requests are served between the steps.
 
-`RecordStream` bounds time and memory of a step. A batch that is stored in another form is read a second time, and
-written piece by piece; it ends as soon as it exceeds max.message.bytes. Compression runs on a thread.
+`RecordStream` bounds the time and memory of a step. A batch that must be recompressed or renumbered is read a second
+time and written piece by piece, until it exceeds max.message.bytes. Compression runs on a thread.
 """
 
 from collections.abc import Generator, Iterator
@@ -34,14 +34,14 @@ from odradek.protocol.batches.record_batch import (
 )
 from odradek.protocol.batches.record_chain import MAX_DECOMPRESSED_BYTES, IncompleteRecordError, LargestDelta
 from odradek.protocol.batches.record_runs import SINGLE_RECORDS, Run, records_to_block_end
-from odradek.protocol.batches.record_shape import TakesLongError, read_varint
+from odradek.protocol.batches.record_shape import StepLimitError, read_varint
 from odradek.protocol.batches.record_stream import OPENED_PER_STEP, RecordStream
 from odradek.protocol.batches.streaming import Piece, Step, ThreadCall, iter_compressed, iter_decompressed
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 def check_in_steps(batch: memoryview, config: LogConfig, now_ms: int) -> Generator[Step, None, CheckedRecords]:
-    """Check the records of a batch, the header of which has been checked. Raises KafkaError as `check_batch`."""
+    """Check the records of a batch whose header has been checked. Raises KafkaError like `check_batch`."""
     header = read_header(batch)
     with _raising_kafka_errors():
         size_bytes, max_timestamp, is_numbered = yield from _check_records(header, batch, config, now_ms)
@@ -54,12 +54,12 @@ def check_in_steps(batch: memoryview, config: LogConfig, now_ms: int) -> Generat
 def rewrite_in_steps(
     checked: CheckedRecords, size_bytes: int, is_numbered: bool
 ) -> Generator[Step, None, CheckedRecords]:
-    """Rewrite a batch in the codec it is stored in, with offset deltas 0, 1, 2... if it has others.
+    """Rewrite a batch in the topic's codec, with offset deltas 0, 1, 2...
 
-    Old clients write others in compressed batches. In plain ones too they would make consumers skip records, and
-    compaction keep a value whose tombstone it drops; Apache Kafka stores those as they are. `size_bytes` is the
-    decompressed size. Raises KafkaError MESSAGE_TOO_LARGE for a batch above max.message.bytes, and for records that
-    have become too large to be decompressed again.
+    Old clients write other offset deltas in compressed batches. With them consumers would skip records, and compaction
+    would keep a value whose tombstone it removes. Uncompressed batches are renumbered as well; Apache Kafka stores
+    those unchanged. `size_bytes` is the decompressed size. Raises KafkaError MESSAGE_TOO_LARGE for a batch above
+    max.message.bytes, and for records that have become too large to be decompressed again.
     """
     config, header, batch, max_timestamp = checked
     target = target_codec(header, config)
@@ -67,8 +67,8 @@ def rewrite_in_steps(
         records = _pieces(batch)
         if not is_numbered:
             if not needs_each_record(header, config):
-                every = RecordCheck(header, config, max_timestamp)
-                yield from _check_each_record(RecordStream(_pieces(batch)), every, header.record_count)
+                check = RecordCheck(header, config, max_timestamp)
+                yield from _check_each_record(RecordStream(_pieces(batch)), check, header.record_count)
             records = _renumbered(RecordStream(records), header.record_count)
         rewritten = yield from _rewrite(header, records, target, config, size_bytes)
     return checked._replace(header=read_header(rewritten), batch=rewritten)
@@ -123,7 +123,7 @@ def _check_each_record(stream: RecordStream, check: RecordCheck, count: int) -> 
         try:
             step = min(OPENED_PER_STEP, count - check.index)
             stream.position = check.check_all(stream.window, stream.position, step, OPENED_PER_STEP)
-        except (IncompleteRecordError, TakesLongError) as error:
+        except (IncompleteRecordError, StepLimitError) as error:
             stream.position = error.position
             check.check(*(yield from stream.read_record()))
         yield None
@@ -132,7 +132,7 @@ def _check_each_record(stream: RecordStream, check: RecordCheck, count: int) -> 
 
 
 def _renumbered(stream: RecordStream, count: int) -> Iterator[Piece]:
-    """The records of a batch that has been checked, with offset deltas 0, 1, 2... and without attributes."""
+    """Yield the records of a checked batch with offset deltas 0, 1, 2... and without attributes."""
     index = run_at = 0
     while index < count:
         yield b""
@@ -141,7 +141,7 @@ def _renumbered(stream: RecordStream, count: int) -> Iterator[Piece]:
             try:
                 run = Run(stream.window, stream.position, min(count - index, records_to_block_end(index)))
                 records = run.renumbered(index) if run.count else b""
-            except (IncompleteRecordError, TakesLongError):
+            except (IncompleteRecordError, StepLimitError):
                 records = b""
             if records:
                 index += run.count
@@ -182,7 +182,7 @@ def _renumbered_record(stream: RecordStream, index: int) -> Iterator[Piece]:
 
 
 def _steps(work: Generator[Step, None, object]) -> Iterator[Piece]:
-    """The steps of `work` as pieces without bytes."""
+    """Yield the steps of `work` as empty pieces."""
     for step in work:
         yield b"" if step is None else step
 
@@ -190,7 +190,7 @@ def _steps(work: Generator[Step, None, object]) -> Iterator[Piece]:
 def _rewrite(
     header: BatchHeader, records: Iterator[Piece], target: Codec, config: LogConfig, size_bytes: int
 ) -> Generator[Step, None, memoryview]:
-    """A batch of `records` in the codec `target`, with the other fields of `header`."""
+    """Build a batch of `records` in the codec `target`, with the other fields of `header`."""
     kept = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME_FLAG)
     header = header._replace(attributes=kept | target)
     batch = bytearray(HEADER.pack(*header))

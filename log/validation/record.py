@@ -1,4 +1,4 @@
-"""The rules for single records of a produced batch: keys on a compacted topic, and bounds of timestamps."""
+"""Checks of each record of a produced batch: a key on a compacted topic, and timestamps within their bounds."""
 
 from typing import Final
 
@@ -10,12 +10,12 @@ from odradek.protocol.batches.record_runs import MIN_RUN, SINGLE_RECORDS, Run, r
 from odradek.protocol.batches.record_shape import open_record
 from odradek.protocol.errors import ErrorCode, KafkaError
 
-MOST_RECORD_ERRORS: Final = 1000
-"""The largest number of errors that are reported; the check of a batch ends with the last of them."""
+MAX_RECORD_ERRORS: Final = 1000
+"""Limit of reported errors; the check of a batch ends when it is reached."""
 
 
 class RejectedRecordsError(KafkaError):
-    """Single records break a rule; `record_errors` has (index in the batch, what is wrong) for each (KIP-467)."""
+    """Records break a rule (KIP-467); `record_errors` contains (index in the batch, error message) for each."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -23,9 +23,10 @@ class RejectedRecordsError(KafkaError):
 
 
 class RecordCheck:
-    """The check of each record of a batch, in order.
+    """Check of the records of a batch, in order.
 
-    max_timestamp: the largest so far; is_numbered: whether the offset deltas are 0, 1, 2... so far
+    `max_timestamp`: the largest so far
+    `is_numbered`: the offset deltas so far are 0, 1, 2...
     """
 
     __slots__ = (
@@ -46,26 +47,26 @@ class RecordCheck:
         self._code = ErrorCode.INVALID_RECORD
         self._errors: list[tuple[int, str]] = []
 
-    def check_all(self, records: Buffer, position: int, count: int, most_headers: int) -> int:
-        """Check the next `count` records, the first of which is at `position`; return where they end.
+    def check_all(self, records: Buffer, position: int, count: int, max_headers: int) -> int:
+        """Check the next `count` records, which start at `position`; return the position after them.
 
-        Raises InvalidRecordError; RejectedRecordsError; with the records before it checked: IncompleteRecordError at
-        the end of the data, TakesLongError at the record with which they have more than `most_headers` headers.
+        Raises InvalidRecordError and RejectedRecordsError; and, after the check of all earlier records,
+        IncompleteRecordError at the end of the data, and StepLimitError at the record that exceeds `max_headers`.
         """
         end = self.index + count
-        # Strided slices of a memoryview are slow.
-        whole = records if isinstance(records, bytes) else None
+        # Runs use strided slices, which are slow on a memoryview.
+        data = records if isinstance(records, bytes) else None
         run_at = self.index
         while self.index < end:
-            if whole is not None and run_at <= self.index <= end - MIN_RUN:
-                run = Run(whole, position, min(end - self.index, records_to_block_end(self.index)))
+            if data is not None and run_at <= self.index <= end - MIN_RUN:
+                run = Run(data, position, min(end - self.index, records_to_block_end(self.index)))
                 if run.count and self._accepts(run):
                     position = run.end
                     run_at = self.index
                     continue
                 run_at = self.index + SINGLE_RECORDS
-            timestamp_delta, offset_delta, has_key, position, headers = open_record(records, position, most_headers)
-            most_headers -= headers
+            timestamp_delta, offset_delta, has_key, position, headers = open_record(records, position, max_headers)
+            max_headers -= headers
             self.check(timestamp_delta, offset_delta, has_key)
         return position
 
@@ -85,24 +86,24 @@ class RecordCheck:
         return True
 
     def check(self, timestamp_delta: int, offset_delta: int, has_key: bool) -> None:
-        """Check the next record. Raises RejectedRecordsError once there are too many errors."""
+        """Check the next record. Raises RejectedRecordsError if MAX_RECORD_ERRORS is reached."""
         timestamp = wrap_int64(self._base_timestamp + timestamp_delta)
         if offset_delta != self.index:
             self.is_numbered = False
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         if self._needs_key and not has_key:
-            self._errors.append((self.index, "a compacted topic takes no record without a key"))
+            self._errors.append((self.index, "a compacted topic accepts no record without a key"))
         elif self._create_time and timestamp != NO_TIMESTAMP:
             if not self._earliest <= timestamp <= self._latest:
                 self._code = ErrorCode.INVALID_TIMESTAMP
                 bounds = f"{self._earliest} to {self._latest}"
-                self._errors.append((self.index, f"timestamp {timestamp} is outside of {bounds}"))
+                self._errors.append((self.index, f"timestamp {timestamp} is outside the bounds {bounds}"))
         elif self._client_set_type:
             self._code = ErrorCode.INVALID_TIMESTAMP
             self._errors.append((self.index, "producers must not set the timestamp type LogAppendTime"))
         self.index += 1
-        if len(self._errors) >= MOST_RECORD_ERRORS:
+        if len(self._errors) >= MAX_RECORD_ERRORS:
             self.raise_errors()
 
     def raise_errors(self) -> None:
@@ -110,7 +111,7 @@ class RecordCheck:
         errors = self._errors
         if errors:
             is_time = self._code == ErrorCode.INVALID_TIMESTAMP
-            what = "an invalid timestamp" if is_time else f"{len(errors)} record errors"
+            reason = "an invalid timestamp" if is_time else f"{len(errors)} record errors"
             raise RejectedRecordsError(
-                self._code, f"the batch was rejected because of {what}: {errors[0][1]}", errors
+                self._code, f"the batch was rejected because of {reason}: {errors[0][1]}", errors
             )

@@ -16,7 +16,7 @@ MAX_HEADERS: Final = 1000
 MAX_VARINT_BYTES: Final = 10
 
 
-class TakesLongError(Exception):
+class StepLimitError(Exception):
     """Work that would take more than about two milliseconds and has to be done in steps.
 
     position: position of the record with too many headers, if that is the cause; `RecordStream` reads it in steps
@@ -31,13 +31,13 @@ def check_record(records: Buffer, position: int) -> tuple[int, int, bool, int]:
     """Return timestamp delta, offset delta, whether the record has a key, and the position after the record.
 
     Raises InvalidRecordError unless the fields fill the record's length exactly, IncompleteRecordError if the record is
-    longer than the data, TakesLongError.
+    longer than the data, StepLimitError.
     """
     return open_record(records, position, MAX_HEADERS)[:4]
 
 
-def open_record(records: Buffer, position: int, most_headers: int) -> tuple[int, int, bool, int, int]:
-    """Check a record with at most `most_headers` headers as `check_record` does; also return the header count."""
+def open_record(records: Buffer, position: int, max_headers: int) -> tuple[int, int, bool, int, int]:
+    """Check a record with at most `max_headers` headers as `check_record` does; also return the header count."""
     try:
         length, start = read_varint(records, position)
     except IndexError:
@@ -58,8 +58,8 @@ def open_record(records: Buffer, position: int, most_headers: int) -> tuple[int,
         if headers:
             if headers < 0 or headers > end - at:
                 raise InvalidRecordError(f"a record states {headers} headers")
-            if headers > most_headers or headers > MAX_HEADERS:
-                raise TakesLongError(position)
+            if headers > max_headers or headers > MAX_HEADERS:
+                raise StepLimitError(position)
             for _ in range(headers):
                 name_bytes, at = read_varint(records, at)
                 if name_bytes < 0:

@@ -12,7 +12,7 @@ from typing import Final
 
 from odradek.protocol.batches.record_batch import InvalidRecordError
 from odradek.protocol.batches.record_chain import IncompleteRecordError, LargestDelta, follow_records
-from odradek.protocol.batches.record_shape import MAX_VARINT_BYTES, TakesLongError, check_record, read_varint
+from odradek.protocol.batches.record_shape import MAX_VARINT_BYTES, StepLimitError, check_record, read_varint
 from odradek.protocol.batches.streaming import PIECE_BYTES, Piece, Step, ThreadCall
 
 FOLLOWED_PER_STEP: Final = 4096
@@ -90,7 +90,7 @@ class RecordStream:
             try:
                 timestamp_delta, offset_delta, has_key, self.position = check_record(self.window, self.position)
                 return timestamp_delta, offset_delta, has_key
-            except TakesLongError:
+            except StepLimitError:
                 return (yield from self._read_large())
             except IncompleteRecordError:
                 if len(self.window) - self.position >= PIECE_BYTES:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol.batches.record_batch import InvalidRecordError
 from odradek.protocol.batches.record_chain import LargestDelta, check_records
-from odradek.protocol.batches.record_shape import MAX_HEADERS, TakesLongError, check_record
+from odradek.protocol.batches.record_shape import MAX_HEADERS, StepLimitError, check_record
 from odradek.protocol.batches.record_stream import RecordStream
 from odradek.protocol.batches.streaming import PIECE_BYTES, run_steps
 from odradek.protocol.records import build_batch
@@ -123,7 +123,7 @@ def test_changed_bytes_are_judged_as_in_the_whole(records, seed, data):
 
 def test_many_headers_are_read_in_steps():
     payload = payload_of([(0, b"k", b"v", [("", None)] * (20 * MAX_HEADERS))])
-    with pytest.raises(TakesLongError):
+    with pytest.raises(StepLimitError):
         check_record(payload, 0)
     stream = stream_of(payload)
     steps = sum(1 for _ in stream.read_record())
