@@ -1,14 +1,14 @@
-"""Limits on background work: a rate for the disk, and short breaks for the main thread."""
+"""Limits on background work: an I/O rate, and short breaks in which the main thread runs."""
 
 from collections.abc import Callable
 
 _BUSY_SECONDS = 0.003
 _BREAK_SECONDS = 0.001
-_LONGEST_SLEEP_SECONDS = 0.1
+_MAX_SLEEP_SECONDS = 0.1
 
 
 class Throttle:
-    """Sleeps so that reads and writes keep to a rate; called with the bytes of each.
+    """Limit of the I/O rate: a call with the bytes of each read and write sleeps while the rate is exceeded.
 
     `check` is called often, and may raise to end the work.
     """
@@ -24,52 +24,51 @@ class Throttle:
         self._monotonic = monotonic
         self._sleep = sleep
         self._check = check
-        self._started = self._rested = monotonic()
+        self._started = self._last_break = monotonic()
         self._bytes = 0
 
     def __call__(self, size_bytes: int) -> None:
         self._check()
         self._bytes += size_bytes
-        self._keep_to_rate()
+        self._limit_rate()
 
-    def _keep_to_rate(self) -> float:
+    def _limit_rate(self) -> float:
         """Sleep while the rate is exceeded, and return the current time."""
         now = self._monotonic()
         ahead = self._bytes / self._rate - (now - self._started)
         while ahead > 0:
-            self._sleep(min(ahead, _LONGEST_SLEEP_SECONDS))
+            self._sleep(min(ahead, _MAX_SLEEP_SECONDS))
             self._check()
-            ahead -= _LONGEST_SLEEP_SECONDS
-            now = self._rested = self._monotonic()
+            ahead -= _MAX_SLEEP_SECONDS
+            now = self._last_break = self._monotonic()
         return now
 
 
 class Pacer(Throttle):
-    """A throttle for a thread beside the main one.
+    """Throttle for background threads, with a short break every few milliseconds.
 
-    It takes a short break every few milliseconds, since a busy thread holds the interpreter and the main thread has
-    to wait for it.
+    A busy thread holds the interpreter's lock, and the main thread waits for it.
     """
 
     def __call__(self, size_bytes: int) -> None:
         self._check()
         self._bytes += size_bytes
-        if self._keep_to_rate() - self._rested >= _BUSY_SECONDS:
+        if self._limit_rate() - self._last_break >= _BUSY_SECONDS:
             self._sleep(_BREAK_SECONDS)
-            self._rested = self._monotonic()
+            self._last_break = self._monotonic()
 
 
 class Pause:
-    """Called often by a thread beside the main one: takes a short break every few milliseconds, as `Pacer`."""
+    """Breaks of a background thread, as in `Pacer`, without a limit of the I/O rate. To be called often."""
 
-    __slots__ = ("_monotonic", "_rested", "_sleep")
+    __slots__ = ("_last_break", "_monotonic", "_sleep")
 
     def __init__(self, monotonic: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._monotonic = monotonic
         self._sleep = sleep
-        self._rested = monotonic()
+        self._last_break = monotonic()
 
     def __call__(self) -> None:
-        if self._monotonic() - self._rested >= _BUSY_SECONDS:
+        if self._monotonic() - self._last_break >= _BUSY_SECONDS:
             self._sleep(_BREAK_SECONDS)
-            self._rested = self._monotonic()
+            self._last_break = self._monotonic()

@@ -1,19 +1,19 @@
-"""Many blocking calls at once, for start and stop."""
+"""Concurrent blocking calls, for start and stop."""
 
 from collections.abc import Callable, Sequence
 from threading import Thread
 
 
 def run_all(actions: Sequence[Callable[[], None]], thread_count: int) -> None:
-    """Run all, in up to `thread_count` threads; in this one alone if that is 1.
+    """Run all actions, in up to `thread_count` threads, or in the calling thread if that is 1.
 
-    An action that raises ends its thread's part; the first exception is raised here when all threads are through.
+    A thread ends with the first action that raises; when all threads have ended, the first exception is raised here.
     """
     if thread_count <= 1 or len(actions) <= 1:
         for action in actions:
             action()
         return
-    # A list iterator gives each of its items to one thread only.
+    # A list iterator is safe to share: it returns each item to one thread only.
     remaining = iter(actions)
     errors: list[BaseException] = []
 

@@ -10,13 +10,14 @@ logger = logging.getLogger(__name__)
 
 
 class SharedWrite:
-    """One write at a time. Callers that arrive during a write share the next one, since this one may lack their change.
+    """One write at a time. Requests during a write share the next one, because this one may lack their change.
 
-    `prepare` returns the write that makes the present state durable, or None if it is; an exception that it raises is
-    passed to the callers. `ended(error)` is called after each write, before the next begins, and returns what the
-    callers get; if it raises, they get the exception. `idle` is called when no write follows. Every caller is answered.
+    `prepare` returns the write that makes the current state durable, or None if it is durable; an exception from it is
+    passed to the callers. `ended(error)` is called after each write, before the next begins, and returns the error to
+    pass to the callers; if it raises, they get the exception. `idle` is called when no write follows. Every caller is
+    called back.
 
-    Flushes of a log, checkpoints of log starts and syncs of new directories are shared writes. After a failure
+    Flushes of a log, checkpoints of log start offsets and syncs of new directories are shared writes. After a failure
     `prepare` returns None or raises, because the log or its directory is offline.
     """
 
@@ -36,13 +37,13 @@ class SharedWrite:
         self._next: list[Done] | None = None
 
     def request(self, *done: Done) -> None:
-        """Call `done` when the present state is durable, or with the error that prevents it."""
+        """Call `done` when the current state is durable, or with the error that prevents it."""
         if self._next is not None:
             self._next.extend(done)
         else:
             self._begin(list(done))
 
-    def _begin(self, served: list[Done]) -> None:
+    def _begin(self, callers: list[Done]) -> None:
         failure: Exception | None = None
         write = None
         try:
@@ -54,11 +55,11 @@ class SharedWrite:
             failure = error
         if write is None:
             self._idle()
-            for done in served:
+            for done in callers:
                 done(failure)
             return
-        waiting: list[Done] = []
-        self._next = waiting
+        next_callers: list[Done] = []
+        self._next = next_callers
 
         def finish(error: Exception | None) -> None:
             try:
@@ -67,11 +68,11 @@ class SharedWrite:
                 logger.exception("the result of a write could not be recorded; please report it")
                 result = defect
             self._next = None
-            if waiting:
-                self._begin(waiting)
+            if next_callers:
+                self._begin(next_callers)
             else:
                 self._idle()
-            for done in served:
+            for done in callers:
                 done(result)
 
         self._run_in_thread(write, finish)

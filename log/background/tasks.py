@@ -1,8 +1,8 @@
 """Scheduled work in small steps, with blocking calls on threads.
 
-`Schedule` has the monotonic clock and is given delays. Its owner calls `run_due(now_ms)`, with the wall clock, which is
-what records are compared with, and calls again after the time it returns. Blocking work goes through a `RunInThread`:
-the server gives Twisted's thread pool, tests and tools run it at once.
+Due times are on the monotonic clock. The owner of a `Schedule` calls `run_due(now_ms)`, and again after the time that
+it returns; `now_ms` is the wall clock, for comparison with records' timestamps. Blocking work is passed to a
+`RunInThread`: the server passes Twisted's thread pool, tests and tools a function that runs it immediately.
 """
 
 import heapq
@@ -14,23 +14,23 @@ logger = logging.getLogger(__name__)
 
 Done = Callable[[Exception | None], None]
 RunInThread = Callable[[Callable[[], None], Done], None]
-"""Run the first in any thread, then call the second in the caller's thread with the exception it raised, or None."""
+"""Run the first argument in any thread; then call the second in the caller's thread with its exception, or None."""
 
 RunAll = Callable[[Sequence[Callable[[], None]], int], None]
-"""Run all of them, in up to this many threads, and return when all have ended (`parallel.run_all`)."""
+"""Run all actions, in up to so many threads, and return when all have ended (`parallel.run_all`)."""
 
 Item = TypeVar("Item")
 T = TypeVar("T")
 
 STEP_S: Final = 0.002
-"""Longest time of a step: the rest runs after other work."""
+"""Maximum duration of a step; the remaining work runs after other work of the reactor."""
 
-_LEAST_INTERVAL_MS = 10
-"""Some properties may set an interval of 0, with which a job would use all of the reactor's time."""
+_MIN_INTERVAL_MS = 10
+"""Some properties allow an interval of 0, with which a job would use all of the reactor's time."""
 
 
 def run_inline(work: Callable[[], None], done: Done) -> None:
-    """A RunInThread without threads."""
+    """Implement RunInThread without threads."""
     try:
         work()
     except Exception as error:
@@ -40,16 +40,16 @@ def run_inline(work: Callable[[], None], done: Done) -> None:
 
 
 def drain(items: list[Item]) -> Iterator[Item]:
-    """Yield the items in order. Each is released when the next one is taken, since a log may be deleted meanwhile."""
+    """Yield the items in order and drop each from the list, so that a log deleted meanwhile is not kept in memory."""
     items.reverse()
     while items:
         yield items.pop()
 
 
 class Job:
-    """Periodic work. `step(now_ms)` does a small part and returns whether there is more to do at once.
+    """Periodic work. `step(now_ms)` does a small part and returns whether more is to be done immediately.
 
-    `due_ms` is on the schedule's monotonic clock, `now_ms` the wall clock.
+    `due_ms` is on the monotonic clock, `now_ms` on the wall clock.
     """
 
     __slots__ = ("due_ms", "interval_ms", "step")
@@ -61,10 +61,10 @@ class Job:
 
 
 class Sweep(Generic[Item]):
-    """A step that visits all items of a changing collection, a few at a time.
+    """A job's step that visits all items of a changing collection, a few items per step.
 
-    A step ends after `visits_per_step`, or when it has lasted STEP_S by the clock `monotonic`. A visit that raises is
-    logged, and the others continue.
+    A step ends after `visits_per_step` visits, or after STEP_S on the clock `monotonic`. An exception of a visit is
+    logged, and the sweep continues.
     """
 
     __slots__ = ("_items", "_monotonic", "_remaining", "_visit", "_visits")
@@ -95,16 +95,16 @@ class Sweep(Generic[Item]):
             try:
                 self._visit(item, now_ms)
             except Exception:
-                logger.exception("background work failed and will be tried again; please report it item=%r", item)
+                logger.exception("background work failed and will be retried; please report this error item=%r", item)
             if self._monotonic() > end_s:
                 break
         return True
 
 
 class Schedule:
-    """Jobs, and actions that run once at their time, by the monotonic clock in seconds.
+    """Periodic jobs and one-time actions, due on the monotonic clock (s).
 
-    A step of the wall clock neither delays nor hastens them.
+    A change of the wall clock neither delays nor hastens them.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -123,17 +123,17 @@ class Schedule:
         heapq.heappush(self._once, (self.monotonic_ms() + delay_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
-        """Run due work for STEP_S and a step, the longest overdue first; return after how many ms to call again.
+        """Run due work, the longest overdue first; begin no step after STEP_S. Return the delay (ms) to the next call.
 
-        Work that raises is logged; a job then waits for its next time.
+        Exceptions are logged; the job continues after its interval.
         """
         monotonic_ms = self.monotonic_ms()
         end_s = self._monotonic() + STEP_S
         for job in sorted((job for job in self.jobs if job.due_ms <= monotonic_ms), key=lambda job: job.due_ms):
             if not self._run_once_until(job.due_ms, end_s) or self._monotonic() > end_s:
                 return 0
-            job.due_ms = monotonic_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
-            if _done(job.step, now_ms):
+            job.due_ms = monotonic_ms + max(job.interval_ms, _MIN_INTERVAL_MS)
+            if _run_logged(job.step, now_ms):
                 job.due_ms = self.monotonic_ms()
         if not self._run_once_until(monotonic_ms, end_s):
             return 0
@@ -143,22 +143,22 @@ class Schedule:
         return max(0, min(dues, default=monotonic_ms) - self.monotonic_ms())
 
     def monotonic_ms(self) -> int:
-        """The monotonic clock, ms."""
+        """Return the monotonic clock (ms)."""
         return round(self._monotonic() * 1000)
 
     def _run_once_until(self, due_ms: int, end_s: float) -> bool:
-        """Run the actions that are due; return whether there was time for all of them."""
+        """Run the actions due by `due_ms`; return whether all of them were run before `end_s`."""
         while self._once and self._once[0][0] <= due_ms:
             if self._monotonic() > end_s:
                 return False
-            _done(heapq.heappop(self._once)[2])
+            _run_logged(heapq.heappop(self._once)[2])
         return True
 
 
-def _done(action: Callable[..., T], *arguments: int) -> T | None:
-    """Return the result of an action; None if it raises."""
+def _run_logged(action: Callable[..., T], *arguments: int) -> T | None:
+    """Return the result of an action; log its exception and return None if it raises."""
     try:
         return action(*arguments)
     except Exception:
-        logger.exception("background work failed and will be tried again; please report it")
+        logger.exception("background work failed and will be retried; please report this error")
         return None

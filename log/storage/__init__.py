@@ -1,13 +1,13 @@
 """Files, log directories and checkpoints.
 
-- `filesystem`: the interface of the file system, and the operating system's; no other module opens files
-- `memory_filesystem`: a file system in memory that crashes and fails on command
+- `filesystem`: the file system's interface and its implementation by the operating system; no other module opens files
+- `memory_filesystem`: a file system in memory that simulates crashes and I/O errors
 - `file_lock`: the lock file of a log directory
-- `syncfs`: syncfs(2)
-- `descriptors`: limit and number of file descriptors
+- `syncfs`: sync of a whole file system, syncfs(2)
+- `descriptors`: limit and number of open file descriptors
 - `checkpoints`: formats of the small text files of a log directory
-- `checkpoint_file`: a checkpoint of offsets, written by any thread
+- `checkpoint_file`: a checkpoint file of offsets, written by any thread
 - `log_directory`: one entry of log.dirs
-- `found_directories`: directories found at start, and what each is
-- `name_sync`: directories of new partitions, made durable together
+- `found_directories`: classification of the directories found at start
+- `name_sync`: group sync of the directories of new partitions
 """

@@ -1,9 +1,9 @@
-"""One checkpoint of offsets in a log directory, written by any thread while its content goes on changing.
+"""Checkpoint file of offsets in a log directory, written by any thread while its content changes.
 
-A write saves the content that was recorded last, not the one it was made for: however long it waits for a thread, it
-cannot bring back an entry of a log that was deleted or truncated meanwhile. So that a new log never finds an entry of
-its predecessor, its creation looks for one with `may_hold` and has it removed first. The file itself has Kafka's
-format, which does not distinguish two topics of the same name.
+A write saves the content that was recorded last, rather than the content at its request: even if it waits long for a
+thread, it cannot restore an entry of a log that was deleted or truncated meanwhile. Kafka's format does not distinguish
+two successive topics of the same name, so the creation of a log checks for an entry of its predecessor with `may_hold`
+and removes it first.
 """
 
 from threading import Lock
@@ -16,9 +16,9 @@ Offsets = dict[tuple[str, int], int]
 
 
 class OffsetCheckpointFile:
-    """A checkpoint file: the content recorded for it, and what is on the disk.
+    """A checkpoint file: its recorded content, and its content on the disk.
 
-    `record` and `may_hold` return at once, also during a write.
+    `record` and `may_hold` do not block, even during a write.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -26,29 +26,29 @@ class OffsetCheckpointFile:
         self._path = path
         self._recorded: Offsets = {}
         self._written: Offsets | None = None
-        # The entries of writes under way or failed: on the disk is one of these contents, or the one written before.
+        # All entries of writes in progress or failed. The file has the content of one of these writes, or `_written`.
         self._uncertain: Offsets | None = None
         self._is_closed = False
         self._state_lock = Lock()
         self._write_lock = Lock()
 
     def read(self) -> Offsets:
-        """The entries on the disk. Raises OSError, MalformedFileError."""
+        """Read the entries from the disk. Raises OSError, MalformedFileError."""
         self._recorded = self._written = checkpoints.read_offsets(self._fs, self._path)
         return self._written
 
     def record(self, offsets: Offsets) -> bool:
-        """Set the content that the file is to have; return whether it needs a write."""
+        """Set the content to write; return whether a write is necessary."""
         with self._state_lock:
             self._recorded = offsets
             return self._is_outdated()
 
     def recorded(self, key: tuple[str, int]) -> int | None:
-        """Return the entry of a partition in the content that the file is to have."""
+        """Return the entry of a partition in the recorded content."""
         return self._recorded.get(key)
 
     def write(self) -> None:
-        """Make the file hold the recorded content, durably. Blocks; after an OSError the next call tries again."""
+        """Write the recorded content durably. Blocks. After an OSError the next call tries again."""
         with self._write_lock:
             with self._state_lock:
                 offsets = self._recorded
@@ -61,13 +61,13 @@ class OffsetCheckpointFile:
                 self._uncertain = None
 
     def may_hold(self, key: tuple[str, int]) -> bool:
-        """Return whether this partition has an entry on the disk, or might get one by a pending write."""
+        """Return whether the file contains an entry of this partition, or a pending write may add one."""
         with self._state_lock:
             contents = (self._recorded, self._written, self._uncertain)
             return any(offsets is not None and key in offsets for offsets in contents)
 
     def close(self) -> None:
-        """Have writes that still wait do nothing, since the directory may be another broker's by then."""
+        """Make later writes do nothing, because another broker may use the directory by then."""
         with self._write_lock:
             self._is_closed = True
 

@@ -1,4 +1,4 @@
-"""The lock file of a log directory. Through it the file system reports failed writes, and is synced as a whole."""
+"""Lock file of a log directory. Its descriptor is also used to sync the whole file system."""
 
 import fcntl
 import os
@@ -9,13 +9,13 @@ from odradek.log.storage.syncfs import sync_file_system_of
 
 
 class LockedError(Exception):
-    """A lock file is held by another process (or by another part of this one)."""
+    """Another process, or another object in this process, holds the lock file."""
 
 
 class OsLock:
-    """A POSIX record lock, the kind that Java's FileChannel.tryLock takes, so Apache Kafka sees it and we see Kafka's.
+    """A POSIX record lock, as taken by Java's FileChannel.tryLock, so that it works between Odradek and Apache Kafka.
 
-    Such locks do not exclude the process that holds them, hence the set of paths held here.
+    Such a lock does not exclude its own process, so the paths that this process has locked are recorded in `_held`.
     """
 
     _held: ClassVar[set[str]] = set()
@@ -38,8 +38,8 @@ class OsLock:
         self._sync_lock = Lock()
 
     def sync_file_system(self) -> bool:
-        # The descriptor has been open since the start, so that the system reports every failure since then. It does so
-        # once: after that no success means anything, nor does that of another thread meanwhile.
+        # The descriptor has been open since the start, so the system reports every failed write since then. It reports
+        # a failure once only; a later success, or one in another thread meanwhile, does not mean that all is durable.
         with self._sync_lock:
             self._has_failed = self._has_failed or not sync_file_system_of(self._fd)
             return not self._has_failed

@@ -1,9 +1,9 @@
-"""Judgement of the directories found at start: which are partitions, and the treatment of each.
+"""Classification of the directories found at start: partitions to load, stray partitions, other directories.
 
-A name such as `backup-20240101` has a partition's form. A directory that is no partition of the cluster's counts
-as one only if it holds a topic id or a segment and its number is plausible; any other is left alone.
+A name such as `backup-20240101` has the form of a partition's name. A directory whose partition is not in the metadata
+is a partition only if it contains a topic id or a segment and its number is plausible; any other is left unchanged.
 
-Source: behaviour of Apache Kafka 4.3 in KRaft mode (a partition that the metadata does not have becomes stray).
+Source: behaviour of Apache Kafka 4.3 in KRaft mode (a partition that is not in the metadata becomes stray).
 """
 
 import re
@@ -17,7 +17,7 @@ from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.log_directory import PartitionDirectory, list_partitions
 
 MAX_FOUND_PARTITIONS: Final = 10_000
-"""A partition that the cluster does not have is numbered below this: as many as one request may create."""
+"""A number from here on is not plausible: this is the number of partitions that one request may create."""
 
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 _SHOWN_NAMES = 10
@@ -26,8 +26,8 @@ _SHOWN_NAMES = 10
 class FoundLog(NamedTuple):
     """A partition's directory.
 
-    latest_epoch: the last leader epoch in its log, -1 if it has none
-    coordinator_epoch: the largest epoch of a transaction coordinator that wrote a marker to it, -1 if none is known
+    latest_epoch: the last leader epoch in its log; -1 if it has none
+    coordinator_epoch: the largest coordinator epoch of a transaction marker in it; -1 if it has no markers
     """
 
     topic: str
@@ -38,11 +38,11 @@ class FoundLog(NamedTuple):
 
 
 class KnownPartitions(NamedTuple):
-    """The cluster's partitions, by which the directories found are judged.
+    """The partitions in the metadata, with which the directories found are compared.
 
-    topic_id: the topic id of a partition that the cluster has, None for any other
-    are_complete: other partitions do not exist; else they are served as they are found, for adoption
-    is_topic_name: whether a topic may have the name
+    topic_id: returns a partition's topic id; None if the partition is not in the metadata
+    are_complete: other partitions are stray; otherwise they are served, for adoption
+    is_topic_name: returns whether the name is valid for a topic
     """
 
     topic_id: Callable[[str, int], bytes | None] = lambda topic, partition: None
@@ -59,7 +59,7 @@ class Verdict(Enum):
 
 
 def judge(fs: FileSystem, path: str, entry: PartitionDirectory, known: KnownPartitions) -> Verdict:
-    """Return the verdict on the directory `path`, which has the name `entry` without a suffix. Raises OSError."""
+    """Return the treatment of the directory `path`, whose name is `entry` without a suffix. Raises OSError."""
     if known.topic_id(entry.topic, entry.partition) is not None:
         return Verdict.SERVE
     if not is_partition(fs, path, entry, known.is_topic_name):
@@ -70,7 +70,7 @@ def judge(fs: FileSystem, path: str, entry: PartitionDirectory, known: KnownPart
 def is_partition(
     fs: FileSystem, path: str, entry: PartitionDirectory, is_topic_name: Callable[[str], bool]
 ) -> bool:
-    """Return whether the directory `path` is a partition, though none of the cluster's. Raises OSError."""
+    """Return whether the directory `path` is a partition that is not in the metadata. Raises OSError."""
     if entry.partition >= MAX_FOUND_PARTITIONS or not is_topic_name(entry.topic):
         return False
     try:
@@ -82,7 +82,7 @@ def is_partition(
 
 
 def find_partitions(fs: FileSystem, log_directory: str, is_topic_name: Callable[[str], bool]) -> list[str]:
-    """Names of the partitions in a log directory, which may be absent. Raises OSError."""
+    """Return the names of the partitions in a log directory; none if it does not exist. Raises OSError."""
     try:
         entries = list_partitions(fs, log_directory)
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def find_partitions(fs: FileSystem, log_directory: str, is_topic_name: Callable[
 
 
 def shown(names: Iterable[str]) -> str:
-    """The first names of a list that may be long, for a log line."""
+    """Format a possibly long list of names for a log line: the first ones, and the number of the others."""
     listed = list(names)
     more = len(listed) - _SHOWN_NAMES
     return ", ".join(listed[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

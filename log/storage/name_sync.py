@@ -1,4 +1,4 @@
-"""Durability of the directories of new partitions: a thread syncs all that were created during the previous sync."""
+"""Sync of the directories of new partitions: each sync, in a thread, covers all created during the previous one."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -9,14 +9,14 @@ from odradek.log.storage.checkpoints import PARTITION_METADATA_FILE
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.log_directory import LogDirectory
 
-_MANY: Final = 16
-"""For this many directories, a sync of the whole file system takes less time than one of each."""
+_MIN_FOR_SYNCFS: Final = 16
+"""From this many directories on, one sync of the whole file system is faster than a sync of each."""
 
 
 class NameSync:
-    """Directories in one log directory whose names and topic ids are to survive a crash of the machine soon.
+    """Makes the names and topic ids of new partitions in one log directory durable, in the background.
 
-    `failed` is called with the error of a sync that failed.
+    `failed` is called with the error of a failed sync.
     """
 
     __slots__ = ("_directory", "_failed", "_fs", "_waiting", "_write")
@@ -47,7 +47,7 @@ class NameSync:
 
     def _sync(self, paths: Iterable[str]) -> None:
         paths = list(paths)
-        if len(paths) >= _MANY and self._directory.sync_file_system():
+        if len(paths) >= _MIN_FOR_SYNCFS and self._directory.sync_file_system():
             return
         for path in paths:
             self._fs.sync_path(f"{path}/{PARTITION_METADATA_FILE}")
