@@ -74,14 +74,14 @@ class Environment:
 
     @property
     def start_compaction_worker(self) -> Callable[[bool], Worker] | None:
-        """Starts a process that compacts logs, or raises OSError. None where no other process has the files."""
+        """Starts a process that compacts logs, or raises OSError. None if another process cannot access the files."""
         if not isinstance(self.fs, OsFileSystem):
             return None
 
-        def start(is_patient: bool) -> Worker:
+        def start(is_idle_priority: bool) -> Worker:
             from odradek.log.compaction.process import ProcessWorker
 
-            return ProcessWorker(is_patient=is_patient, monotonic=self.monotonic)
+            return ProcessWorker(is_idle_priority=is_idle_priority, monotonic=self.monotonic)
 
         return start
 

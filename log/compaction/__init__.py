@@ -2,10 +2,10 @@
 
 - `rules`: what remains of each batch
 - `offset_map`: the last offset of each key, within bounded memory
-- `cleanable`: whether a log is due, and which of its segments are compacted together
-- `run`: one compaction of one log, in a thread or a process
-- `process`: compaction in a process
+- `cleanable`: the cleanable part of a log, and the groups of segments to merge
+- `run`: a worker's part of a compaction, which reads and writes files
+- `process`: a worker in a child process
 - `worker_pipe`: messages between the broker and that process
-- `compaction`: one compaction of one log, as the main thread follows it
+- `compaction`: the main thread's state of a compaction
 - `cleaner`: selection of logs, and replacement of segments
 """

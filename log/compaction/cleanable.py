@@ -1,4 +1,4 @@
-"""The part of a log that can be compacted, whether compaction is due, and which segments become one.
+"""The cleanable part of a log, the conditions under which compaction is due, and the groups of segments to merge.
 
 Sources: Kafka documentation ("Log Compaction"), KIP-58 (min.compaction.lag.ms), KIP-354 (max.compaction.lag.ms).
 """
@@ -16,8 +16,8 @@ _TIME_ENTRY_BYTES = 12
 _MAX_SEGMENTS = 64
 
 
-class Target(NamedTuple):
-    """A log that could be compacted, and from where to where."""
+class CleanableRange(NamedTuple):
+    """The part of a log that can be compacted: from `first_dirty_offset` to `end_offset`."""
 
     log: PartitionLog
     first_dirty_offset: int
@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The share of what is not compacted yet."""
+        """The dirty ratio: the share of the bytes that are not compacted yet."""
         return self.cleanable_bytes / (self.clean_bytes + self.cleanable_bytes)
 
     @property
@@ -37,17 +37,18 @@ class Target(NamedTuple):
 
 
 def first_dirty_offset(log: PartitionLog, checkpoint: int | None) -> int:
-    """Return the start of the dirty part: the log's start, if the checkpoint is outside of the log."""
+    """Return the start of the dirty part: the checkpoint, or the log's start if the checkpoint is outside the log."""
     if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
         return log.log_start_offset
     return checkpoint
 
 
-def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Target | None:
+def find_cleanable(log: PartitionLog, checkpoint: int | None, now_ms: int) -> CleanableRange | None:
     """Return the part of the log that can be compacted, due or not; None if there is none. Raises OSError.
 
-    Only whole segments before the active one, below the last stable offset and older than min.compaction.lag.ms; and
-    only what is on the disk, lest a record goes whose successor is lost with the power.
+    It consists of complete segments before the active one, below the last stable offset and older than
+    min.compaction.lag.ms. It is also below the flushed offset: otherwise compaction could remove a record whose
+    successor is then lost in a power failure.
     """
     config, segments = log.config, log.segments
     if len(segments) == 1:
@@ -65,40 +66,44 @@ def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Targe
     cleanable_bytes = sum(segment.size_bytes for segment in segments[first:limit])
     if cleanable_bytes == 0:
         return None
-    # The segment that holds the first dirty offset counts with both.
+    # The segment that contains the first dirty offset is counted as clean and as cleanable.
     clean_bytes = sum(segment.size_bytes for segment in segments[:limit] if segment.base_offset < first_dirty)
-    # What cannot be compacted yet counts as well: it may be older than what can.
+    # Segments above the range count as well: they may be older, and max.compaction.lag.ms applies to them too.
     timestamps = [segment.first_timestamp for segment in segments[first:-1]]
     oldest = min((timestamp for timestamp in timestamps if timestamp > 0), default=None)
     is_overdue = oldest is not None and oldest < now_ms - config.max_compaction_lag_ms
-    return Target(log, first_dirty, bases[limit], clean_bytes, cleanable_bytes, is_overdue)
+    return CleanableRange(log, first_dirty, bases[limit], clean_bytes, cleanable_bytes, is_overdue)
 
 
 def group_segments(segments: list[Segment], config: LogConfig, end_offset: int) -> list[list[Segment]]:
-    """Neighbours that fit into one segment together, by bytes, index entries and span of offsets.
+    """Group adjacent segments that fit into one segment, by bytes, index entries and range of offsets.
 
-    And not too many, so that a swap does not take long.
+    A group has at most _MAX_SEGMENTS, which limits the time of its replacement.
     """
     groups: list[list[Segment]] = []
     sizes = (0, 0, 0)
     limits = (config.segment_limit_bytes, config.segment_index_bytes, config.segment_index_bytes)
     for index, segment in enumerate(segments):
-        own = (
+        sizes_of_segment = (
             segment.size_bytes,
             segment.offset_index.count * _OFFSET_ENTRY_BYTES,
             segment.time_index.count * _TIME_ENTRY_BYTES,
         )
-        together = (sizes[0] + own[0], sizes[1] + own[1], sizes[2] + own[2])
+        merged = (
+            sizes[0] + sizes_of_segment[0],
+            sizes[1] + sizes_of_segment[1],
+            sizes[2] + sizes_of_segment[2],
+        )
         next_base = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
         if (
             groups
             and len(groups[-1]) < _MAX_SEGMENTS
-            and all(size <= limit for size, limit in zip(together, limits, strict=True))
+            and all(size <= limit for size, limit in zip(merged, limits, strict=True))
             and (segment.size_bytes == 0 or next_base - 1 - groups[-1][0].base_offset <= _MAX_RELATIVE_OFFSET)
         ):
             groups[-1].append(segment)
-            sizes = together
+            sizes = merged
         else:
             groups.append([segment])
-            sizes = own
+            sizes = sizes_of_segment
     return groups

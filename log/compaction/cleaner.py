@@ -1,14 +1,14 @@
-"""Compaction of logs with cleanup.policy=compact: selection of logs, and replacement of their segments.
+"""Log cleaner: selection of the logs to compact (cleanup.policy=compact), and replacement of their segments.
 
-The dirtiest log comes first. A worker maps the last offset of each key in the part that is not compacted yet (the
-dirty part), then rewrites the log, group of segments by group, without the records that a later record of the same key
-replaces. The main thread puts each rewritten segment in place. cleaner-offset-checkpoint records the offset up to which
-a log is compacted. Old segments of these logs are deleted here too, so that retention never takes what is being
-compacted.
+The log with the highest dirty ratio is compacted first. A worker maps the last offset of each key in the dirty part,
+which is not compacted yet. It then rewrites the log, one group of segments after the other, without the records that a
+later record with the same key supersedes. The main thread replaces each group by its cleaned segment.
+cleaner-offset-checkpoint records the offset up to which each log is compacted. The cleaner also applies retention to
+these logs, so that no segment is deleted during its compaction.
 
-The worker is a process if the host has one (`process` has the reason), else a thread.
+The worker is a process if the environment can start one (see `process`), otherwise a thread.
 
-Sources: Kafka documentation ("Log Compaction"), Kafka's log cleaner for what happens when.
+Sources: Kafka documentation ("Log Compaction"); Kafka's log cleaner, for the order of events.
 """
 
 import logging
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from odradek.log.background.tasks import STEP_S, RunInThread, drain
-from odradek.log.compaction.cleanable import Target, find_target, first_dirty_offset
+from odradek.log.compaction.cleanable import CleanableRange, find_cleanable, first_dirty_offset
 from odradek.log.compaction.compaction import CleanerSettings, Compaction
 from odradek.log.compaction.run import (
     Cancelled,
@@ -35,18 +35,18 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, int]
 
-# A log with less to read is compacted by a thread of the broker: a process takes longer to start.
-_LEAST_BYTES_FOR_PROCESS = 256 * 1024
+# A smaller log is compacted in a thread, which takes less time than the start of a process.
+_MIN_BYTES_FOR_PROCESS = 256 * 1024
 _BYTES_PER_OFFSET = 4
-"""The number of offsets counts as well, since time and memory depend on the number of records."""
+"""An offset counts as so many bytes, because time and memory also depend on the number of records."""
 _VISITS_PER_STEP = 200
-_MAX_LOSSES = 3
-_LEAST_BACKOFF_MS = 100
+_MAX_WORKER_LOSSES = 3
+_MIN_BACKOFF_MS = 100
 """With 0 the broker would visit all logs without a break, as Apache Kafka does."""
-_STALLED_SECONDS = 600.0
-"""Other logs are compacted before one whose process made no progress is tried again."""
-_RENAMED_AT_ONCE = 4
-_SHORTAGE_SECONDS = 1.0
+_STALL_BACKOFF_SECONDS = 600.0
+"""Delay after a stalled compaction before this log is tried again; other logs are compacted meanwhile."""
+_RENAMES_PER_STEP = 4
+_SHORTAGE_BACKOFF_SECONDS = 1.0
 
 
 class CleanerHost(Protocol):
@@ -61,30 +61,30 @@ class CleanerHost(Protocol):
     def fail_directory(self, path: str, error: Exception) -> None: ...
 
     def delete_old_segments(self, log: PartitionLog, now_ms: int) -> bool:
-        """Apply the log's start and retention, a few segments at a time; return whether more are deleted soon."""
+        """Delete a few segments below the log's start or beyond its retention; return whether more remain."""
         ...
 
     def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None: ...
 
     def record_recovery_point(self, log: PartitionLog, offset: int, done: Callable[[Exception | None], None]) -> None:
-        """Make the log durable up to `offset`, and its recovery point; then call `done`, with the failure if any."""
+        """Make the log durable up to `offset`, and its recovery point; then call `done` with the failure, or None."""
         ...
 
     def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
-        """Write the cleaner's `offsets` of a log directory, then call `done`."""
+        """Write cleaner-offset-checkpoint of a log directory from the cleaner's `offsets`, then call `done`."""
         ...
 
     def clean_soon(self) -> None:
-        """Have `step` called at once."""
+        """Make `step` due immediately."""
         ...
 
 
 class Cleaner:
-    """Compacts the logs of a host, log.cleaner.threads of them at a time.
+    """Compacts the logs of a host, at most log.cleaner.threads at a time.
 
-    `offsets` has the offset up to which each log is compacted. `uncleanable` are logs with records that cannot be read;
-    they are not compacted until the next start. `start_worker(is_patient)` starts a process, and raises OSError if it
-    cannot; a patient one may give up on a busy machine.
+    `offsets`: the offset up to which each log is compacted
+    `uncleanable`: logs with records that cannot be read; they are not compacted until the next start
+    `start_worker(is_idle_priority)` starts a process or raises OSError; at idle priority it exits on a busy machine.
     """
 
     def __init__(
@@ -109,53 +109,53 @@ class Cleaner:
         self._start_worker = start_worker
         self._running: dict[Key, Compaction] = {}
         self._processes: list[Worker] = []
-        self._losses: dict[Key, int] = {}
-        # Of logs whose process made no progress: when they are tried again, by `monotonic`.
-        self._stalled_until: dict[Key, float] = {}
+        self._worker_losses: dict[Key, int] = {}
+        # When a log whose process stalled is tried again (s, `monotonic`).
+        self._retry_s: dict[Key, float] = {}
         self._sweep: Iterator[PartitionLog] | None = None
-        self._found: list[Target] = []
-        self._due: list[Target] = []
-        self._swept_s = float("-inf")
+        self._due_in_sweep: list[CleanableRange] = []
+        self._due: list[CleanableRange] = []
+        self._sweep_started_s = float("-inf")
         self._is_closed = False
 
     @property
     def running(self) -> set[Key]:
-        """Logs that are being compacted."""
+        """The logs that are being compacted."""
         return set(self._running)
 
     @property
     def backoff_ms(self) -> int:
-        """Time between two sweeps over all logs while there is nothing to compact."""
-        return max(_LEAST_BACKOFF_MS, self.settings.log_cleaner_backoff_ms)
+        """Interval of the sweeps over all logs while there is nothing to compact."""
+        return max(_MIN_BACKOFF_MS, self.settings.log_cleaner_backoff_ms)
 
     def is_running(self, key: Key) -> bool:
         return key in self._running
 
     def step(self, now_ms: int) -> bool:
-        """Find logs that are due and begin with the dirtiest; return whether there may be more to do at once."""
+        """Find the logs that are due and compact the dirtiest; return whether to call again immediately."""
         if self._is_closed:
             return False
-        is_stale = self._monotonic() - self._swept_s >= self.backoff_ms / 1000
-        if (self._sweep is not None or not self._due or is_stale) and not self._sweep_on(now_ms):
+        is_stale = self._monotonic() - self._sweep_started_s >= self.backoff_ms / 1000
+        if (self._sweep is not None or not self._due or is_stale) and not self._continue_sweep(now_ms):
             return True
         has_begun = False
         while self._due and len(self._running) < self.settings.log_cleaner_threads:
             has_begun = self._begin(self._due.pop(), now_ms) or has_begun
             if has_begun and not self._running:
-                # Done already, in this thread: others may have become dirtier.
+                # The compaction ended in this thread. The dirty ratios may have changed meanwhile.
                 return True
         if not self._running and not self._due:
-            self._let_processes_go()
+            self._end_processes()
         return False
 
-    # Choosing
+    # Selection
 
-    def _sweep_on(self, now_ms: int) -> bool:
-        """Visit some of the logs: delete old segments, note what is due. Return whether all were visited."""
+    def _continue_sweep(self, now_ms: int) -> bool:
+        """Visit some logs: delete old segments, and collect the logs that are due. Return whether all were visited."""
         if self._sweep is None:
             self._sweep = drain(self._host.all_logs())
-            self._found = []
-            self._swept_s = self._monotonic()
+            self._due_in_sweep = []
+            self._sweep_started_s = self._monotonic()
         end_s = self._monotonic() + STEP_S
         for _ in range(_VISITS_PER_STEP):
             if self._monotonic() > end_s:
@@ -163,7 +163,7 @@ class Cleaner:
             log = next(self._sweep, None)
             if log is None:
                 self._sweep = None
-                self._due = sorted(self._found, key=lambda target: target.ratio)
+                self._due = sorted(self._due_in_sweep, key=lambda cleanable: cleanable.ratio)
                 return True
             if not log.config.compacts or log.failure is not None or not self._host.serves(log):
                 continue
@@ -173,68 +173,70 @@ class Cleaner:
 
     def _visit(self, log: PartitionLog, now_ms: int) -> None:
         if self._host.delete_old_segments(log, now_ms):
-            # A compaction now would rewrite segments that are deleted soon, and delay their deletion.
+            # A compaction would rewrite segments that are about to be deleted, and delay their deletion.
             return
         key = (log.topic, log.partition)
         if log.failure is None and key not in self.uncleanable:
             self._check_checkpoint(log, key)
-            target = self._find_target(log, now_ms)
-            if target is not None:
-                self._found.append(target)
+            cleanable = self._find_due(log, now_ms)
+            if cleanable is not None:
+                self._due_in_sweep.append(cleanable)
 
     def _check_checkpoint(self, log: PartitionLog, key: Key) -> None:
-        """Reset a checkpoint outside of the log: the log may grow up to it, with nothing compacted below."""
+        """Reset a checkpoint outside the log. A log that grew beyond it would not be compacted below it."""
         checkpoint = self.offsets.get(key)
         if checkpoint is None:
             return
         first_dirty = first_dirty_offset(log, checkpoint)
         if first_dirty == checkpoint:
             return
-        # With both policies the start moves on its own.
+        # With cleanup.policy=compact,delete retention moves the log's start past the checkpoint.
         if checkpoint > first_dirty or not log.config.deletes:
             logger.warning(
-                "compacting from the log's start: the checkpoint is outside of the log log=%s checkpoint=%d",
+                "compacting from the log's start: the cleaner checkpoint is outside the log log=%s checkpoint=%d",
                 log,
                 checkpoint,
             )
         self.offsets[key] = first_dirty
         self._host.checkpoint_cleaned(log.log_directory, lambda: None)
 
-    def _find_target(self, log: PartitionLog, now_ms: int) -> Target | None:
+    def _find_due(self, log: PartitionLog, now_ms: int) -> CleanableRange | None:
+        """Return the cleanable part of a log if its compaction is due."""
         key = (log.topic, log.partition)
-        if self._monotonic() < self._stalled_until.get(key, float("-inf")):
+        if self._monotonic() < self._retry_s.get(key, float("-inf")):
             return None
         try:
-            target = find_target(log, self.offsets.get(key), now_ms)
+            cleanable = find_cleanable(log, self.offsets.get(key), now_ms)
         except CorruptSegmentError as error:
             self.uncleanable.add(key)
-            logger.error("cannot compact log=%s error=%s; compaction is tried again only after a restart", log, error)
+            logger.error("cannot compact log=%s error=%s; compaction is retried only after a restart", log, error)
             return None
         except OSError as error:
             self._host.fail_directory(log.log_directory, error)
             return None
-        return target if target is not None and target.is_due else None
+        return cleanable if cleanable is not None and cleanable.is_due else None
 
     # One compaction
 
-    def _begin(self, found: Target, now_ms: int) -> bool:
-        log = found.log
+    def _begin(self, due: CleanableRange, now_ms: int) -> bool:
+        """Begin a compaction if the log is still due; return whether it has begun."""
+        log = due.log
         key = (log.topic, log.partition)
         if log.failure is not None or key in self._running or key in self.uncleanable or not log.config.compacts:
             return False
         if not self._host.serves(log):
             return False
-        target = self._find_target(log, now_ms)
-        if target is None:
+        cleanable = self._find_due(log, now_ms)
+        if cleanable is None:
             return False
-        compaction = Compaction(target, self._worker(target), now_ms)
+        compaction = Compaction(cleanable, self._acquire_worker(cleanable), now_ms)
         try:
             job = compaction.job(self.settings)
         except OSError as error:
-            self._put_back(compaction.worker)
+            self._release_worker(compaction.worker)
             self._host.fail_directory(log.log_directory, error)
             return False
-        logger.info("compacting log=%s from=%d to=%d", log, target.first_dirty_offset, target.end_offset)
+        logger.info("compacting log=%s from=%d to=%d", log, cleanable.first_dirty_offset, cleanable.end_offset)
         self._running[key] = compaction
 
         def begin() -> None:
@@ -243,31 +245,31 @@ class Cleaner:
         self._run(compaction, begin, lambda: self._plan(compaction))
         return True
 
-    def _worker(self, target: Target) -> Worker:
+    def _acquire_worker(self, cleanable: CleanableRange) -> Worker:
         if self._start_worker is not None:
-            # A small batch may have millions of records.
-            offsets = target.end_offset - target.first_dirty_offset
-            size_bytes = max(target.clean_bytes + target.cleanable_bytes, offsets * _BYTES_PER_OFFSET)
-            key = (target.log.topic, target.log.partition)
-            is_patient = key not in self._losses and key not in self._stalled_until
-            if self._processes and is_patient and size_bytes >= _LEAST_BYTES_FOR_PROCESS:
+            # Even a small batch may contain millions of records.
+            offsets = cleanable.end_offset - cleanable.first_dirty_offset
+            size_bytes = max(cleanable.clean_bytes + cleanable.cleanable_bytes, offsets * _BYTES_PER_OFFSET)
+            key = (cleanable.log.topic, cleanable.log.partition)
+            is_idle_priority = key not in self._worker_losses and key not in self._retry_s
+            if self._processes and is_idle_priority and size_bytes >= _MIN_BYTES_FOR_PROCESS:
                 return self._processes.pop()
-            if size_bytes >= _LEAST_BYTES_FOR_PROCESS:
+            if size_bytes >= _MIN_BYTES_FOR_PROCESS:
                 try:
-                    return self._start_worker(is_patient)
+                    return self._start_worker(is_idle_priority)
                 except OSError as error:
-                    logger.warning("cannot start a process, compacting in a thread error=%s", error)
+                    logger.warning("cannot start a compaction process, compacting in a thread error=%s", error)
         return LocalWorker(self._fs, self._monotonic, self._sleep)
 
-    def _put_back(self, worker: Worker) -> None:
+    def _release_worker(self, worker: Worker) -> None:
         if isinstance(worker, LocalWorker):
             worker.close()
         else:
             self._processes.append(worker)
 
-    def _let_processes_go(self) -> None:
+    def _end_processes(self) -> None:
         while self._processes:
-            # In a thread: it takes a while until the memory of a process is given back.
+            # In a thread, because the operating system needs some time to release the memory of a process.
             self._run_in_thread(self._processes.pop().close, lambda error: None)
 
     def _run(self, compaction: Compaction, work: Callable[[], None], then: Callable[[], None]) -> None:
@@ -275,7 +277,7 @@ class Cleaner:
             if error is None and not compaction.is_cancelled:
                 then()
             else:
-                self._give_up(compaction, error)
+                self._abort(compaction, error)
 
         self._run_in_thread(work, finish)
 
@@ -283,18 +285,18 @@ class Cleaner:
         try:
             compaction.plan()
         except OSError as error:
-            self._give_up(compaction, error)
+            self._abort(compaction, error)
             return
 
         def recorded(error: Exception | None) -> None:
             if error is None and not compaction.is_cancelled:
                 self._next_group(compaction)
             else:
-                self._give_up(compaction, error)
+                self._abort(compaction, error)
 
-        # Between two rewritten segments offsets are missing. Behind the recovery point recovery takes that for a lost
-        # end, and cuts the log there, unless it is still to be compacted.
-        self._host.record_recovery_point(compaction.log, compaction.target.end_offset, recorded)
+        # A cleaned segment may end below the base offset of the next one. Beyond the recovery point, recovery would
+        # consider such a gap as the lost end of a segment and truncate the log there.
+        self._host.record_recovery_point(compaction.log, compaction.cleanable.end_offset, recorded)
 
     def _next_group(self, compaction: Compaction) -> None:
         if not compaction.groups:
@@ -326,12 +328,12 @@ class Cleaner:
         log = compaction.log
         if log.failure is not None or log.directory != compaction.directory or not compaction.is_in_place(group):
             compaction.is_cancelled = True
-            self._give_up(compaction, None)
+            self._abort(compaction, None)
             return
         try:
             log.replacement.begin_replacement(replacement, group)
         except (LogDirFailure, ShortageError) as failure:
-            self._give_up(compaction, failure)
+            self._abort(compaction, failure)
             return
         compaction.bytes_before += sum(segment.size_bytes for segment in group)
         compaction.bytes_after += replacement.size_bytes
@@ -340,34 +342,34 @@ class Cleaner:
     def _retire_replaced(
         self, compaction: Compaction, left: list[Segment], replacement: Segment, deleted: list[DeletedSegment]
     ) -> None:
-        """Rename the files of replaced segments, a few at a time, because each blocks the main thread.
+        """Rename the files of replaced segments, a few per step, because a rename blocks the main thread.
 
-        Continues after a cancellation.
+        A cancellation does not interrupt this.
         """
         log = compaction.log
         if self._is_closed:
-            # The directory may belong to another broker by now, whose start finishes the replacement.
+            # Another broker may use the directory by now; its start completes the replacement.
             return
         if log.failure is not None or log.directory != compaction.directory:
             compaction.is_cancelled = True
-            self._give_up(compaction, None)
+            self._abort(compaction, None)
             return
         try:
-            # Oldest first, so that after a crash no value remains without the tombstone behind it.
-            for _ in range(min(len(left), _RENAMED_AT_ONCE)):
+            # Oldest first: otherwise a crash could remove a tombstone but not the older value that it deletes.
+            for _ in range(min(len(left), _RENAMES_PER_STEP)):
                 deleted.append(log.replacement.retire_replaced(left[0], replacement))
                 del left[0]
             if not left:
                 log.replacement.finish_replacement(replacement)
             wait_seconds = 0.0
         except LogDirFailure as failure:
-            self._give_up(compaction, failure)
+            self._abort(compaction, failure)
             return
         except ShortageError:
-            # The replacement cannot be reverted; it continues when there is room.
-            wait_seconds = _SHORTAGE_SECONDS
+            # The replacement cannot be reverted. It continues when there is disk space again.
+            wait_seconds = _SHORTAGE_BACKOFF_SECONDS
         if left or wait_seconds:
-            # Through a thread, so that events that wait for the main thread come first.
+            # Continued from a thread, so that the main thread handles other events first.
             self._run_in_thread(
                 lambda: self._sleep(wait_seconds),
                 lambda _: self._retire_replaced(compaction, left, replacement, deleted),
@@ -376,12 +378,12 @@ class Cleaner:
 
         def finish(error: Exception | None) -> None:
             if error is None:
-                # Not earlier: the names of the replacements are durable only now.
+                # The old segments must exist until the replacement's name is durable.
                 self._host.remove_later(log, deleted)
             if error is None and not compaction.is_cancelled:
                 self._next_group(compaction)
             else:
-                self._give_up(compaction, error)
+                self._abort(compaction, error)
 
         self._run_in_thread(lambda: self._fs.sync_directory(compaction.directory), finish)
 
@@ -397,9 +399,9 @@ class Cleaner:
             compaction.mapped.keys,
         )
         self.offsets[compaction.key] = compaction.end_offset
-        self._losses.pop(compaction.key, None)
-        self._stalled_until.pop(compaction.key, None)
-        self._put_back(compaction.worker)
+        self._worker_losses.pop(compaction.key, None)
+        self._retry_s.pop(compaction.key, None)
+        self._release_worker(compaction.worker)
 
         def done() -> None:
             del self._running[compaction.key]
@@ -407,38 +409,39 @@ class Cleaner:
 
         self._host.checkpoint_cleaned(log.log_directory, done)
 
-    # Endings
+    # Failures and cancellation
 
-    def _give_up(self, compaction: Compaction, error: Exception | None) -> None:
+    def _abort(self, compaction: Compaction, error: Exception | None) -> None:
+        """End a compaction that failed with `error` or was cancelled."""
         log, key = compaction.log, compaction.key
-        # A missing file was deleted with its segment or log.
+        # A missing file means that its segment or log was deleted meanwhile.
         if compaction.is_cancelled or error is None or isinstance(error, FileNotFoundError | Cancelled):
             logger.info("compaction cancelled log=%s", log)
         elif isinstance(error, OSError | LogDirFailure | ShortageError):
             self._host.fail_directory(log.log_directory, error)
         elif isinstance(error, WorkerStalled):
-            self._stalled_until[key] = self._monotonic() + _STALLED_SECONDS
+            self._retry_s[key] = self._monotonic() + _STALL_BACKOFF_SECONDS
             logger.error(
-                "%s: check that the disk of log=%s answers and that the machine is not overloaded; compaction of this "
-                "log is tried again in %.0f s",
+                "%s: check that the disk of log=%s responds and that the machine is not overloaded; compaction of this "
+                "log is retried in %.0f s",
                 error,
                 log,
-                _STALLED_SECONDS,
+                _STALL_BACKOFF_SECONDS,
             )
-        elif isinstance(error, WorkerLost) and self._losses.get(key, 0) + 1 < _MAX_LOSSES:
-            self._losses[key] = self._losses.get(key, 0) + 1
-            logger.warning("compaction will be tried again log=%s error=%s", log, error)
+        elif isinstance(error, WorkerLost) and self._worker_losses.get(key, 0) + 1 < _MAX_WORKER_LOSSES:
+            self._worker_losses[key] = self._worker_losses.get(key, 0) + 1
+            logger.warning("compaction will be retried log=%s error=%s", log, error)
         else:
             self.uncleanable.add(key)
             logger.error(
-                "cannot compact log=%s error=%s; it is served as it is but grows, and compaction is tried again only "
-                "after a restart: keep a copy of its directory, then delete and fill the topic anew",
+                "cannot compact log=%s error=%s; the log is still served but grows, and compaction is retried only "
+                "after a restart: copy its directory, then delete, re-create and refill the topic",
                 log,
                 error,
                 exc_info=None if isinstance(error, WorkerLost) else error,
             )
 
-        def tidy() -> None:
+        def clean_up() -> None:
             compaction.worker.close()
             if self._fs.is_directory(compaction.directory):
                 remove_cleaned(self._fs, compaction.directory)
@@ -450,7 +453,7 @@ class Cleaner:
             if compaction.is_cancelled or key in self.uncleanable:
                 self._host.clean_soon()
 
-        self._run_in_thread(tidy, done)
+        self._run_in_thread(clean_up, done)
 
     def cancel(self, key: Key | None = None) -> None:
         """Cancel the compaction of `key`, or all of them."""
@@ -460,27 +463,27 @@ class Cleaner:
                 compaction.worker.cancel()
 
     def update_settings(self, settings: CleanerSettings) -> None:
-        """Apply changed properties; compactions under way begin again with them."""
+        """Apply changed properties; running compactions are cancelled and begin again."""
         self.settings = settings
         self.cancel()
 
     def close(self) -> None:
-        """Cancel all compactions and end the processes. Files that are being written have no effect."""
+        """Cancel all compactions and end the processes. Unfinished files have no effect."""
         self._is_closed = True
         self.cancel()
         while self._processes:
             self._processes.pop().close()
 
     def forget(self, key: Key) -> None:
-        """Drop all that is stored about a deleted log."""
+        """Remove the state of a deleted log."""
         self.cancel(key)
         self.offsets.pop(key, None)
         self.uncleanable.discard(key)
-        self._losses.pop(key, None)
-        self._stalled_until.pop(key, None)
+        self._worker_losses.pop(key, None)
+        self._retry_s.pop(key, None)
 
     def truncated(self, key: Key, offset: int) -> None:
-        """Lower the offset of a truncated log to `offset`: batches behind it will be new."""
+        """Lower the compacted offset of a truncated log to `offset`, because later batches will be new."""
         self.cancel(key)
         if self.offsets.get(key, -1) > offset:
             self.offsets[key] = offset

@@ -1,10 +1,10 @@
-"""One compaction of one log, as the broker's main thread follows it."""
+"""The main thread's state of one compaction of one log."""
 
 from bisect import bisect_right
 from typing import Protocol
 
-from odradek.log.compaction.cleanable import Target, group_segments
-from odradek.log.compaction.run import Job, Mapped, Worker
+from odradek.log.compaction.cleanable import CleanableRange, group_segments
+from odradek.log.compaction.run import Job, MappedKeys, Worker
 from odradek.log.segments.segment import Segment
 
 
@@ -26,31 +26,31 @@ class CleanerSettings(Protocol):
 
 
 class Compaction:
-    """A compaction of one log, from the first batch that is not compacted to `end_offset`."""
+    """A compaction of one log, from its first dirty offset to `end_offset`."""
 
-    def __init__(self, target: Target, worker: Worker, now_ms: int) -> None:
-        log = target.log
+    def __init__(self, cleanable: CleanableRange, worker: Worker, now_ms: int) -> None:
+        log = cleanable.log
         self.log = log
         self.key = (log.topic, log.partition)
-        self.target = target
+        self.cleanable = cleanable
         self.worker = worker
         self.now_ms = now_ms
         self.directory = log.directory
         self.is_cancelled = False
         self.groups: list[list[Segment]] = []
-        self.mapped = Mapped(-1, 0)
-        self.end_offset = target.first_dirty_offset
+        self.mapped = MappedKeys(-1, 0)
+        self.end_offset = cleanable.first_dirty_offset
         self.bytes_before = self.bytes_after = 0
-        self._segments = [segment for segment in log.segments if segment.base_offset < target.end_offset]
+        self._segments = [segment for segment in log.segments if segment.base_offset < cleanable.end_offset]
 
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self._segments)
 
     def job(self, settings: CleanerSettings) -> Job:
-        """Return the job for the worker. All compactions that may run at once share memory and rate. Raises OSError."""
+        """Return the job for the worker. The cleaner's threads share its memory and I/O rate. Raises OSError."""
         log, config, share = self.log, self.log.config, max(1, settings.log_cleaner_threads)
-        start_offset = self.target.first_dirty_offset
+        start_offset = self.cleanable.first_dirty_offset
         bases = [segment.base_offset for segment in self._segments]
         dirty = self._segments[max(0, bisect_right(bases, start_offset) - 1)]
         return Job(
@@ -64,7 +64,7 @@ class Compaction:
             ),
             first_dirty_offset=start_offset,
             first_dirty_position=dirty.offset_index.floor_position(start_offset),
-            end_offset=self.target.end_offset,
+            end_offset=self.cleanable.end_offset,
             now_ms=self.now_ms,
             delete_retention_ms=config.delete_retention_ms,
             index_interval_bytes=config.index_interval_bytes,
@@ -76,13 +76,13 @@ class Compaction:
         )
 
     def plan(self) -> None:
-        """Group the segments, after the keys are mapped. Raises OSError."""
+        """Group the segments up to the last mapped offset. Raises OSError."""
         self.end_offset = self.mapped.latest_offset + 1
         segments = [segment for segment in self._segments if segment.base_offset < self.end_offset]
-        self.groups = group_segments(segments, self.log.config, self.target.end_offset)
+        self.groups = group_segments(segments, self.log.config, self.cleanable.end_offset)
 
     def is_in_place(self, group: list[Segment]) -> bool:
-        """Return whether the log still has these segments, side by side."""
+        """Return whether the log still contains these segments, adjacent and before its active segment."""
         segments = self.log.segments
         try:
             first = segments.index(group[0])

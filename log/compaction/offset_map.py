@@ -1,17 +1,17 @@
-"""The last offset of each key, within a bounded memory: what compaction decides by."""
+"""Offset map: the last offset of each key in the dirty part of a log, within bounded memory."""
 
 from collections.abc import Callable
 
 _DIGEST_BYTES = 16
-# What an entry takes in a Python dictionary: key, number and slot, with the room left by growth.
+# Memory of an entry in a Python dictionary: key, integer and slot, including free slots after a resize.
 _ENTRY_BYTES = 200
 
 
 class OffsetMap:
-    """From key to the last offset it was seen at. Long keys are kept as their MD5, as Kafka does.
+    """Map from a key to its last offset. A long key is stored as its MD5 digest, as Kafka does.
 
-    `limit_bytes` bounds the memory, of which nothing is taken before there are keys. `latest_offset` is the offset up
-    to which the log was mapped, -1 at first.
+    `limit_bytes` bounds the memory, which is allocated as keys are added. `latest_offset` is the last mapped offset of
+    the log; -1 before the first.
     """
 
     __slots__ = ("_digest", "_offsets", "latest_offset", "max_entries")
@@ -30,16 +30,16 @@ class OffsetMap:
         return len(self._offsets) >= self.max_entries
 
     def put(self, key: bytes, offset: int) -> None:
-        """Offsets must come in ascending order."""
+        """Set the last offset of a key. Offsets must be passed in ascending order."""
         self._offsets[key if len(key) < _DIGEST_BYTES else self._digest(key)] = offset
 
     def get(self, key: bytes) -> int:
-        """-1 for a key that was not seen."""
+        """Return the last offset of a key; -1 if it is not in the map."""
         return self._offsets.get(key if len(key) < _DIGEST_BYTES else self._digest(key), -1)
 
 
 def _md5() -> Callable[[bytes], bytes]:
-    # Imported here because few starts of a broker need it.
+    # Imported on first use to keep the broker's start fast.
     from hashlib import md5
 
     return lambda key: md5(key, usedforsecurity=False).digest()

@@ -1,15 +1,14 @@
-"""Compaction in a process of its own, which does not hold up the broker's requests.
+"""Compaction in a child process, so that it does not delay the broker's requests.
 
-Compaction keeps a Python interpreter busy, and a thread that does so takes its turns at the interpreter from the
-reactor, however small its slices. Measured on two processors, with slices of 3 ms and breaks of 1 ms: the p99 of a
-produce rose from 0.15 ms to 3.6 ms at 400 requests a second, and eight busy connections got a sixth of their requests
-through. With a process that runs at idle priority it did not change (0.45 ms and 0.46 ms, on a busier
-machine). It also takes the map of keys, which may be large, with it: the broker's memory does not grow.
+A compaction thread would compete with the reactor for the interpreter's lock. Measured on two processors, with breaks
+of 1 ms after every 3 ms: the p99 latency of a produce rose from 0.15 ms to 3.6 ms at 400 requests/s, and the throughput
+of eight busy connections fell to a sixth. With a process at idle priority the p99 did not change (0.45 ms and 0.46 ms,
+on a busier machine). The offset map, which may be large, is in the memory of the process.
 
-It is started when a log is due, ends when none is left, and dies with the broker, whose end it reads as the end of
-its input. If it dies itself, the log is as it was: files that it wrote have no effect until the broker renames them.
-
-A process that makes no progress (its disk hangs, it was stopped, it never gets a processor) is ended: see worker_pipe.
+The process is started when a log is due and ended when none is left. When the broker exits, the process reads the end
+of its input and exits too. If the process itself dies, the log is unchanged: the files that it wrote have no effect
+until the broker renames them. The broker kills a process that makes no progress because its disk hangs, it was stopped,
+or it gets no processor time: see `worker_pipe`.
 """
 
 import logging
@@ -29,14 +28,14 @@ from odradek.log.compaction.run import (
     CompactionFailed,
     CompactionRun,
     Job,
-    Mapped,
+    MappedKeys,
     WorkerLost,
     WorkerStalled,
 )
 from odradek.log.compaction.worker_pipe import (
-    SILENCE_SECONDS,
-    Heartbeat,
-    SilentProcessError,
+    STALL_TIMEOUT_SECONDS,
+    ProcessStalledError,
+    ResponsePipe,
     Wait,
     WorkerPipe,
     wait_for,
@@ -46,27 +45,27 @@ from odradek.log.storage.filesystem import OsFileSystem
 logger = logging.getLogger(__name__)
 
 _NICENESS = 10
-_PATIENT = "patient"
-_PATIENCE_SECONDS = 10.0
-_LEAST_SHARE = 0.2
+_IDLE_PRIORITY = "idle-priority"
+_STARVATION_CHECK_SECONDS = 10.0
+_MIN_CPU_SHARE = 0.2
 _END_SECONDS = 10.0
 _BEGIN, _WRITE = range(2)
 _DONE, _DISK_FAILED, _FAILED = range(3)
 
 
 class ProcessWorker:
-    """A Worker whose work a child process does, with the operating system's files."""
+    """A Worker that runs in a child process, with the operating system's files."""
 
     def __init__(
-        self, *, is_patient: bool = True, monotonic: Callable[[], float] = time.monotonic, wait: Wait = wait_for
+        self, *, is_idle_priority: bool = True, monotonic: Callable[[], float] = time.monotonic, wait: Wait = wait_for
     ) -> None:
-        """Start the process. Raises OSError if there can be none.
+        """Start the process. Raises OSError if it cannot be started.
 
-        A patient one runs at idle priority, and gives up (WorkerLost) if it hardly ever runs.
+        A process at idle priority exits (WorkerLost) if it gets too little processor time.
         """
         command_end, commands = os.pipe()
         try:
-            answers, answer_end = os.pipe()
+            responses, response_end = os.pipe()
         except OSError:
             os.close(command_end)
             os.close(commands)
@@ -74,43 +73,44 @@ class ProcessWorker:
         try:
             self._pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-m", __name__, *([_PATIENT] if is_patient else [])],
+                [sys.executable, "-m", __name__, *([_IDLE_PRIORITY] if is_idle_priority else [])],
                 _environment(),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, command_end, 0),
-                    (os.POSIX_SPAWN_DUP2, answer_end, 1),
+                    (os.POSIX_SPAWN_DUP2, response_end, 1),
                 ],
             )
         except OSError:
             os.close(commands)
-            os.close(answers)
+            os.close(responses)
             raise
         finally:
             os.close(command_end)
-            os.close(answer_end)
-        self._pipe = WorkerPipe(commands, answers, monotonic=monotonic, wait=wait)
+            os.close(response_end)
+        self._pipe = WorkerPipe(commands, responses, monotonic=monotonic, wait=wait)
         self._is_cancelled = False
         self._has_ended = False
-        # `cancel` and `close` may come in two threads, and a process id that was waited for may be another process's.
+        # `cancel` and `close` may run in two threads; after waitpid the process id may belong to another process.
         self._ending = Lock()
 
     @property
     def pid(self) -> int:
         return self._pid
 
-    def begin(self, job: Job) -> Mapped:
-        return Mapped(*self._ask((_BEGIN, tuple(job))))
+    def begin(self, job: Job) -> MappedKeys:
+        return MappedKeys(*self._call((_BEGIN, tuple(job))))
 
     def write(self, bases: tuple[int, ...], producers: bytes) -> None:
-        self._ask((_WRITE, (bases, producers)))
+        self._call((_WRITE, (bases, producers)))
 
-    def _ask(self, command: tuple[Any, ...]) -> Any:
+    def _call(self, command: tuple[Any, ...]) -> Any:
         try:
-            kind, value = self._pipe.ask(command)
-        except SilentProcessError:
+            kind, value = self._pipe.call(command)
+        except ProcessStalledError:
             self._kill()
             raise WorkerStalled(
-                f"the compaction process pid={self._pid} made no progress for {SILENCE_SECONDS:.0f} s and was killed"
+                f"the compaction process pid={self._pid} made no progress for {STALL_TIMEOUT_SECONDS:.0f} s "
+                "and was killed"
             ) from None
         except (OSError, EOFError, ValueError, TypeError) as error:
             if self._is_cancelled:
@@ -143,57 +143,60 @@ class ProcessWorker:
         self._pipe.close()
         if not has_ended:
             logger.warning(
-                "a killed compaction process does not end since it waits for a disk: check the disks pid=%d", self._pid
+                "killed compaction process has not ended, probably because a disk does not respond: check the disks "
+                "pid=%d",
+                self._pid,
             )
 
 
 def _environment() -> dict[str, str]:
-    """Ours, in which the package is found from where this one was."""
+    """Return the broker's environment, with the directory of this package first in PYTHONPATH."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     given = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{given}" if given else root}
 
 
 def main() -> None:
-    """The child: answer command after command, until there are no more."""
+    """Run the child process: execute commands until the broker closes its end of the pipe."""
     from queue import SimpleQueue
     from threading import Thread
 
-    # Of the keys that stop a broker in a terminal, the broker alone makes sense.
+    # Ctrl+C in a terminal interrupts this process as well; the broker ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
-    is_patient = _PATIENT in sys.argv[1:] and _give_way()
+    is_idle_priority = _IDLE_PRIORITY in sys.argv[1:] and _set_idle_priority()
     commands: SimpleQueue[Any] = SimpleQueue()
 
-    def listen() -> None:
-        # In a thread, so that the end of the broker ends what is being done as well.
+    def read_commands() -> None:
+        # In a thread, so that the process also exits during a command when the broker exits.
         try:
             while True:
                 commands.put(marshal.load(sys.stdin.buffer))
         except BaseException:
             os._exit(0)
 
-    Thread(target=listen, daemon=True).start()
-    heartbeat = Heartbeat(sys.stdout.fileno(), time.monotonic)
-    child = _Child(is_patient, heartbeat.beat)
+    Thread(target=read_commands, daemon=True).start()
+    responses = ResponsePipe(sys.stdout.fileno(), time.monotonic)
+    child = _Child(is_idle_priority, responses.heartbeat)
     while True:
         kind, value = commands.get()
         try:
             if kind == _BEGIN:
-                heartbeat.answer(_DONE, tuple(child.begin(value)))
+                responses.respond(_DONE, tuple(child.begin(value)))
             else:
                 child.write(*value)
-                heartbeat.answer(_DONE, None)
+                responses.respond(_DONE, None)
         except OSError as error:
-            heartbeat.answer(_DISK_FAILED, (error.errno, error.strerror, error.filename))
+            responses.respond(_DISK_FAILED, (error.errno, error.strerror, error.filename))
         except Exception as error:
-            heartbeat.answer(_FAILED, f"{type(error).__name__}: {error}")
+            responses.respond(_FAILED, f"{type(error).__name__}: {error}")
 
 
-def _give_way() -> bool:
-    """Run at idle priority: a nice process would finish its slice of 3 ms before a woken broker runs.
+def _set_idle_priority() -> bool:
+    """Set the scheduling policy SCHED_IDLE; return whether that is possible.
 
-    Whether that can be had. There is no way back from it for most users, so where it means never, see `_Patience`.
+    With a high nice value alone, the process would finish its time slice of 3 ms before a woken broker runs. Most users
+    may not leave the policy again, so `_StarvationCheck` ends a process that it starves.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -202,8 +205,8 @@ def _give_way() -> bool:
     return False
 
 
-class _Patience:
-    """Ends the process if it gets too small a share of a processor, for another to be started that is merely nice."""
+class _StarvationCheck:
+    """Ends the process if it gets too little processor time; the broker then starts one with normal scheduling."""
 
     def __init__(self) -> None:
         self._slept = 0.0
@@ -218,38 +221,40 @@ class _Patience:
 
     def check(self) -> None:
         elapsed = time.monotonic() - self._since
-        if elapsed >= _PATIENCE_SECONDS:
-            if time.process_time() - self._used < _LEAST_SHARE * (elapsed - self._slept):
+        if elapsed >= _STARVATION_CHECK_SECONDS:
+            if time.process_time() - self._used < _MIN_CPU_SHARE * (elapsed - self._slept):
                 os._exit(1)
             self._begin()
 
 
 class _Child:
-    def __init__(self, is_patient: bool, beat: Callable[[], None]) -> None:
-        self._is_patient = is_patient
-        self._beat = beat
+    """Executes the commands of the child process."""
+
+    def __init__(self, is_idle_priority: bool, heartbeat: Callable[[], None]) -> None:
+        self._is_idle_priority = is_idle_priority
+        self._heartbeat = heartbeat
         self._run: CompactionRun | None = None
 
-    def begin(self, fields: tuple[Any, ...]) -> Mapped:
+    def begin(self, fields: tuple[Any, ...]) -> MappedKeys:
         job = Job(*fields)
-        # First, so that there are not two maps of keys.
+        # Release the previous offset map before the next one is allocated.
         self._run = None
         rate = job.bytes_per_second
-        if self._is_patient:
-            patience = _Patience()
+        if self._is_idle_priority:
+            starvation = _StarvationCheck()
 
             def check() -> None:
-                patience.check()
-                self._beat()
+                starvation.check()
+                self._heartbeat()
 
-            throttle = Throttle(rate, time.monotonic, patience.sleep, check)
+            throttle = Throttle(rate, time.monotonic, starvation.sleep, check)
         else:
-            throttle = Throttle(rate, time.monotonic, time.sleep, self._beat)
+            throttle = Throttle(rate, time.monotonic, time.sleep, self._heartbeat)
         self._run = CompactionRun(OsFileSystem(), job, throttle)
         return self._run.map_keys()
 
     def write(self, bases: tuple[int, ...], producers: bytes) -> None:
-        assert self._run is not None, "begin comes first"
+        assert self._run is not None, "begin must be called first"
         self._run.write(bases, producers)
 
 

@@ -1,4 +1,4 @@
-"""Rules of compaction: what remains of each batch. Pure functions and state, without I/O.
+"""Rules of compaction: which records of a batch are retained. Functions and state without I/O.
 
 Sources: Kafka documentation ("Log Compaction"); KIP-98 (transactions in compacted topics), KIP-534 (delete horizon).
 """
@@ -30,25 +30,25 @@ _NO_TIMESTAMP = -1
 
 
 class LastRecord(NamedTuple):
-    """Of a live producer: the last offset of its data (-1 if there is none left to know of) and its epoch."""
+    """A producer's last record: the offset of its last data (-1 if the producer state has none) and its epoch."""
 
     last_data_offset: int
     epoch: int
 
 
-class Transactions:
-    """Which transactions a pass over a log is in, and whether their markers are still needed."""
+class CleanedTransactions:
+    """The ongoing transactions at the current position of a pass over the log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._ahead = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
-        # By producer: the transaction, and whether data of it was seen.
+        self._upcoming = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        # By producer id: the aborted transaction, and whether the pass has read a batch of it.
         self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
         self._committed: set[int] = set()
         self.index: TransactionIndex | None = None
 
     def _advance(self, offset: int) -> None:
-        while self._ahead and self._ahead[-1].first_offset <= offset:
-            entry = self._ahead.pop()
+        while self._upcoming and self._upcoming[-1].first_offset <= offset:
+            entry = self._upcoming.pop()
             self._aborted.setdefault(entry.producer_id, (entry, False))
 
     def is_aborted(self, header: BatchHeader) -> bool:
@@ -56,17 +56,17 @@ class Transactions:
         self._advance(header.last_offset)
         if not header.is_transactional:
             return False
-        found = self._aborted.get(header.producer_id)
-        if found is None:
+        transaction = self._aborted.get(header.producer_id)
+        if transaction is None:
             self._committed.add(header.producer_id)
             return False
-        self._aborted[header.producer_id] = (found[0], True)
+        self._aborted[header.producer_id] = (transaction[0], True)
         return True
 
-    def is_spent(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Return whether no record of the transaction that a control batch ends is left; its marker can go then.
+    def is_marker_removable(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Return whether the transaction that a control batch ends has no batches left in the log.
 
-        An aborted transaction of which something is left is written to `index`.
+        An aborted transaction that still has batches is added to `index`.
         """
         from odradek.protocol.records import ControlType, iter_records, parse_control_record
 
@@ -86,17 +86,18 @@ class Transactions:
         return True
 
 
-class Filter:
-    """Decides, batch after batch in the order of offsets, what stays.
+class BatchFilter:
+    """Selects the records to retain, batch after batch in the order of offsets.
 
-    `upper_offset` is where the range that is cleaned ends: the batch before it stays, empty if need be, so that the
-    log's offsets still add up. `last_records` are those of the live producers.
+    `upper_offset` is the end of the range that is compacted. The last batch of the range is retained, if necessary
+    without records, so that the end offset of the compacted segment stays the same. `last_records`, by producer id,
+    are those of the active producers.
     """
 
     def __init__(
         self,
         offsets: OffsetMap,
-        transactions: Transactions,
+        transactions: CleanedTransactions,
         *,
         upper_offset: int,
         now_ms: int,
@@ -106,32 +107,37 @@ class Filter:
         self._transactions = transactions
         self._upper_offset = upper_offset
         self._now_ms = now_ms
-        self._horizon_ms = min(now_ms + delete_retention_ms, INT64_MAX)
+        self._delete_horizon_ms = min(now_ms + delete_retention_ms, INT64_MAX)
         self.last_records: dict[int, LastRecord] = {}
 
     def apply(self, header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, "bytes | memoryview"] | None:
-        """The batch as it stays, with its header; None if it goes. Raises InvalidRecordError, CompressionError."""
+        """Return the retained header and batch; None to remove the batch.
+
+        Raises InvalidRecordError, CompressionError.
+        """
         from odradek.protocol.records import empty_batch
 
         horizon = header.delete_horizon_ms
         if header.is_control:
-            is_spent = self._transactions.is_spent(header, batch)
-            kept = None
-            if header.record_count and not (is_spent and horizon is not None and horizon <= self._now_ms):
-                kept = self._with_horizon(header, batch, None) if is_spent and horizon is None else batch
+            is_removable = self._transactions.is_marker_removable(header, batch)
+            retained = None
+            if header.record_count and not (is_removable and horizon is not None and horizon <= self._now_ms):
+                needs_horizon = is_removable and horizon is None
+                retained = self._with_delete_horizon(header, batch, None) if needs_horizon else batch
         elif self._transactions.is_aborted(header):
-            kept = None
+            retained = None
         else:
-            kept = self._apply_to_records(header, batch, horizon)
-        if kept is batch:
+            retained = self._retain_records(header, batch, horizon)
+        if retained is batch:
             return header, batch
-        if kept is None:
-            if not self._must_stay(header):
+        if retained is None:
+            if not self._needs_empty_batch(header):
                 return None
-            kept = empty_batch(header)
-        return read_header(kept), kept
+            retained = empty_batch(header)
+        return read_header(retained), retained
 
-    def _must_stay(self, header: BatchHeader) -> bool:
+    def _needs_empty_batch(self, header: BatchHeader) -> bool:
+        """Return whether a batch without retained records remains: as the end of the range, or for producer state."""
         if header.next_offset == self._upper_offset:
             return True
         last = self.last_records.get(header.producer_id) if header.producer_id >= 0 else None
@@ -141,45 +147,46 @@ class Filter:
             return header.last_offset == last.last_data_offset
         return header.is_control and header.producer_epoch == last.epoch
 
-    def _apply_to_records(
+    def _retain_records(
         self, header: BatchHeader, batch: memoryview, horizon: int | None
     ) -> "bytes | memoryview | None":
         data, position = open_records(header, batch)
-        base_offset, latest, newest_of = header.base_offset, self._offsets.latest_offset, self._offsets.get
+        base_offset, latest, last_offset_of = header.base_offset, self._offsets.latest_offset, self._offsets.get
         keep_tombstones = horizon is None or self._now_ms < horizon
-        kept: list[tuple[int, int, int, int]] = []
+        retained: list[tuple[int, int, int, int]] = []
         has_tombstone = False
         for start, end, timestamp_delta, offset_delta, key, has_value in iter_keys(data, position, header.record_count):
             offset = base_offset + offset_delta
-            if offset <= latest and (key is None or offset < newest_of(key) or not (has_value or keep_tombstones)):
+            if offset <= latest and (key is None or offset < last_offset_of(key) or not (has_value or keep_tombstones)):
                 continue
-            kept.append((start, end, timestamp_delta, offset))
+            retained.append((start, end, timestamp_delta, offset))
             has_tombstone = has_tombstone or not has_value
-        if not kept:
+        if not retained:
             return None
         if has_tombstone and horizon is None:
-            # A base timestamp in the future can make the records too large to be read again. Then the tombstones stay.
+            # The horizon replaces the base timestamp, which changes all timestamp deltas. If that makes the records too
+            # large to be decompressed again, the batch gets no horizon, and its tombstones are retained.
             with suppress(DecompressedTooLargeError):
-                return self._with_horizon(header, batch, {offset for _, _, _, offset in kept})
-        if len(kept) == header.record_count:
+                return self._with_delete_horizon(header, batch, {offset for _, _, _, offset in retained})
+        if len(retained) == header.record_count:
             return batch
         max_timestamp = header.max_timestamp
         if not header.is_log_append_time:
-            timestamps = (wrap_int64(header.base_timestamp + delta) for _, _, delta, _ in kept)
+            timestamps = (wrap_int64(header.base_timestamp + delta) for _, _, delta, _ in retained)
             max_timestamp = max(_NO_TIMESTAMP, max(timestamps))
-        payload = b"".join([data[start:end] for start, end, _, _ in kept])
-        return _assemble(header._replace(max_timestamp=max_timestamp, record_count=len(kept)), payload)
+        payload = b"".join([data[start:end] for start, end, _, _ in retained])
+        return _build_batch(header._replace(max_timestamp=max_timestamp, record_count=len(retained)), payload)
 
-    def _with_horizon(self, header: BatchHeader, batch: memoryview, offsets: set[int] | None) -> bytes:
-        """The batch with its records at `offsets` (all of them if None), and when its tombstones may go."""
+    def _with_delete_horizon(self, header: BatchHeader, batch: memoryview, offsets: set[int] | None) -> bytes:
+        """Return the batch with a delete horizon and its records at `offsets` (None: all records)."""
         from odradek.protocol.records import iter_records, rebuild_batch
 
-        kept = [record for record in iter_records(batch) if offsets is None or record.offset in offsets]
-        return rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms)
+        retained = [record for record in iter_records(batch) if offsets is None or record.offset in offsets]
+        return rebuild_batch(header, retained, delete_horizon_ms=self._delete_horizon_ms)
 
 
 def open_records(header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
-    """The bytes of the records, and where in them the first begins."""
+    """Decompress a batch. Return the bytes that contain the records, and the position of the first record in them."""
     if not header.attributes & 7:
         return bytes(batch), RECORD_BATCH_OVERHEAD
     from odradek.protocol.batches.compression import decompress
@@ -188,8 +195,8 @@ def open_records(header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
     return decompress(header.codec, batch[RECORD_BATCH_OVERHEAD:], MAX_DECOMPRESSED_BYTES), 0
 
 
-def _assemble(header: BatchHeader, payload: bytes) -> bytes:
-    """Record bytes that kept their deltas, under a header that kept its bases."""
+def _build_batch(header: BatchHeader, payload: bytes) -> bytes:
+    """Build a batch of encoded records, whose deltas refer to the header's base offset and base timestamp."""
     if header.attributes & 7:
         from odradek.protocol.batches.batch_builder import compress_records
 
@@ -204,9 +211,9 @@ def _assemble(header: BatchHeader, payload: bytes) -> bytes:
 
 
 def iter_keys(data: bytes, position: int, count: int) -> Iterator[tuple[int, int, int, int, bytes | None, bool]]:
-    """(start, end, timestamp delta, offset delta, key, whether it has a value) of each record; headers stay closed.
+    """Yield (start, end, timestamp delta, offset delta, key, whether it has a value) of each record.
 
-    Raises InvalidRecordError.
+    Record headers are not parsed. Raises InvalidRecordError.
     """
     try:
         for _ in range(count):
@@ -222,11 +229,11 @@ def iter_keys(data: bytes, position: int, count: int) -> Iterator[tuple[int, int
                 position += key_bytes
             value_bytes, position = _varint(data, position)
             if size_bytes < 0 or position + max(0, value_bytes) > end or end > len(data):
-                raise InvalidRecordError(f"record at byte {start} states {size_bytes} bytes")
+                raise InvalidRecordError(f"record at byte {start} has an invalid length of {size_bytes} bytes")
             yield start, end, timestamp_delta, offset_delta, key, value_bytes >= 0
             position = end
     except IndexError as error:
-        raise InvalidRecordError(f"record at byte {position} is cut short") from error
+        raise InvalidRecordError(f"record at byte {position} is incomplete") from error
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

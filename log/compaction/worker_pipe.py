@@ -1,7 +1,7 @@
-"""Messages between the broker and a compaction process: values of `marshal` over two pipes.
+"""Messages between the broker and a compaction process: `marshal` values over two pipes.
 
-That is enough between two processes of one interpreter. The broker's end bounds the time for which the process may be
-silent; the process sends a heartbeat from its own work, so one that hangs is silent.
+Both processes run the same interpreter, which `marshal` requires. The process sends heartbeats from within its work, so
+that a process that hangs sends none; the broker bounds the time without a message.
 """
 
 import marshal
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
-SILENCE_SECONDS: Final = 300.0
-"""A process that is silent for longer makes no progress. The longest step of a compaction without a heartbeat is the
-sync of 64 MiB, for which a disk of 0.3 MiB/s takes less."""
+STALL_TIMEOUT_SECONDS: Final = 300.0
+"""Maximum time without a message of the process. The longest step of a compaction without a heartbeat is the sync of
+64 MiB, which takes less time even at 0.3 MiB/s."""
 
 _HEARTBEAT_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 1.0
@@ -21,40 +21,43 @@ _LENGTH: Final = Struct(">I")
 _READ_BYTES: Final = 65_536
 
 Wait = Callable[[int, int, float], bool]
-"""Wait until a poll event is there for a descriptor, at most so many seconds; whether it is."""
+"""Wait for a poll event of a descriptor, at most so many seconds; return whether it occurred."""
 
 
-class SilentProcessError(Exception):
-    """The process sent nothing, and took nothing, for SILENCE_SECONDS."""
+class ProcessStalledError(Exception):
+    """The process neither sent nor read anything for STALL_TIMEOUT_SECONDS."""
 
 
 def wait_for(fd: int, event: int, seconds: float) -> bool:
-    """A Wait of the operating system."""
+    """Implement Wait with poll(2)."""
     poller = select.poll()
     poller.register(fd, event)
     return bool(poller.poll(seconds * 1000))
 
 
 class WorkerPipe:
-    """The broker's end: `ask` sends a command and returns its answer. Blocks; one call at a time."""
+    """The broker's end: `call` sends a command and returns the response. Blocks; one call at a time."""
 
-    def __init__(self, commands: int, answers: int, *, monotonic: Callable[[], float], wait: Wait) -> None:
+    def __init__(self, commands: int, responses: int, *, monotonic: Callable[[], float], wait: Wait) -> None:
         self._commands = commands
-        self._answers = answers
+        self._responses = responses
         self._monotonic = monotonic
         self._wait = wait
         self._received = bytearray()
-        self._heard = monotonic()
+        self._last_progress = monotonic()
         os.set_blocking(commands, False)
 
-    def ask(self, command: tuple[Any, ...]) -> tuple[int, Any]:
-        """Raises OSError, EOFError or ValueError if the process is gone, SilentProcessError if it makes no progress."""
-        self._heard = self._monotonic()
+    def call(self, command: tuple[Any, ...]) -> tuple[int, Any]:
+        """Send a command and return the kind and value of the response.
+
+        Raises OSError, EOFError or ValueError if the process has ended, ProcessStalledError if it makes no progress.
+        """
+        self._last_progress = self._monotonic()
         self._send(memoryview(marshal.dumps(command)))
         while True:
             message = self._take_message()
             if message is None:
-                self._await(self._answers, select.POLLIN)
+                self._await(self._responses, select.POLLIN)
                 self._receive()
             elif message != b"":
                 kind, value = marshal.loads(message)
@@ -67,19 +70,19 @@ class WorkerPipe:
             except BlockingIOError:
                 self._await(self._commands, select.POLLOUT)
             else:
-                self._heard = self._monotonic()
+                self._last_progress = self._monotonic()
 
     def _await(self, fd: int, event: int) -> None:
         while not self._wait(fd, event, _POLL_SECONDS):
-            if self._monotonic() - self._heard >= SILENCE_SECONDS:
-                raise SilentProcessError
+            if self._monotonic() - self._last_progress >= STALL_TIMEOUT_SECONDS:
+                raise ProcessStalledError
 
     def _receive(self) -> None:
-        data = os.read(self._answers, _READ_BYTES)
+        data = os.read(self._responses, _READ_BYTES)
         if not data:
             raise EOFError
         self._received += data
-        self._heard = self._monotonic()
+        self._last_progress = self._monotonic()
 
     def _take_message(self) -> bytes | None:
         received = self._received
@@ -93,10 +96,10 @@ class WorkerPipe:
         return message
 
     def await_end(self, seconds: float) -> bool:
-        """Return whether the process, which was killed, has ended, and with it its end of the pipes."""
+        """Wait at most `seconds` for the end of the killed process, which closes its pipes; return whether it ended."""
         deadline = self._monotonic() + seconds
         while self._monotonic() < deadline:
-            if self._wait(self._answers, select.POLLIN, _POLL_SECONDS):
+            if self._wait(self._responses, select.POLLIN, _POLL_SECONDS):
                 try:
                     self._receive()
                 except (EOFError, OSError):
@@ -106,26 +109,27 @@ class WorkerPipe:
 
     def close(self) -> None:
         os.close(self._commands)
-        os.close(self._answers)
+        os.close(self._responses)
 
 
-class Heartbeat:
-    """The process's end of the answers, a descriptor. `beat` is called often by the work itself."""
+class ResponsePipe:
+    """The process's end: sends responses and heartbeats. `heartbeat` is called often by the work itself."""
 
-    def __init__(self, answers: int, monotonic: Callable[[], float]) -> None:
-        self._answers = answers
+    def __init__(self, responses: int, monotonic: Callable[[], float]) -> None:
+        self._responses = responses
         self._monotonic = monotonic
         self._sent = monotonic()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
+        """Send a heartbeat if nothing was sent for _HEARTBEAT_SECONDS."""
         if self._monotonic() - self._sent >= _HEARTBEAT_SECONDS:
             self._write(b"")
 
-    def answer(self, kind: int, value: Any) -> None:
+    def respond(self, kind: int, value: Any) -> None:
         self._write(marshal.dumps((kind, value)))
 
     def _write(self, message: bytes) -> None:
         data = memoryview(_LENGTH.pack(len(message)) + message)
         while data:
-            data = data[os.write(self._answers, data) :]
+            data = data[os.write(self._responses, data) :]
         self._sent = self._monotonic()

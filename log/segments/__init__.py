@@ -4,7 +4,7 @@
 - `segment`: a .log file with its indexes
 - `index`: offset index and time index
 - `transaction_index`: aborted transactions of a segment
-- `transaction_index_check`: comparison of a transaction index with the batches it names
-- `segment_scan`: reading of a whole segment with all checks, for recovery
+- `transaction_index_check`: comparison of a transaction index with the batches its entries point to
+- `segment_scan`: check of all batches of a segment, for recovery
 - `timestamps`: search for records by timestamp
 """

@@ -1,9 +1,9 @@
 """The sparse indexes of a segment: offset -> file position, and timestamp -> offset.
 
-The files have Apache Kafka's format: fixed-size entries; the file of an active segment is extended with zeros to its
-full size (a hole, which takes no room) and truncated to its entries on roll and close. An index keeps no file open and
-maps none: new entries are buffered, and lookups read one block of entries at a time and cache the last one, which also
-serves the next lookup of a sequential reader.
+The files have Apache Kafka's format: fixed-size entries. The file of an active segment is preallocated: extended with
+zeros to its full size (a hole, which uses no disk space), and truncated to its entries on roll and close. An index
+neither keeps its file open nor maps it into memory. New entries are buffered. A lookup reads one block of entries and
+caches it; a sequential reader's next lookup usually needs the same block.
 """
 
 import struct
@@ -19,13 +19,13 @@ _PENDING_ENTRIES = 256
 
 
 class IndexOffsetError(Exception):
-    """An entry does not follow the last one, or its offset is too far from the segment's base."""
+    """An entry is not above the last one, or its offset is too far from the segment's base offset."""
 
 
 class SparseIndex:
-    """An append-only array of two-field entries, ascending in both fields: the base of both indexes.
+    """Base of both indexes: an append-only array of two-field entries, ascending in both fields.
 
-    Any method that accesses the file raises OSError.
+    Any method that accesses the file may raise OSError.
     """
 
     entry: ClassVar[struct.Struct]
@@ -66,11 +66,11 @@ class SparseIndex:
             except FileNotFoundError:
                 size_bytes = 0
             self._count = self._written = size_bytes // self.entry.size
-            self._loaded()
+            self._entries_replaced()
         return self._count
 
     def get(self, slot: int) -> tuple[int, int]:
-        """The two fields of an entry, as they are stored (offsets relative to the base offset)."""
+        """Return the two fields of an entry, as stored (offsets relative to the base offset)."""
         source: bytes | bytearray
         if slot >= self._written:
             source, position = self._pending, slot - self._written
@@ -91,30 +91,30 @@ class SparseIndex:
 
     @property
     def ends_in_zeros(self) -> bool:
-        """The last entry was never written: the file was extended for appends and not truncated since.
+        """Return whether the last entry is zeros, because the file was preallocated and never trimmed.
 
-        No batch at position 0 is ever entered.
+        No real entry is zeros: the batch at position 0 gets no entry.
         """
         return self.count > 0 and not any(self.get(self.count - 1))
 
     @property
     def is_preallocated(self) -> bool:
-        """Return whether the file is extended for appends, and not cut since."""
+        """Return whether the file is extended for appends."""
         return self._preallocated
 
     def preallocate(self) -> None:
-        """Make the file ready for appends: create it and extend it to its full size, once.
+        """Create the file if it does not exist and extend it to its full size, once.
 
-        It may hold more than that already, from a time with another limit or from a rebuild.
+        It may hold more than `max_entries` already: written with a larger segment.index.bytes, or by a rebuild.
         """
         if not self._preallocated:
             self._open().truncate(max(self.max_entries, self.count) * self.entry.size)
             self._preallocated = True
 
     def write_pending(self) -> None:
-        """Bring the file up to date with what was appended; not synced.
+        """Write the buffered entries to the file, unsynced.
 
-        What a rebuild gave comes under its name in one step: an index that is there is whole.
+        A rebuilt index is renamed into place atomically, so that an index file that exists is complete.
         """
         if self._pending:
             if self._is_rebuilding:
@@ -127,37 +127,37 @@ class SparseIndex:
         self._is_rebuilding = False
 
     def trim(self) -> None:
-        """The segment takes no more appends: write everything and cut the file to its entries."""
-        is_whole = self._is_rebuilding and bool(self._pending)
+        """Write the buffered entries and truncate the file to its entries, because appends have ended."""
+        is_replaced = self._is_rebuilding and bool(self._pending)
         self.write_pending()
-        if not is_whole:
+        if not is_replaced:
             file, size_bytes = self._open(), self.count * self.entry.size
             if file.size_bytes() != size_bytes:
                 file.truncate(size_bytes)
         self._preallocated = False
 
     def reset(self) -> None:
-        """Remove the file and forget all entries, to build them anew: in memory, until they are written."""
+        """Remove the file and all entries before a rebuild, whose entries stay in memory until `write_pending`."""
         remove_if_exists(self._fs, self.path)
         self._count = self._written = 0
         self._pending = bytearray()
         self._block = b""
         self._preallocated = False
         self._is_rebuilding = True
-        self._loaded()
+        self._entries_replaced()
 
     def fill(self, entries: bytearray) -> None:
-        """After `reset`: the entries that belong in it, encoded."""
+        """Set all entries, encoded, after `reset`."""
         self._pending = entries
         self._count = len(entries) // self.entry.size
-        self._loaded()
+        self._entries_replaced()
 
     def _truncate(self, count: int) -> None:
         if count < self._written:
             self._pending = bytearray()
             self._written = count
             self._block = b""
-            # What lies behind the last entry must read as zeros, so cut before extending again.
+            # The space behind the last entry must read as zeros, so the file is shortened before it is extended again.
             file = self._open()
             file.truncate(count * self.entry.size)
             if self._preallocated:
@@ -165,7 +165,7 @@ class SparseIndex:
         else:
             del self._pending[(count - self._written) * self.entry.size :]
         self._count = count
-        self._loaded()
+        self._entries_replaced()
 
     def _append(self, first: int, second: int) -> None:
         self._pending += self.entry.pack(first, second)
@@ -174,20 +174,20 @@ class SparseIndex:
             try:
                 self.write_pending()
             except OSError as error:
-                # Without a descriptor entries wait in memory: the batch they belong to is appended all the same.
+                # Without a descriptor or memory the entries stay buffered, and the append of their batch succeeds.
                 if not is_exhausted(error):
                     del self._pending[-self.entry.size :]
                     self._count -= 1
                     raise
 
     def _floor_slot(self, target: int, field: int) -> int:
-        """The last slot whose `field` is <= target; -1 if there is none."""
+        """Return the last slot whose `field` is <= target; -1 if there is none."""
         low, high = 0, self.count
         if high > self._written and self.get(self._written)[field] <= target:
             low = self._written
         else:
             high = min(high, self._written)
-            low, high = self._narrow(target, field, low, high)
+            low, high = self._narrow_bounds(target, field, low, high)
         while low < high:
             middle = (low + high) // 2
             if self.get(middle)[field] <= target:
@@ -196,8 +196,8 @@ class SparseIndex:
                 high = middle
         return low - 1
 
-    def _narrow(self, target: int, field: int, low: int, high: int) -> tuple[int, int]:
-        """Bounds by what is in the cached block, so that a near lookup reads nothing from the file."""
+    def _narrow_bounds(self, target: int, field: int, low: int, high: int) -> tuple[int, int]:
+        """Narrow a search by the cached block, so that a lookup near the last one does not read the file."""
         if not self._block:
             return low, high
         start = self._block_start
@@ -218,13 +218,13 @@ class SparseIndex:
         self._block = self._open().pread(self._block_start * size, count * size)
         if len(self._block) < count * size:
             self._block = b""
-            raise OSError(f"index {self.path} is shorter than it was")
+            raise OSError(f"index {self.path} has lost entries: another process has truncated it")
 
     def _open(self) -> File:
         return self._fs.open(self.path, create=True)
 
-    def _loaded(self) -> None:
-        """Hook: the number of entries changed other than by an append."""
+    def _entries_replaced(self) -> None:
+        """Hook: update what a subclass derives from the entries, after any change except an append."""
 
     def __len__(self) -> int:
         return self.count
@@ -238,7 +238,7 @@ class OffsetIndex(SparseIndex):
 
     entry: ClassVar[struct.Struct] = struct.Struct(">ii")
 
-    # The offsets of the pending entries, and of the block in _decoded_block, as C integers to bisect.
+    # The relative offsets of the pending entries, and of the entries in _decoded_block, as arrays for bisect.
     __slots__ = ("_block_keys", "_decoded_block", "_last_offset", "_pending_keys")
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -257,7 +257,7 @@ class OffsetIndex(SparseIndex):
         return self.count >= self.max_entries
 
     def append(self, last_offset: int, position: int) -> None:
-        """Raises IndexOffsetError unless the offset is above the last one and within 2^31 of the base."""
+        """Raises IndexOffsetError unless the offset is above the last one and within 2^31 of the base offset."""
         if self.count and last_offset <= self._last_offset:
             raise IndexOffsetError(f"offset {last_offset} after {self._last_offset} in {self.path}")
         relative = relative_offset(last_offset, self.base_offset)
@@ -269,7 +269,7 @@ class OffsetIndex(SparseIndex):
             del self._pending_keys[:]
 
     def floor_position(self, offset: int) -> int:
-        """Return the start of a scan for `offset`: the position of the entry at or below it, 0 if there is none."""
+        """Return the position where a scan for `offset` starts: that of the last entry at or below it, or 0."""
         target = offset - self.base_offset
         keys = self._pending_keys
         if keys and keys[0] <= target:
@@ -296,19 +296,19 @@ class OffsetIndex(SparseIndex):
         del self._pending_keys[:]
 
     def entry_above_position(self, position: int) -> tuple[int, int] | None:
-        """(offset, position) of the first entry whose batch starts at or behind `position`."""
+        """Return (offset, position) of the first entry whose batch starts at or after `position`."""
         slot = self._floor_slot(position - 1, 1) + 1
         if slot >= self.count:
             return None
-        relative, found = self.get(slot)
-        return self.base_offset + relative, found
+        relative, entry_position = self.get(slot)
+        return self.base_offset + relative, entry_position
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries with offsets at or above `offset`. If there are none the file is not read."""
+        """Remove entries with offsets at or above `offset`. If there are none, the file is not read."""
         if self.count and self._last_offset >= offset:
             self._truncate(self._floor_slot(offset - 1 - self.base_offset, 0) + 1)
 
-    def _loaded(self) -> None:
+    def _entries_replaced(self) -> None:
         self._last_offset = self.base_offset + (self.get(self._count - 1)[0] if self._count else 0)
         fields = array("i", bytes(self._pending))
         if sys.byteorder == "little":
@@ -317,9 +317,9 @@ class OffsetIndex(SparseIndex):
 
 
 class TimeIndex(SparseIndex):
-    """Entries (largest timestamp so far, last offset of the batch that first reached it - base offset).
+    """Entries (largest timestamp so far, last offset of the first batch with it - base offset).
 
-    `last_timestamp` is -1 while there is no entry. One slot is reserved for the entry added on roll.
+    One slot is reserved for the entry added on roll.
     """
 
     entry: ClassVar[struct.Struct] = struct.Struct(">qi")
@@ -348,19 +348,19 @@ class TimeIndex(SparseIndex):
             self._last_timestamp, self._last_offset = timestamp, offset
 
     def floor_entry(self, timestamp: int) -> tuple[int, int] | None:
-        """The last (timestamp, offset) at or below `timestamp`: no batch before that offset reaches a later one."""
+        """Return the last entry with a timestamp <= `timestamp`; all batches before its offset have lower ones."""
         slot = self._floor_slot(timestamp, 0)
         if slot < 0:
             return None
-        found, relative = self.get(slot)
-        return found, self.base_offset + relative
+        entry_timestamp, relative = self.get(slot)
+        return entry_timestamp, self.base_offset + relative
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries with offsets at or above `offset`. If there are none the file is not read."""
+        """Remove entries with offsets at or above `offset`. If there are none, the file is not read."""
         if self.count and self._last_offset >= offset:
             self._truncate(self._floor_slot(offset - 1 - self.base_offset, 1) + 1)
 
-    def _loaded(self) -> None:
+    def _entries_replaced(self) -> None:
         timestamp, relative = self.get(self._count - 1) if self._count else (-1, 0)
         self._last_timestamp, self._last_offset = timestamp, self.base_offset + relative
 
@@ -370,8 +370,8 @@ def _second_field(entries: bytes | bytearray, position: int) -> int:
 
 
 def relative_offset(offset: int, base_offset: int) -> int:
-    """Raises IndexOffsetError if it does not fit the 31 bits that an index has for it."""
+    """Return `offset - base_offset`. Raises IndexOffsetError if it does not fit in 31 bits."""
     relative = offset - base_offset
     if not 0 <= relative <= 0x7FFFFFFF:
-        raise IndexOffsetError(f"offset {offset} cannot be relative to {base_offset}")
+        raise IndexOffsetError(f"offset {offset} is not within 2^31 of the segment's base offset {base_offset}")
     return relative

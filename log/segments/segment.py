@@ -1,7 +1,6 @@
-"""One segment of a partition: a .log file of record batches with its indexes.
+"""Segment of a partition's log: a .log file of record batches with its indexes.
 
-Rules (sparse entries, lookups, what a segment does when it stops being the active one) are Apache Kafka's, so that its
-tools agree with every file.
+Index entries, lookups and the changes on a roll follow Apache Kafka's rules, so that its tools accept all files.
 """
 
 import logging
@@ -22,7 +21,7 @@ from odradek.log.segments.segment_files import (
     file_name,
     remove_segment_files,
 )
-from odradek.log.segments.segment_scan import BatchTaker, Verified, verify
+from odradek.log.segments.segment_scan import BatchVisitor, SegmentScan, scan_segment
 from odradek.log.segments.transaction_index import TransactionIndex
 from odradek.log.storage.filesystem import File, FileSystem, Piece, is_disk_full
 from odradek.protocol.batches.record_batch import (
@@ -42,9 +41,9 @@ _MAX_HINTS = 32
 _MAX_LOGGED = 10
 _MAX_RELATIVE = 0x7FFFFFFF
 _MAX_INDEX_INTERVAL_BYTES = 64 << 10
-"""A search reads the headers between two entries in the thread that serves requests, whatever a topic is configured to.
+"""Upper bound for index.interval.bytes, because a search reads the headers between two entries in the main thread.
 
-Entries at shorter distances than index.interval.bytes are valid for Apache Kafka too.
+Apache Kafka accepts entries at shorter distances than configured.
 """
 _LONG_SCAN_BYTES = 1 << 20
 _LONG_SCAN_INTERVALS = 64
@@ -65,22 +64,22 @@ class SegmentConfig(Protocol):
 
 
 class Segment:
-    """Raises OSError from any method that touches the disk.
+    """One segment. Any method that accesses the disk may raise OSError.
 
-    `size_bytes` is what the .log file holds of whole, appended batches. With `preallocate` the file of the active
-    segment goes on with zeros, a hole. Otherwise it is never longer, unless the disk refused to cut it after a failed
-    append; then `is_torn` is set.
+    `size_bytes`: the size of the complete, appended batches. The .log file may be longer in two cases: with
+    `preallocate` zeros follow in the active segment (a hole); and if the disk refused to truncate the file after a
+    failed append, for which `is_torn` is set.
 
-    `roll_timestamp` is `first_timestamp` for a quick comparison: far in the future while the segment is empty, far in
-    the past if its age is found in another way.
+    `roll_timestamp`: `first_timestamp`, prepared for a single comparison per append: far in the future while the
+    segment is empty, far in the past if the segment's age is determined otherwise.
 
-    `is_repaired`: an index was found damaged, and built anew.
+    `is_repaired`: an index was damaged and was rebuilt.
 
-    `has_checked_batches`: every batch was appended by this process as leader, so the largest timestamp in its header is
-    that of its records.
+    `has_checked_batches`: this process appended all batches as leader, so that the largest timestamp in each header is
+    that of the records.
 
-    `hints` maps offsets that a reader is likely to ask for next to the position of the first batch that reaches
-    them, so that sequential and tailing reads need no index lookup.
+    `hints`: the offsets that readers are likely to request next, with the position of the first batch whose last offset
+    is at or above each. Sequential and tailing reads need no index lookup.
     """
 
     __slots__ = (
@@ -125,7 +124,7 @@ class Segment:
         roll_jitter_ms: int = 0,
         suffix: str = "",
     ) -> None:
-        """Open a segment; with `fresh` it is created, and must not exist."""
+        """Open a segment; create it if `fresh`, in which case it must not exist."""
         self._fs = fs
         self.directory = directory
         self.base_offset = base_offset
@@ -146,7 +145,7 @@ class Segment:
         self.is_torn = False
         self.is_repaired = False
         self.has_checked_batches = fresh
-        # The largest timestamp of the records in so many bytes.
+        # (largest timestamp of the records, size in bytes of the batches that were read for it)
         self._read_timestamp: tuple[int, int] | None = None
         self.hints: dict[int, int] = {}
         self._bytes_since_entry = 0
@@ -165,7 +164,7 @@ class Segment:
     # Appending
 
     def append(self, pieces: Sequence[Piece], size_bytes: int, last_offset: int, max_timestamp: int) -> None:
-        """Append one batch, given as pieces. If it raises, the segment is as before."""
+        """Append one batch, given as pieces. If it raises, the segment is unchanged."""
         if not self._ready:
             self._make_ready()
         position = self.size_bytes
@@ -185,7 +184,7 @@ class Segment:
         self.size_bytes = position + size_bytes
 
     def append_batches(self, pieces: Sequence[Piece], batches: Sequence[tuple[int, int, int]]) -> None:
-        """Append several batches in one write; `batches` has (size, last offset, max timestamp) of each."""
+        """Append several batches in one write; `batches` contains (size, last offset, max timestamp) of each."""
         if not self._ready:
             self._make_ready()
         start = position = self.size_bytes
@@ -226,7 +225,7 @@ class Segment:
         self.indexes_full = self.offset_index.is_full or self.time_index.is_full
 
     def _undo(self, size_bytes: int, first_lost_offset: int) -> None:
-        """Revert a failed append. If the disk refuses that, recovery does it at the next start."""
+        """Revert a failed append. If that fails as well, recovery does it at the next start."""
         try:
             self.file.truncate(size_bytes)
             self.offset_index.truncate_to(first_lost_offset)
@@ -246,11 +245,11 @@ class Segment:
         position = self._scan(offset, floor)
         end = position if position >= 0 else self.size_bytes
         if end - floor > _LONG_SCAN_BYTES and self._lacks_entries(floor, end):
-            self._repair_once("entries are missing in it")
+            self._repair_once("entries are missing")
         return position
 
     def _lacks_entries(self, floor: int, end: int) -> bool:
-        """Return whether the batches between two positions are so many that some of them should have an entry."""
+        """Return whether the distance between two positions is too long to be without an entry."""
         allowed = _LONG_SCAN_INTERVALS * self._index_interval_bytes
         for position, header in self.headers(floor, end):
             if position == floor:
@@ -260,14 +259,14 @@ class Segment:
         return False
 
     def floor_position(self, offset: int) -> int:
-        """Return the position at which a search for `offset` begins: no batch before it reaches the offset.
+        """Return the position where a search for `offset` starts: all batches before it end below `offset`.
 
-        The index entry is compared with the batch it points to, so that a damaged index is noticed and repaired.
+        The index entry is compared with the batch it points to, so that a damaged index is detected and rebuilt.
         """
         position = self.offset_index.floor_position(offset)
         if position == 0 or self._is_floor(position, offset):
             return position
-        self._repair_once(f"it leads to position {position} for offset {offset}")
+        self._repair_once(f"the entry for offset {offset} points to position {position}, where no such batch starts")
         position = self.offset_index.floor_position(offset)
         return position if self._is_floor(position, offset) else 0
 
@@ -288,7 +287,7 @@ class Segment:
         return is_floor
 
     def offset_above_position(self, position: int) -> int | None:
-        """Return an offset from the index that no batch before `position` has reached; None if it has none."""
+        """Return the offset of the first index entry at or after `position`; None if there is none."""
         entry = self.offset_index.entry_above_position(position)
         if entry is None or not self._is_floor(entry[1], entry[0]):
             return None
@@ -297,15 +296,15 @@ class Segment:
     def _repair_once(self, why: str) -> None:
         """Rebuild offset and time index from the headers of the batches.
 
-        No header leads over damage. Behind it the walk goes on from the next old entry that leads to a batch, so that
-        what follows stays readable.
+        A damaged header does not lead to the next batch. Behind damage the rebuild continues at the next old entry that
+        points to a batch, so that later batches stay readable.
         """
         if self.is_repaired:
             return
-        # Read before anything is given up: without a descriptor the repair is tried again.
+        # Read first: if this fails for lack of a descriptor, nothing is changed, and the repair is tried again.
         old_entries = OffsetIndex.entry.iter_unpack(self.offset_index.encoded())
         self.is_repaired = True
-        logger.warning("index is damaged, building it anew file=%s why=%s", self.offset_index.path, why)
+        logger.warning("index is damaged and is rebuilt file=%s why=%s", self.offset_index.path, why)
         self.offset_index.reset()
         self.time_index.reset()
         self.hints.clear()
@@ -318,7 +317,7 @@ class Segment:
             position = None
             if end < self.size_bytes:
                 damaged_at.append(end)
-                # From the last batch on: if its length is wrong, the walk has left out batches.
+                # The search starts at the last batch: if its length is wrong, batches were skipped.
                 position = self._next_floor(old_entries, last)
         self._ready = False
         with suppress(IndexOffsetError):
@@ -328,14 +327,14 @@ class Segment:
         if damaged_at:
             positions = ",".join(map(str, damaged_at[:_MAX_LOGGED]))
             logger.error(
-                "segment is damaged file=%s at=%s count=%d why=no batch there",
-                self.path(LOG_SUFFIX),
+                "segment is damaged, records are lost: no batch at positions=%s damaged_ranges=%d file=%s",
                 positions,
                 len(damaged_at),
+                self.path(LOG_SUFFIX),
             )
 
     def _index_batches(self, start: int) -> tuple[int, int]:
-        """Add entries for the batches from `start` up to damage; where the last of them begins and ends."""
+        """Add entries for the batches from `start` up to damage. Return where the last of them starts and ends."""
         last = end = start
         with suppress(IndexOffsetError):
             for position, header in self.headers(start):
@@ -345,33 +344,33 @@ class Segment:
                 last = position
                 if header.max_timestamp > self._max_timestamp:
                     self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
-                # The first batch behind damage is found by its entry only.
+                # No header leads to the first batch behind damage, so it needs an entry.
                 if self._bytes_since_entry > self._index_interval_bytes or position == start > 0:
                     self._add_entries(header.last_offset, position)
                 self._bytes_since_entry += header.size_bytes
                 end = position + header.size_bytes
         return last, end
 
-    def _next_floor(self, entries: Iterator[tuple[int, ...]], behind: int) -> int | None:
-        """The position of the next of `entries` that leads to a batch behind `behind` and behind all entries so far."""
+    def _next_floor(self, entries: Iterator[tuple[int, ...]], after: int) -> int | None:
+        """Return the position of the next entry that points to a batch after position `after` and after all entries."""
         last_offset = self.offset_index.last_offset
         for relative, position in entries:
             offset = self.base_offset + relative
-            if position > behind and offset > last_offset and self._is_floor(position, offset):
+            if position > after and offset > last_offset and self._is_floor(position, offset):
                 return position
         return None
 
     def add_hint(self, offset: int, position: int) -> None:
-        """Record that every batch before `position` is below `offset`, and the one there (now or later) reaches it."""
+        """Record that all batches before `position` end below `offset`, and the batch there (now or later) does not."""
         hints = self.hints
         if len(hints) >= _MAX_HINTS:
             del hints[next(iter(hints))]
         hints[offset] = position
 
     def move_hint(self, offset: int, next_offset: int, position: int) -> None:
-        """A reader came from `offset` to `next_offset`, of which `position` is as in `add_hint`.
+        """Replace the hint for `offset`, which a reader has used, by one for `next_offset` at `position`.
 
-        The hint it came by goes, so that one that reads a long way does not push out those of all others.
+        A reader that reads many batches thus does not evict the hints of all others.
         """
         self.hints.pop(offset, None)
         self.add_hint(next_offset, position)
@@ -401,11 +400,11 @@ class Segment:
             raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)} ends before position {position + HEADER_START.size}")
         base_offset, length, _, _, _, _, last_delta = HEADER_START.unpack(head)
         if length < LEAST_BATCH_LENGTH or position + LOG_OVERHEAD + length > self.size_bytes:
-            raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)}: no whole batch at position {position}")
+            raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)}: no complete batch at position {position}")
         return LOG_OVERHEAD + length, base_offset + last_delta
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each whole batch from `position`, which must be a batch's, up to `end`."""
+        """Yield (position, header) of each complete batch from `position`, where a batch must start, up to `end`."""
         end = self.size_bytes if end is None else end
         chunk, chunk_start = b"", position
         while position + RECORD_BATCH_OVERHEAD <= end:
@@ -421,11 +420,11 @@ class Segment:
             position += header.size_bytes
 
     def next_offset(self) -> int:
-        """Return the offset behind the last batch, by a scan from the last index entry."""
+        """Return the offset after the last batch, by a scan from the last index entry."""
         return self.find_end()[0]
 
     def find_end(self) -> tuple[int, int]:
-        """Return the offset and the position behind the last batch, by a scan from the last index entry."""
+        """Return the offset and the position after the last batch, by a scan from the last index entry."""
         offset, end = self.base_offset, 0
         for position, header in self.headers(self.floor_position(self.offset_index.last_offset)):
             offset, end = header.last_offset + 1, position + header.size_bytes
@@ -435,28 +434,30 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in the segment; -1 if there is none. From the time index after a load."""
+        """The largest timestamp in the segment's headers; -1 if there is none. After a load, from the time index."""
         if self._max_timestamp == _UNKNOWN:
-            why = self._time_index_flaw()
-            if why is not None:
-                self._repair_once(why)
+            flaw = self._time_index_flaw()
+            if flaw is not None:
+                self._repair_once(flaw)
             if self._max_timestamp == _UNKNOWN:
                 self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
         return self._max_timestamp
 
     def _time_index_flaw(self) -> str | None:
-        """Describe the flaw at the end of a time index (not whole, wrong entry, cut short); None if there is none."""
+        """Describe the flaw at the end of the time index (a wrong or a missing entry); None if there is none."""
         if self.size_bytes == 0:
             return None
         entry = self.time_index.last_entry if self.time_index.count else None
         if entry is not None and not self._is_timed(*entry):
-            return f"its last entry, {entry[0]} at offset {entry[1]}, is not that of a batch"
+            return f"no batch has the last time index entry, timestamp {entry[0]} at offset {entry[1]}"
         latest = entry[0] if entry is not None else NO_TIMESTAMP
         for _, header in self.headers(self.floor_position(self.offset_index.last_offset)):
-            return f"timestamp {header.max_timestamp} is missing in it" if header.max_timestamp > latest else None
+            is_missing = header.max_timestamp > latest
+            return f"timestamp {header.max_timestamp} is missing in the time index" if is_missing else None
         return None
 
     def _is_timed(self, timestamp: int, offset: int) -> bool:
+        """Return whether the batch that contains `offset` has this largest timestamp."""
         try:
             position = self.locate(offset)
         except CorruptSegmentError:
@@ -466,36 +467,36 @@ class Segment:
         return False
 
     def time_floor(self, timestamp: int) -> int:
-        """Return the offset at which a search for `timestamp` starts: no batch before it reaches the timestamp."""
+        """Return the offset where a search for `timestamp` starts: all batches before it have lower timestamps."""
         entry = self.time_index.floor_entry(timestamp)
         if entry is not None and not self._is_timed(*entry):
-            self._repair_once(f"{entry[0]} at offset {entry[1]} is not that of a batch")
+            self._repair_once(f"no batch has the time index entry, timestamp {entry[0]} at offset {entry[1]}")
             entry = self.time_index.floor_entry(timestamp)
         return self.base_offset if entry is None else entry[1]
 
     @property
     def offset_of_max_timestamp(self) -> int:
-        """Last offset of the first batch that reached `max_timestamp`."""
+        """The last offset of the first batch with `max_timestamp`."""
         _ = self.max_timestamp
         return self._offset_of_max_timestamp
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """`max_timestamp`, or the time of the file's last change if no record has one."""
+        """`max_timestamp`, or the file's modification time if no record has a timestamp."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
 
     @property
     def modified_ms(self) -> int:
-        """Time of the last change of the .log file."""
+        """Modification time of the .log file."""
         return self._fs.modified_ms(self._log_path)
 
     def timestamps_read(self, largest: int, size_bytes: int) -> None:
-        """Record the largest timestamp of the records in the first `size_bytes`, -1 for none."""
+        """Record the largest timestamp of the records in the first `size_bytes`; -1 if none has one."""
         self._read_timestamp = largest, size_bytes
 
     @property
     def verified_timestamp_ms(self) -> int | None:
-        """`largest_timestamp_ms` by the records themselves; None if the headers were not compared with them."""
+        """`largest_timestamp_ms` from the records; None if the headers were not compared with the records."""
         if self.has_checked_batches:
             return self.largest_timestamp_ms
         if self._read_timestamp is None or self._read_timestamp[1] != self.size_bytes:
@@ -509,7 +510,7 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """The first batch's max timestamp, from which the segment's age is counted; -1 if it is empty or has none."""
+        """The first batch's max timestamp, where the segment's age starts; -1 if there is no batch or no timestamp."""
         if self._first_timestamp == _UNKNOWN:
             if self.size_bytes == 0:
                 return NO_TIMESTAMP
@@ -521,7 +522,7 @@ class Segment:
         return self._first_timestamp
 
     def _find_max_timestamp(self) -> tuple[int, int]:
-        """The last time index entry, unless a batch behind it is later."""
+        """Return (timestamp, offset) of the last time index entry, or of a later batch with a larger timestamp."""
         timestamp, offset = self.time_index.last_entry
         for _, header in self.headers(self.floor_position(offset)):
             if header.max_timestamp > timestamp:
@@ -530,7 +531,7 @@ class Segment:
 
     @property
     def is_sealed(self) -> bool:
-        """Return whether the files hold what was appended and nothing else: none of them is extended or repaired."""
+        """Return whether the files contain exactly what was appended: none of them is extended, torn or repaired."""
         return not (
             self._is_extended
             or self.is_torn
@@ -542,7 +543,7 @@ class Segment:
     # Changing
 
     def truncate_to(self, offset: int, now_ms: int) -> int:
-        """Remove every batch that reaches `offset`, with its index entries. Return the number of removed bytes."""
+        """Remove every batch that ends at or above `offset`, and its index entries. Return the removed bytes."""
         position = self.locate(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -563,56 +564,56 @@ class Segment:
         self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
         return removed
 
-    def rebuild(self, limit_offset: int, latest_epoch: int, take: BatchTaker) -> tuple[Verified, int]:
-        """Check every batch, build the indexes anew, and cut the file at the first bad byte; how many bytes went.
+    def rebuild(self, limit_offset: int, latest_epoch: int, visit: BatchVisitor) -> tuple[SegmentScan, int]:
+        """Check every batch, rebuild the indexes, and truncate the file at the first bad byte.
 
-        Parameters, and what is raised, as in `verification.verify`.
+        Return the scan and the number of removed bytes. Parameters and exceptions are those of `scan_segment`.
         """
         self.offset_index.reset()
         self.time_index.reset()
         self.transaction_index.reset()
         self.hints.clear()
-        found = verify(self, self._index_interval_bytes, limit_offset, latest_epoch, take)
-        self.offset_index.fill(found.offset_entries)
-        self.time_index.fill(found.time_entries)
-        self._max_timestamp, self._offset_of_max_timestamp = found.max_timestamp, found.offset_of_max_timestamp
+        scan = scan_segment(self, self._index_interval_bytes, limit_offset, latest_epoch, visit)
+        self.offset_index.fill(scan.offset_entries)
+        self.time_index.fill(scan.time_entries)
+        self._max_timestamp, self._offset_of_max_timestamp = scan.max_timestamp, scan.offset_of_max_timestamp
         self._first_timestamp = _UNKNOWN
         self.roll_timestamp = _PAST
         self._bytes_since_entry = 0
-        removed_bytes = self.size_bytes - found.size_bytes
+        removed_bytes = self.size_bytes - scan.size_bytes
         if removed_bytes:
-            self.file.truncate(found.size_bytes)
-            self.size_bytes = found.size_bytes
+            self.file.truncate(scan.size_bytes)
+            self.size_bytes = scan.size_bytes
         self.seal()
-        return found, removed_bytes
+        return scan, removed_bytes
 
     def seal(self) -> None:
-        """End the appends to the segment: add the last time index entry and trim the files."""
+        """End appends to the segment: add the last time index entry and trim the files."""
         if self._is_extended:
             self.file.truncate(self.size_bytes)
             self._is_extended = False
         self.time_index.append_if_later(self.max_timestamp, self._offset_of_max_timestamp)
         self.transaction_index.write_pending()
         self.time_index.trim()
-        # Last: a segment that has this index is taken to have them all.
+        # Last, because the existence of the offset index implies that of the others.
         self.offset_index.trim()
         self._ready = False
 
     def write_pending(self) -> None:
-        """Bring the index files up to date, unsynced."""
+        """Write buffered index entries to the files, unsynced."""
         self.offset_index.write_pending()
         self.time_index.write_pending()
 
     def move(self, directory: str) -> None:
-        """Follow a rename of the directory."""
+        """Update all paths after a rename of the directory."""
         self.directory = directory
         for kind in SEGMENT_SUFFIXES:
             self._update_path(kind)
 
     def rename(self, suffix: str) -> None:
-        """Change the suffix behind all file names, such as ".deleted"; the .log file first. May be tried again.
+        """Change the suffix of all file names, such as ".deleted"; the .log file first.
 
-        If it raises, the files renamed before are used under their new names.
+        If it raises, the files that were already renamed are used under their new names, and the call can be repeated.
         """
         before, old = self.suffix, [self.path(kind) for kind in SEGMENT_SUFFIXES]
         self.suffix = suffix
@@ -637,13 +638,13 @@ class Segment:
             self.transaction_index.path = path
 
     def mark_deleted(self) -> DeletedSegment:
-        """Rename the files, so that the next start removes them if they are not removed before."""
+        """Rename the files with the suffix .deleted, with which the next start removes them at the latest."""
         try:
             self.rename(DELETED_SUFFIX)
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            # Longer names may need room that only a removal gives.
+            # On a full disk the longer names may not fit into the directory, so the files are removed instead.
             for suffix in ("", DELETED_SUFFIX):
                 remove_segment_files(self._fs, self.directory, self.base_offset, suffix)
         names = tuple(file_name(self.base_offset, kind) + DELETED_SUFFIX for kind in SEGMENT_SUFFIXES)

@@ -16,7 +16,7 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_IND
 
 
 class DeletedSegment(NamedTuple):
-    """A segment that was taken out of the log. Its files are renamed, and wait for removal."""
+    """A segment that was removed from the log. Its files are renamed and will be removed later."""
 
     base_offset: int
     size_bytes: int
@@ -24,7 +24,7 @@ class DeletedSegment(NamedTuple):
 
 
 class CorruptSegmentError(OSError):
-    """The bytes of a segment do not form batches where the log expects whole ones."""
+    """There is no complete batch at a position of a segment where one is required."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -32,6 +32,6 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def remove_segment_files(fs: FileSystem, directory: str, base_offset: int, suffix: str = "") -> None:
-    """Remove the files of a segment that exist."""
+    """Remove those files of a segment that exist."""
     for kind in SEGMENT_SUFFIXES:
         remove_if_exists(fs, f"{directory}/{file_name(base_offset, kind)}{suffix}")

@@ -1,8 +1,8 @@
-"""Scan of a whole segment, for recovery: every batch is checked, and the entries of its indexes are computed.
+"""Segment scan, for recovery: checks every batch of a segment and computes the entries of its indexes.
 
-Nothing is made for each batch and no batch is copied; 10 GB in batches of 16 KB take some 3 s of one core when they are
-in the page cache. The work is done under the interpreter's lock but for the reads, so threads speed up what comes from
-disks, not what comes from memory.
+The scan neither creates an object per batch nor copies a batch: 10 GB in batches of 16 KB take some 3 s of one core if
+they are in the page cache. Only the reads release the interpreter's lock, so several threads shorten a scan that waits
+for disks, not one that reads from the page cache.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ _pack_offset_entry = OffsetIndex.entry.pack
 _pack_time_entry = TimeIndex.entry.pack
 
 
-class Verified:
+class SegmentScan:
     """Result of a scan up to the first bad byte.
 
-    `size_bytes`: of whole, sound batches
-    `flaw`: the flaw behind them; None if there are no bytes, or only zeros
-    `next_offset`: the offset behind the last of them
-    `offset_entries`, `time_entries`: the sparse indexes, encoded; the last time entry of a sealed segment is not in it
+    `size_bytes`, `batches`: size and number of the valid batches
+    `flaw`: the flaw of what follows them; None if nothing follows, or only zeros
+    `next_offset`: the offset after the last valid batch
+    `offset_entries`, `time_entries`: the sparse indexes, encoded, without the last time entry, which `seal` adds
     """
 
     __slots__ = (
@@ -56,24 +56,24 @@ class Verified:
         self.offset_of_max_timestamp = base_offset
 
 
-BatchTaker = Callable[[tuple[int, ...], memoryview], None]
+BatchVisitor = Callable[[tuple[int, ...], memoryview], None]
 
 
-def verify(
-    segment: "Segment", index_interval_bytes: int, limit_offset: int, latest_epoch: int, take: BatchTaker
-) -> Verified:
+def scan_segment(
+    segment: "Segment", index_interval_bytes: int, limit_offset: int, latest_epoch: int, visit: BatchVisitor
+) -> SegmentScan:
     """Read a segment from its start to its end, or to its first bad byte.
 
-    `limit_offset` is where the next segment begins. `take(header fields, batch)` is called, in order, for each batch of
-    a leader epoch above all before it (`latest_epoch` at first) and for each that has a producer; the batch is a view
-    that holds only until it returns. Raises OSError, and what `take` raises.
+    `limit_offset` is the next segment's base offset. `visit(header fields, batch)` is called, in order, for each batch
+    with a new leader epoch, above `latest_epoch` and all earlier ones, and for each batch with a producer id; the batch
+    is a view that is valid only during the call. Raises OSError and the exceptions of `visit`.
     """
-    found = Verified(segment.base_offset)
+    scan = SegmentScan(segment.base_offset)
     base = segment.base_offset
     end = segment.size_bytes
     read_into = segment.file.read_into
     unpack = HEADER.unpack_from
-    offset_entries, time_entries = found.offset_entries, found.time_entries
+    offset_entries, time_entries = scan.offset_entries, scan.time_entries
     next_offset, max_timestamp, max_at = base, -1, base
     since_entry = position = batches = 0
     last_timestamp = -1
@@ -110,7 +110,7 @@ def verify(
                 since_entry = 0
             since_entry += after - at
             if epoch > latest_epoch or producer_id >= 0:
-                take(fields, view[at:after])
+                visit(fields, view[at:after])
                 if epoch > latest_epoch:
                     latest_epoch = epoch
             next_offset = last_offset + 1
@@ -121,19 +121,19 @@ def verify(
             needed = _bytes_needed(buffer, at, size, end - position)
             if needed <= size - at:
                 if ends_in_zeros(segment.file, position):
-                    # The file was made longer than its batches (preallocate) and not cut.
+                    # Preallocated space that was never trimmed.
                     break
                 flaw = _flaw(view[at:size], next_offset, limit_offset, end - position)
             elif needed > len(buffer):
                 buffer = bytearray(needed)
                 view = memoryview(buffer)
-    found.size_bytes, found.batches, found.next_offset, found.flaw = position, batches, next_offset, flaw
-    found.max_timestamp, found.offset_of_max_timestamp = max_timestamp, max_at
-    return found
+    scan.size_bytes, scan.batches, scan.next_offset, scan.flaw = position, batches, next_offset, flaw
+    scan.max_timestamp, scan.offset_of_max_timestamp = max_timestamp, max_at
+    return scan
 
 
 def _bytes_needed(buffer: bytearray, at: int, size: int, left: int) -> int:
-    """Return the bytes to read from `at` on for a check: a header, or a whole batch; at most what is left."""
+    """Return the number of bytes that a check at `at` needs: a header or a complete batch, at most `left`."""
     if size - at < RECORD_BATCH_OVERHEAD:
         return min(RECORD_BATCH_OVERHEAD, left)
     length: int = BATCH_LENGTH.unpack_from(buffer, at + LENGTH_POSITION)[0]
@@ -142,16 +142,16 @@ def _bytes_needed(buffer: bytearray, at: int, size: int, left: int) -> int:
 
 
 def _flaw(rest: memoryview, next_offset: int, limit_offset: int, left: int) -> str:
-    """Describe the flaw of the batch that `rest` begins with."""
+    """Describe the flaw of the batch at the start of `rest`."""
     if len(rest) < RECORD_BATCH_OVERHEAD:
-        return "a batch is cut off in its header"
+        return "a batch header is incomplete"
     header = BatchHeader._make(HEADER.unpack_from(rest))
     if header.size_bytes > left:
-        return "a batch is cut off, or its length is wrong"
+        return "a batch is incomplete, or its length is wrong"
     if header.batch_length < LEAST_BATCH_LENGTH:
         return f"a batch has length {header.batch_length}"
     if header.magic != 2:
-        return f"a batch has format {header.magic}"
+        return f"a batch has magic {header.magic}"
     if not next_offset <= header.base_offset <= header.last_offset < limit_offset:
-        return f"a batch has offsets {header.base_offset} to {header.last_offset}, not from {next_offset} on"
-    return "a batch fails its checksum"
+        return f"a batch has offsets {header.base_offset} to {header.last_offset}, expected from {next_offset} on"
+    return "a batch does not match its checksum"

@@ -1,7 +1,7 @@
 """Search for records by timestamp, for ListOffsets (KIP-79, KIP-734).
 
-The searches are generators of steps (`streaming.Step`): a small batch may have millions of records. They end at the
-first record that answers the question. A segment that is deleted meanwhile stays readable until they end.
+The searches are generators of steps (`streaming.Step`), because even a small batch may contain millions of records. A
+segment that is deleted during a search stays readable until the search ends.
 """
 
 from bisect import bisect_right
@@ -28,11 +28,11 @@ from odradek.protocol.batches.record_stream import RecordStream
 from odradek.protocol.batches.streaming import PIECE_BYTES, Piece, Step, iter_decompressed
 
 HEADERS_PER_STEP: Final = 256
-"""Each takes about a microsecond."""
+"""A header takes about a microsecond."""
 _SEGMENTS_PER_STEP: Final = 16
 _READ_BYTES: Final = 256 * 1024
-# Records that are read in a step: a microsecond each, less where they are skipped together.
-_STRETCH: Final = 512
+# A record takes about a microsecond, less if records are skipped together.
+_RECORDS_PER_STEP: Final = 512
 
 
 class TimestampOffset(NamedTuple):
@@ -52,7 +52,7 @@ def offset_for_timestamp(
     """
     next_offset: int | None = start_offset
     while next_offset is not None:
-        # By offset, because segments are deleted and compacted between the steps.
+        # Found by offset, because segments may be deleted or compacted between two steps.
         index = max(0, bisect_right(segments, next_offset, key=_base_offset) - 1)
         segment = segments[index]
         following = segments[index + 1].base_offset if index + 1 < len(segments) else None
@@ -63,9 +63,9 @@ def offset_for_timestamp(
                     yield None
                 if header.max_timestamp < timestamp or header.last_offset < next_offset:
                     continue
-                found = yield from BatchSearch(segment, position, header).first_at_least(timestamp, next_offset)
-                if found is not None:
-                    return found
+                record = yield from BatchSearch(segment, position, header).first_at_least(timestamp, next_offset)
+                if record is not None:
+                    return record
         next_offset = following
         yield None
     return None
@@ -76,10 +76,10 @@ def _base_offset(segment: Segment) -> int:
 
 
 def offset_of_max_timestamp(segments: list[Segment]) -> Generator[Step, None, TimestampOffset | None]:
-    """Find the first record with the largest timestamp; without any timestamps, the first record.
+    """Find the first record with the largest timestamp; the first record if no record has a timestamp.
 
-    If the batch that states it has no such record, its latest one is returned. Raises OSError, InvalidRecordError,
-    CompressionError.
+    If no record of the batch has the largest timestamp in its header, the latest record of the batch is returned.
+    Raises OSError, InvalidRecordError, CompressionError.
     """
     latest: list[tuple[int, Segment]] = []
     for number, segment in enumerate(tuple(segments), 1):
@@ -97,16 +97,16 @@ def offset_of_max_timestamp(segments: list[Segment]) -> Generator[Step, None, Ti
             if number % HEADERS_PER_STEP == 0:
                 yield None
             if header.max_timestamp == max_timestamp:
-                found = yield from BatchSearch(segment, position, header).latest()
+                record = yield from BatchSearch(segment, position, header).latest()
                 # Compaction leaves batches without records.
-                if found is not None:
-                    return found
+                if record is not None:
+                    return record
         yield None
     return None
 
 
 class BatchSearch:
-    """The search for a record in one batch, in steps."""
+    """Search for a record in one batch, in steps."""
 
     __slots__ = ("_header", "_position", "_segment")
 
@@ -116,7 +116,7 @@ class BatchSearch:
         self._header = header
 
     def first_at_least(self, timestamp: int, start_offset: int) -> Generator[Step, None, TimestampOffset | None]:
-        """Find the first record at or above `timestamp` and `start_offset`; only that one is parsed."""
+        """Find the first record at or above `timestamp` and `start_offset`; only this record is parsed completely."""
         header = self._header
         wanted_delta = timestamp - header.base_timestamp
         may_skip = wanted_delta > 0 and header.base_timestamp >= NO_TIMESTAMP and not header.is_log_append_time
@@ -124,17 +124,17 @@ class BatchSearch:
         remaining = header.record_count
         while remaining > 0:
             yield from stream.fill_deltas()
-            count = min(remaining, _STRETCH)
+            count = min(remaining, _RECORDS_PER_STEP)
             skipped = _skip_below(stream, count, wanted_delta) if may_skip else 0
             remaining -= skipped
             if not skipped:
                 for _ in range(count):
                     position = stream.position
-                    found_timestamp, offset = self._read(stream)
-                    if found_timestamp >= timestamp and offset >= start_offset:
+                    record_timestamp, offset = self._read(stream)
+                    if record_timestamp >= timestamp and offset >= start_offset:
                         stream.position = position
                         yield from stream.read_record()
-                        return TimestampOffset(offset, found_timestamp, header.partition_leader_epoch)
+                        return TimestampOffset(offset, record_timestamp, header.partition_leader_epoch)
                     remaining -= 1
                     if stream.lacks_deltas:
                         break
@@ -145,13 +145,13 @@ class BatchSearch:
     def latest(self) -> Generator[Step, None, TimestampOffset | None]:
         """Find the first record with the largest timestamp, at least -1; None if there is none."""
         header = self._header
-        found = yield from self.first_at_least(header.max_timestamp, header.base_offset)
-        if found is not None and found.timestamp == header.max_timestamp:
-            return found
-        return (yield from self._latest_of_each())
+        record = yield from self.first_at_least(header.max_timestamp, header.base_offset)
+        if record is not None and record.timestamp == header.max_timestamp:
+            return record
+        return (yield from self._latest_by_each_record())
 
     def largest_timestamp(self) -> Generator[Step, None, int]:
-        """Find the largest timestamp of the records, whatever the header states; -1 without any."""
+        """Return the largest timestamp of the records, independent of the one in the header; -1 if none has one."""
         header = self._header
         if header.base_timestamp >= NO_TIMESTAMP:
             for expected in (max(0, header.max_timestamp - header.base_timestamp), 0):
@@ -161,15 +161,16 @@ class BatchSearch:
                 yield from stream.expect_end()
                 if largest.value is not None:
                     return header.base_timestamp + largest.value
-        latest = yield from self._latest_of_each()
+        latest = yield from self._latest_by_each_record()
         return NO_TIMESTAMP if latest is None else latest.timestamp
 
-    def _latest_of_each(self) -> Generator[Step, None, TimestampOffset | None]:
+    def _latest_by_each_record(self) -> Generator[Step, None, TimestampOffset | None]:
+        """Find the first record with the largest timestamp by reading all records."""
         header = self._header
         latest, latest_offset = NO_TIMESTAMP - 1, -1
         stream = RecordStream((yield from self._pieces()))
         for index in range(header.record_count):
-            if index % _STRETCH == 0 or stream.lacks_deltas:
+            if index % _RECORDS_PER_STEP == 0 or stream.lacks_deltas:
                 yield from stream.fill_deltas()
                 yield None
             timestamp, offset = self._read(stream)
@@ -180,7 +181,7 @@ class BatchSearch:
         return TimestampOffset(latest_offset, latest, header.partition_leader_epoch)
 
     def _pieces(self) -> Generator[Step, None, Iterator[Piece]]:
-        """The batch's records, which are read from the disk in pieces, too."""
+        """Read and decompress the batch's records in pieces."""
         header, pread = self._header, self._segment.file.pread
         start, end = self._position + RECORD_BATCH_OVERHEAD, self._position + header.size_bytes
         if not header.codec:
@@ -192,16 +193,16 @@ class BatchSearch:
         return iter_decompressed(header.codec, payload, MAX_DECOMPRESSED_BYTES)
 
     def _read(self, stream: RecordStream) -> tuple[int, int]:
-        """Timestamp and offset of the next record."""
+        """Return timestamp and offset of the next record."""
         header, window = self._header, stream.window
         try:
             length, at = read_varint(window, stream.position)
             timestamp_delta, delta_at = read_varint(window, at + 1)
             offset_delta = read_varint(window, delta_at)[0]
         except IndexError:
-            raise InvalidRecordError(f"record at byte {stream.read_bytes} is cut short") from None
+            raise InvalidRecordError(f"record at byte {stream.read_bytes} is incomplete") from None
         if length < 0:
-            raise InvalidRecordError(f"record at byte {stream.read_bytes} states {length} bytes")
+            raise InvalidRecordError(f"record at byte {stream.read_bytes} has negative length {length}")
         stream.position = at + length
         if header.is_log_append_time:
             timestamp = header.max_timestamp

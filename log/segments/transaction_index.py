@@ -1,6 +1,7 @@
-"""Aborted transactions whose markers are in a segment: its .txnindex file, which exists only if there are any.
+"""Transaction index (KIP-98): the aborted transactions whose markers are in a segment.
 
-KIP-98. A consumer with isolation read_committed receives them with the records, and skips the records they name.
+The .txnindex file exists only if there are any. A consumer with isolation.level=read_committed receives the entries in
+the fetch response and skips the records of these transactions.
 """
 
 import struct
@@ -25,11 +26,15 @@ _MOST_RUNS = 2048
 
 
 class CorruptTransactionIndexError(Exception):
-    """The file is not a whole number of entries of a known version, in order."""
+    """The file is not a whole number of entries, an entry's version is unknown, or entries are out of order."""
 
 
 class AbortedTransaction(NamedTuple):
-    """One entry: `last_offset` is the marker's, `last_stable_offset` the partition's when the marker was written."""
+    """One entry.
+
+    `last_offset` is the offset of the abort marker, `last_stable_offset` that of the partition when the marker was
+    appended.
+    """
 
     producer_id: int
     first_offset: int
@@ -38,10 +43,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class BlockSummaries:
-    """A growing list of integers that can be searched without visiting each.
+    """A growing list of integers with a search that visits few of them.
 
-    `summarize`, which is min or max, gives one integer for each block of 32, then one for each block of 32 of these,
-    and so on up to a level with one block. `levels[0]` are the integers themselves.
+    `levels[0]` holds the integers. Each next level holds one integer for each block of 32 of the level below, its
+    minimum or maximum (`summarize` is min or max); the last level is a single block.
     """
 
     __slots__ = ("_summarize", "levels")
@@ -69,26 +74,26 @@ class BlockSummaries:
         self._add_levels()
 
     def search(self, is_wanted: Callable[[int], bool], start: int, stop: int) -> Iterator[int]:
-        """Yield the slots from `start` up to `stop` whose integers are wanted, in order.
+        """Yield the slots in [start, stop) whose integers fulfil `is_wanted`, in order.
 
-        A summary has to be wanted if any integer of its block is. The search takes some 30 steps for each slot that it
-        yields and for each level.
+        A block's summary must fulfil it if any integer of the block does. The search takes some 30 steps per level for
+        each slot that it yields.
         """
         levels, slot = self.levels, start
         while slot < stop:
-            # From the largest block that begins here down to one that can be passed over, or to the integer.
+            # Descend from the largest block that starts at this slot to one that can be skipped, or to the integer.
             level = 0
             while level + 1 < len(levels) and slot & ((1 << _BLOCK_BITS * (level + 1)) - 1) == 0:
                 level += 1
-            while (found := is_wanted(levels[level][slot >> _BLOCK_BITS * level])) and level:
+            while (is_match := is_wanted(levels[level][slot >> _BLOCK_BITS * level])) and level:
                 level -= 1
-            if found:
+            if is_match:
                 yield slot
             slot = ((slot >> _BLOCK_BITS * level) + 1) << _BLOCK_BITS * level
 
 
-class _KnownEntries:
-    """All entries of an index, field by field."""
+class _LoadedEntries:
+    """All entries of an index in memory, one array per field."""
 
     __slots__ = ("_first_offsets", "_greatest_first_offsets", "_last_offsets", "_last_stable_offsets", "_producer_ids")
 
@@ -111,8 +116,9 @@ class _KnownEntries:
     def find(self, fetch_offset: int, upper_bound: int) -> tuple[list[range], bool]:
         """Return the slots of the entries that `TransactionIndex.find` returns.
 
-        While a transaction is open, all others that are aborted have its first offset for their last stable offset.
-        The end may lie behind many of them, which began above `upper_bound`.
+        The search ends at the first entry whose last stable offset is at or above `upper_bound`: later markers belong
+        to transactions that begin there or later. While one transaction stays open, the last stable offset of all
+        entries is its first offset, so that many entries may precede the end; the block summaries skip them.
         """
         start, stop = bisect_left(self._last_offsets, fetch_offset), len(self._last_offsets)
         end = next(self._last_stable_offsets.search(lambda stable: stable >= upper_bound, start, stop), None)
@@ -166,9 +172,9 @@ class FoundTransactions(Sequence[AbortedTransaction]):
     __slots__ = ("_runs",)
 
     def __init__(self) -> None:
-        self._runs: list[tuple[_KnownEntries, range]] = []
+        self._runs: list[tuple[_LoadedEntries, range]] = []
 
-    def add(self, entries: _KnownEntries, runs: list[range]) -> None:
+    def add(self, entries: _LoadedEntries, runs: list[range]) -> None:
         """Add the entries of an index in the slots `runs`."""
         self._runs += [(entries, run) for run in runs]
 
@@ -190,26 +196,26 @@ class FoundTransactions(Sequence[AbortedTransaction]):
 
 
 class TransactionIndex:
-    """Raises OSError from any method.
+    """The .txnindex file of a segment. Any method may raise OSError.
 
-    An entry for which the disk has no room waits in memory for the next `write_pending`: its marker is in the log
-    already. `_known` are all entries, once a reader has asked for some.
+    If the disk is full, an entry stays in memory until the next `write_pending`, because its marker is already in the
+    log. `_loaded` is set by the first lookup.
     """
 
-    __slots__ = ("_fs", "_is_rebuilding", "_known", "_pending", "path")
+    __slots__ = ("_fs", "_is_rebuilding", "_loaded", "_pending", "path")
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self.path = path
         self._pending = b""
-        self._known: _KnownEntries | None = None
+        self._loaded: _LoadedEntries | None = None
         self._is_rebuilding = False
 
     def append(self, transaction: AbortedTransaction) -> None:
         entry = _ENTRY.pack(_VERSION, *transaction)
         self._pending += entry
-        if self._known is not None:
-            self._known.append(transaction)
+        if self._loaded is not None:
+            self._loaded.append(transaction)
         if self._is_rebuilding:
             return
         try:
@@ -219,12 +225,12 @@ class TransactionIndex:
                 raise
 
     def write_pending(self) -> None:
-        """Bring the file up to date; not synced. What a rebuild gave replaces it in one step."""
+        """Write the buffered entries to the file, unsynced. A rebuilt index replaces the file atomically."""
         if self._pending and self._is_rebuilding:
             write_atomically(self._fs, self.path, self._pending, sync=False)
         elif self._pending:
             file = self._fs.open(self.path, create=True)
-            # Not the file's end: half an entry may lie there, of a write that failed.
+            # A failed write may have left an incomplete entry at the file's end.
             position = file.size_bytes() // _ENTRY.size * _ENTRY.size
             file.write_pieces(position, [self._pending], len(self._pending))
         self._pending = b""
@@ -232,11 +238,11 @@ class TransactionIndex:
 
     @property
     def unwritten(self) -> bytes:
-        """Entries that are not in the file yet, encoded: a reader in another thread or process needs them as well."""
+        """Return the entries that are not in the file yet, encoded, for a reader in another thread or process."""
         return self._pending
 
     def entries(self) -> list[AbortedTransaction]:
-        """In the order of their markers, from the file. Raises CorruptTransactionIndexError."""
+        """Return all entries, in the order of their markers. Raises CorruptTransactionIndexError."""
         return _decode(self.path, self._stored())
 
     def _stored(self) -> bytes:
@@ -248,27 +254,27 @@ class TransactionIndex:
         return data
 
     def find(self, fetch_offset: int, upper_bound: int, found: FoundTransactions) -> bool:
-        """Add the entries that touch [fetch_offset, upper_bound) to `found`; return whether later segments have none.
+        """Add the entries that overlap [fetch_offset, upper_bound) to `found`; return whether later segments have none.
 
         Of an index with very many, some that begin above may be added, too.
         """
-        known = self._load()
-        runs, is_complete = known.find(fetch_offset, upper_bound)
-        found.add(known, runs)
+        entries = self._load()
+        runs, is_complete = entries.find(fetch_offset, upper_bound)
+        found.add(entries, runs)
         return is_complete
 
     def count_from(self, offset: int) -> int:
         """Return the number of entries whose markers are at or above `offset`."""
         return self._load().count_from(offset)
 
-    def _load(self) -> _KnownEntries:
-        if self._known is None:
-            self._known = _KnownEntries(_decode_columns(self.path, self._stored()))
-        return self._known
+    def _load(self) -> _LoadedEntries:
+        if self._loaded is None:
+            self._loaded = _LoadedEntries(_decode_columns(self.path, self._stored()))
+        return self._loaded
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries whose marker is at or above `offset`."""
-        self._known = None
+        """Remove entries whose marker is at or above `offset`."""
+        self._loaded = None
         entries = self.entries()
         keep = sum(entry.last_offset < offset for entry in entries)
         if keep < len(entries):
@@ -279,18 +285,19 @@ class TransactionIndex:
                 file.truncate(min(file.size_bytes(), keep * _ENTRY.size))
 
     def reset(self) -> None:
-        """Forget all entries, to build them anew: in memory, until `write_pending`."""
+        """Remove the file and all entries before a rebuild, whose entries stay in memory until `write_pending`."""
         remove_if_exists(self._fs, self.path)
         self._pending = b""
-        self._known = None
+        self._loaded = None
         self._is_rebuilding = True
 
 
 def read_growing(fs: FileSystem, path: str, unwritten: bytes) -> list[AbortedTransaction]:
-    """Entries of an index that its segment may append to at the same time; `unwritten` is what its file lacked before.
+    """Return the entries of an index while its segment may append to it.
 
-    An incomplete entry at the file's end is one that is being written, or for which the disk has no room; entries that
-    have reached the file since `unwritten` was taken count once. Raises OSError, CorruptTransactionIndexError.
+    `unwritten` was read from `TransactionIndex.unwritten` before; an entry that is in both is returned once. An
+    incomplete entry at the file's end is ignored: its write is in progress or failed because the disk is full. Raises
+    OSError, CorruptTransactionIndexError.
     """
     data = b""
     with suppress(FileNotFoundError):
@@ -305,13 +312,13 @@ def _decode(path: str, data: bytes) -> list[AbortedTransaction]:
 
 
 def _decode_columns(path: str, data: bytes) -> "list[array[int]]":
-    """Decode stored entries into one array for each field of AbortedTransaction, with no object for each entry."""
+    """Decode stored entries into one array per field of AbortedTransaction, without an object per entry."""
     if len(data) % _ENTRY.size:
-        raise CorruptTransactionIndexError(f"{path}: {len(data)} bytes are not whole entries")
+        raise CorruptTransactionIndexError(f"{path}: size {len(data)} is not a multiple of {_ENTRY.size} bytes")
     if any(data[byte :: _ENTRY.size].strip(b"\0") for byte in range(_VERSION_BYTES)):
         version = next(version for version, *_ in _ENTRY.iter_unpack(data) if version != _VERSION)
         raise CorruptTransactionIndexError(f"{path}: unknown entry version {version}")
-    # All entries' first bytes at once, then their second bytes: some ten times faster than entry by entry.
+    # Copying byte 1 of all entries, then byte 2, and so on is some ten times faster than decoding entry by entry.
     row_bytes = _ENTRY.size - _VERSION_BYTES
     rows = bytearray(len(data) // _ENTRY.size * row_bytes)
     for byte in range(row_bytes):
@@ -322,6 +329,6 @@ def _decode_columns(path: str, data: bytes) -> "list[array[int]]":
     columns = [fields[number :: len(AbortedTransaction._fields)] for number in range(len(AbortedTransaction._fields))]
     last_offsets = columns[AbortedTransaction._fields.index("last_offset")].tolist()
     if not all(map(lt, last_offsets, last_offsets[1:])):
-        wrong = next(after for before, after in pairwise(last_offsets) if after <= before)
-        raise CorruptTransactionIndexError(f"{path}: marker {wrong} is out of order")
+        misplaced = next(after for before, after in pairwise(last_offsets) if after <= before)
+        raise CorruptTransactionIndexError(f"{path}: marker {misplaced} is out of order")
     return columns

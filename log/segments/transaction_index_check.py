@@ -1,7 +1,7 @@
-"""Comparison of a transaction index with the batches that it names.
+"""Comparison of a transaction index with the batches that its entries point to.
 
-Kafka's format has no checksum, and an entry that is wrong would have aborted records read. Two or three batches are
-looked up for each entry, so that the check takes no longer for a longer log.
+Kafka's format has no checksum, and with a wrong entry consumers would read aborted records. The check reads two or
+three batches per entry, so that its duration does not depend on the size of the log.
 """
 
 from bisect import bisect_right
@@ -14,29 +14,33 @@ from odradek.protocol.batches.record_batch import BatchHeader
 
 
 def check_transaction_index(
-    segment: Segment, up_to_it: Sequence[Segment], entries: Iterable[AbortedTransaction], whole_from: int
+    segment: Segment, segments: Sequence[Segment], entries: Iterable[AbortedTransaction], complete_from: int
 ) -> None:
-    """Raises CorruptTransactionIndexError for an entry that no batches bear out; OSError.
+    """Raises CorruptTransactionIndexError for an entry without the batches that it requires; OSError.
 
-    `up_to_it`: the log's segments, in order, `segment` the last of them. What lies before them, or before `whole_from`
-    because it was compacted once, proves nothing.
+    `segments` are the log's segments in order, up to and including `segment`. Batches below `complete_from` are not
+    required, because compaction may have removed them; neither are those before the first segment.
     """
-    bases = [each.base_offset for each in up_to_it]
-    whole_from = max(whole_from, bases[0])
+    bases = [each.base_offset for each in segments]
+    complete_from = max(complete_from, bases[0])
     for entry in entries:
         marker = _batch_at(segment, entry.last_offset)
-        is_right = marker is not None and marker.is_control and marker.producer_id == entry.producer_id
-        if is_right and entry.first_offset >= whole_from:
-            is_right = _begins(up_to_it, bases, entry.first_offset, entry.producer_id)
+        is_valid = marker is not None and marker.is_control and marker.producer_id == entry.producer_id
+        if is_valid and entry.first_offset >= complete_from:
+            is_valid = _has_transactional_batch(segments, bases, entry.first_offset, entry.producer_id)
         stable = entry.last_stable_offset
-        if is_right and stable != entry.last_offset + 1 and stable >= whole_from:
-            is_right = stable <= entry.last_offset and _begins(up_to_it, bases, stable)
-        if not is_right:
-            raise CorruptTransactionIndexError(f"{segment.transaction_index.path}: the log knows of no {entry}")
+        if is_valid and stable != entry.last_offset + 1 and stable >= complete_from:
+            is_valid = stable <= entry.last_offset and _has_transactional_batch(segments, bases, stable)
+        if not is_valid:
+            raise CorruptTransactionIndexError(
+                f"{segment.transaction_index.path}: the log has no batches that match {entry}"
+            )
 
 
-def _begins(segments: Sequence[Segment], bases: Sequence[int], offset: int, producer_id: int | None = None) -> bool:
-    """Return whether a batch of a transaction, of that producer or of any, begins at an offset."""
+def _has_transactional_batch(
+    segments: Sequence[Segment], bases: Sequence[int], offset: int, producer_id: int | None = None
+) -> bool:
+    """Return whether a transactional batch, of `producer_id` if given, starts at `offset`."""
     batch = _batch_at(segments[bisect_right(bases, offset) - 1], offset)
     if batch is None or batch.is_control or not batch.is_transactional:
         return False
@@ -44,7 +48,7 @@ def _begins(segments: Sequence[Segment], bases: Sequence[int], offset: int, prod
 
 
 def _batch_at(segment: Segment, offset: int) -> BatchHeader | None:
-    """The batch whose first offset this is."""
+    """Return the header of the batch with base offset `offset`; None if there is none."""
     try:
         position = segment.locate(offset)
     except CorruptSegmentError:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.log.background.pacing import Pacer
-from odradek.log.compaction.cleanable import find_target, group_segments
+from odradek.log.compaction.cleanable import find_cleanable, group_segments
 from odradek.log.compaction.offset_map import OffsetMap
 from odradek.log.config import LogConfig
 from odradek.log.log_manager import LogManager
@@ -46,11 +46,11 @@ def test_only_what_is_on_the_disk_is_compacted() -> None:
     log.append_as_leader(memoryview(build_batch([(T0, b"a", b"2", ())])), leader_epoch=0, now_ms=T0)
     log.update_high_watermark(log.log_end_offset)
     roll(log)
-    target = find_target(log, None, T0)
+    target = find_cleanable(log, None, T0)
     assert target is not None
     assert target.end_offset == 1
     log.flush(T0)
-    target = find_target(log, None, T0)
+    target = find_cleanable(log, None, T0)
     assert target is not None
     assert target.end_offset == 2
 
@@ -58,22 +58,22 @@ def test_only_what_is_on_the_disk_is_compacted() -> None:
 def test_only_whole_segments_below_the_last_stable_offset_count() -> None:
     _, log = make_log(MemoryFileSystem())
     put(log, (b"a", b"1"))
-    assert find_target(log, None, T0) is None
+    assert find_cleanable(log, None, T0) is None
     roll(log)
     put(log, (b"a", b"2"))
     roll(log)
     put(log, (b"a", b"3"))
     log.update_high_watermark(1)
-    target = find_target(log, None, T0)
+    target = find_cleanable(log, None, T0)
     assert target is not None
     assert (target.first_dirty_offset, target.end_offset, target.clean_bytes) == (0, 1, 0)
     assert target.ratio == 1
     log.update_high_watermark(3)
-    target = find_target(log, 1, T0)
+    target = find_cleanable(log, 1, T0)
     assert target is not None
     assert (target.first_dirty_offset, target.end_offset, target.ratio) == (1, 2, 0.5)
-    assert find_target(log, 2, T0) is None
-    outside = find_target(log, 9, T0)
+    assert find_cleanable(log, 2, T0) is None
+    outside = find_cleanable(log, 9, T0)
     assert outside is not None
     assert outside.first_dirty_offset == 0
 
@@ -84,13 +84,13 @@ def test_lags() -> None:
     roll(log)
     put(log, (b"a", b"2"), now_ms=T0 + 50)
     roll(log)
-    assert find_target(log, None, T0 + 99) is None
-    target = find_target(log, None, T0 + 100)
+    assert find_cleanable(log, None, T0 + 99) is None
+    target = find_cleanable(log, None, T0 + 100)
     assert target is not None
     assert target.end_offset == 1
     assert not target.is_due
     log.update_config(log.config.replace({"max.compaction.lag.ms": "150"}))
-    target = find_target(log, None, T0 + 151)
+    target = find_cleanable(log, None, T0 + 151)
     assert target is not None
     assert target.is_due
 
@@ -292,7 +292,7 @@ def test_an_open_transaction_is_not_touched() -> None:
     roll(log)
     put(log, (b"a", b"2"))
     roll(log)
-    assert find_target(log, None, T0) is None
+    assert find_cleanable(log, None, T0) is None
     mark(log, ControlType.ABORT, 5)
     clean(manager)
     assert records(log) == [(1, b"a", b"2")]

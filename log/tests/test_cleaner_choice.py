@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from odradek.log.compaction.cleanable import find_target
+from odradek.log.compaction.cleanable import find_cleanable
 from odradek.log.storage import checkpoints
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import (
@@ -50,7 +50,7 @@ def test_a_checkpoint_outside_of_the_log_is_set_back_for_good(lost, caplog):
     expected = 0 if lost == "end" else 3
     assert manager.cleaner.offsets == {("t", 0): expected}
     assert checkpoints.read_offsets(fs, "/d/cleaner-offset-checkpoint") == {("t", 0): expected}
-    assert "outside of the log" in caplog.text
+    assert "outside the log" in caplog.text
 
 
 def test_that_compact_and_delete_moves_the_start_is_not_worth_a_warning(caplog):
@@ -68,9 +68,9 @@ def test_that_compact_and_delete_moves_the_start_is_not_worth_a_warning(caplog):
 
 def test_a_log_without_a_whole_segment_has_nothing_to_compact():
     _, log = make_log(MemoryFileSystem())
-    assert find_target(log, None, T0) is None
+    assert find_cleanable(log, None, T0) is None
     put(log, (b"a", b"1"))
-    assert find_target(log, 1, T0) is None
+    assert find_cleanable(log, 1, T0) is None
 
 
 def test_the_oldest_dirty_record_tells_what_is_overdue_even_if_it_cannot_be_compacted_yet():
@@ -79,7 +79,7 @@ def test_the_oldest_dirty_record_tells_what_is_overdue_even_if_it_cannot_be_comp
     roll(log)
     put(log, (b"a", b"1"), now_ms=T0, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     roll(log)
-    target = find_target(log, None, T0 + 1001)
+    target = find_cleanable(log, None, T0 + 1001)
     assert target is not None
     assert target.end_offset == 1
     assert target.is_due
@@ -88,10 +88,10 @@ def test_the_oldest_dirty_record_tells_what_is_overdue_even_if_it_cannot_be_comp
 def test_a_ratio_of_zero_asks_for_some_dirt():
     _, log = make_log(MemoryFileSystem(), {"min.cleanable.dirty.ratio": "0"})
     dirty(log, 2)
-    target = find_target(log, 1, T0)
+    target = find_cleanable(log, 1, T0)
     assert target is not None
     assert target.is_due
-    assert find_target(log, 2, T0) is None
+    assert find_cleanable(log, 2, T0) is None
 
 
 # Rules

@@ -88,10 +88,10 @@ def test_half_an_entry_that_is_being_written_does_not_end_the_compaction() -> No
 
 
 def test_a_process_is_given_the_entries_that_are_not_on_the_disk(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(cleaner_module, "_LEAST_BYTES_FOR_PROCESS", 0)
+    monkeypatch.setattr(cleaner_module, "_MIN_BYTES_FOR_PROCESS", 0)
     fs = FullForTransactionIndexes()
     manager, log = make_log(
-        fs, path=str(tmp_path), start_compaction_worker=lambda is_patient: ProcessWorker(is_patient=False)
+        fs, path=str(tmp_path), start_compaction_worker=lambda is_idle_priority: ProcessWorker(is_idle_priority=False)
     )
     put(log, (b"a", b"committed"))
     put(log, (b"a", b"aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)

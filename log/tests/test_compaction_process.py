@@ -14,7 +14,7 @@ from odradek.log.compaction import cleaner as cleaner_module
 from odradek.log.compaction import process as compaction_process
 from odradek.log.compaction.process import ProcessWorker
 from odradek.log.compaction.run import Cancelled, WorkerLost, WorkerStalled
-from odradek.log.compaction.worker_pipe import Heartbeat, WorkerPipe, wait_for
+from odradek.log.compaction.worker_pipe import ResponsePipe, WorkerPipe, wait_for
 from odradek.log.storage.filesystem import OsFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
 from odradek.log.tests.managers import ONE_THREAD, run_due
@@ -26,25 +26,25 @@ SEGMENTS = {"internal.segment.bytes": "2000", "segment.index.bytes": "4096"}
 
 
 class Workers:
-    """Starts processes, remembers them, and leaves none behind.
+    """Starts processes, records them, and ends all of them.
 
-    None is patient, whatever was asked for: it would give up where others keep the processors busy.
+    No process runs at idle priority, whatever the argument: it would exit if the processors are busy.
     """
 
     def __init__(self):
         self.started = []
-        self.patience = []
+        self.idle_priorities = []
 
-    def __call__(self, is_patient=True):
-        worker = ProcessWorker(is_patient=False)
-        self.patience.append(is_patient)
+    def __call__(self, is_idle_priority=True):
+        worker = ProcessWorker(is_idle_priority=False)
+        self.idle_priorities.append(is_idle_priority)
         self.started.append(worker)
         return worker
 
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
-    monkeypatch.setattr(cleaner_module, "_LEAST_BYTES_FOR_PROCESS", 0)
+    monkeypatch.setattr(cleaner_module, "_MIN_BYTES_FOR_PROCESS", 0)
 
 
 @pytest.fixture
@@ -142,8 +142,8 @@ def test_there_is_a_process_only_while_there_is_work(tmp_path, workers):
 def test_a_patient_process_or_its_successor_does_it(tmp_path):
     """Which of them depends on what else the machine has to do."""
 
-    def start(is_patient):
-        return ProcessWorker(is_patient=is_patient)
+    def start(is_idle_priority):
+        return ProcessWorker(is_idle_priority=is_idle_priority)
 
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=start)
     fill(log)
@@ -178,7 +178,7 @@ def test_a_small_log_of_many_records_is_compacted_by_a_process(tmp_path, workers
 
 
 def test_without_a_process_a_thread_does_it(tmp_path, caplog):
-    def start(is_patient):
+    def start(is_idle_priority):
         raise BlockingIOError("no more processes")
 
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=start)
@@ -215,7 +215,7 @@ def test_the_death_of_the_process_leaves_the_log_as_it_was(tmp_path, workers, ca
     manager.update_settings(ONE_THREAD)
     while manager.cleaner.step(T0):
         pass
-    assert workers.patience == [True, False], "the first may have died of having too little time"
+    assert workers.idle_priorities == [True, False], "the first may have died of having too little time"
     threads.run_until(lambda: not manager.cleaner.running)
     assert manager.cleaner.offsets == {("t", 0): log.log_end_offset}
     assert len(records(log)) < len(before)
@@ -282,10 +282,10 @@ class StalledWorkers(Workers):
         self.seconds += 60
         return False
 
-    def __call__(self, is_patient=True):
-        worker = ProcessWorker(is_patient=False, monotonic=lambda: self.seconds, wait=self.wait)
+    def __call__(self, is_idle_priority=True):
+        worker = ProcessWorker(is_idle_priority=False, monotonic=lambda: self.seconds, wait=self.wait)
         os.kill(worker.pid, signal.SIGSTOP)
-        self.patience.append(is_patient)
+        self.idle_priorities.append(is_idle_priority)
         self.started.append(worker)
         return worker
 
@@ -311,7 +311,7 @@ def test_a_process_without_progress_is_killed_and_its_log_tried_again_later(tmp_
         os.kill(worker.pid, 0)
     assert records(log) == before
     assert "made no progress for 300 s and was killed" in caplog.text
-    assert "tried again in 600 s" in caplog.text
+    assert "retried in 600 s" in caplog.text
     assert manager.online_directories == [str(tmp_path)]
     # Not at once, since others may be waiting; then as often as need be, by a process that is not patient.
     for attempt in range(2, 6):
@@ -320,7 +320,7 @@ def test_a_process_without_progress_is_killed_and_its_log_tried_again_later(tmp_
         clock += 601
         clean(manager)
         assert len(stalled.started) == attempt
-    assert stalled.patience == [True, False, False, False, False]
+    assert stalled.idle_priorities == [True, False, False, False, False]
     assert manager.cleaner.uncleanable == set()
     fill(other)
     manager.cleaner._start_worker = None
@@ -342,24 +342,24 @@ def test_heartbeats_are_progress():
     """A process that sleeps to keep to its rate is not without progress, however long that takes."""
     seconds = 0.0
     command_end, commands = os.pipe()
-    answers, answer_end = os.pipe()
-    heartbeat = Heartbeat(answer_end, lambda: seconds)
+    response_reader, response_end = os.pipe()
+    responses = ResponsePipe(response_end, lambda: seconds)
 
     def wait(fd, event, timeout):
         nonlocal seconds
         seconds += timeout
         if seconds < 3600:
-            heartbeat.beat()
+            responses.heartbeat()
         else:
-            heartbeat.answer(0, "done")
+            responses.respond(0, "done")
         return wait_for(fd, event, 0)
 
-    pipe = WorkerPipe(commands, answers, monotonic=lambda: seconds, wait=wait)
-    assert pipe.ask((0, "command")) == (0, "done")
+    pipe = WorkerPipe(commands, response_reader, monotonic=lambda: seconds, wait=wait)
+    assert pipe.call((0, "command")) == (0, "done")
     assert seconds >= 3600
     pipe.close()
     os.close(command_end)
-    os.close(answer_end)
+    os.close(response_end)
 
 
 def test_what_goes_wrong_in_the_process_is_told(tmp_path, workers):
@@ -397,16 +397,16 @@ def is_there(pid):
 
 
 @pytest.mark.parametrize(("used", "slept", "gives_up"), [(3.0, 0.0, False), (1.0, 0.0, True), (1.0, 8.0, False)])
-def test_a_patient_process_gives_up_where_it_hardly_ever_runs(monkeypatch, used, slept, gives_up):
+def test_a_process_at_idle_priority_exits_if_it_gets_too_little_processor_time(monkeypatch, used, slept, gives_up):
     """But not because it keeps to a rate."""
     now, ended = [0.0, 0.0], []
     monkeypatch.setattr(compaction_process.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(compaction_process.time, "process_time", lambda: now[1])
     monkeypatch.setattr(compaction_process.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(compaction_process.os, "_exit", ended.append)
-    patience = compaction_process._Patience()
-    patience.check()
-    patience.sleep(slept)
+    starvation = compaction_process._StarvationCheck()
+    starvation.check()
+    starvation.sleep(slept)
     now[:] = 11.0, used
-    patience.check()
+    starvation.check()
     assert bool(ended) == gives_up

@@ -191,7 +191,7 @@ CASES = {
     ),
     "timeindex is full of zeros": Case(grown(MIDDLE, ".timeindex", 240), r"index is damaged.*file=\S+index"),
     "txnindex is cut": Case(
-        lambda life: life.fs.open(life.txnindex).truncate(20), r"its transaction index: \S+\.txnindex: 20 bytes"
+        lambda life: life.fs.open(life.txnindex).truncate(20), r"its transaction index: \S+\.txnindex: size 20 "
     ),
     "txnindex has another version": Case(
         lambda life: life.write(life.txnindex, 0, b"\x7f"), r"transaction index: \S+\.txnindex: unknown entry version"
@@ -199,7 +199,8 @@ CASES = {
     **{
         f"txnindex has a wrong {what}": Case(
             lambda life, at=at, wrong=wrong: life.write(life.txnindex, at, struct.pack(">q", wrong(life))),
-            r"its transaction index: \S+\.txnindex: the log knows of no Aborted", is_clean=False, point=base(-1),
+            r"its transaction index: \S+\.txnindex: the log has no batches that match Aborted",
+            is_clean=False, point=base(-1),
         )
         for what, at, wrong in (
             ("producer id", 2, lambda life: 7),
@@ -216,7 +217,8 @@ CASES = {
         r"records are damaged.*\.log", keep=up_to(MIDDLE, 1),
     ),
     "batch fails its checksum": Case(
-        flipped(MIDDLE, 1, 70), r"cut at its first bad byte file=\S+\.log at=\d+ why=a batch fails its checksum",
+        flipped(MIDDLE, 1, 70),
+        r"cut at its first bad byte file=\S+\.log at=\d+ why=a batch does not match its checksum",
         is_clean=False, point=lambda life: 0, keep=up_to(MIDDLE, 1),
     ),
     "base offset is wrong": Case(
@@ -224,16 +226,16 @@ CASES = {
         is_clean=False, point=base(MIDDLE), keep=up_to(MIDDLE, 1),
     ),
     "batch has another format": Case(
-        flipped(MIDDLE, 0, 16), r"file=\S+\.log at=0 why=a batch has format 3",
+        flipped(MIDDLE, 0, 16), r"file=\S+\.log at=0 why=a batch has magic 3",
         is_clean=False, point=base(1), keep=up_to(MIDDLE),
     ),
     "batch is cut off": Case(
         lambda life: life.fs.open(life.path(-1, ".log")).truncate(life.position(-1, -1) + 65),
-        r"file=\S+\.log .*why=a batch is cut off", is_clean=False, keep=up_to(-1, -1),
+        r"file=\S+\.log .*why=a batch is incomplete", is_clean=False, keep=up_to(-1, -1),
     ),
     "header is cut off": Case(
         lambda life: life.fs.open(life.path(-1, ".log")).truncate(life.position(-1, -1) + 20),
-        r"file=\S+\.log .*why=a batch is cut off in its header", is_clean=False, keep=up_to(-1, -1),
+        r"file=\S+\.log .*why=a batch header is incomplete", is_clean=False, keep=up_to(-1, -1),
     ),
     "zeros at the end": Case(grown(-1, ".log", 5000), r"zeros .*file=\S+\.log at=\d+ bytes=\d+", is_clean=False),
     "zeros at the end after a clean stop": Case(grown(-1, ".log", 5000), r"zeros .*file=\S+\.log at=\d+ bytes=\d+"),

@@ -93,7 +93,7 @@ def test_damage_that_is_found_anywhere_is_of_this_log_alone(what, monkeypatch, c
     if what == "retention":
         monkeypatch.setattr(retention, "count_deletable", fail)
     elif what == "cleaner":
-        monkeypatch.setattr("odradek.log.compaction.cleaner.find_target", fail)
+        monkeypatch.setattr("odradek.log.compaction.cleaner.find_cleanable", fail)
     else:
         monkeypatch.setattr(Segment, "append", fail)
         monkeypatch.setattr(Segment, "append_batches", fail)
@@ -234,7 +234,7 @@ def test_batches_behind_a_damaged_one_stay_readable_when_the_index_is_repaired(d
         assert run_steps(log.offset_for_timestamp(NOW_MS + 590)).offset == 590
         log.close(0)
         log = open_log(fs, cfg)
-    assert caplog.text.count("building it anew") == 1
+    assert caplog.text.count("index is damaged and is rebuilt") == 1
 
 
 def test_an_index_is_repaired_around_each_of_several_damaged_batches(caplog):
@@ -251,7 +251,7 @@ def test_an_index_is_repaired_around_each_of_several_damaged_batches(caplog):
         assert {offset, offset + 1} <= readable, number
     assert 600 in readable
     assert len(readable) > 601 - 6 * 10
-    assert len(re.findall("segment is damaged file=.* count=", caplog.text)) == 1
+    assert len(re.findall("segment is damaged, .* damaged_ranges=", caplog.text)) == 1
 
 
 def test_appends_go_on_behind_damage_that_was_repaired_and_the_next_start_keeps_them():

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from odradek.log.compaction.offset_map import OffsetMap
-from odradek.log.compaction.rules import Filter, Transactions
+from odradek.log.compaction.rules import BatchFilter, CleanedTransactions
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
 from odradek.protocol.batches.compression import Codec, compress
 from odradek.protocol.batches.crc import crc32c
@@ -119,8 +119,12 @@ def test_compaction_writes_no_batch_that_could_not_be_read_back() -> None:
     for spare_bytes, has_horizon in ((6 * COUNT, True), (0, False)):
         payload = records_of(MAX_DECOMPRESSED_BYTES - len(TOMBSTONE) - spare_bytes) + TOMBSTONE
         stored = with_records(payload, Codec.ZSTD, count=COUNT + 1)
-        decide = Filter(
-            OffsetMap(1000, 0.9), Transactions(()), upper_offset=COUNT + 1, now_ms=NOW_MS, delete_retention_ms=DAY
+        decide = BatchFilter(
+            OffsetMap(1000, 0.9),
+            CleanedTransactions(()),
+            upper_offset=COUNT + 1,
+            now_ms=NOW_MS,
+            delete_retention_ms=DAY,
         )
         kept = decide.apply(read_header(stored), stored)
         assert kept is not None
