@@ -1,4 +1,4 @@
-"""The life of a coordinator's shard."""
+"""The states of a coordinator's shard."""
 
 from enum import Enum
 
@@ -6,7 +6,7 @@ from odradek.protocol.errors import ErrorCode
 
 
 class CoordinatorState(Enum):
-    """Where a shard is in its life, by what it answers to those who come at the wrong time."""
+    """State of a shard. The value is the error of a request in that state."""
 
     LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     ACTIVE = ErrorCode.NONE

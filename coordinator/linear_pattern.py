@@ -1,8 +1,9 @@
-"""Regular expressions from clients, matched in time that grows with the text and no faster.
+"""Regular expressions of clients, matched in linear time.
 
-Python's own matching can be made to run for hours by a pattern of a dozen characters, and this broker has one thread.
-Kafka uses RE2, which has no such patterns because it follows all ways at once (KIP-848, KIP-1152); so does this. The
-syntax is what Python and RE2 have in common: no references back, no looking around; classes like `\\d` are ASCII.
+Python's `re` uses backtracking: with a pattern of a dozen characters it can block the broker's only thread for hours.
+Kafka uses RE2, whose time is linear in the text (KIP-848, KIP-1152). This module compiles a pattern to a program and
+simulates it as a nondeterministic automaton, as RE2 does. The syntax is the common subset of Python and RE2: no
+back-references and no lookaround; classes such as `\\d` are ASCII.
 """
 
 import re
@@ -12,10 +13,10 @@ from typing import Any, Final
 
 from odradek.coordinator.steps import Steps
 
-MAX_STEPS: Final = 1_500
-"""Longest pattern once its repetitions are written out."""
+MAX_INSTRUCTIONS: Final = 1_500
+"""Limit of a compiled pattern's size, in which each repetition of an expression is counted."""
 MAX_PATTERN_CHARACTERS: Final = 4_096
-"""Longest text of a pattern: parsing it takes a few milliseconds."""
+"""Limit of a pattern's length; the parser takes a few milliseconds for it."""
 
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _CATEGORIES: Final = {
@@ -24,14 +25,14 @@ _CATEGORIES: Final = {
     "CATEGORY_WORD": _WORD.__contains__,
 }
 
-Test = Callable[[str], bool]
+CharPredicate = Callable[[str], bool]
 
 
 class LinearPattern:
-    """A compiled pattern. Raises ValueError for what is no pattern, or none that can be matched so."""
+    """A compiled pattern. Raises ValueError for an invalid or unsupported pattern."""
 
     def __init__(self, pattern: str) -> None:
-        from re import _parser  # type: ignore[attr-defined]  # only here: few brokers are ever asked
+        from re import _parser  # type: ignore[attr-defined]  # imported here because few brokers need it
 
         if len(pattern) > MAX_PATTERN_CHARACTERS:
             raise ValueError("pattern is too long")
@@ -39,8 +40,8 @@ class LinearPattern:
             parsed = _parser.parse(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(str(error) or type(error).__name__) from error
-        self._steps: list[tuple[str, Any, int]] = []
-        """What to do, its argument and where to go on; the end of the text is to be reached at the last one."""
+        self._program: list[tuple[str, Any, int]] = []
+        """Instructions: kind, argument, index of the next one. A text matches if it ends at the last instruction."""
         self._sequences = 0
         try:
             self._sequence(parsed, parsed.state.flags)
@@ -50,31 +51,31 @@ class LinearPattern:
 
     # -- compiling -------------------------------------------------------------------------------------------------
 
-    def _add(self, what: str, argument: Any, target: int | None = None) -> int:
-        if len(self._steps) >= MAX_STEPS:
+    def _add(self, kind: str, argument: Any, target: int | None = None) -> int:
+        if len(self._program) >= MAX_INSTRUCTIONS:
             raise ValueError("pattern is too long")
-        self._steps.append((what, argument, len(self._steps) + 1 if target is None else target))
-        return len(self._steps) - 1
+        self._program.append((kind, argument, len(self._program) + 1 if target is None else target))
+        return len(self._program) - 1
 
     def _fork(self) -> int:
         return self._add("fork", None)
 
-    def _lead(self, fork: int, to: int) -> None:
-        """The other way of a fork, or the only one of a jump."""
-        what, _, target = self._steps[fork]
-        self._steps[fork] = (what, to, target)
+    def _set_target(self, index: int, destination: int) -> None:
+        """Set the second target of a fork, or the only target of a jump."""
+        kind, _, target = self._program[index]
+        self._program[index] = (kind, destination, target)
 
     def _sequence(self, nodes: Any, flags: int) -> None:
-        # Repetitions of what is empty add no step.
+        # Repetitions of an empty expression add no instruction, so they are counted here.
         self._sequences += 1
-        if self._sequences > MAX_STEPS:
+        if self._sequences > MAX_INSTRUCTIONS:
             raise ValueError("pattern is too long")
         for kind, argument in nodes:
             self._node(str(kind), argument, flags)
 
     def _node(self, kind: str, argument: Any, flags: int) -> None:
         if kind in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-            self._add("char", _test(kind, argument, flags))
+            self._add("char", _char_predicate(kind, argument, flags))
         elif kind == "AT":
             self._add("at", (str(argument), bool(flags & re.MULTILINE)))
         elif kind == "SUBPATTERN":
@@ -83,8 +84,8 @@ class LinearPattern:
         elif kind == "BRANCH":
             self._branch(argument[1], flags)
         elif kind in ("MAX_REPEAT", "MIN_REPEAT"):
-            least, most, inner = argument
-            self._repeat(least, most, inner, flags)
+            minimum, maximum, inner = argument
+            self._repeat(minimum, maximum, inner, flags)
         else:
             raise ValueError(f"{kind.lower()} is not supported")
 
@@ -94,61 +95,63 @@ class LinearPattern:
             fork = self._fork()
             self._sequence(branch, flags)
             jumps.append(self._add("jump", None))
-            self._lead(fork, len(self._steps))
+            self._set_target(fork, len(self._program))
         self._sequence(branches[-1], flags)
         for jump in jumps:
-            self._lead(jump, len(self._steps))
+            self._set_target(jump, len(self._program))
 
-    def _repeat(self, least: int, most: Any, inner: Any, flags: int) -> None:
-        for _ in range(least):
+    def _repeat(self, minimum: int, maximum: Any, inner: Any, flags: int) -> None:
+        for _ in range(minimum):
             self._sequence(inner, flags)
-        if str(most) == "MAXREPEAT":
+        if str(maximum) == "MAXREPEAT":
             fork = self._fork()
             self._sequence(inner, flags)
             self._add("jump", fork)
-            self._lead(fork, len(self._steps))
+            self._set_target(fork, len(self._program))
             return
         forks = []
-        for _ in range(most - least):
+        for _ in range(maximum - minimum):
             forks.append(self._fork())
             self._sequence(inner, flags)
         for fork in forks:
-            self._lead(fork, len(self._steps))
+            self._set_target(fork, len(self._program))
 
     # -- matching --------------------------------------------------------------------------------------------------
 
     def match(self, text: str) -> Steps[bool]:
-        """Return whether the whole text matches. A pattern and a text at their longest take seconds in all."""
-        steps = self._steps
-        current = self._reach([0], text, 0)
-        reached = len(current)
+        """Return whether the whole text matches. The longest pattern and text take seconds, in steps."""
+        program = self._program
+        current = self._reachable([0], text, 0)
+        visited = len(current)
         for position, char in enumerate(text):
-            following = [steps[index][2] for index in current if steps[index][0] == "char" and steps[index][1](char)]
-            current = self._reach(following, text, position + 1)
+            following = [
+                program[index][2] for index in current if program[index][0] == "char" and program[index][1](char)
+            ]
+            current = self._reachable(following, text, position + 1)
             if not current:
                 return False
-            reached += len(current)
-            if reached >= MAX_STEPS:
-                reached = 0
+            visited += len(current)
+            if visited >= MAX_INSTRUCTIONS:
+                visited = 0
                 yield
-        return len(steps) - 1 in current
+        return len(program) - 1 in current
 
-    def _reach(self, starts: list[int], text: str, position: int) -> dict[int, None]:
-        """All steps that can be come to without reading on."""
+    def _reachable(self, starts: list[int], text: str, position: int) -> dict[int, None]:
+        """Return all instructions that can be reached from `starts` without reading a character."""
         reached: dict[int, None] = {}
-        waiting = starts
-        while waiting:
-            index = waiting.pop()
+        remaining = starts
+        while remaining:
+            index = remaining.pop()
             if index in reached:
                 continue
             reached[index] = None
-            what, argument, target = self._steps[index]
-            if what == "fork":
-                waiting += (argument, target)
-            elif what == "jump":
-                waiting.append(argument)
-            elif what == "at" and _is_at(argument[0], argument[1], text, position):
-                waiting.append(target)
+            kind, argument, target = self._program[index]
+            if kind == "fork":
+                remaining += (argument, target)
+            elif kind == "jump":
+                remaining.append(argument)
+            elif kind == "at" and _is_at(argument[0], argument[1], text, position):
+                remaining.append(target)
         return reached
 
 
@@ -166,12 +169,12 @@ def _is_at(place: str, is_multiline: bool, text: str, position: int) -> bool:
     return is_boundary if place == "AT_BOUNDARY" else not is_boundary
 
 
-def _test(kind: str, argument: Any, flags: int) -> Test:
-    """Whether one character is what a node stands for."""
+def _char_predicate(kind: str, argument: Any, flags: int) -> CharPredicate:
+    """Return the function that compares one character with a node."""
     if kind == "ANY":
         return (lambda char: True) if flags & re.DOTALL else (lambda char: char != "\n")
     if kind == "IN":
-        inner = _class(argument)
+        inner = _char_class(argument)
     else:
         expected = chr(argument)
         inner = (lambda char: char == expected) if kind == "LITERAL" else (lambda char: char != expected)
@@ -182,27 +185,27 @@ def _test(kind: str, argument: Any, flags: int) -> Test:
     return lambda char: inner(char.lower()) or inner(char.upper())
 
 
-def _class(items: list[Any]) -> Test:
-    tests: list[Test] = []
+def _char_class(items: list[Any]) -> CharPredicate:
+    predicates: list[CharPredicate] = []
     is_negated = False
     for kind, argument in items:
         name = str(kind)
         if name == "NEGATE":
             is_negated = True
         elif name == "LITERAL":
-            tests.append(chr(argument).__eq__)
+            predicates.append(chr(argument).__eq__)
         elif name == "RANGE":
-            tests.append(_range(*argument))
+            predicates.append(_range(*argument))
         else:
             category = str(argument)
             is_inside = _CATEGORIES[category.replace("_NOT_", "_")]
-            tests.append(_opposite(is_inside) if "_NOT_" in category else is_inside)
-    return lambda char: any(test(char) for test in tests) is not is_negated
+            predicates.append(_negated(is_inside) if "_NOT_" in category else is_inside)
+    return lambda char: any(predicate(char) for predicate in predicates) is not is_negated
 
 
-def _opposite(test: Test) -> Test:
-    return lambda char: not test(char)
+def _negated(predicate: CharPredicate) -> CharPredicate:
+    return lambda char: not predicate(char)
 
 
-def _range(first: int, last: int) -> Test:
+def _range(first: int, last: int) -> CharPredicate:
     return lambda char: first <= ord(char) <= last

@@ -1,8 +1,8 @@
-"""Which partition of an internal topic a key belongs to."""
+"""Partition of an internal topic for a key."""
 
 
 def java_string_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 code units, in signed 32 bits."""
+    """Return Java's `String.hashCode`, which is over UTF-16 code units, as a signed 32-bit integer."""
     value = 0
     if text.isascii():
         for code_unit in text.encode("ascii"):
@@ -15,11 +15,11 @@ def java_string_hash(text: str) -> int:
 
 
 def utf16_length(text: str) -> int:
-    """`String.length` of Java: code units, so that a character beyond the basic plane counts twice."""
+    """Return Java's `String.length`: UTF-16 code units; a character above U+FFFF has two."""
     return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """The coordinator partition of a group id or transactional id (Kafka's `Utils.abs(hashCode) % count`)."""
+    """Return the coordinator partition of a group id or transactional id (Kafka's `Utils.abs(hashCode) % count`)."""
     hashed = java_string_hash(key)
     return 0 if hashed == -0x80000000 else abs(hashed) % partition_count

@@ -1,8 +1,8 @@
-"""Results of a coordinator: records to write, and responses to send once the records are replicated.
+"""Results of a coordinator: records to write, and responses to send after the records are replicated.
 
-A coordinator performs no I/O. It decides a request with a `CoordinatorResult`. The server appends the result's records,
-has the shard apply them at once, waits until they are replicated, and gets the responses from the shard. Idea: Apache
-Kafka's CoordinatorResult.
+A coordinator performs no I/O. It handles a request by returning a `CoordinatorResult`. The server appends the result's
+records, makes the shard apply them immediately, waits until they are replicated, and then gets the responses from the
+shard. Source of the design: Apache Kafka's CoordinatorResult.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from odradek.protocol.errors import ErrorCode
 
 Token = Any
-"""Any object that the caller passes with a request; it is returned with the response."""
+"""An object that identifies a request; the caller passes it, and the reply contains it."""
 
 Response = Any
 """A decoded response message."""
@@ -29,15 +29,15 @@ _WRITE_ERRORS = {
 
 
 def client_error(write_error: ErrorCode) -> ErrorCode:
-    """Return the error that a client gets when writing the coordinator's records failed with `write_error`."""
+    """Return the error for the client if the write of the coordinator's records failed with `write_error`."""
     return _WRITE_ERRORS.get(write_error, write_error)
 
 
 class CoordinatorRecord(NamedTuple):
     """A record of an internal topic, encoded with its version prefixes; a null value is a tombstone.
 
-    `change` is for the shard that applies the record at append: for groups the record, decoded, or None if the shard
-    has to decode it; for transactions what the shard needs besides the record.
+    `change` is for the shard that applies the record at append. For groups it is the decoded record, or None if the
+    shard has to decode it; for transactions it is the data that the shard needs in addition to the record.
     """
 
     key: bytes
@@ -46,44 +46,44 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to the request that came with `token`."""
+    """The response to the request that `token` identifies."""
 
     token: Token
     response: Response
 
 
 class Completion:
-    """The rest of a decision: what follows when its records are appended, replicated, or not written."""
+    """Callbacks of a result: its records are appended, replicated, or not written."""
 
     __slots__ = ()
 
     def applied(self, result: "CoordinatorResult", now_ms: int) -> None:
-        """The records are in the log and applied: change what follows from them in memory. `result` is theirs.
+        """Called when the records are in the log and applied: update transient state.
 
-        Replies may be added to it, but no records.
+        `result` is the result of the records. Replies may be added to it, but no records.
         """
 
     def written(self, result: "CoordinatorResult", now_ms: int) -> None:
-        """The records are applied and replicated."""
+        """Called when the records are applied and replicated. Replies and new records are added to `result`."""
         raise NotImplementedError
 
     def failed(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
-        """The records were not written, or the shard has resigned; `error` is the one for the response.
+        """Called when the records were not written, or the shard has resigned. `error` is for the response.
 
-        In the first case `applied` was not called, and nothing has changed.
+        If they were not written, `applied` was not called and no state has changed.
         """
         raise NotImplementedError
 
     def timed_out(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
-        """The records are in the log, but not replicated in time: send the waiting response.
+        """Called when the records are in the log but were not replicated in time: send the response with `error`.
 
-        `error` is the one for the response. In a group shard neither `written` nor `failed` is called afterwards;
-        in a transaction shard one of them is, for what was decided, and sends no response.
+        A group shard calls neither `written` nor `failed` afterwards. A transaction shard calls one of them later, to
+        complete the change of state; it then sends no response.
         """
 
 
 class ReplyWhenWritten(Completion):
-    """Answers one request: with `response` after the write, with an error shaped by `on_error` if it failed."""
+    """Sends `response` after the write, or the response that `on_error` returns if the write failed."""
 
     __slots__ = ("on_error", "response", "token")
 
@@ -103,17 +103,17 @@ class ReplyWhenWritten(Completion):
 
 
 class TransactionalProducer(NamedTuple):
-    """The producer in whose transaction records are written."""
+    """The producer whose transaction contains the records."""
 
     producer_id: int
     producer_epoch: int
 
 
 class TransactionOutcome(NamedTuple):
-    """A decided transaction whose markers are to be written to `partitions`, (topic, index) each.
+    """A committed or aborted transaction whose markers are to be written to `partitions`, (topic, index) each.
 
-    Every partition is answered for, one by one, by the shard's `marker_written`. `coordinator_epoch` is the leader
-    epoch of the transaction's partition of `__transaction_state`; a marker of an older one is refused.
+    The shard's `marker_written` is called for each partition. `coordinator_epoch` is the leader epoch of the
+    transaction's partition of `__transaction_state`; a marker with an older one is rejected.
     """
 
     transactional_id: str
@@ -126,13 +126,14 @@ class TransactionOutcome(NamedTuple):
 
 
 class CoordinatorResult:
-    """One decision: records to write, and responses to send once they are replicated.
+    """Result of a request or deadline: records to write, and responses to send after their replication.
 
-    `records` empty: send `replies` and have `outcomes` written to their partitions. Otherwise write the records (as one
-    batch if `is_atomic`, else in as many as suit; within the transaction of `producer` if there is one), then call the
-    shard's `on_appended`, and `on_written` or `on_write_failed`, with this result and go on with what that returns.
-    Without records, `after_offset` is the offset of a record that the replies depend on: they wait for its replication
-    as if they were the result's; -1 for none.
+    If `records` is empty, send `replies` and write the markers of `outcomes`. `after_offset` is then the offset of a
+    record on which the replies depend: they wait for its replication; -1 for none.
+
+    Otherwise write the records: as one batch if `is_atomic`, else in any number of batches; in the transaction of
+    `producer` if it is set. Then call the shard's `on_appended`, later `on_written` or `on_write_failed`, with this
+    result, and handle the result that is returned likewise.
     """
 
     __slots__ = ("after_offset", "completions", "is_atomic", "outcomes", "producer", "records", "replies")
@@ -149,11 +150,11 @@ class CoordinatorResult:
     def reply(self, token: Token, response: Response) -> None:
         self.replies.append(Reply(token, response))
 
-    def answered(self, *, keeps_completions: bool) -> "CoordinatorResult":
-        """Return what is left of the result after its requests were answered because the write timed out."""
-        left = CoordinatorResult()
-        left.records, left.is_atomic, left.producer = self.records, self.is_atomic, self.producer
-        left.outcomes = self.outcomes
+    def without_replies(self, *, keeps_completions: bool) -> "CoordinatorResult":
+        """Return the remaining result after the responses were sent because the write timed out."""
+        remaining = CoordinatorResult()
+        remaining.records, remaining.is_atomic, remaining.producer = self.records, self.is_atomic, self.producer
+        remaining.outcomes = self.outcomes
         if keeps_completions:
-            left.completions = self.completions
-        return left
+            remaining.completions = self.completions
+        return remaining

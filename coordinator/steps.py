@@ -1,6 +1,6 @@
-"""Decisions about many groups or transactions, in steps: other requests are decided between them.
+"""Work on many groups or transactions, divided into steps; other requests are handled between them.
 
-A step looks at the state anew: what an earlier one has seen may have changed since.
+Each step reads the current state, because it may have changed since the previous step.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -10,24 +10,24 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-"""Work that yields after each step, and returns its outcome."""
+"""Work that yields after each step and returns its result."""
 
 ITEMS_PER_STEP: Final = 200
-"""Of what takes up to a few microseconds each."""
+"""Items per step, if an item takes up to a few microseconds."""
 
 
 def pieces(items: Iterable[T], size: int = ITEMS_PER_STEP) -> Iterator[list[T]]:
-    """The items as lists of up to `size`. They are copied first, so that their collection may change meanwhile."""
+    """Yield the items in lists of up to `size`. The collection is copied first, because it may change meanwhile."""
     remaining = iter(list(items))
     while piece := list(islice(remaining, size)):
         yield piece
 
 
 def run_to_end(steps: Steps[T]) -> T:
-    """Take all steps at once, and return the outcome."""
+    """Run all steps without interruption and return the result."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            outcome: T = end.value
-            return outcome
+            result: T = end.value
+            return result

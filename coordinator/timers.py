@@ -1,6 +1,6 @@
-"""Deadlines by key, on a monotonic clock.
+"""Deadlines by key, on the monotonic clock.
 
-A caller gives the delay, never the time: `now_ms` elsewhere in this package is the wall clock, which may be set.
+Callers pass delays rather than times, because `now_ms` elsewhere in this package is the wall clock, which may be set.
 """
 
 from collections.abc import Callable, Hashable
@@ -10,7 +10,7 @@ from typing import Final
 from odradek.coordinator.result import CoordinatorResult
 
 DEADLINES_PER_TICK: Final = 16
-"""Each may end a join phase or a transaction; what else is due waits for the next tick."""
+"""Limit of a tick, because a deadline may end a join phase or a transaction; the others wait for the next tick."""
 
 Key = tuple[Hashable, ...]
 Action = Callable[[CoordinatorResult, int], None]
@@ -19,9 +19,9 @@ Action = Callable[[CoordinatorResult, int], None]
 class DeadlineHeap:
     """At most one deadline and action per key; equal deadlines fire in the order in which they were set.
 
-    Moving a deadline later, which every heartbeat does, only rewrites the table: the key's entry stays in the heap
-    where it was and is put right when it comes to the top. Of several entries of one key only the one in `_entries`
-    counts; there is a second one only where a deadline was moved earlier.
+    A deadline that moves later, as with every heartbeat, changes `_actions` only: the key's heap entry keeps its old
+    deadline until it reaches the top. If a deadline moves earlier, a second entry is added; of a key's entries only the
+    one in `_entries` is valid.
     """
 
     __slots__ = ("_actions", "_entries", "_heap", "_sequence", "monotonic_ms")
@@ -40,7 +40,7 @@ class DeadlineHeap:
         return key in self._actions
 
     def schedule(self, key: Key, delay_ms: int, action: Action) -> None:
-        """Set the key's only deadline, `delay_ms` from now, in place of the one it had."""
+        """Set the key's deadline, `delay_ms` from now, in place of its current one."""
         deadline_ms = self.monotonic_ms() + delay_ms
         self._sequence += 1
         self._actions[key] = (deadline_ms, self._sequence, action)
@@ -50,36 +50,36 @@ class DeadlineHeap:
             heappush(self._heap, entry)
 
     def cancel(self, key: Key) -> None:
-        """Forget the key; nothing happens if it has no deadline."""
+        """Remove the key's deadline if it has one."""
         self._actions.pop(key, None)
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove all deadlines."""
         self._actions.clear()
         self._entries.clear()
         self._heap.clear()
 
     def next_deadline_ms(self) -> int | None:
-        """The earliest deadline on the monotonic clock, or None."""
-        top = self._settle()
+        """Return the earliest deadline on the monotonic clock; None if there is none."""
+        top = self._update_top()
         return None if top is None else top[0]
 
     def next_key(self) -> Key | None:
-        """The key of the earliest deadline, or None."""
-        top = self._settle()
+        """Return the key of the earliest deadline; None if there is none."""
+        top = self._update_top()
         return None if top is None else top[2]
 
     def pop_due(self, due_ms: int) -> Action | None:
-        """Take out and return the earliest action whose deadline is not after `due_ms`; None if there is none."""
-        top = self._settle()
+        """Remove and return the earliest action whose deadline is not after `due_ms`; None if there is none."""
+        top = self._update_top()
         if top is None or top[0] > due_ms:
             return None
         heappop(self._heap)
         del self._entries[top[2]]
         return self._actions.pop(top[2])[2]
 
-    def _settle(self) -> tuple[int, int, Key] | None:
-        """Drop and move entries until the top one is true."""
+    def _update_top(self) -> tuple[int, int, Key] | None:
+        """Remove and move heap entries until the top one is valid and has its key's current deadline."""
         while self._heap:
             entry = self._heap[0]
             key = entry[2]

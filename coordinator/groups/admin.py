@@ -30,7 +30,7 @@ GROUP_TYPE = "classic"
 def describe_groups(
     state: ShardState, group_ids: list[str], context: RequestContext
 ) -> list[DescribeGroupsResponseDescribedGroup]:
-    """Each group's state and members; subscriptions are shown of stable groups only."""
+    """Return each group's state and members; the subscriptions only if the group is stable."""
     described = []
     for group_id in group_ids:
         group = state.replicated_group(group_id)
@@ -73,9 +73,9 @@ def _describe(group: Group) -> DescribeGroupsResponseDescribedGroup:
 def list_groups(
     state: ShardState, states_filter: list[str], types_filter: list[str]
 ) -> Steps[list[ListGroupsResponseListedGroup]]:
-    """The groups in one of the states and of one of the types given, whatever their case; no filter takes all.
+    """Return the groups with one of the states and types, ignoring case; an empty filter matches all.
 
-    Each group is listed as it is when its step comes; those that are deleted before are left out.
+    Each group is listed with its state at the time of its step. Groups that are deleted before are omitted.
     """
     states = {text.lower().strip() for text in states_filter}
     if types_filter and GROUP_TYPE not in {text.lower() for text in types_filter}:
@@ -98,7 +98,7 @@ def list_groups(
 
 
 def delete_groups(state: ShardState, group_ids: list[str], token: Token) -> CoordinatorResult:
-    """Decide DeleteGroups: groups without members go, with all their offsets."""
+    """Handle DeleteGroups: delete groups without members, with all their offsets."""
     result = CoordinatorResult()
     response = DeleteGroupsResponse(results=[])
     for group_id in group_ids:

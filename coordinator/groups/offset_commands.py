@@ -1,6 +1,6 @@
 """OffsetCommit, OffsetFetch and OffsetDelete inside one shard (KIP-211, KIP-447, KIP-496).
 
-Which topics exist and may be seen has been settled before (`offset_requests`).
+The caller has checked that the topics exist and are authorized (`offset_wire`).
 """
 
 import logging
@@ -59,31 +59,32 @@ NO_RETENTION = -1
 
 
 class PreparedCommit(NamedTuple):
-    """The records of an OffsetCommit, and the response once they are written. The group is not checked yet."""
+    """The records of an OffsetCommit, and the response after their write. The group is not checked yet."""
 
     records: list[CoordinatorRecord]
     response: OffsetCommitResponse
 
 
 def prepare_commit(settings: GroupSettings, request: OffsetCommitRequest, now_ms: int) -> Steps[PreparedCommit]:
-    """Make the records of an OffsetCommit whose topics carry both name and id: most of the work of a large one."""
+    """Build the records of an OffsetCommit, whose topics have name and id: most of the work of a large request."""
     expire_ms = -1
     if request.retention_time_ms != NO_RETENTION:
         expire_ms = min(now_ms + request.retention_time_ms, INT64_MAX)
     records: list[CoordinatorRecord] = []
     response = OffsetCommitResponse(topics=[])
-    most_metadata = settings.offset_metadata_max_length
+    max_metadata_length = settings.offset_metadata_max_length
     for topic in request.topics:
-        answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
-        response.topics.append(answered)
+        topic_response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        response.topics.append(topic_response)
         encode = OffsetRecords(request.group_id, topic.name).commit
         for count, item in enumerate(topic.partitions, 1):
-            if item.committed_metadata and utf16_length(item.committed_metadata) > most_metadata:
-                answered.partitions.append(_commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            if item.committed_metadata and utf16_length(item.committed_metadata) > max_metadata_length:
+                row = _commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                topic_response.partitions.append(row)
             else:
                 value = _commit_value(item, topic.topic_id, expire_ms, now_ms)
                 records.append(encode(item.partition_index, value))
-                answered.partitions.append(_commit_result(item.partition_index))
+                topic_response.partitions.append(_commit_result(item.partition_index))
             if count % ITEMS_PER_STEP == 0:
                 yield
         yield
@@ -98,7 +99,7 @@ def commit_offsets(
     now_ms: int,
     prepared: PreparedCommit | None = None,
 ) -> CoordinatorResult:
-    """Decide an OffsetCommit whose topics carry both name and id; `prepared` is given for a large one."""
+    """Handle an OffsetCommit, whose topics have name and id; `prepared` is passed for a large request."""
     result = CoordinatorResult()
     try:
         _check_commit(state, request, context)
@@ -115,7 +116,7 @@ def commit_offsets(
 
 @lru_cache(maxsize=1024)
 def _commit_result(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetCommitResponsePartition:
-    """One row of a response. It is shared by responses, and not to be changed."""
+    """Return a row of a response. Responses share it, so it must not be changed."""
     return OffsetCommitResponsePartition(partition_index=partition, error_code=error)
 
 
@@ -133,11 +134,11 @@ def _commit_value(
 
 
 def _check_commit(state: ShardState, request: OffsetCommitRequest, context: RequestContext) -> None:
-    """Raise the error of a commit; a valid one counts as a heartbeat."""
+    """Raise the error of a commit. A valid commit counts as a heartbeat."""
     group = state.groups.get(request.group_id)
     generation_id = request.generation_id_or_member_epoch
     if group is None:
-        # Without a generation, the group is only a name for offsets, and its first offset creates it.
+        # A commit without a generation is from a consumer without group management; its first offset creates the group.
         if generation_id < 0:
             return
         is_new_client = context.api_version >= GROUP_NOT_FOUND_SINCE
@@ -168,51 +169,51 @@ def fetch_offsets(
     require_stable: bool,
     topic_id: Callable[[str], bytes],
 ) -> OffsetFetchResponseGroup:
-    """Replicated offsets of the topics asked for by name, or of all where `topics` is None; -1 for none.
+    """Return the replicated offsets of the requested topics, or of all if `topics` is None; -1 for none.
 
-    `topic_id` gives the id of the topic that has a name now, ZERO_UUID if there is none: the offsets of its
-    predecessor may still be there.
+    `topic_id` returns the id of the topic that currently has a name, ZERO_UUID if there is none: offsets of a deleted
+    topic with the same name may still be stored.
     """
     group_id = request.group_id
     if request.topics is None:
-        held = offsets.replicated_of_group(group_id)
-        wanted = [(topic, ZERO_UUID, partitions) for topic, partitions in held.items()]
+        stored = offsets.replicated_of_group(group_id)
+        requested = [(topic, ZERO_UUID, partitions) for topic, partitions in stored.items()]
     else:
-        wanted = [(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
+        requested = [(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
     response = OffsetFetchResponseGroup(group_id=group_id, topics=[])
-    for name, asked_id, partitions in wanted:
-        answered = OffsetFetchResponseTopics(name=name, topic_id=asked_id, partitions=[])
-        present_id = asked_id if asked_id != ZERO_UUID else topic_id(name)
-        response.topics.append(answered)
+    for name, requested_id, partitions in requested:
+        topic_response = OffsetFetchResponseTopics(name=name, topic_id=requested_id, partitions=[])
+        current_id = requested_id if requested_id != ZERO_UUID else topic_id(name)
+        response.topics.append(topic_response)
         for partition in partitions:
             error = ErrorCode.NONE
-            found = offsets.replicated(group_id, name, partition)
+            committed = offsets.replicated(group_id, name, partition)
             if require_stable and offsets.is_unstable(group_id, name, partition):
-                error, found = ErrorCode.UNSTABLE_OFFSET_COMMIT, None
-            elif found is not None and _is_other_topic(found.value.topic_id, present_id):
-                found = None
-            if found is not None or error or request.topics is not None:
-                answered.partitions.append(_fetched(partition, found, error))
+                error, committed = ErrorCode.UNSTABLE_OFFSET_COMMIT, None
+            elif committed is not None and _is_other_topic(committed.value.topic_id, current_id):
+                committed = None
+            if committed is not None or error or request.topics is not None:
+                topic_response.partitions.append(_fetch_result(partition, committed, error))
     if request.topics is None:
         response.topics = [topic for topic in response.topics if topic.partitions]
     return response
 
 
-def _is_other_topic(committed_id: bytes, present_id: bytes) -> bool:
-    """Whether the offset was committed for an earlier topic of the same name; unknown ids match everything."""
-    return committed_id != ZERO_UUID and present_id != ZERO_UUID and committed_id != present_id
+def _is_other_topic(committed_id: bytes, current_id: bytes) -> bool:
+    """Return whether an offset was committed for an earlier topic of the same name. ZERO_UUID matches any topic."""
+    return committed_id != ZERO_UUID and current_id != ZERO_UUID and committed_id != current_id
 
 
-def _fetched(partition: int, found: CommittedOffset | None, error: ErrorCode) -> OffsetFetchResponsePartitions:
-    if found is None:
+def _fetch_result(partition: int, committed: CommittedOffset | None, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    if committed is None:
         return OffsetFetchResponsePartitions(
             partition_index=partition, committed_offset=INVALID_OFFSET, metadata="", error_code=error
         )
     return OffsetFetchResponsePartitions(
         partition_index=partition,
-        committed_offset=found.value.offset,
-        committed_leader_epoch=found.value.leader_epoch,
-        metadata=found.value.metadata,
+        committed_offset=committed.value.offset,
+        committed_leader_epoch=committed.value.leader_epoch,
+        metadata=committed.value.metadata,
         error_code=error,
     )
 
@@ -233,14 +234,14 @@ def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token
         is_subscribed = group.is_subscribed_to(topic.name)
         records = OffsetRecords(group.group_id, topic.name)
         error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
-        answered = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
-        response.topics.append(answered)
+        topic_response = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
+        response.topics.append(topic_response)
         for item in topic.partitions:
             partition = item.partition_index
-            answered.partitions.append(
+            topic_response.partitions.append(
                 OffsetDeleteResponsePartition(partition_index=partition, error_code=error_code)
             )
-            if not is_subscribed and state.offsets.is_held(group.group_id, topic.name, partition):
+            if not is_subscribed and state.offsets.needs_tombstone(group.group_id, topic.name, partition):
                 result.records.append(records.tombstone(partition))
     if result.records:
         result.completions.append(ReplyWhenWritten(token, response, offset_delete_error))
@@ -259,5 +260,5 @@ def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
 
 
 def all_offset_tombstones(state: ShardState, group_id: str, result: CoordinatorResult) -> None:
-    """Delete every offset of a group, those of open transactions too."""
-    result.records.extend(offset_tombstones(group_id, state.offsets.held_of_group(group_id)))
+    """Add the tombstones of all offsets of a group, including those of open transactions."""
+    result.records.extend(offset_tombstones(group_id, state.offsets.all_of_group(group_id)))

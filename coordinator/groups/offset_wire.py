@@ -1,11 +1,11 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete between the wire and a shard.
+"""Conversion of OffsetCommit, OffsetFetch and OffsetDelete between their API versions and a shard.
 
-The versions of these APIs differ in whether topics go by name or id, and in how many groups a request is about. Here
-every version is brought into the newest shape, what does not exist or may not be seen is answered, and the shard's
-answer is put back into the shape of the version. A server handler does, for each group:
+Versions of these APIs identify topics by name or by id, and a request contains one or several groups. This module
+converts a request of any version to the newest form, rejects topics and partitions that do not exist or are not
+authorized, and converts the shard's response to the version of the request. For each group a handler calls:
 
-    remaining, refused = split_commit(request, version, topics, may_read)
-    if nothing remains: answer `refused`; else answer `merge_commit(refused, <the shard's response to `remaining`>)`
+    remaining, rejected = split_commit(request, version, topics, may_read)
+    the response is `rejected` if nothing remains, else `merge_commit(rejected, <the shard's response to `remaining`>)`
 """
 
 from collections.abc import Callable
@@ -46,22 +46,22 @@ TOPIC_IDS_SINCE = 10
 GROUPS_LISTED_SINCE = 8
 
 MayAccess = Callable[[str], bool]
-"""Whether the client may read or describe the topic of this name."""
+"""Return whether the client is authorized to read or describe the topic with this name."""
 
 
 class TopicResolver(Protocol):
-    """What has to be known of the cluster's topics."""
+    """The topics in the metadata."""
 
     def topic_id(self, name: str) -> bytes:
-        """The topic's id, or ZERO_UUID if there is no such topic."""
+        """Return the topic's id; ZERO_UUID if there is no such topic."""
         ...
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The topic's name, or None if no topic has that id."""
+        """Return the topic's name; None if no topic has that id."""
         ...
 
     def partition_count(self, name: str) -> int:
-        """The number of the topic's partitions, or 0 if there is no such topic."""
+        """Return the number of the topic's partitions; 0 if there is no such topic."""
         ...
 
 
@@ -71,13 +71,13 @@ class TopicResolver(Protocol):
 def split_commit(
     request: OffsetCommitRequest, api_version: int, topics: TopicResolver, may_read: MayAccess
 ) -> tuple[OffsetCommitRequest | None, OffsetCommitResponse]:
-    """The part of a commit that is for the shard, None if there is none, and the answer to the rest.
+    """Return the part of a commit for the shard, or None if there is none, and the response to the rejected rest.
 
-    The shard's part has name and id for every topic. The message handed in is used up.
+    In the shard's part every topic has name and id. `request` is changed and must not be used afterwards.
     """
     uses_ids = api_version >= TOPIC_IDS_SINCE
     remaining: list[OffsetCommitRequestTopic] = []
-    refused = OffsetCommitResponse(topics=[])
+    rejected = OffsetCommitResponse(topics=[])
     for topic in request.topics:
         if uses_ids:
             topic.name = topics.topic_name(topic.topic_id) or ""
@@ -91,46 +91,47 @@ def split_commit(
                 topic.topic_id = topics.topic_id(topic.name)
             if topic.topic_id == ZERO_UUID:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        bad = topic.partitions
+        invalid = topic.partitions
         if error is ErrorCode.NONE:
             count = topics.partition_count(topic.name)
             exists = [0 <= item.partition_index < count for item in topic.partitions]
-            good = list(compress(topic.partitions, exists))
-            bad = list(compress(topic.partitions, map(not_, exists)))
+            valid = list(compress(topic.partitions, exists))
+            invalid = list(compress(topic.partitions, map(not_, exists)))
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if good:
+            if valid:
                 remaining.append(
-                    OffsetCommitRequestTopic(name=topic.name, topic_id=topic.topic_id, partitions=good)
+                    OffsetCommitRequestTopic(name=topic.name, topic_id=topic.topic_id, partitions=valid)
                 )
-        if bad:
-            answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
-            refused.topics.append(answered)
-            answered.partitions.extend(
-                OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error) for item in bad
+        if invalid:
+            topic_response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+            rejected.topics.append(topic_response)
+            topic_response.partitions.extend(
+                OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error)
+                for item in invalid
             )
     request.topics = remaining
-    return (request if remaining else None), refused
+    return (request if remaining else None), rejected
 
 
-def merge_commit(refused: OffsetCommitResponse, response: OffsetCommitResponse) -> OffsetCommitResponse:
-    """One response from the parts, a topic that is in both once."""
-    if not refused.topics:
+def merge_commit(rejected: OffsetCommitResponse, response: OffsetCommitResponse) -> OffsetCommitResponse:
+    """Merge the responses to the rejected part and to the shard's part; a topic in both is listed once."""
+    if not rejected.topics:
         return response
-    known = {(topic.name, topic.topic_id): topic for topic in refused.topics}
+    rejected_topics = {(topic.name, topic.topic_id): topic for topic in rejected.topics}
     for topic in response.topics:
-        place = known.get((topic.name, topic.topic_id))
-        if place is None:
-            refused.topics.append(topic)
+        rejected_topic = rejected_topics.get((topic.name, topic.topic_id))
+        if rejected_topic is None:
+            rejected.topics.append(topic)
         else:
-            place.partitions.extend(topic.partitions)
-    return refused
+            rejected_topic.partitions.extend(topic.partitions)
+    return rejected
 
 
 # -- fetch ---------------------------------------------------------------------------------------------------------
 
 
 def fetch_groups(request: OffsetFetchRequest, api_version: int) -> list[OffsetFetchRequestGroup]:
-    """The groups that a request of any version asks about."""
+    """Return the groups in a request of any version."""
     if api_version >= GROUPS_LISTED_SINCE:
         return request.groups
     topics = None
@@ -145,28 +146,28 @@ def fetch_groups(request: OffsetFetchRequest, api_version: int) -> list[OffsetFe
 def split_fetch(
     group: OffsetFetchRequestGroup, api_version: int, topics: TopicResolver, may_describe: MayAccess
 ) -> tuple[OffsetFetchRequestGroup, list[OffsetFetchResponseTopics]]:
-    """The part of a group's fetch that is for the shard, and the answer to the rest."""
+    """Return the part of a group's fetch for the shard, and the response to the rejected rest."""
     if group.topics is None:
         return group, []
     uses_ids = api_version >= TOPIC_IDS_SINCE
     remaining: list[OffsetFetchRequestTopics] = []
-    refused: list[OffsetFetchResponseTopics] = []
+    rejected: list[OffsetFetchResponseTopics] = []
     for topic in group.topics:
         if uses_ids:
             topic.name = topics.topic_name(topic.topic_id) or ""
         if uses_ids and not topic.name:
-            refused.append(_refused_fetch(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+            rejected.append(_rejected_fetch(topic, ErrorCode.UNKNOWN_TOPIC_ID))
         elif not may_describe(topic.name):
-            refused.append(_refused_fetch(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            rejected.append(_rejected_fetch(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         else:
             remaining.append(topic)
-    asked = OffsetFetchRequestGroup(
+    shard_request = OffsetFetchRequestGroup(
         group_id=group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, topics=remaining
     )
-    return asked, refused
+    return shard_request, rejected
 
 
-def _refused_fetch(topic: OffsetFetchRequestTopics, error: ErrorCode) -> OffsetFetchResponseTopics:
+def _rejected_fetch(topic: OffsetFetchRequestTopics, error: ErrorCode) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -180,30 +181,30 @@ def _refused_fetch(topic: OffsetFetchRequestTopics, error: ErrorCode) -> OffsetF
 
 
 def merge_fetch(
-    asked: OffsetFetchRequestGroup,
-    refused: list[OffsetFetchResponseTopics],
+    shard_request: OffsetFetchRequestGroup,
+    rejected: list[OffsetFetchResponseTopics],
     response: OffsetFetchResponseGroup,
     api_version: int,
     topics: TopicResolver,
     may_describe: MayAccess,
 ) -> OffsetFetchResponseGroup:
-    """The group's whole answer; where all topics were asked for, those that may not be seen are left out."""
+    """Return the group's complete response. If all topics were requested, unauthorized ones are omitted."""
     if response.error_code:
         return response
-    if asked.topics is not None:
-        response.topics = [*response.topics, *refused]
+    if shard_request.topics is not None:
+        response.topics = [*response.topics, *rejected]
         return response
-    visible = [topic for topic in response.topics if may_describe(topic.name)]
+    authorized = [topic for topic in response.topics if may_describe(topic.name)]
     if api_version >= TOPIC_IDS_SINCE:
-        for topic in visible:
+        for topic in authorized:
             topic.topic_id = topics.topic_id(topic.name)
-        visible = [topic for topic in visible if topic.topic_id != ZERO_UUID]
-    response.topics = visible
+        authorized = [topic for topic in authorized if topic.topic_id != ZERO_UUID]
+    response.topics = authorized
     return response
 
 
 def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> OffsetFetchResponse:
-    """The response of any version; before version 8 it has the one group's topics at the top."""
+    """Return the response in the form of a version: before version 8 it contains the topics of a single group."""
     if api_version >= GROUPS_LISTED_SINCE:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
@@ -234,9 +235,12 @@ def _row_before_groups_listed(row: OffsetFetchResponsePartitions) -> OffsetFetch
 def split_delete(
     request: OffsetDeleteRequest, topics: TopicResolver, may_read: MayAccess
 ) -> tuple[OffsetDeleteRequest, OffsetDeleteResponse]:
-    """The part of an OffsetDelete that is for the shard, which is asked even with no topics, and the rest's answer."""
+    """Return the part of an OffsetDelete for the shard, and the response to the rejected rest.
+
+    The shard's part may be without topics; the shard still checks the group.
+    """
     remaining: list[OffsetDeleteRequestTopic] = []
-    refused = OffsetDeleteResponse(topics=[])
+    rejected = OffsetDeleteResponse(topics=[])
     for topic in request.topics:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         exists = [False] * len(topic.partitions)
@@ -245,28 +249,29 @@ def split_delete(
         else:
             count = topics.partition_count(topic.name)
             exists = [0 <= item.partition_index < count for item in topic.partitions]
-        good = list(compress(topic.partitions, exists))
-        bad = list(compress(topic.partitions, map(not_, exists)))
-        if good:
-            remaining.append(OffsetDeleteRequestTopic(name=topic.name, partitions=good))
-        if bad:
-            answered = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
-            refused.topics.append(answered)
-            answered.partitions.extend(
-                OffsetDeleteResponsePartition(partition_index=item.partition_index, error_code=error) for item in bad
+        valid = list(compress(topic.partitions, exists))
+        invalid = list(compress(topic.partitions, map(not_, exists)))
+        if valid:
+            remaining.append(OffsetDeleteRequestTopic(name=topic.name, partitions=valid))
+        if invalid:
+            topic_response = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
+            rejected.topics.append(topic_response)
+            topic_response.partitions.extend(
+                OffsetDeleteResponsePartition(partition_index=item.partition_index, error_code=error)
+                for item in invalid
             )
-    return OffsetDeleteRequest(group_id=request.group_id, topics=remaining), refused
+    return OffsetDeleteRequest(group_id=request.group_id, topics=remaining), rejected
 
 
-def merge_delete(refused: OffsetDeleteResponse, response: OffsetDeleteResponse) -> OffsetDeleteResponse:
-    """One response from the parts; where the group as a whole was refused, that is all that is said."""
-    if response.error_code or not refused.topics:
+def merge_delete(rejected: OffsetDeleteResponse, response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+    """Merge the responses to the rejected part and to the shard's part. An error of the whole group replaces both."""
+    if response.error_code or not rejected.topics:
         return response
-    known = {topic.name: topic for topic in refused.topics}
+    rejected_topics = {topic.name: topic for topic in rejected.topics}
     for topic in response.topics:
-        place = known.get(topic.name)
-        if place is None:
-            refused.topics.append(topic)
+        rejected_topic = rejected_topics.get(topic.name)
+        if rejected_topic is None:
+            rejected.topics.append(topic)
         else:
-            place.partitions.extend(topic.partitions)
-    return refused
+            rejected_topic.partitions.extend(topic.partitions)
+    return rejected

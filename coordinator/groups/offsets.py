@@ -1,7 +1,7 @@
-"""Committed offsets of one shard, and when they expire.
+"""Committed offsets of one shard, and their expiry.
 
-Expiry follows KIP-211: an offset's time runs from its commit or from when its group became empty, unless the commit
-itself carried an expiry (OffsetCommit versions 2 to 4).
+Expiry follows KIP-211: an offset's retention starts at its commit or when its group becomes empty, unless the commit
+contains a retention time (OffsetCommit versions 2 to 4).
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ NO_PRODUCER_ID: Final = -1
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset and the offset of the record that holds it (-1 if not known)."""
+    """A committed offset, and the offset of its record in the log (-1 if unknown)."""
 
     record_offset: int
     value: OffsetCommitValue
@@ -26,7 +26,7 @@ Topics = dict[str, Partitions]
 
 
 class OffsetTable:
-    """Committed offsets by group, topic and partition; no level is ever left empty."""
+    """Committed offsets by group, topic and partition. Empty inner dictionaries are removed."""
 
     __slots__ = ("groups",)
 
@@ -53,11 +53,11 @@ class OffsetTable:
                 del self.groups[group_id]
 
     def of_group(self, group_id: str) -> Topics:
-        """The group's offsets, to be read only."""
+        """Return the group's offsets, which the caller must not change."""
         return self.groups.get(group_id, {})
 
     def partitions_of_group(self, group_id: str) -> Iterator[tuple[str, int]]:
-        """Topic and partition of the group's offsets, while they change: each topic as it is when it is reached."""
+        """Yield topic and partition of the group's offsets, which may change meanwhile; each topic is read in turn."""
         for topic in list(self.of_group(group_id)):
             for partition in list(self.of_group(group_id).get(topic, ())):
                 yield topic, partition
@@ -70,7 +70,7 @@ class OffsetTable:
 
 
 class UnreplicatedChange(NamedTuple):
-    """A change that is applied, but whose record is above the high watermark: the state of its partition before it."""
+    """An applied change whose record is above the high watermark, with the state of its partition before the change."""
 
     record_offset: int
     visible: CommittedOffset | None
@@ -78,10 +78,10 @@ class UnreplicatedChange(NamedTuple):
 
 
 class OffsetStore:
-    """Visible offsets, and those of transactions whose end is not known yet: the state as of the end of the log.
+    """Visible offsets, and pending offsets of open transactions: the state at the end of the log.
 
-    Replaying records is the only thing that changes it. Records are applied when they are appended, so that decisions
-    include what is being written; clients get the state as of the high watermark (`replicated`, `is_unstable`).
+    Only the replay of records changes it. Records are replayed when they are appended, so that later requests are
+    handled on that state; clients get the state at the high watermark (`replicated`, `is_unstable`).
     """
 
     __slots__ = ("_open", "_unreplicated", "_unreplicated_keys", "pending", "visible")
@@ -107,14 +107,14 @@ class OffsetStore:
         *,
         is_replicated: bool = True,
     ) -> None:
-        """Apply a record; a tombstone also takes away what open transactions hold for that partition."""
+        """Apply a record. A tombstone also removes the pending offsets of that partition."""
         if not is_replicated:
-            self._keep_state(group_id, topic, partition, offset)
+            self._save_state(group_id, topic, partition, offset)
         if value is None:
             self.visible.remove(group_id, topic, partition)
             for open_producer_id in self._open.get(group_id, {}).pop((topic, partition), ()):
                 self.pending[open_producer_id].remove(group_id, topic, partition)
-            self._drop_if_closed(group_id)
+            self._remove_if_empty(group_id)
         elif producer_id == NO_PRODUCER_ID:
             self.visible.put(group_id, topic, partition, CommittedOffset(offset, value))
         else:
@@ -125,25 +125,25 @@ class OffsetStore:
     def replay_end_of_transaction(
         self, producer_id: int, is_commit: bool, offset: int = -1, *, is_replicated: bool = True
     ) -> None:
-        """Apply a marker: offsets of a committed transaction become visible where no later record already is."""
+        """Apply a marker. Offsets of a committed transaction become visible unless a later offset is visible."""
         table = self.pending.pop(producer_id, None)
         if table is None:
             return
         for group_id, topic, partition, committed in table.items():
             if not is_replicated:
-                self._keep_state(group_id, topic, partition, offset)
+                self._save_state(group_id, topic, partition, offset)
             producers = self._open[group_id][topic, partition]
             producers.discard(producer_id)
             if not producers:
                 del self._open[group_id][topic, partition]
-                self._drop_if_closed(group_id)
+                self._remove_if_empty(group_id)
             if is_commit:
                 current = self.visible.get(group_id, topic, partition)
                 if current is None or committed.record_offset > current.record_offset:
                     self.visible.put(group_id, topic, partition, committed)
 
     def replicated_up_to(self, end_offset: int) -> None:
-        """Every record below `end_offset` is replicated."""
+        """Discard the saved states of records below `end_offset`, which are replicated."""
         keys = self._unreplicated_keys
         while keys and keys[0][0] < end_offset:
             _, group_id, key = keys.popleft()
@@ -155,8 +155,8 @@ class OffsetStore:
                 if not of_group:
                     del self._unreplicated[group_id]
 
-    def _keep_state(self, group_id: str, topic: str, partition: int, offset: int) -> None:
-        """Keep what clients get until the record at `offset` is replicated."""
+    def _save_state(self, group_id: str, topic: str, partition: int, offset: int) -> None:
+        """Save the state that clients get until the record at `offset` is replicated."""
         change = UnreplicatedChange(
             offset, self.visible.get(group_id, topic, partition), self.is_pending(group_id, topic, partition)
         )
@@ -164,19 +164,19 @@ class OffsetStore:
         self._unreplicated.setdefault(group_id, {}).setdefault(key, deque()).append(change)
         self._unreplicated_keys.append((offset, group_id, key))
 
-    def _drop_if_closed(self, group_id: str) -> None:
+    def _remove_if_empty(self, group_id: str) -> None:
         if not self._open.get(group_id, True):
             del self._open[group_id]
 
-    # -- state as of the high watermark, for clients -------------------------------------------------------------
+    # -- state at the high watermark, for clients ----------------------------------------------------------------
 
     def replicated(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """The committed offset that is replicated."""
+        """Return the committed offset at the high watermark."""
         changes = self._unreplicated.get(group_id, {}).get((topic, partition))
         return changes[0].visible if changes else self.visible.get(group_id, topic, partition)
 
     def copy_of_group(self, group_id: str) -> "OffsetStore":
-        """Copy the offsets of one group that clients get now. A transaction's offsets are seen together."""
+        """Copy the offsets of one group: a fetch in steps then returns all or no offsets of a transaction."""
         copied = OffsetStore()
         visible = self.visible.of_group(group_id)
         copied.visible.groups[group_id] = {topic: partitions.copy() for topic, partitions in visible.items()}
@@ -186,26 +186,26 @@ class OffsetStore:
         return copied
 
     def replicated_of_group(self, group_id: str) -> dict[str, list[int]]:
-        """Topics and partitions with a committed offset that is replicated."""
-        found = {topic: dict.fromkeys(partitions) for topic, partitions in self.visible.of_group(group_id).items()}
+        """Return the partitions, by topic, that have a committed offset at the high watermark."""
+        committed = {topic: dict.fromkeys(partitions) for topic, partitions in self.visible.of_group(group_id).items()}
         for topic, partition in self._unreplicated.get(group_id, ()):
-            partitions = found.setdefault(topic, {})
+            partitions = committed.setdefault(topic, {})
             partitions.pop(partition, None)
             if self.replicated(group_id, topic, partition) is not None:
                 partitions[partition] = None
-        return {topic: list(partitions) for topic, partitions in found.items() if partitions}
+        return {topic: list(partitions) for topic, partitions in committed.items() if partitions}
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Return whether an open transaction, or one whose end is not replicated, holds an offset for the partition."""
+        """Return whether a transaction without a replicated marker has an offset of the partition."""
         changes = self._unreplicated.get(group_id, {}).get((topic, partition), ())
         return self.is_pending(group_id, topic, partition) or any(change.is_pending for change in changes)
 
-    # -- state as of the end of the log, for decisions -----------------------------------------------------------
+    # -- state at the end of the log, for requests that write ------------------------------------------------------
 
-    def is_held(self, group_id: str, topic: str, partition: int) -> bool:
-        """Return whether there is anything to delete for the partition, or a deletion that is not replicated yet.
+    def needs_tombstone(self, group_id: str, topic: str, partition: int) -> bool:
+        """Return whether the partition has an offset to delete, or a change that is not replicated yet.
 
-        Deleting once more makes the second request wait as long as the first.
+        In the second case the additional tombstone makes a second delete request wait for replication too.
         """
         return (
             self.visible.get(group_id, topic, partition) is not None
@@ -213,70 +213,70 @@ class OffsetStore:
             or (topic, partition) in self._unreplicated.get(group_id, {})
         )
 
-    def held_of_group(self, group_id: str) -> list[tuple[str, int]]:
-        """Topic and partition of everything there is to delete of a group, each once."""
-        held = {
+    def all_of_group(self, group_id: str) -> list[tuple[str, int]]:
+        """Return topic and partition of all visible and pending offsets of a group, each once."""
+        visible = {
             (topic, partition): None
             for topic, partitions in self.visible.of_group(group_id).items()
             for partition in partitions
         }
-        return list(held | dict.fromkeys(self._open.get(group_id, ())))
+        return list(visible | dict.fromkeys(self._open.get(group_id, ())))
 
     def group_ids(self) -> dict[str, None]:
-        """The groups that have offsets, pending ones included."""
+        """Return the groups that have visible or pending offsets."""
         return dict.fromkeys(self.visible.groups) | dict.fromkeys(self._open)
 
     def count(self, group_id: str) -> int:
-        """The number of a group's offsets, pending ones included."""
+        """Return the number of a group's visible and pending offsets."""
         return sum(map(len, self.visible.of_group(group_id).values())) + len(self._open.get(group_id, ()))
 
     def pending_of_group(self, group_id: str) -> list[tuple[str, int]]:
-        """Topic and partition of everything that open transactions hold of a group, each once."""
+        """Return topic and partition of the pending offsets of a group, each once."""
         return list(self._open.get(group_id, ()))
 
     def all_of_partition(self, group_id: str, topic: str, partition: int) -> list[CommittedOffset]:
-        """The offsets that a tombstone would delete: the committed one and those of open transactions."""
+        """Return the offsets that a tombstone would delete: the visible one and the pending ones."""
         producer_ids = self._open.get(group_id, {}).get((topic, partition), ())
-        found = [self.pending[producer_id].get(group_id, topic, partition) for producer_id in producer_ids]
-        found.append(self.visible.get(group_id, topic, partition))
-        return [offset for offset in found if offset is not None]
+        offsets = [self.pending[producer_id].get(group_id, topic, partition) for producer_id in producer_ids]
+        offsets.append(self.visible.get(group_id, topic, partition))
+        return [offset for offset in offsets if offset is not None]
 
     def has_pending(self, group_id: str) -> bool:
-        """Return whether open transactions hold offsets of the group."""
+        """Return whether the group has pending offsets."""
         return group_id in self._open
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction holds an offset for the partition."""
+        """Return whether the partition has a pending offset."""
         return (topic, partition) in self._open.get(group_id, {})
 
 
-def _counts_from_commit(group: Group) -> bool:
-    """Return whether an offset's time runs from its commit; else it runs from when the group became empty."""
+def _expires_from_commit(group: Group) -> bool:
+    """Return whether the retention of an offset starts at its commit rather than when the group became empty."""
     return group.protocol_type is None or (
         group.state is STABLE and group.is_consumer_type and group.subscribed_topics is not None
     )
 
 
 def can_expire(group: Group) -> bool:
-    """Return whether any offset of the group may expire in its present state, and the group with them."""
-    return group.state is EMPTY or _counts_from_commit(group)
+    """Return whether the group's offsets may expire in its current state, and the group with them."""
+    return group.state is EMPTY or _expires_from_commit(group)
 
 
 def expired_partitions(
     store: OffsetStore, group: Group, partitions: Iterable[tuple[str, int]], retention_ms: int, now_ms: int
 ) -> list[tuple[str, int]]:
-    """Those of the partitions whose offsets' time is over. The group must be one that `can_expire`."""
-    counts_from_commit = _counts_from_commit(group)
+    """Return the partitions whose offsets are expired. The group must fulfil `can_expire`."""
+    expires_from_commit = _expires_from_commit(group)
     expired: list[tuple[str, int]] = []
     for topic, partition in partitions:
         offset = store.visible.get(group.group_id, topic, partition)
         if offset is None or group.is_subscribed_to(topic):
             continue
         since_ms = offset.value.commit_timestamp
-        if not counts_from_commit and group.state_since_ms is not None:
+        if not expires_from_commit and group.state_since_ms is not None:
             since_ms = group.state_since_ms
         explicit_ms = offset.value.expire_timestamp
-        is_over = now_ms >= explicit_ms if explicit_ms != -1 else now_ms - since_ms >= retention_ms
-        if is_over and not store.is_pending(group.group_id, topic, partition):
+        is_expired = now_ms >= explicit_ms if explicit_ms != -1 else now_ms - since_ms >= retention_ms
+        if is_expired and not store.is_pending(group.group_id, topic, partition):
             expired.append((topic, partition))
     return expired

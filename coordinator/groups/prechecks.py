@@ -1,4 +1,4 @@
-"""What is checked of a request before its group is looked at, even before the coordinator is known to be loaded."""
+"""Validation of a request before the lookup of its group, and before the check that the coordinator is loaded."""
 
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.protocol.errors import ErrorCode
@@ -9,12 +9,12 @@ PROTOCOL_REQUIRED_SINCE = 5
 
 
 def group_id_error(group_id: str) -> ErrorCode:
-    """An empty group id serves for offsets (OffsetCommit, OffsetFetch) and nothing else."""
+    """Return INVALID_GROUP_ID for an empty group id, which only OffsetCommit and OffsetFetch accept."""
     return ErrorCode.NONE if group_id else ErrorCode.INVALID_GROUP_ID
 
 
 def join_error_code(settings: GroupSettings, request: JoinGroupRequest) -> ErrorCode:
-    """JoinGroup: the group id and the session timeout's range."""
+    """Check the group id and the session timeout of a JoinGroup."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
@@ -23,9 +23,9 @@ def join_error_code(settings: GroupSettings, request: JoinGroupRequest) -> Error
 
 
 def lacks_protocol(request: SyncGroupRequest, api_version: int) -> bool:
-    """SyncGroup from version 5 on must name protocol type and protocol (KIP-559).
+    """Return whether a SyncGroup lacks protocol type or name, which are required from version 5 on (KIP-559).
 
-    The answer is INCONSISTENT_GROUP_PROTOCOL and comes even before authorization.
+    The response is INCONSISTENT_GROUP_PROTOCOL, and precedes authorization.
     """
     return api_version >= PROTOCOL_REQUIRED_SINCE and (
         request.protocol_type is None or request.protocol_name is None
@@ -33,7 +33,7 @@ def lacks_protocol(request: SyncGroupRequest, api_version: int) -> bool:
 
 
 def sync_error_code(request: SyncGroupRequest, api_version: int) -> ErrorCode:
-    """SyncGroup: the protocol fields and the group id."""
+    """Check the protocol fields and the group id of a SyncGroup."""
     if lacks_protocol(request, api_version):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return group_id_error(request.group_id)

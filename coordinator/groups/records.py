@@ -1,8 +1,8 @@
 """Keys and values of `__consumer_offsets`: Kafka 4.3's schemas for committed offsets and classic groups.
 
-A key is an i16 record type and fields; a value is an i16 version and fields; a null value deletes what the key names.
-Every version is read. Written are the versions Kafka 4.3 writes: offsets in version 4, or 1 where the commit carries
-its own expiry; groups in version 3.
+A key is an i16 record type and fields; a value is an i16 version and fields; a null value is a tombstone. All versions
+are read. The versions written are those of Kafka 4.3: offsets in version 4, or 1 if the commit contains a retention
+time; groups in version 3.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ GROUP_METADATA_VERSION: Final = 3
 
 
 class OffsetCommitKey(Message):
-    """Which committed offset; the layout of record types 0 and 1 alike."""
+    """Key of a committed offset, for record types 0 and 1."""
 
     group: str
     topic: str
@@ -43,7 +43,7 @@ class OffsetCommitValue(Message, versions="0-4", flexible=4):
 
 
 class GroupMetadataKey(Message):
-    """Which classic group."""
+    """Key of a classic group."""
 
     group: str
 
@@ -93,7 +93,7 @@ def _prefix(data: bytes) -> int:
 
 
 class OffsetChange(NamedTuple):
-    """The record of a committed offset, decoded; a value of None deletes it."""
+    """A decoded record of a committed offset; a value of None deletes the offset."""
 
     group: str
     topic: str
@@ -102,16 +102,16 @@ class OffsetChange(NamedTuple):
 
 
 class GroupChange(NamedTuple):
-    """The record of a classic group, decoded; a value of None deletes it."""
+    """A decoded record of a classic group; a value of None deletes the group."""
 
     group: str
     value: GroupMetadataValue | None
 
 
 class OffsetRecords:
-    """Encodes the records of one group's offsets in one topic. What they have in common is encoded once.
+    """Encoder of the records of one group's offsets in one topic. Their common bytes are encoded once.
 
-    A commit of fifty partitions is as many records: going through the codec for each took half of its time.
+    A commit of fifty partitions has fifty records; with the codec, encoding would take half of the time of the commit.
     """
 
     __slots__ = ("_group", "_key_prefix", "_tail", "_tail_of", "_topic")
@@ -125,10 +125,10 @@ class OffsetRecords:
         self._tail = b""
 
     def commit(self, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:
-        """Stores a committed offset."""
+        """Return the record that stores a committed offset."""
         key = self._key_prefix + _PARTITION.pack(partition)
         if value.expire_timestamp != -1:
-            # Without `change`: this version leaves fields out, and what is applied must be what is loaded.
+            # Without `change`, because this version omits fields: the applied value must equal the one that is loaded.
             return CoordinatorRecord(key, _with_prefix(_WITH_EXPIRY, value, _WITH_EXPIRY))
         change = OffsetChange(self._group, self._topic, partition, value)
         if value.metadata:
@@ -140,7 +140,7 @@ class OffsetRecords:
         return CoordinatorRecord(key, head + self._tail, change)
 
     def tombstone(self, partition: int) -> CoordinatorRecord:
-        """Deletes a committed offset."""
+        """Return the record that deletes a committed offset."""
         change = OffsetChange(self._group, self._topic, partition, None)
         return CoordinatorRecord(self._key_prefix + _PARTITION.pack(partition), None, change)
 
@@ -150,23 +150,23 @@ _VALUE_HEAD: Final = Layout(">hqi")
 
 
 def _tail_without_metadata(commit_timestamp: int, topic_id: bytes) -> bytes:
-    """The fields behind the leader epoch. They are cut from a value that the codec encodes."""
+    """Return the encoded fields after the leader epoch."""
     value = OffsetCommitValue(offset=0, metadata="", commit_timestamp=commit_timestamp, topic_id=topic_id)
     return _with_prefix(OFFSET_COMMIT_VERSION, value, OFFSET_COMMIT_VERSION)[_VALUE_HEAD.size :]
 
 
 def offset_commit_record(group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:
-    """Stores a committed offset."""
+    """Return the record that stores a committed offset."""
     return OffsetRecords(group_id, topic).commit(partition, value)
 
 
 def offset_commit_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """Deletes a committed offset."""
+    """Return the record that deletes a committed offset."""
     return OffsetRecords(group_id, topic).tombstone(partition)
 
 
 def offset_tombstones(group_id: str, partitions: Iterable[tuple[str, int]]) -> Iterator[CoordinatorRecord]:
-    """Deletes committed offsets of one group, by topic and partition."""
+    """Yield the records that delete committed offsets of one group, given by topic and partition."""
     by_topic: dict[str, OffsetRecords] = {}
     for topic, partition in partitions:
         records = by_topic.get(topic)
@@ -176,37 +176,37 @@ def offset_tombstones(group_id: str, partitions: Iterable[tuple[str, int]]) -> I
 
 
 def group_metadata_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
-    """Stores a generation of a classic group."""
+    """Return the record that stores a generation of a classic group."""
     key = _with_prefix(GROUP_METADATA, GroupMetadataKey(group=group_id), 0)
     encoded = _with_prefix(GROUP_METADATA_VERSION, value, GROUP_METADATA_VERSION)
     return CoordinatorRecord(key, encoded, GroupChange(group_id, value))
 
 
 def group_metadata_tombstone(group_id: str) -> CoordinatorRecord:
-    """Deletes a classic group."""
+    """Return the record that deletes a classic group."""
     key = _with_prefix(GROUP_METADATA, GroupMetadataKey(group=group_id), 0)
     return CoordinatorRecord(key, None, GroupChange(group_id, None))
 
 
 def read_key(data: bytes) -> Key | int:
-    """The key, or the bare record type where it is none of these. Raises DecodeError."""
+    """Decode a key. Return the record type alone if it is not one of these. Raises DecodeError."""
     record_type = _prefix(data)
     cls = _KEYS.get(record_type)
     return record_type if cls is None else decode(cls, 0, data, 2)
 
 
 def read_offset_commit_value(data: bytes) -> OffsetCommitValue:
-    """A committed offset of any known version. Raises DecodeError."""
+    """Decode a committed offset of any supported version. Raises DecodeError."""
     return _read_value(OffsetCommitValue, data)
 
 
 def read_group_metadata_value(data: bytes) -> GroupMetadataValue:
-    """A group of any known version. Raises DecodeError."""
+    """Decode a group of any supported version. Raises DecodeError."""
     return _read_value(GroupMetadataValue, data)
 
 
 def _read_value(cls: type[V], data: bytes) -> V:
     version = _prefix(data)
     if not 0 <= version <= cls.last_version:
-        raise DecodeError(f"{cls.__name__} version {version} is not known")
+        raise DecodeError(f"{cls.__name__} version {version} is not supported")
     return decode(cls, version, data, 2)

@@ -1,6 +1,6 @@
-"""Responses of the group APIs, and what each looks like when the whole request failed.
+"""Responses of the group APIs, and the error responses to whole requests.
 
-The error shapes also serve a request that reaches no shard: wrong coordinator, not authorized, and so on.
+The error responses are also used for requests that reach no shard: wrong coordinator, not authorized, and so on.
 """
 
 from odradek.coordinator.groups.classic.group import Group
@@ -42,11 +42,11 @@ UNKNOWN_MEMBER = ""
 UNKNOWN_GENERATION = -1
 INVALID_OFFSET = -1
 LOADING_KNOWN_SINCE = 2
-"""From this version of TxnOffsetCommit on, producers know what to do when the group's coordinator is loading."""
+"""From this version of TxnOffsetCommit on, producers retry after COORDINATOR_LOAD_IN_PROGRESS."""
 
 
 def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER) -> JoinGroupResponse:
-    """A refused JoinGroup."""
+    """Return the response to a rejected JoinGroup."""
     return JoinGroupResponse(
         error_code=error,
         generation_id=UNKNOWN_GENERATION,
@@ -57,7 +57,7 @@ def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER) -> JoinGroupRe
 
 
 def join_error_without_protocol(error: ErrorCode, member_id: str, api_version: int) -> JoinGroupResponse:
-    """A refused JoinGroup with a null protocol, as Kafka sends from version 7 on (KIP-559)."""
+    """Return the response to a rejected JoinGroup with a null protocol, as Kafka does from version 7 on (KIP-559)."""
     response = join_error(error, member_id)
     if api_version >= 7:
         response.protocol_name = None
@@ -67,7 +67,7 @@ def join_error_without_protocol(error: ErrorCode, member_id: str, api_version: i
 def join_success(
     group: Group, member: Member, *, leader_id: str | None = None, with_members: bool, skip_assignment: bool = False
 ) -> JoinGroupResponse:
-    """The current generation as a member gets to see it; `leader_id` names another leader than the true one."""
+    """Return the response with the current generation; `leader_id` replaces the leader's id in it."""
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
         generation_id=group.generation_id,
@@ -81,12 +81,12 @@ def join_success(
 
 
 def sync_error(error: ErrorCode) -> SyncGroupResponse:
-    """A refused SyncGroup."""
+    """Return the response to a rejected SyncGroup."""
     return SyncGroupResponse(error_code=error)
 
 
 def sync_success(group: Group, member: Member) -> SyncGroupResponse:
-    """The member's assignment."""
+    """Return the response with the member's assignment."""
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,
         protocol_type=group.protocol_type,
@@ -96,17 +96,17 @@ def sync_success(group: Group, member: Member) -> SyncGroupResponse:
 
 
 def heartbeat_response(error: ErrorCode = ErrorCode.NONE) -> HeartbeatResponse:
-    """A heartbeat's answer."""
+    """Return the response to a Heartbeat."""
     return HeartbeatResponse(error_code=error)
 
 
 def leave_error(error: ErrorCode) -> LeaveGroupResponse:
-    """A LeaveGroup that failed as a whole."""
+    """Return the response to a LeaveGroup that failed as a whole."""
     return LeaveGroupResponse(error_code=error)
 
 
 def offset_commit_error(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    """An OffsetCommit that failed as a whole: the error stands at every partition."""
+    """Return the response to an OffsetCommit that failed as a whole, with the error for every partition."""
     return OffsetCommitResponse(
         topics=rows(
             lambda topic: OffsetCommitResponseTopic(
@@ -127,7 +127,7 @@ def offset_commit_error(request: OffsetCommitRequest, error: ErrorCode) -> Offse
 def txn_offset_commit_error(
     request: TxnOffsetCommitRequest, error: ErrorCode, api_version: int
 ) -> TxnOffsetCommitResponse:
-    """A TxnOffsetCommit that failed as a whole: the error stands at every partition."""
+    """Return the response to a TxnOffsetCommit that failed as a whole, with the error for every partition."""
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and api_version < LOADING_KNOWN_SINCE:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return TxnOffsetCommitResponse(
@@ -147,7 +147,7 @@ def txn_offset_commit_error(
 def offset_fetch_error(
     group: OffsetFetchRequestGroup, error: ErrorCode, api_version: int
 ) -> OffsetFetchResponseGroup:
-    """An OffsetFetch that failed for the group: one error from version 2 on, one for every partition in version 1."""
+    """Return the response to an OffsetFetch that failed for the group: in version 1 with the error per partition."""
     if api_version >= 2:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
     return OffsetFetchResponseGroup(
@@ -168,12 +168,12 @@ def offset_fetch_error(
 
 
 def offset_delete_error(error: ErrorCode) -> OffsetDeleteResponse:
-    """An OffsetDelete that failed as a whole."""
+    """Return the response to an OffsetDelete that failed as a whole."""
     return OffsetDeleteResponse(error_code=error)
 
 
 def delete_groups_error(group_ids: list[str], error: ErrorCode) -> DeleteGroupsResponse:
-    """DeleteGroups that failed for all groups."""
+    """Return the response to a DeleteGroups that failed for all groups."""
     return DeleteGroupsResponse(
         results=[
             DeleteGroupsResponseDeletableGroupResult(group_id=group_id, error_code=error) for group_id in group_ids
@@ -182,14 +182,14 @@ def delete_groups_error(group_ids: list[str], error: ErrorCode) -> DeleteGroupsR
 
 
 def describe_groups_error(group_ids: list[str], error: ErrorCode) -> list[DescribeGroupsResponseDescribedGroup]:
-    """DescribeGroups that failed for all groups."""
+    """Return the response to a DescribeGroups that failed for all groups."""
     return [
         DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error) for group_id in group_ids
     ]
 
 
 def with_error(response: Response, error: ErrorCode) -> Response:
-    """The response to a request of the same kind that failed with `error`."""
+    """Return the response to the same request if it failed with `error`."""
     match response:
         case JoinGroupResponse():
             return join_error(error, response.member_id)
@@ -231,31 +231,31 @@ def with_error(response: Response, error: ErrorCode) -> Response:
                 ]
             )
         case _:
-            raise TypeError(f"no error form of {type(response).__name__}")
+            raise TypeError(f"{type(response).__name__} has no error response")
 
 
-def answer(result: CoordinatorResult, parked: Parked | None, response: JoinGroupResponse | SyncGroupResponse) -> bool:
-    """Reply to a parked request, if there is one; return whether there was."""
+def reply_to(result: CoordinatorResult, parked: Parked | None, response: JoinGroupResponse | SyncGroupResponse) -> bool:
+    """Reply to a parked request if there is one; return whether there was one."""
     if parked is None:
         return False
     result.reply(parked.token, response)
     return True
 
 
-def answer_all_joins(result: CoordinatorResult, group: Group, error: ErrorCode) -> None:
-    """Refuse every parked JoinGroup of a group."""
+def reject_all_joins(result: CoordinatorResult, group: Group, error: ErrorCode) -> None:
+    """Reject every parked JoinGroup of a group."""
     for member in group.members.values():
-        answer(result, group.take_join(member), join_error(error, member.member_id))
+        reply_to(result, group.take_join(member), join_error(error, member.member_id))
 
 
-def answer_all_syncs(result: CoordinatorResult, group: Group, error: ErrorCode) -> None:
-    """Refuse every parked SyncGroup of a group."""
+def reject_all_syncs(result: CoordinatorResult, group: Group, error: ErrorCode) -> None:
+    """Reject every parked SyncGroup of a group."""
     for member in group.members.values():
-        answer(result, member.take_sync(), sync_error(error))
+        reply_to(result, member.take_sync(), sync_error(error))
 
 
 def leave_response(response: LeaveGroupResponse, api_version: int) -> LeaveGroupResponse:
-    """The response in a version's shape: up to version 2 there is one member, whose error stands on top."""
+    """Return the response in the form of a version: up to version 2 it contains the error of a single member."""
     if api_version >= 3 or response.error_code != ErrorCode.NONE or len(response.members) != 1:
         return response
     return LeaveGroupResponse(error_code=response.members[0].error_code)

@@ -1,4 +1,4 @@
-"""The numbers a group coordinator works by."""
+"""Numeric settings of the group coordinator."""
 
 
 class GroupSettings:

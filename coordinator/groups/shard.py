@@ -1,25 +1,25 @@
-"""The group coordinator of one partition of `__consumer_offsets`: the one public class of the classic group protocol.
+"""The group coordinator of one partition of `__consumer_offsets`: the only public class of the classic group protocol.
 
-Persistent state (groups with their last record, offsets) is changed by the replay functions of `ShardState` alone: at
-append, and when the log is loaded. A rebalance in progress is transient and changes in memory. How to use a shard,
-where `shard` may also be `GroupShard.absent(...)` for partitions led elsewhere:
+Only the replay functions of `ShardState` change persistent state (groups with their last record, offsets): at append
+and during loading. A rebalance in progress is transient state in memory. Use of a shard, which may also be
+`GroupShard.absent(...)` for a partition with another leader:
 
     result = shard.join_group(request, context, token, now_ms)
     while result.records:
         try: base_offset = append(result.records)
         except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
         else:
-            shard.on_appended(result, base_offset, now_ms), at once, and wait until the records are replicated
+            shard.on_appended(result, base_offset, now_ms) immediately, and wait until the records are replicated
             (`is_replicated=True` if they and all before them are already)
             result = shard.on_written(result, base_offset, now_ms)
     wait until the record at result.after_offset is replicated, and send every reply of result.replies to its token
 
-`now_ms` is the wall clock. `next_deadline_ms` returns when `tick` is due, on the monotonic clock that the shard is made
-with; the result of `tick` is treated alike, and again until no deadline is due. Results
-of one shard must be appended in the order in which they were decided, each before the next decision. A marker in the
-partition goes the same way: `on_marker_appended`, then `on_replicated`. At election: `replay` every record of the
-partition (`replay_end_of_transaction` for every marker), then `finish_loading`. When appended records may not stay in
-the log, that is at resignation: `resign`, then `on_write_failed` for every result that was not replicated.
+`now_ms` is the wall clock. `tick` is due at `next_deadline_ms`, on the shard's monotonic clock; it is called until no
+deadline is due, and each result is handled as above. A result must be appended before the shard's next request or
+`tick`. For a marker in the partition, `on_marker_appended` is called, later `on_replicated`. On election, `replay` is
+called for every record of the partition (`replay_end_of_transaction` for every marker), then `finish_loading`. On
+resignation, after which appended records may be truncated, `resign` is called, then `on_write_failed` for every result
+that was not replicated.
 """
 
 import logging
@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupShard:
-    """Groups and committed offsets of one partition, from load to resignation. No I/O, no threads."""
+    """Groups and committed offsets of one partition, from loading to resignation. No I/O, no threads."""
 
     __slots__ = ("_coordinator_state", "_high_watermark", "_state")
 
@@ -81,14 +81,14 @@ class GroupShard:
         monotonic_ms: Callable[[], int],
         high_watermark: int = INT64_MAX,
     ) -> None:
-        """`high_watermark` is the partition's when loading begins; `on_replicated` is called when it has moved."""
+        """`high_watermark` is the partition's at the begin of loading; `on_replicated` is called when it advances."""
         self._state = ShardState(settings, random_uuid, monotonic_ms)
         self._high_watermark = high_watermark
         self._coordinator_state = CoordinatorState.LOADING
 
     @classmethod
     def absent(cls, settings: GroupSettings) -> "GroupShard":
-        """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
+        """Return a shard that rejects all requests with NOT_COORDINATOR, for a partition with another leader."""
         shard = cls(settings, str, int)
         shard._coordinator_state = CoordinatorState.CLOSED
         return shard
@@ -102,7 +102,7 @@ class GroupShard:
     def join_group(
         self, request: JoinGroupRequest, context: RequestContext, token: Token, now_ms: int
     ) -> CoordinatorResult:
-        """JoinGroup 0-9. Parked until the generation starts, unless it can be answered at once."""
+        """JoinGroup 0-9. Parked until the generation starts, unless the response is available immediately."""
         error = self._gate(prechecks.join_error_code(self._state.settings, request))
         if error:
             return _only_reply(token, responses.join_error(error, request.member_id))
@@ -122,7 +122,7 @@ class GroupShard:
     def heartbeat(
         self, request: HeartbeatRequest, context: RequestContext, token: Token, now_ms: int
     ) -> CoordinatorResult:
-        """Heartbeat 0-4. A group that is still loading is taken to be well."""
+        """Heartbeat 0-4. Succeeds while the shard is loading, as in Apache Kafka."""
         error = self._gate(prechecks.group_id_error(request.group_id))
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return _only_reply(token, responses.heartbeat_response())
@@ -142,7 +142,7 @@ class GroupShard:
         return self._after_replication(result, request.group_id)
 
     def rebalance_timeout_ms(self, group_id: str) -> int:
-        """Return the longest wait of a JoinGroup or SyncGroup for the members; 0 if there is no such group."""
+        """Return the maximum wait of a JoinGroup or SyncGroup for other members; 0 if there is no such group."""
         group = self._state.groups.get(group_id)
         return 0 if group is None else group.rebalance_timeout_ms()
 
@@ -151,7 +151,7 @@ class GroupShard:
     def describe_groups(
         self, group_ids: list[str], context: RequestContext
     ) -> list[DescribeGroupsResponseDescribedGroup]:
-        """DescribeGroups 0-6, this shard's part; authorized operations are left at their default."""
+        """DescribeGroups 0-6 for groups of this shard; authorized operations keep their default."""
         error = self._gate()
         if error:
             return responses.describe_groups_error(group_ids, error)
@@ -160,7 +160,7 @@ class GroupShard:
     def list_groups(
         self, states_filter: list[str], types_filter: list[str]
     ) -> Steps[list[ListGroupsResponseListedGroup]]:
-        """ListGroups 0-5, this shard's part. Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request."""
+        """ListGroups 0-5 for this shard. Raises COORDINATOR_LOAD_IN_PROGRESS, with which the whole request fails."""
         if self._coordinator_state is CoordinatorState.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return group_admin.list_groups(self._state, states_filter, types_filter)
@@ -168,7 +168,7 @@ class GroupShard:
     def delete_groups(
         self, group_ids: list[str], context: RequestContext, token: Token, now_ms: int
     ) -> CoordinatorResult:
-        """DeleteGroups 0-2, this shard's part; `group_ids` without repetition."""
+        """DeleteGroups 0-2 for groups of this shard; `group_ids` has no duplicates."""
         error = self._gate()
         if error:
             return _only_reply(token, responses.delete_groups_error(group_ids, error))
@@ -178,7 +178,7 @@ class GroupShard:
     # -- offsets -------------------------------------------------------------------------------------------------
 
     def prepare_commit(self, request: OffsetCommitRequest, now_ms: int) -> Steps[offset_commands.PreparedCommit]:
-        """Prepare a large OffsetCommit, which `commit_offsets` then decides."""
+        """Prepare a large OffsetCommit; the result is passed to `commit_offsets`."""
         return offset_commands.prepare_commit(self._state.settings, request, now_ms)
 
     def commit_offsets(
@@ -189,7 +189,7 @@ class GroupShard:
         now_ms: int,
         prepared: offset_commands.PreparedCommit | None = None,
     ) -> CoordinatorResult:
-        """OffsetCommit 2-10, for topics and partitions that exist, each with name and id (`offset_requests`)."""
+        """OffsetCommit 2-10, for topics and partitions that exist, each with name and id (`offset_wire`)."""
         error = self._gate()
         if error:
             return _only_reply(token, responses.offset_commit_error(request, error))
@@ -204,9 +204,9 @@ class GroupShard:
         now_ms: int,
         topic_ids: Mapping[str, bytes],
     ) -> CoordinatorResult:
-        """TxnOffsetCommit 0-5, for topics and partitions that exist, by a producer that is in its transaction.
+        """TxnOffsetCommit 0-5, for topics and partitions that exist, by a producer with an ongoing transaction.
 
-        The request has topics by name only; `topic_ids` has their ids. The result's records are to be written in the
+        The request has topic names; `topic_ids` has their ids. The result's records are to be written in the
         transaction of its `producer`.
         """
         error = self._gate(prechecks.group_id_error(request.group_id))
@@ -224,10 +224,10 @@ class GroupShard:
         topic_id: Callable[[str], bytes] = lambda name: ZERO_UUID,
         offsets: OffsetStore | None = None,
     ) -> OffsetFetchResponseGroup:
-        """OffsetFetch 1-10 for one group, in the shape that `offset_requests` gives every version.
+        """OffsetFetch 1-10 for one group, in the form to which `offset_wire` converts every version.
 
-        `topic_id` gives the id of the topic that has a name now, ZERO_UUID if there is none. `offsets` is what
-        `copy_offsets` gave, where the request is a part of a larger one.
+        `topic_id` returns the id of the topic that currently has a name, ZERO_UUID if there is none. `offsets` is the
+        result of `copy_offsets` if the request is a part of a larger one.
         """
         error = self._gate()
         if error:
@@ -237,15 +237,15 @@ class GroupShard:
         )
 
     def count_offsets(self, group_id: str) -> int:
-        """The number of a group's offsets."""
+        """Return the number of a group's offsets."""
         return self._state.offsets.count(group_id)
 
     def copy_offsets(self, group_id: str) -> OffsetStore:
-        """A group's offsets as of now, for a fetch that takes several steps."""
+        """Copy a group's offsets, for a fetch in several steps."""
         return self._state.offsets.copy_of_group(group_id)
 
     def topics_with_offsets(self, group_id: str) -> dict[str, list[int]] | None:
-        """Return the partitions by topic that a group has offsets of; None if the shard serves no requests."""
+        """Return the partitions by topic of which a group has offsets; None if the shard is not active."""
         return None if self._gate() else self._state.offsets.replicated_of_group(group_id)
 
     def delete_offsets(
@@ -259,13 +259,13 @@ class GroupShard:
         return self._after_replication(result, request.group_id)
 
     def topics_deleted(self, deleted: DeletedTopics, now_ms: int) -> CoordinatorResult:
-        """Delete the offsets of topics that are deleted, here and in `tick`. The shard must be active."""
+        """Delete the offsets of deleted topics, in steps: the first here, the others in `tick`. Requires ACTIVE."""
         result = CoordinatorResult()
         topic_deletion.delete_offsets(self._state, deleted, result, now_ms)
         return result
 
     def topics_being_deleted(self) -> DeletedTopics:
-        """The deleted topics some of whose offsets are still to be deleted."""
+        """Return the deleted topics whose offsets are not all deleted yet."""
         return [topic for deleted in self._state.deletions.values() for topic in deleted]
 
     # -- records -------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class GroupShard:
     def on_appended(
         self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
     ) -> None:
-        """Apply the result's records, which are in the log at `base_offset` and on, though maybe not replicated yet."""
+        """Apply the result's records, which are in the log from `base_offset` on and may not be replicated yet."""
         producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
         replay_offset = self._state.replay_offset
         for offset, record in enumerate(result.records, base_offset):
@@ -288,7 +288,7 @@ class GroupShard:
             completion.applied(result, now_ms)
 
     def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult:
-        """The result's records are replicated; returns what follows."""
+        """Complete a result whose records are replicated. Return the result with its replies and further records."""
         if self._coordinator_state is not CoordinatorState.ACTIVE:
             return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
         self._state.replicated_up_to(base_offset + len(result.records))
@@ -299,9 +299,9 @@ class GroupShard:
         return following
 
     def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
-        """The result's records are not in the log, or the shard has resigned; returns what follows.
+        """Complete a result whose records are not in the log, or whose shard has resigned. Return the next result.
 
-        A shard that has resigned may have lost the state that the replies are based on: they become errors.
+        After a resignation the state on which the replies depend may be lost, so they are replaced by errors.
         """
         following = CoordinatorResult()
         if self._coordinator_state is CoordinatorState.ACTIVE:
@@ -314,9 +314,10 @@ class GroupShard:
         return following
 
     def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
-        """The records that the result waits for are not replicated in time; returns what follows.
+        """Send the responses of a result whose records were not replicated in time. Return the next result.
 
-        The records stay. `on_written` or `on_write_failed` still follows, with a result of the records alone.
+        The records stay in the log. `on_written` or `on_write_failed` is called later, with a result that has only
+        the records.
         """
         following = CoordinatorResult()
         error = client_error(ErrorCode.REQUEST_TIMED_OUT)
@@ -330,17 +331,17 @@ class GroupShard:
         return following
 
     def on_marker_appended(self, producer_id: int, is_commit: bool, offset: int) -> None:
-        """Apply a transaction marker that is in the log at `offset`, though not replicated yet."""
+        """Apply a transaction marker that is in the log at `offset` and not replicated yet."""
         self._state.offsets.replay_end_of_transaction(producer_id, is_commit, offset, is_replicated=False)
 
     def on_replicated(self, end_offset: int) -> None:
-        """Every record and marker below `end_offset` is replicated."""
+        """Record that all records and markers below `end_offset` are replicated."""
         self._state.replicated_up_to(end_offset)
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition; `producer_id` is that of its batch if the batch is transactional.
 
-        Records of kinds this coordinator does not know, and broken ones, are logged and passed over.
+        Records of unknown types and records that cannot be decoded are logged and skipped.
         """
         self._replay(key, value, offset, producer_id, is_replicated=offset < self._high_watermark)
 
@@ -354,7 +355,7 @@ class GroupShard:
         try:
             parsed = read_key(key)
             if isinstance(parsed, int):
-                logger.warning("record of unknown type passed over type=%d offset=%d", parsed, offset)
+                logger.warning("skipping record of unknown type type=%d offset=%d", parsed, offset)
             elif isinstance(parsed, OffsetCommitKey):
                 commit = None if value is None else read_offset_commit_value(value)
                 change = OffsetChange(parsed.group, parsed.topic, parsed.partition, commit)
@@ -363,16 +364,16 @@ class GroupShard:
                 group = None if value is None else read_group_metadata_value(value)
                 self._replay_group(GroupChange(parsed.group, group), offset, is_replicated=is_replicated)
         except DecodeError as error:
-            logger.error("record not readable, passed over offset=%d error=%s", offset, error)
+            logger.error("skipping record that cannot be decoded offset=%d error=%s", offset, error)
 
     def _replay_group(self, change: GroupChange, offset: int, *, is_replicated: bool) -> None:
         is_loading = self._coordinator_state is CoordinatorState.LOADING
         self._state.replay_group(change, offset, is_replicated=is_replicated, is_loading=is_loading)
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- election, resignation, deadlines ------------------------------------------------------------------------
 
     def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]:
-        """Every record is replayed: start serving. All sessions start anew; oversized groups rebalance."""
+        """Become active after the replay of all records. Sessions restart; groups that are too large rebalance."""
         result = CoordinatorResult()
         state = self._state
         for groups in pieces(state.groups.values()):
@@ -380,7 +381,7 @@ class GroupShard:
                 for member in group.members.values():
                     rebalance.refresh_session(state, group, member)
                 if len(group.members) > state.settings.max_group_size:
-                    rebalance.start(state, group, "loaded with more members than allowed", result, now_ms)
+                    rebalance.start(state, group, "loaded with more members than group.max.size", result, now_ms)
             yield
         self._coordinator_state = CoordinatorState.ACTIVE
         offset_expiry.schedule_expiry(state)
@@ -388,11 +389,11 @@ class GroupShard:
         return result
 
     def resign(self, now_ms: int) -> CoordinatorResult:
-        """Discard the state: another broker takes over. Parked requests get NOT_COORDINATOR."""
+        """Discard the state, because another broker becomes the coordinator. Parked requests get NOT_COORDINATOR."""
         result = CoordinatorResult()
         for group in self._state.groups.values():
-            responses.answer_all_joins(result, group, ErrorCode.NOT_COORDINATOR)
-            responses.answer_all_syncs(result, group, ErrorCode.NOT_COORDINATOR)
+            responses.reject_all_joins(result, group, ErrorCode.NOT_COORDINATOR)
+            responses.reject_all_syncs(result, group, ErrorCode.NOT_COORDINATOR)
             group.change_state(DEAD, "coordinator resigned", now_ms)
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state
@@ -400,11 +401,11 @@ class GroupShard:
         return result
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due next, on the monotonic clock."""
+        """Return when `tick` is due next, on the monotonic clock."""
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> CoordinatorResult:
-        """Let a few due deadlines take effect, up to the first that has records: they are applied before the next."""
+        """Handle a few due deadlines, up to the first with records, which must be applied before the next deadline."""
         result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
@@ -424,7 +425,7 @@ class GroupShard:
         return result
 
     def _after_replication(self, result: CoordinatorResult, *group_ids: str) -> CoordinatorResult:
-        """Let replies without records wait for an unreplicated record of the groups that they depend on."""
+        """Make replies without records wait for an unreplicated record of the groups on which they depend."""
         if not result.records and result.replies:
             result.after_offset = max(map(self._state.awaited_offset, group_ids), default=-1)
         return result

@@ -1,4 +1,4 @@
-"""The state of one group coordinator shard, which its modules share."""
+"""State of one group coordinator shard, shared by its modules."""
 
 from collections import deque
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 EXPIRY_KEY: Final[Key] = ("offset-expiry",)
 TOPIC_DELETION_KIND: Final = "topic-deletion"
 LARGE_KINDS: Final = frozenset({EXPIRY_KEY[0], TOPIC_DELETION_KIND})
-"""Kinds of deadlines whose result may have more records than fit into one batch."""
+"""Kinds of deadlines whose result may exceed one batch."""
 
 
 class DeletedTopic(NamedTuple):
-    """A deleted topic, and the end of the partition's log when its deletion was asked for.
+    """A deleted topic, and the end offset of the coordinator's partition when the deletion was requested.
 
-    An offset that is stored without a topic id, as OffsetCommit 2 to 4 with a retention time does, is for this topic
-    if its record is below that end, and else for a later topic of the same name.
+    OffsetCommit 2 to 4 with a retention time stores offsets without a topic id. Such an offset belongs to the deleted
+    topic if its record is below `end_offset`, otherwise to a later topic of the same name.
     """
 
     name: str
@@ -36,7 +36,7 @@ DeletedTopics = list[DeletedTopic]
 
 
 class UnreplicatedGroup(NamedTuple):
-    """A group's record that is applied and not replicated: its offset, and the group before it, None for none."""
+    """An applied group record above the high watermark: its offset, and the group before it (None: no group)."""
 
     record_offset: int
     before: Group | None
@@ -63,7 +63,7 @@ class ShardState:
         self.random_uuid = random_uuid
         self.groups: dict[str, Group] = {}
         self.deletions: dict[Key, DeletedTopics] = {}
-        """Deleted topics whose offsets are being deleted, by the key of that deadline."""
+        """Deleted topics whose offsets are being deleted, by the key of the deletion's deadline."""
         self.offsets = OffsetStore()
         self.timers = DeadlineHeap(monotonic_ms)
         self._unreplicated: dict[str, deque[UnreplicatedGroup]] = {}
@@ -74,14 +74,14 @@ class ShardState:
     def replay_group(
         self, change: GroupChange, offset: int, *, is_replicated: bool, is_loading: bool
     ) -> None:
-        """Apply a group's record. A group that is being loaded has no members but those of its last record."""
+        """Apply a group's record. During loading the record replaces the group with all its members."""
         group_id, value = change
         group = self.groups.get(group_id)
         if not is_replicated:
-            self._keep_group(group_id, offset)
+            self._save_group(group_id, offset)
         if value is None:
             if group is not None:
-                self._forget_group(group)
+                self._remove_group(group)
         elif group is None or is_loading:
             self.groups[group_id] = group_from_record(group_id, value)
         else:
@@ -90,16 +90,16 @@ class ShardState:
     def replay_offset(
         self, change: OffsetChange, offset: int, producer_id: int, *, is_replicated: bool
     ) -> None:
-        """Apply an offset's record. The first one of a group without members makes it exist."""
+        """Apply an offset's record. The first offset of a group that does not exist creates the group."""
         group_id, topic, partition, value = change
         if value is not None and group_id not in self.groups:
             if not is_replicated:
-                self._keep_group(group_id, offset)
+                self._save_group(group_id, offset)
             self.groups[group_id] = Group(group_id)
         self.offsets.replay(group_id, topic, partition, value, offset, producer_id, is_replicated=is_replicated)
 
     def replicated_up_to(self, end_offset: int) -> None:
-        """Every record below `end_offset` is replicated."""
+        """Discard the saved states of records below `end_offset`, which are replicated."""
         self.offsets.replicated_up_to(end_offset)
         ids = self._unreplicated_ids
         while ids and ids[0][0] < end_offset:
@@ -109,30 +109,31 @@ class ShardState:
             if not changes:
                 del self._unreplicated[group_id]
 
-    def _keep_group(self, group_id: str, offset: int) -> None:
+    def _save_group(self, group_id: str, offset: int) -> None:
+        """Save the group that clients get until the record at `offset` is replicated."""
         self._unreplicated.setdefault(group_id, deque()).append(UnreplicatedGroup(offset, self.groups.get(group_id)))
         self._unreplicated_ids.append((offset, group_id))
 
     # -- groups --------------------------------------------------------------------------------------------------
 
     def replicated_group(self, group_id: str) -> Group | None:
-        """The group whose existence is replicated, for clients that only read."""
+        """Return the group at the high watermark, for requests that only read."""
         changes = self._unreplicated.get(group_id)
         return changes[0].before if changes else self.groups.get(group_id)
 
     def replicated_groups(self) -> list[Group]:
-        """All groups whose existence is replicated."""
+        """Return all groups at the high watermark."""
         if not self._unreplicated:
             return list(self.groups.values())
-        found = [group for group_id, group in self.groups.items() if group_id not in self._unreplicated]
-        kept = [changes[0].before for changes in self._unreplicated.values()]
-        return found + [group for group in kept if group is not None]
+        unchanged = [group for group_id, group in self.groups.items() if group_id not in self._unreplicated]
+        saved = [changes[0].before for changes in self._unreplicated.values()]
+        return unchanged + [group for group in saved if group is not None]
 
     def awaited_offset(self, group_id: str) -> int:
-        """The offset of an unreplicated record that responses about the group depend on, -1 for none.
+        """Return the offset of an unreplicated record on which responses about the group depend; -1 for none.
 
-        That is a group's deletion, and a static member's new id in a stable group. The records of other generations
-        have no effect on responses before they are replicated.
+        Such a record deletes the group, or contains a static member's new id in a stable group. Other records of the
+        group affect responses only after their replication.
         """
         changes = self._unreplicated.get(group_id)
         if not changes:
@@ -141,14 +142,14 @@ class ShardState:
         return changes[-1].record_offset if group is None or group.state is STABLE else -1
 
     def group(self, group_id: str, missing: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND) -> Group:
-        """The group; raises `missing` if there is none."""
+        """Return the group. Raises KafkaError `missing` if there is none."""
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(missing, f"Group {group_id} not found.")
         return group
 
-    def _forget_group(self, group: Group) -> None:
-        """Take a group without members out, with its deadlines."""
+    def _remove_group(self, group: Group) -> None:
+        """Remove a group without members, and its deadlines."""
         del self.groups[group.group_id]
         self.timers.cancel(join_key(group))
         self.timers.cancel(sync_key(group))
@@ -157,15 +158,15 @@ class ShardState:
 
 
 def join_key(group: Group) -> Key:
-    """The deadline of a group's join phase."""
+    """Return the key of the deadline of a group's join phase."""
     return ("join", group.group_id)
 
 
 def sync_key(group: Group) -> Key:
-    """The deadline by which all members of a generation must have synced."""
+    """Return the key of the deadline for the SyncGroup requests of a generation's members."""
     return ("sync", group.group_id)
 
 
 def session_key(group: Group, member: Member | str) -> Key:
-    """The deadline by which a member, or a pending one, must be heard of."""
+    """Return the key of the session deadline of a member or pending member."""
     return ("session", group.group_id, member if isinstance(member, str) else member.member_id)

@@ -1,4 +1,4 @@
-"""Deletion of the offsets of deleted topics. A topic created later under the same name must not inherit them."""
+"""Deletion of the offsets of deleted topics. A later topic with the same name must not inherit them."""
 
 import logging
 from collections.abc import Iterator
@@ -17,13 +17,14 @@ logger = logging.getLogger(__name__)
 RETRY_PAUSE_MS: Final = 1_000
 MAX_RETRY_PAUSE_MS: Final = 60_000
 OFFSETS_PER_STEP: Final = 1_000
-"""Offsets of the topics that a step looks at, each group and each partition in a transaction counting as one too."""
+"""Limit of the offsets that a step visits, where each group and each pending offset counts as one."""
 
 
 def delete_offsets(state: ShardState, deleted: DeletedTopics, result: CoordinatorResult, now_ms: int) -> None:
-    """Delete the offsets of deleted topics, pending ones too; those stored without an id go by name and age.
+    """Delete the visible and pending offsets of deleted topics.
 
-    The groups are searched in steps; the first is taken here, the others in `tick`.
+    Offsets without a topic id are matched by name and record offset. The groups are searched in steps; the first step
+    is done here, the others in `tick`.
     """
     search = _Search(state, deleted)
     state.deletions[search.key] = deleted
@@ -31,9 +32,9 @@ def delete_offsets(state: ShardState, deleted: DeletedTopics, result: Coordinato
 
 
 class _Search:
-    """One search of all groups for the offsets of deleted topics. `failures` searches before it were not written."""
+    """One search of all groups for offsets of deleted topics. The writes of `failures` earlier searches failed."""
 
-    __slots__ = ("_deleted", "_end_offsets", "_failures", "_held", "_ids", "_state", "key")
+    __slots__ = ("_candidates", "_deleted", "_end_offsets", "_failures", "_ids", "_state", "key")
 
     def __init__(self, state: ShardState, deleted: DeletedTopics, failures: int = 0) -> None:
         self.key: Key = (TOPIC_DELETION_KIND, *deleted)
@@ -45,31 +46,31 @@ class _Search:
         for name, topic_id, end_offset in deleted:
             self._ids.setdefault(name, set()).add(topic_id)
             self._end_offsets[name] = max(end_offset, self._end_offsets.get(name, -1))
-        self._held = self._find()
+        self._candidates = self._iter_candidates()
 
     def take_step(self, result: CoordinatorResult, now_ms: int) -> None:
         result.is_atomic = False
         state = self._state
-        found = list(islice(self._held, OFFSETS_PER_STEP))
-        doomed: dict[str, dict[tuple[str, int], None]] = {}
-        for held in found:
-            if held is not None and self._belongs_to_deleted(*held):
-                group_id, topic, partition = held
-                doomed.setdefault(group_id, {})[topic, partition] = None
-        for group_id, partitions in doomed.items():
+        candidates = list(islice(self._candidates, OFFSETS_PER_STEP))
+        to_delete: dict[str, dict[tuple[str, int], None]] = {}
+        for candidate in candidates:
+            if candidate is not None and self._belongs_to_deleted(*candidate):
+                group_id, topic, partition = candidate
+                to_delete.setdefault(group_id, {})[topic, partition] = None
+        for group_id, partitions in to_delete.items():
             result.records.extend(offset_tombstones(group_id, partitions))
         if result.records:
             result.completions.append(OffsetDeletion(state, self._deleted, self._failures))
-        if len(found) == OFFSETS_PER_STEP:
+        if len(candidates) == OFFSETS_PER_STEP:
             state.timers.schedule(self.key, 0, self.take_step)
         else:
             state.deletions.pop(self.key, None)
 
-    def _find(self) -> Iterator[tuple[str, str, int] | None]:
-        """Group, topic and partition of what may be held of the topics; None for anything else that is looked at.
+    def _iter_candidates(self) -> Iterator[tuple[str, str, int] | None]:
+        """Yield group, topic and partition of offsets with the names of the topics; None for other visited items.
 
-        Between two steps anything may change. What is committed after the deletion belongs to a later topic. What a
-        transaction holds may become a committed offset, and is therefore listed first.
+        The state may change between two steps. Offsets that are committed after the deletion belong to a later topic.
+        Pending offsets come first, because they become visible offsets when their transaction commits.
         """
         offsets, ids = self._state.offsets, self._ids
         for group_id in offsets.group_ids():
@@ -81,24 +82,24 @@ class _Search:
                     yield group_id, topic, partition
 
     def _belongs_to_deleted(self, group_id: str, topic: str, partition: int) -> bool:
-        """Return whether there is something to delete for a partition, and nothing of a later topic of that name.
+        """Return whether a partition has offsets, and all of them belong to the deleted topics.
 
-        A tombstone takes away the committed and all pending offsets of its partition. None is written where one of
-        them belongs to a later topic: OffsetFetch does not return the others.
+        A tombstone deletes the visible and all pending offsets of its partition. If one of them belongs to a later
+        topic, no tombstone is written; OffsetFetch does not return the others, because their topic id differs.
         """
-        held = self._state.offsets.all_of_partition(group_id, topic, partition)
+        offsets = self._state.offsets.all_of_partition(group_id, topic, partition)
         ids, end_offset = self._ids[topic], self._end_offsets[topic]
-        return bool(held) and all(
+        return bool(offsets) and all(
             offset.record_offset < end_offset if offset.value.topic_id == ZERO_UUID else offset.value.topic_id in ids
-            for offset in held
+            for offset in offsets
         )
 
 
 class OffsetDeletion(Completion):
-    """Deletes again what could not be deleted: nobody else asks for it a second time.
+    """Repeats a deletion whose records were not written, because no client requests it again.
 
-    The pause doubles with every attempt. If the shard has resigned, because a part was written, its runtime has the
-    next one delete the rest.
+    The pause doubles with every attempt. If the shard has resigned, because a part of the records was written, the
+    coordinator runtime passes the deletion to the next shard.
     """
 
     __slots__ = ("_failures", "deleted", "state")
@@ -114,7 +115,7 @@ class OffsetDeletion(Completion):
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         pause_ms = min(RETRY_PAUSE_MS << min(self._failures, 16), MAX_RETRY_PAUSE_MS)
         logger.warning(
-            "offsets of deleted topics not deleted topics=%s next_attempt_ms=%d error=%s",
+            "cannot delete offsets of deleted topics topics=%s retry_in_ms=%d error=%s",
             ",".join(topic.name for topic in self.deleted), pause_ms, error.name,
         )  # fmt: skip
         search = _Search(self.state, self.deleted, self._failures + 1)

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit inside one shard: positions that count once their transaction is committed (KIP-98, KIP-447).
+"""TxnOffsetCommit inside one shard: offsets that become visible when their transaction commits (KIP-98, KIP-447).
 
-Which topics exist and may be read, and whether the producer is in a transaction that holds this partition of
-`__consumer_offsets`, has been settled before.
+The caller has checked that the topics exist and are authorized, and that the producer's transaction contains this
+partition of `__consumer_offsets`.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def commit_offsets(
     now_ms: int,
     topic_ids: Mapping[str, bytes],
 ) -> CoordinatorResult:
-    """Decide a TxnOffsetCommit. The offsets are pending until the transaction's marker is written."""
+    """Handle a TxnOffsetCommit. The offsets are pending until the transaction's marker is written."""
     result = CoordinatorResult()
 
     def on_error(error: ErrorCode) -> TxnOffsetCommitResponse:
@@ -44,15 +44,16 @@ def commit_offsets(
         result.reply(token, on_error(error.code))
         return result
     response = TxnOffsetCommitResponse(topics=[])
-    most_metadata = state.settings.offset_metadata_max_length
+    max_metadata_length = state.settings.offset_metadata_max_length
     for topic in request.topics:
-        answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
-        response.topics.append(answered)
+        topic_response = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
+        response.topics.append(topic_response)
         encode = OffsetRecords(request.group_id, topic.name).commit
         topic_id = topic_ids.get(topic.name, ZERO_UUID)
         for item in topic.partitions:
-            if item.committed_metadata and utf16_length(item.committed_metadata) > most_metadata:
-                answered.partitions.append(_commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            if item.committed_metadata and utf16_length(item.committed_metadata) > max_metadata_length:
+                row = _commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                topic_response.partitions.append(row)
             else:
                 value = OffsetCommitValue(
                     offset=item.committed_offset,
@@ -62,7 +63,7 @@ def commit_offsets(
                     topic_id=topic_id,
                 )
                 result.records.append(encode(item.partition_index, value))
-                answered.partitions.append(_commit_result(item.partition_index))
+                topic_response.partitions.append(_commit_result(item.partition_index))
     if result.records:
         result.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
         result.completions.append(ReplyWhenWritten(token, response, on_error))
@@ -73,19 +74,19 @@ def commit_offsets(
 
 @lru_cache(maxsize=1024)
 def _commit_result(partition: int, error: ErrorCode = ErrorCode.NONE) -> TxnOffsetCommitResponsePartition:
-    """One row of a response. It is shared by responses, and not to be changed."""
+    """Return a row of a response. Responses share it, so it must not be changed."""
     return TxnOffsetCommitResponsePartition(partition_index=partition, error_code=error)
 
 
 def _check(state: ShardState, request: TxnOffsetCommitRequest) -> None:
     """Raise the error of a commit.
 
-    Unlike OffsetCommit it checks the member only if the request names one, ignores the group's state, and does not
+    Unlike OffsetCommit, it checks the member only if the request contains one, ignores the group's state, and does not
     count as a heartbeat.
     """
     group = state.groups.get(request.group_id)
     if group is None:
-        # Without a generation, the group is only a name for offsets, and its first offset creates it.
+        # A commit without a generation is from a producer without group metadata; its first offset creates the group.
         if request.generation_id >= 0:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         return

@@ -291,7 +291,7 @@ class GroupMachine(RuleBasedStateMachine):
         driver.take(driver.shard.topics_deleted([DeletedTopic("t", TOPIC_ID)], driver.now_ms))
         if any(key[0] == TOPIC_DELETION_KIND for key in driver.shard._state.timers._actions):
             driver.wait(RETRY_PAUSE_MS)
-        assert not self.driver.shard._state.offsets.held_of_group("g")
+        assert not self.driver.shard._state.offsets.all_of_group("g")
 
     # -- time and the log ----------------------------------------------------------------------------------------
 
@@ -394,8 +394,8 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.live
         for member_id in (*group.members, *group.pending_members) if group else ():
             member = group.members.get(member_id)
-            is_held = member is not None and member.is_held_by_parked_request
-            assert is_held or ("session", "g", member_id) in self.driver.shard._state.timers
+            needs_tombstone = member is not None and member.is_held_by_parked_request
+            assert needs_tombstone or ("session", "g", member_id) in self.driver.shard._state.timers
         if group is not None and group.state is PREPARING_REBALANCE:
             assert ("join", "g") in self.driver.shard._state.timers
 
@@ -563,7 +563,7 @@ def test_long_walks(seed):
     ("part", "name"),
     [
         (Group, "replay"),
-        (ShardState, "_forget_group"),
+        (ShardState, "_remove_group"),
         (ShardState, "replay_offset"),
         (OffsetStore, "replay_end_of_transaction"),
     ],

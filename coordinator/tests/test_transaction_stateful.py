@@ -525,7 +525,7 @@ def test_long_walks(seed):
 
 @pytest.mark.parametrize(
     ("part", "name"),
-    [(TransactionShardState, "replay"), (TransactionShardState, "replicated_up_to"), (Transaction, "_take_fields")],
+    [(TransactionShardState, "replay"), (TransactionShardState, "replicated_up_to"), (Transaction, "_set_fields")],
 )
 def test_a_broken_replay_is_noticed(monkeypatch, part, name):
     monkeypatch.setattr(part, name, lambda *args, **how: None)

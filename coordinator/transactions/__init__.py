@@ -4,13 +4,13 @@
 - `shard_state`: state that the modules of a shard share
 - `settings`: the coordinator's numeric settings
 - `records`: keys and values of `__transaction_state`
-- `responses`: responses by error and version
+- `responses`: responses, by error and API version
 - `transaction`: a transactional id and its state machine
 - `init`: InitProducerId
 - `partitions`: AddPartitionsToTxn, AddOffsetsToTxn
 - `ending`: EndTxn, and aborts by the coordinator
-- `markers`: from a decision to the record that completes it
-- `expiry`: transaction timeouts, and expiry of unused ids
+- `markers`: transaction markers, and the record that completes a transaction
+- `expiry`: transaction timeouts, and expiry of unused transactional ids
 - `admin`: DescribeTransactions, ListTransactions
 - `producer_ids`: allocation of producer ids from reserved blocks
 """

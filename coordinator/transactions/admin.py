@@ -15,16 +15,16 @@ from odradek.protocol.messages.describe_transactions import (
 )
 from odradek.protocol.messages.list_transactions import ListTransactionsResponseTransactionState
 
-_KNOWN: Final = frozenset(STATE_NAMES.values())
+_STATE_NAMES: Final = frozenset(STATE_NAMES.values())
 
 
 def unknown_states(names: Collection[str]) -> list[str]:
-    """Those of the names that are no state's, each once, for ListTransactions to give back."""
-    return [name for name in dict.fromkeys(names) if name not in _KNOWN]
+    """Return the names that are not those of a state, each once, for the response of ListTransactions."""
+    return [name for name in dict.fromkeys(names) if name not in _STATE_NAMES]
 
 
 def describe(state: TransactionShardState, transactional_id: str) -> DescribeTransactionsResponseTransactionState:
-    """One transaction; while its markers are being written, with the partitions that still lack one."""
+    """Return one transaction; while its markers are being written, with the partitions that have no marker yet."""
     if not transactional_id:
         return describe_error(transactional_id, ErrorCode.INVALID_REQUEST)
     transaction = state.transactions.get(transactional_id)
@@ -48,7 +48,7 @@ def describe(state: TransactionShardState, transactional_id: str) -> DescribeTra
 
 
 def describe_error(transactional_id: str, error: ErrorCode) -> DescribeTransactionsResponseTransactionState:
-    """A transaction that cannot be described."""
+    """Return the result for a transaction that cannot be described."""
     return DescribeTransactionsResponseTransactionState(transactional_id=transactional_id, error_code=error)
 
 
@@ -60,14 +60,14 @@ def list_transactions(
     pattern: str | None,
     now_ms: int,
 ) -> Steps[list[ListTransactionsResponseTransactionState]]:
-    """The transactions that pass every filter given; an empty filter lets everything pass.
+    """Return the transactions that match all filters; an empty filter matches all.
 
-    `duration_ms` lets those pass that were begun longer ago than that, -1 all; `pattern` has to match the whole id.
-    Raises INVALID_REGULAR_EXPRESSION.
+    `duration_ms` matches transactions that started longer ago, -1 all; `pattern` must match the whole transactional
+    id. Raises INVALID_REGULAR_EXPRESSION.
     """
     compiled = _compile(pattern) if pattern else None
 
-    def passes(transaction: Transaction) -> bool:
+    def matches(transaction: Transaction) -> bool:
         return (
             (not producer_ids or transaction.producer_id in producer_ids)
             and (not states or STATE_NAMES[transaction.state] in states)
@@ -76,7 +76,7 @@ def list_transactions(
 
     listed: list[ListTransactionsResponseTransactionState] = []
     for transactions in pieces(state.transactions.values()):
-        for transaction in filter(passes, transactions):
+        for transaction in filter(matches, transactions):
             if compiled is not None and not (yield from compiled.match(transaction.transactional_id)):
                 continue
             listed.append(

@@ -1,6 +1,7 @@
-"""Decisions of transactions: EndTxn 0-5, and aborts by the coordinator (KIP-98, KIP-360, KIP-890).
+"""End of transactions: EndTxn 0-5, and aborts by the coordinator (KIP-98, KIP-360, KIP-890).
 
-The record of state Prepare is the decision. The response is sent when it is replicated; markers follow.
+The record of state PrepareCommit or PrepareAbort is the decision to commit or to abort. When it is replicated, the
+response is sent, and the markers are written.
 """
 
 import logging
@@ -30,20 +31,20 @@ from odradek.protocol.messages.end_txn import EndTxnRequest
 logger = logging.getLogger(__name__)
 
 EPOCH_BUMP_API_VERSION: Final = 5
-"""EndTxn versions from here on come from clients of transaction version 2."""
+"""From this version of EndTxn on, clients have transaction version 2."""
 
-Answer = Callable[[CoordinatorResult, ErrorCode, int, int], None]
-"""Adds the response: for an error or NONE, and the producer id and epoch from then on."""
+Respond = Callable[[CoordinatorResult, ErrorCode, int, int], None]
+"""Add the response, with an error or NONE, and the producer id and epoch for the next transaction."""
 
 
 def end_txn(
     state: TransactionShardState, request: EndTxnRequest, context: RequestContext, token: Token, now_ms: int
 ) -> CoordinatorResult:
-    """Decide an EndTxn."""
+    """Handle an EndTxn."""
     result = CoordinatorResult()
     bumps_epoch = context.api_version >= EPOCH_BUMP_API_VERSION
 
-    def answer(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+    def respond(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
         if bumps_epoch:
             response = end_txn_response(error, context.api_version, producer_id, producer_epoch)
         else:
@@ -54,7 +55,7 @@ def end_txn(
         transaction = state.transaction(request.transactional_id)
         check = _check_with_epoch_bump if bumps_epoch else _check
         if check(transaction, request):
-            answer(result, ErrorCode.NONE, transaction.producer_id, transaction.producer_epoch)
+            respond(result, ErrorCode.NONE, transaction.producer_id, transaction.producer_epoch)
             return result
         _decide(
             state,
@@ -62,17 +63,17 @@ def end_txn(
             is_commit=request.committed,
             client_version=EPOCH_BUMP_SINCE if bumps_epoch else 0,
             why="commit requested" if request.committed else "abort requested",
-            answer=answer,
+            respond=respond,
             result=result,
             now_ms=now_ms,
         )
     except KafkaError as error:
-        answer(result, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        respond(result, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     return result
 
 
 def _check(transaction: Transaction, request: EndTxnRequest) -> bool:
-    """Return whether a request up to version 4 repeats one that is complete. Raises KafkaError."""
+    """Return whether a request up to version 4 is a retry of one whose transaction is complete. Raises KafkaError."""
     if transaction.producer_id != request.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if transaction.producer_epoch != request.producer_epoch:
@@ -83,20 +84,20 @@ def _check(transaction: Transaction, request: EndTxnRequest) -> bool:
         return False
     if transaction.state is (COMPLETE_COMMIT if request.committed else COMPLETE_ABORT):
         return True
-    raise _cannot_end_so(transaction, request)
+    raise _invalid_state(transaction, request)
 
 
 def _check_with_epoch_bump(transaction: Transaction, request: EndTxnRequest) -> bool:
-    """`_check` from version 5 on, where a repetition is known by its epoch: the one before the present one.
+    """Implement `_check` for versions from 5 on, in which a retry has the epoch before the current one.
 
-        state \\ request    abort, repeated   abort     commit, repeated   commit
-        Empty              90                decided   90                 48
-        Ongoing            90                decided   90                 decided
-        CompleteAbort      done              decided   48                 48
-        CompleteCommit     48                decided   done               48
+        state \\ request    retried abort        abort      retried commit       commit
+        Empty              PRODUCER_FENCED      decided    PRODUCER_FENCED      INVALID_TXN_STATE
+        Ongoing            PRODUCER_FENCED      decided    PRODUCER_FENCED      decided
+        CompleteAbort      NONE                 decided    INVALID_TXN_STATE    INVALID_TXN_STATE
+        CompleteCommit     INVALID_TXN_STATE    decided    NONE                 INVALID_TXN_STATE
 
-    A decided transaction is pending until its end, and this is checked first: a producer may already use the id that it
-    gets when its transaction is complete.
+    A decided transaction is pending until its end. This is checked first, because the producer may already use the
+    producer id that becomes valid at the end.
     """
     if transaction.is_pending:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -111,17 +112,17 @@ def _check_with_epoch_bump(transaction: Transaction, request: EndTxnRequest) -> 
     if transaction.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and (is_bumped or is_replaced):
         if transaction.state is (COMPLETE_COMMIT if request.committed else COMPLETE_ABORT):
             return True
-        raise _cannot_end_so(transaction, request)
+        raise _invalid_state(transaction, request)
     if transaction.producer_epoch != request.producer_epoch:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if transaction.state is ONGOING or not request.committed:
         return False
-    raise _cannot_end_so(transaction, request)
+    raise _invalid_state(transaction, request)
 
 
-def _cannot_end_so(transaction: Transaction, request: EndTxnRequest) -> KafkaError:
+def _invalid_state(transaction: Transaction, request: EndTxnRequest) -> KafkaError:
     logger.warning(
-        "transaction cannot be ended so transactional_id=%s state=%s requested=%s",
+        "EndTxn rejected in this state transactional_id=%s state=%s requested=%s",
         transaction.transactional_id, STATE_NAMES[transaction.state], "commit" if request.committed else "abort",
     )  # fmt: skip
     return KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -131,14 +132,14 @@ def fence_and_abort(
     state: TransactionShardState,
     transaction: Transaction,
     why: str,
-    answer: Answer,
+    respond: Respond,
     result: CoordinatorResult,
     now_ms: int,
 ) -> None:
-    """Abort an ongoing transaction under an epoch that its producer does not have.
+    """Abort an ongoing transaction with a new epoch, which fences its producer.
 
-    With an epoch for every transaction the abort itself takes the new one; without, fencing does. If the record is not
-    written, the next attempt takes the same epoch.
+    With transaction version 2 every end of a transaction increments the epoch; with lower versions this function does.
+    If the record is not written, the next attempt uses the same epoch.
     """
     version = state.settings.transaction_version
     try:
@@ -148,13 +149,13 @@ def fence_and_abort(
             is_commit=False,
             client_version=version if version >= EPOCH_BUMP_SINCE else 0,
             why=why,
-            answer=answer,
+            respond=respond,
             result=result,
             now_ms=now_ms,
             fences_producer=True,
         )
     except KafkaError as error:
-        answer(result, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        respond(result, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 def _decide(
@@ -164,7 +165,7 @@ def _decide(
     is_commit: bool,
     client_version: int,
     why: str,
-    answer: Answer,
+    respond: Respond,
     result: CoordinatorResult,
     now_ms: int,
     fences_producer: bool = False,
@@ -181,36 +182,36 @@ def _decide(
         now_ms=now_ms,
         fences_producer=fences_producer,
     )
-    state.write(transaction, change, result, _Decision(state, transaction, change, answer))
+    state.write(transaction, change, result, _Decision(state, transaction, change, respond))
 
 
 class _Decision(Completion):
-    """The record of state Prepare. Once it is replicated the transaction has one possible end."""
+    """Starts the markers and sends the response when the record of state Prepare is replicated."""
 
-    __slots__ = ("answer", "change", "state", "transaction")
+    __slots__ = ("change", "respond", "state", "transaction")
 
     def __init__(
-        self, state: TransactionShardState, transaction: Transaction, change: Change, answer: Answer
+        self, state: TransactionShardState, transaction: Transaction, change: Change, respond: Respond
     ) -> None:
         self.state = state
         self.transaction = transaction
         self.change = change
-        self.answer = answer
+        self.respond = respond
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
         end = transaction_markers.start(self.state, self.transaction, result, now_ms)
-        self.answer(result, ErrorCode.NONE, end.producer_id, end.producer_epoch)
+        self.respond(result, ErrorCode.NONE, end.producer_id, end.producer_epoch)
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         logger.warning(
-            "decision on a transaction not written transactional_id=%s state=%s error=%s",
+            "cannot write the decision on a transaction transactional_id=%s state=%s error=%s",
             self.transaction.transactional_id, STATE_NAMES[self.change.state], error.name,
         )  # fmt: skip
-        self.answer(result, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self.respond(result, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
     def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        self.answer(result, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-        self.answer = _send_no_response
+        self.respond(result, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self.respond = _send_no_response
 
 
 def _send_no_response(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:

@@ -1,11 +1,11 @@
-"""What happens to transactions by the passing of time: those open for too long are aborted, unused ids are forgotten.
+"""Transaction timeouts, and expiry of unused transactional ids.
 
-A search looks at some transactions in each `tick`. Its records are written in pieces, one for each `tick`: a decision
-must be known to be written or not, so it is written alone, and tombstones go in batches that fit into the log.
+A search visits some transactions in each `tick`, and the result of a `tick` has the records of one batch: a decision is
+written alone, because its success must be certain; tombstones are written in batches that fit into the log.
 
-How long a transaction has been open is measured on the monotonic clock, so that a step of the wall clock aborts none.
-What was open when the shard was loaded counts from the start in its record, which is wall time; Apache Kafka compares
-with the wall clock throughout. Expiry of transactional ids is retention, and goes by wall time.
+The age of a transaction is measured on the monotonic clock, so that a change of the wall clock aborts none. For a
+transaction that was loaded, the start in its record is used, which is wall-clock time; Apache Kafka always uses the
+wall clock. The expiry of transactional ids uses the wall clock.
 """
 
 import logging
@@ -26,7 +26,7 @@ TIMEOUT_KEY: Final[Key] = ("timeouts",)
 EXPIRY_KEY: Final[Key] = ("expiry",)
 MAX_TOMBSTONES_BYTES: Final = 8_192
 TRANSACTIONS_PER_STEP: Final = 1_000
-"""To look at so many takes some 200 us."""
+"""A search of so many takes some 200 us."""
 
 EXPECTED: Final = frozenset(
     {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS}
@@ -34,12 +34,12 @@ EXPECTED: Final = frozenset(
 
 
 def resume_timeout(state: TransactionShardState, transaction: Transaction, now_ms: int) -> None:
-    """Let the timeout of a transaction that was open when the shard was loaded go on."""
+    """Continue the timeout of a transaction that was open when the shard was loaded."""
     transaction.open_since_ms = state.timers.monotonic_ms() - max(0, now_ms - transaction.start_ms)
 
 
 def begin(state: TransactionShardState) -> None:
-    """Set the times of the first searches."""
+    """Schedule the first searches."""
     _schedule_timeouts(state)
     _schedule_expiry(state)
 
@@ -65,13 +65,13 @@ def _is_timed_out(transaction: Transaction, monotonic_ms: int) -> bool:
 
 
 def _abort_next(state: TransactionShardState, remaining: deque[str], result: CoordinatorResult, now_ms: int) -> None:
-    """One step of a search: look at some transactions, and abort the first that has been open for too long."""
+    """Run one step of a search: visit some transactions, and abort the first that has timed out."""
     monotonic_ms = state.timers.monotonic_ms()
-    found = None
+    timed_out = None
     for _ in range(min(len(remaining), TRANSACTIONS_PER_STEP)):
         transaction = state.transactions.get(remaining.popleft())
         if transaction is not None and _is_timed_out(transaction, monotonic_ms):
-            found = transaction
+            timed_out = transaction
             break
     if remaining:
         state.timers.schedule(
@@ -79,20 +79,20 @@ def _abort_next(state: TransactionShardState, remaining: deque[str], result: Coo
         )
     else:
         _schedule_timeouts(state)
-    if found is not None:
-        _abort(state, found, result, now_ms)
+    if timed_out is not None:
+        _abort(state, timed_out, result, now_ms)
 
 
 def _abort(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> None:
-    def answer(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+    def respond(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
         level = logging.INFO if not error else logging.DEBUG if error in EXPECTED else logging.WARNING
         logger.log(
             level,
-            "abort of a transaction that was open for too long transactional_id=%s outcome=%s",
+            "aborting a transaction because its timeout has expired transactional_id=%s result=%s",
             transaction.transactional_id, error.name,
         )  # fmt: skip
 
-    transaction_ending.fence_and_abort(state, transaction, "open for too long", answer, result, now_ms)
+    transaction_ending.fence_and_abort(state, transaction, "transaction timeout expired", respond, result, now_ms)
 
 
 # -- expiry of transactional ids -------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _schedule_expiry(state: TransactionShardState) -> None:
     state.timers.schedule(
         EXPIRY_KEY,
         state.settings.remove_expired_interval_ms,
-        lambda result, now_ms: _remove_some(state, deque(state.transactions), result, now_ms),
+        lambda result, now_ms: _remove_expired(state, deque(state.transactions), result, now_ms),
     )
 
 
@@ -114,8 +114,10 @@ def _is_expired(state: TransactionShardState, transaction: Transaction, now_ms: 
     )
 
 
-def _remove_some(state: TransactionShardState, remaining: deque[str], result: CoordinatorResult, now_ms: int) -> None:
-    """One step of a search: look at some transactional ids, and remove those that are expired."""
+def _remove_expired(
+    state: TransactionShardState, remaining: deque[str], result: CoordinatorResult, now_ms: int
+) -> None:
+    """Run one step of a search: visit some transactional ids, and remove those that are expired."""
     size_bytes = visited = 0
     while remaining and visited < TRANSACTIONS_PER_STEP and size_bytes < MAX_TOMBSTONES_BYTES:
         visited += 1
@@ -131,14 +133,14 @@ def _remove_some(state: TransactionShardState, remaining: deque[str], result: Co
         result.completions.append(_Removal(len(result.records)))
     if remaining:
         state.timers.schedule(
-            EXPIRY_KEY, 0, lambda result, now_ms: _remove_some(state, remaining, result, now_ms)
+            EXPIRY_KEY, 0, lambda result, now_ms: _remove_expired(state, remaining, result, now_ms)
         )
     else:
         _schedule_expiry(state)
 
 
 class _Removal(Completion):
-    """Tombstones of `count` expired ids. Those that are not written are found again by the next search."""
+    """Completion of the tombstones of `count` expired ids. The next search retries a failed write."""
 
     __slots__ = ("count",)
 
@@ -149,4 +151,4 @@ class _Removal(Completion):
         pass
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        logger.warning("expired transactional ids not removed count=%d error=%s", self.count, error.name)
+        logger.warning("cannot remove expired transactional ids count=%d error=%s", self.count, error.name)

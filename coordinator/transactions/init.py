@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def request_error(settings: TransactionSettings, request: InitProducerIdRequest) -> ErrorCode:
-    """Return the error of the request itself, checked in Kafka's order."""
+    """Validate the fields of the request, in Kafka's order."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.INVALID_REQUEST
     if not request.transactional_id:
@@ -42,37 +42,38 @@ def request_error(settings: TransactionSettings, request: InitProducerIdRequest)
 def init_producer_id(
     state: TransactionShardState, request: InitProducerIdRequest, context: RequestContext, token: Token, now_ms: int
 ) -> CoordinatorResult:
-    """Decide an InitProducerId that has no `request_error`.
+    """Handle an InitProducerId without `request_error`.
 
-    An ongoing transaction is aborted under a new epoch that no producer gets: its owner is fenced, and this request
-    gets CONCURRENT_TRANSACTIONS.
+    An ongoing transaction is aborted with a new epoch, which no producer receives. This fences its producer, and the
+    request gets CONCURRENT_TRANSACTIONS.
     """
     result = CoordinatorResult()
     api_version = context.api_version
     try:
         timeout_ms = NO_TIMEOUT_MS if request.enable2_pc else request.transaction_timeout_ms
-        transaction = _find_or_make(state, request.transactional_id or "", timeout_ms, now_ms)
+        transaction = _find_or_create(state, request.transactional_id or "", timeout_ms, now_ms)
         _check(transaction, request)
         if transaction.state is ONGOING:
+            respond = _respond_concurrent_transactions(token, api_version)
             transaction_ending.fence_and_abort(
-                state, transaction, "its producer is initialized anew", _come_again(token, api_version), result, now_ms
+                state, transaction, "InitProducerId from its producer", respond, result, now_ms
             )
             return result
         change = _next_epoch(state, transaction, request, timeout_ms, now_ms)
 
-        def answer(error: ErrorCode) -> InitProducerIdResponse:
+        def make_response(error: ErrorCode) -> InitProducerIdResponse:
             if error:
                 return init_producer_id_response(error, api_version)
             return init_producer_id_response(error, api_version, change.producer_id, change.producer_epoch)
 
-        state.write(transaction, change, result, ReplyOnce(token, answer))
+        state.write(transaction, change, result, ReplyOnce(token, make_response))
     except KafkaError as error:
         result.reply(token, init_producer_id_response(error.code, api_version))
     return result
 
 
-def _find_or_make(state: TransactionShardState, transactional_id: str, timeout_ms: int, now_ms: int) -> Transaction:
-    """Return the transaction, or a new one, which is not in the shard until its first record is appended."""
+def _find_or_create(state: TransactionShardState, transactional_id: str, timeout_ms: int, now_ms: int) -> Transaction:
+    """Return the transaction, or a new one, which is added to the shard when its first record is appended."""
     transaction = state.transactions.get(transactional_id)
     if transaction is None:
         transaction = Transaction(transactional_id, state.take_producer_id(), timeout_ms, now_ms, EMPTY)
@@ -82,8 +83,8 @@ def _find_or_make(state: TransactionShardState, transactional_id: str, timeout_m
 def _check(transaction: Transaction, request: InitProducerIdRequest) -> None:
     """Raise CONCURRENT_TRANSACTIONS if the transaction is pending, PRODUCER_FENCED for another producer.
 
-    A decided transaction is pending until its end, so its state is not checked.
-    A producer of the previous id at its last epoch may be one that never received its new id.
+    A decided transaction is pending until its end, so its state is not checked. A producer with the previous producer
+    id and its last epoch is accepted, because it may not have received its new id.
     """
     if transaction.is_pending:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -110,9 +111,9 @@ def _next_epoch(
     return transaction.initialized(timeout_ms, expected_epoch, now_ms)
 
 
-def _come_again(token: Token, api_version: int) -> transaction_ending.Answer:
-    def answer(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+def _respond_concurrent_transactions(token: Token, api_version: int) -> transaction_ending.Respond:
+    def respond(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
         reported = error or ErrorCode.CONCURRENT_TRANSACTIONS
         result.reply(token, init_producer_id_response(reported, api_version))
 
-    return answer
+    return respond

@@ -1,7 +1,8 @@
-"""Completion of a decided transaction: a marker in every partition, then the record that completes it.
+"""Completion of a decided transaction: a marker in every partition, then the record of state CompleteCommit or
+CompleteAbort.
 
-A decided transaction is completed while this broker coordinates it. A marker or record that failed is retried after a
-pause; only an error that proves that another broker coordinates now ends the retries.
+A failed write of a marker or of the record is retried after a pause. Only an error that proves that another broker is
+the coordinator ends the retries.
 """
 
 import logging
@@ -21,10 +22,10 @@ DONE: Final = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""The partition has its marker, or cannot hold one and so has no records of the transaction."""
+"""The partition has its marker, or does not support markers and so has no records of the transaction."""
 
 SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""A newer coordinator has decided for this producer since."""
+"""A newer coordinator has written a marker for this producer."""
 
 RETRIABLE: Final = frozenset(
     {
@@ -43,19 +44,19 @@ RETRIABLE: Final = frozenset(
 
 
 def start(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> Change:
-    """Begin to write the markers of a replicated decision, or its end if it has no partitions. Return the end."""
+    """Request the markers of a replicated decision, or write its end if it has no partitions. Return the end."""
     change = transaction.completed(now_ms)
     transaction.unmarked = dict.fromkeys(transaction.partitions, False)
     transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
     transaction.end = change
-    _go_on(state, transaction, result)
+    _request_markers(state, transaction, result)
     return change
 
 
 def resume(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> None:
-    """Continue a transaction whose decision was loaded."""
+    """Complete a transaction whose decision was loaded."""
     logger.info(
-        "finishing a decided transaction transactional_id=%s state=%s partitions=%d",
+        "completing a decided transaction transactional_id=%s state=%s partitions=%d",
         transaction.transactional_id, STATE_NAMES[transaction.state], len(transaction.partitions),
     )  # fmt: skip
     if transaction.partitions:
@@ -64,7 +65,7 @@ def resume(state: TransactionShardState, transaction: Transaction, result: Coord
         transaction.end = transaction.completed(now_ms)
         transaction.unmarked = {}
         transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
-        _try_again(state, transaction, 0)
+        _schedule_retry(state, transaction, 0)
 
 
 def marker_written(
@@ -75,7 +76,7 @@ def marker_written(
     result: CoordinatorResult,
     now_ms: int,
 ) -> None:
-    """Handle the result of a marker. One that is repeated or late changes nothing."""
+    """Handle the result of a marker. Repeated and late results have no effect."""
     unmarked = transaction.unmarked
     if transaction.state not in PREPARED or unmarked is None or not unmarked.get(partition):
         return
@@ -86,16 +87,16 @@ def marker_written(
             _write_end(state, transaction, result)
     elif error in SUPERSEDED:
         logger.error(
-            "a newer coordinator has decided for this producer; giving up its transaction here transactional_id=%s "
+            "another broker is the coordinator now, so this one does not complete the transaction transactional_id=%s "
             "partition=%s-%d error=%s", transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
-        # DescribeTransactions still lists the partitions that lack their markers. None is sent again.
+        # All markers count as in flight, so none is sent again; DescribeTransactions still lists their partitions.
         unmarked.update(dict.fromkeys(unmarked, True))
         state.timers.cancel(completion_key(transaction.transactional_id))
     else:
         logger.log(
             logging.INFO if error in RETRIABLE else logging.ERROR,
-            "transaction marker not written; it is tried again transactional_id=%s partition=%s-%d error=%s",
+            "cannot write transaction marker, will retry transactional_id=%s partition=%s-%d error=%s",
             transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
         unmarked[partition] = False
@@ -103,25 +104,25 @@ def marker_written(
 
 
 def _pause(state: TransactionShardState, transaction: Transaction) -> None:
-    """Retry after a pause that doubles each time: a failed disk may take long to recover."""
+    """Retry after a pause that doubles each time, because a failed disk may need long to recover."""
     if completion_key(transaction.transactional_id) not in state.timers:
         pause_ms = transaction.marker_pause_ms
         transaction.marker_pause_ms = min(2 * pause_ms, state.settings.marker_retry_backoff_max_ms)
-        _try_again(state, transaction, pause_ms)
+        _schedule_retry(state, transaction, pause_ms)
 
 
-def _try_again(state: TransactionShardState, transaction: Transaction, delay_ms: int) -> None:
-    """Continue after a delay, unless a delay is running already."""
+def _schedule_retry(state: TransactionShardState, transaction: Transaction, delay_ms: int) -> None:
+    """Schedule a retry, unless one is scheduled already."""
     key = completion_key(transaction.transactional_id)
     if key not in state.timers:
-        state.timers.schedule(key, delay_ms, lambda result, now_ms: _go_on(state, transaction, result))
+        state.timers.schedule(key, delay_ms, lambda result, now_ms: _request_markers(state, transaction, result))
 
 
-def _go_on(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult) -> None:
-    """Request the markers that are neither written nor in flight; if none is missing, write the end.
+def _request_markers(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult) -> None:
+    """Request the markers that are neither written nor in flight; write the end if all markers are written.
 
-    A partition never has two markers in flight: without an epoch for every transaction, the second one could arrive in
-    the next transaction, and end it.
+    A partition never has two markers in flight: below transaction version 2 the second one could arrive during the next
+    transaction of the same epoch and end it.
     """
     unmarked = transaction.unmarked
     if transaction.state not in PREPARED or unmarked is None:
@@ -129,7 +130,7 @@ def _go_on(state: TransactionShardState, transaction: Transaction, result: Coord
     if not unmarked:
         _write_end(state, transaction, result)
         return
-    partitions = [partition for partition, is_on_its_way in unmarked.items() if not is_on_its_way]
+    partitions = [partition for partition, is_in_flight in unmarked.items() if not is_in_flight]
     if partitions:
         unmarked.update(dict.fromkeys(partitions, True))
         result.outcomes.append(_outcome(state, transaction, partitions))
@@ -168,7 +169,7 @@ class _End(Completion):
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         logger.warning(
-            "end of a transaction not written; it is retried transactional_id=%s error=%s",
+            "cannot write the end of a transaction, will retry transactional_id=%s error=%s",
             self.transaction.transactional_id, error.name,
         )  # fmt: skip
         _pause(self.state, self.transaction)

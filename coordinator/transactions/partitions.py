@@ -10,16 +10,16 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequestAddPartitionsToTxnTopic
 
 BROKER_API_VERSION: Final = 4
-"""AddPartitionsToTxn versions from here on come from brokers, for clients of transaction version 2."""
+"""From this version on, AddPartitionsToTxn is sent by brokers, for clients with transaction version 2."""
 
 
 def client_version_of(add_partitions_api_version: int) -> int:
-    """The transaction version of the client behind an AddPartitionsToTxn."""
+    """Return the transaction version of the client for which an AddPartitionsToTxn was sent."""
     return EPOCH_BUMP_SINCE if add_partitions_api_version >= BROKER_API_VERSION else 0
 
 
 def partitions_of(topics: list[AddPartitionsToTxnRequestAddPartitionsToTxnTopic]) -> Partitions:
-    """The partitions that a request names, each once."""
+    """Return the partitions in a request, each once."""
     return {(topic.name, index): None for topic in topics for index in topic.partitions}
 
 
@@ -31,10 +31,10 @@ def add_partitions(
     partitions: Partitions,
     client_version: int,
     token: Token,
-    answer: Callable[[ErrorCode], Response],
+    make_response: Callable[[ErrorCode], Response],
     now_ms: int,
 ) -> CoordinatorResult:
-    """Decide on adding partitions. What is in the transaction already needs no record."""
+    """Add partitions to a transaction. No record is written if it contains all of them."""
     result = CoordinatorResult()
     try:
         if not transactional_id:
@@ -44,12 +44,12 @@ def add_partitions(
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         _check(transaction, producer_id, producer_epoch)
         if transaction.state is ONGOING and partitions.keys() <= transaction.partitions.keys():
-            result.reply(token, answer(ErrorCode.NONE))
+            result.reply(token, make_response(ErrorCode.NONE))
             return result
         change = transaction.extended(partitions, client_version, now_ms, state.timers.monotonic_ms())
-        state.write(transaction, change, result, ReplyOnce(token, answer))
+        state.write(transaction, change, result, ReplyOnce(token, make_response))
     except KafkaError as error:
-        result.reply(token, answer(error.code))
+        result.reply(token, make_response(error.code))
     return result
 
 
@@ -60,9 +60,9 @@ def verify_partitions(
     producer_epoch: int,
     partitions: Partitions,
 ) -> dict[tuple[str, int], ErrorCode]:
-    """Return NONE for each partition that is in the transaction, else TRANSACTION_ABORTABLE. Raises KafkaError.
+    """Return NONE for each partition in the transaction, TRANSACTION_ABORTABLE for others. Raises KafkaError.
 
-    A record that is not replicated does not count: the partition's leader checks once more when it appends.
+    A change that is not replicated is ignored; the partition's leader checks again when it appends.
     """
     if not transactional_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST)

@@ -1,4 +1,4 @@
-"""Producer ids (KIP-98): never given out twice, drawn in blocks so that most of them cost no write."""
+"""Producer ids (KIP-98): unique, and allocated in blocks, so that most allocations need no write."""
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
@@ -10,11 +10,11 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerIdManager:
-    """Gives out producer ids one by one.
+    """Allocates producer ids from blocks.
 
-    `allocate_block(least_id)` durably reserves the next block, none of whose ids is below `least_id`, and returns it;
-    it may fail, and the next call tries again. `start` runs a coroutine in the background. `ready` returns when
-    `allocate_block` need not wait: those who waited for it together share one block.
+    `allocate_block(least_id)` durably reserves the next block, without ids below `least_id`, and returns it; after a
+    failure the next call tries again. `start` runs a coroutine in the background. `ready` returns when `allocate_block`
+    does not have to wait; callers that wait for it at the same time share one block.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class ProducerIdManager:
         self._least_id = 0
 
     def begin_at(self, least_id: int) -> None:
-        """Give out no id below `least_id`: somebody has it, or may have it. A smaller one than before has no effect."""
+        """Allocate no id below `least_id`, because lower ids may be in use. A lower value than before has no effect."""
         self._least_id = max(self._least_id, least_id)
 
     async def next_id(self) -> int:
-        """A producer id that nobody has had. Raises what `allocate_block` raises."""
+        """Return a new producer id. Raises the exceptions of `allocate_block`."""
         while (producer_id := self._next_of_block()) is None:
             await self._fetch_block()
         return producer_id
@@ -52,15 +52,15 @@ class ProducerIdManager:
             self._block = await self._allocate_block(self._least_id)
 
     def take(self) -> int:
-        """`next_id` for who cannot wait. Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while a block is fetched."""
+        """Return a new producer id without waiting. Raises COORDINATOR_LOAD_IN_PROGRESS while a block is allocated."""
         producer_id = self._next_of_block()
         if producer_id is None and not self._is_fetching and self._start is not None:
             self._is_fetching = True
             self._start(self._fetch())
-            # If the fetch did not suspend, the block is there by now.
+            # If the fetch did not suspend, the block is available already.
             producer_id = self._next_of_block()
         if producer_id is None:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "producer ids are being fetched")
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a block of producer ids is being allocated")
         return producer_id
 
     def _next_of_block(self) -> int | None:
@@ -77,6 +77,6 @@ class ProducerIdManager:
         except KafkaError as error:
             logger.error("no producer ids could be reserved; the next request tries again error=%s", error)
         except Exception:
-            logger.exception("no producer ids could be reserved; the next request tries again")
+            logger.exception("cannot allocate producer ids; the next request retries")
         finally:
             self._is_fetching = False

@@ -1,7 +1,7 @@
 """Keys and values of `__transaction_state`: Kafka 4.3's schemas (KIP-98, KIP-890).
 
-A key is an i16 record type and fields; a value is an i16 version and fields; a null value deletes what the key names.
-Every version is read. Which one is written follows from the finalised feature `transaction.version`.
+A key is an i16 record type and fields; a value is an i16 version and fields; a null value is a tombstone. All versions
+are read; the finalized feature `transaction.version` determines the version that is written.
 """
 
 from typing import Final, Protocol
@@ -15,7 +15,7 @@ TRANSACTION_LOG: Final = 0
 
 
 class TransactionLogKey(Message):
-    """Which transactional id."""
+    """Key of a transactional id."""
 
     transactional_id: str
 
@@ -28,7 +28,7 @@ class TransactionLogValuePartitionsSchema(Struct):
 
 
 class TransactionLogValue(Message, versions="0-1", flexible=1):
-    """A producer and its transaction. Times are in ms since the epoch, -1 for none."""
+    """A producer and its transaction. Times are in ms since the Unix epoch, -1 for none."""
 
     producer_id: Int64
     previous_producer_id: Int64 = field(since=1, tag=0, default=-1)
@@ -44,12 +44,12 @@ class TransactionLogValue(Message, versions="0-1", flexible=1):
 
 
 def transaction_record(transactional_id: str, value: TransactionLogValue, version: int) -> CoordinatorRecord:
-    """Stores a producer and its transaction; version 0 cannot hold the tagged fields and leaves them out."""
+    """Return the record that stores a producer and its transaction; version 0 omits the tagged fields."""
     return CoordinatorRecord(_key(transactional_id), version.to_bytes(2, "big") + encode(value, version))
 
 
 def transaction_tombstone(transactional_id: str) -> CoordinatorRecord:
-    """Deletes a transactional id."""
+    """Return the record that deletes a transactional id."""
     return CoordinatorRecord(_key(transactional_id), None)
 
 
@@ -59,7 +59,7 @@ def _key(transactional_id: str) -> bytes:
 
 
 def read_transaction_key(data: bytes) -> str | int:
-    """The transactional id, or the bare record type where it is another. Raises DecodeError."""
+    """Decode a key. Return the record type alone if it is not a transactional id. Raises DecodeError."""
     record_type = _prefix(data)
     if record_type != TRANSACTION_LOG:
         return record_type
@@ -67,15 +67,15 @@ def read_transaction_key(data: bytes) -> str | int:
 
 
 def read_transaction_value(data: bytes) -> TransactionLogValue:
-    """A value of any known version. Raises DecodeError."""
+    """Decode a value of any supported version. Raises DecodeError."""
     version = _prefix(data)
     if not 0 <= version <= TransactionLogValue.last_version:
-        raise DecodeError(f"TransactionLogValue version {version} is not known")
+        raise DecodeError(f"TransactionLogValue version {version} is not supported")
     return decode(TransactionLogValue, version, data, 2)
 
 
 class _HasProducerIds(Protocol):
-    """A `TransactionLogValue`, or the transaction made of it."""
+    """A `TransactionLogValue` or a `Transaction`."""
 
     producer_id: int
     previous_producer_id: int
@@ -83,7 +83,7 @@ class _HasProducerIds(Protocol):
 
 
 def largest_producer_id(transaction: _HasProducerIds) -> int:
-    """The largest of a transactional id's producer ids, -1 for none."""
+    """Return the largest of a transactional id's producer ids; -1 for none."""
     return max(transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id)
 
 

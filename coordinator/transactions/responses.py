@@ -1,6 +1,6 @@
-"""Responses of the transaction APIs, by error and version.
+"""Responses of the transaction APIs, by error and API version.
 
-Clients before KIP-588 do not know PRODUCER_FENCED and are told INVALID_PRODUCER_EPOCH instead.
+Clients before KIP-588 do not support PRODUCER_FENCED and get INVALID_PRODUCER_EPOCH instead.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ INIT_FENCED_SINCE: Final = 4
 OTHERS_FENCED_SINCE: Final = 2
 
 
-def _known_to(error: ErrorCode, api_version: int, fenced_since: int) -> ErrorCode:
+def _supported_error(error: ErrorCode, api_version: int, fenced_since: int) -> ErrorCode:
     if error is ErrorCode.PRODUCER_FENCED and api_version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
@@ -34,9 +34,9 @@ def init_producer_id_response(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = NO_PRODUCER_EPOCH,
 ) -> InitProducerIdResponse:
-    """InitProducerId's answer: an error, or an id and its epoch."""
+    """Return the response to InitProducerId: an error, or a producer id and its epoch."""
     return InitProducerIdResponse(
-        error_code=_known_to(error, api_version, INIT_FENCED_SINCE),
+        error_code=_supported_error(error, api_version, INIT_FENCED_SINCE),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )
@@ -48,24 +48,24 @@ def end_txn_response(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = NO_PRODUCER_EPOCH,
 ) -> EndTxnResponse:
-    """EndTxn's answer; id and epoch for the next transaction are sent from version 5 on."""
+    """Return the response to EndTxn, from version 5 on with producer id and epoch for the next transaction."""
     return EndTxnResponse(
-        error_code=_known_to(error, api_version, OTHERS_FENCED_SINCE),
+        error_code=_supported_error(error, api_version, OTHERS_FENCED_SINCE),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )
 
 
 def add_offsets_response(error: ErrorCode, api_version: int) -> AddOffsetsToTxnResponse:
-    """AddOffsetsToTxn's answer."""
-    return AddOffsetsToTxnResponse(error_code=_known_to(error, api_version, OTHERS_FENCED_SINCE))
+    """Return the response to AddOffsetsToTxn."""
+    return AddOffsetsToTxnResponse(error_code=_supported_error(error, api_version, OTHERS_FENCED_SINCE))
 
 
 def add_partitions_topics(
     topics: list[AddPartitionsToTxnRequestAddPartitionsToTxnTopic], error: ErrorCode, api_version: int
 ) -> list[AddPartitionsToTxnResponseAddPartitionsToTxnTopicResult]:
-    """The same error at every partition."""
-    code = _known_to(error, api_version, OTHERS_FENCED_SINCE)
+    """Return the results of AddPartitionsToTxn with the same error for every partition."""
+    code = _supported_error(error, api_version, OTHERS_FENCED_SINCE)
     return [
         AddPartitionsToTxnResponseAddPartitionsToTxnTopicResult(
             name=topic.name,
@@ -83,7 +83,7 @@ def add_partitions_topics(
 def add_partitions_response(
     topics: list[AddPartitionsToTxnRequestAddPartitionsToTxnTopic], error: ErrorCode, api_version: int
 ) -> AddPartitionsToTxnResponse:
-    """AddPartitionsToTxn's answer up to version 3."""
+    """Return the response to AddPartitionsToTxn up to version 3."""
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=add_partitions_topics(topics, error, api_version))
 
 
@@ -93,7 +93,7 @@ def add_partitions_result(
     error: ErrorCode,
     api_version: int,
 ) -> AddPartitionsToTxnResponseAddPartitionsToTxnResult:
-    """One transaction's part of AddPartitionsToTxn's answer from version 4 on."""
+    """Return the result of one transaction in AddPartitionsToTxn from version 4 on."""
     return AddPartitionsToTxnResponseAddPartitionsToTxnResult(
         transactional_id=transactional_id, topic_results=add_partitions_topics(topics, error, api_version)
     )
@@ -102,7 +102,7 @@ def add_partitions_result(
 def verified_result(
     transactional_id: str, errors: dict[tuple[str, int], ErrorCode]
 ) -> AddPartitionsToTxnResponseAddPartitionsToTxnResult:
-    """One transaction's part of the answer where partitions fare differently."""
+    """Return the result of one transaction in AddPartitionsToTxn with an error per partition."""
     by_topic: dict[str, AddPartitionsToTxnResponseAddPartitionsToTxnTopicResult] = {}
     for (name, index), error in errors.items():
         topic = by_topic.get(name)

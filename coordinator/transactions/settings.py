@@ -1,11 +1,11 @@
-"""The numbers a transaction coordinator works by."""
+"""Settings of the transaction coordinator."""
 
 
 class TransactionSettings:
     """Broker properties of transactions, with Kafka 4.3's defaults.
 
-    `transaction_version` is the level of the finalised feature of that name (KIP-890): 0, 1 or 2. It decides how
-    records are written and how the coordinator itself aborts; clients are served by the version of their requests.
+    `transaction_version` is the level of the finalized feature `transaction.version` (KIP-890): 0, 1 or 2. It applies
+    to records and to aborts by the coordinator; for clients the version of their requests applies.
     """
 
     __slots__ = (

@@ -1,22 +1,22 @@
-"""The transaction coordinator of one partition of `__transaction_state`: the one public class of transactions.
+"""The transaction coordinator of one partition of `__transaction_state`: the only public class of transactions.
 
-A server uses it like `GroupShard`, and writes markers too:
+It is used like `GroupShard`; in addition the server writes markers:
 
     result = shard.end_txn(request, context, token, now_ms)
     while result.records:
         try: base_offset = append(result.records)
         except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
         else:
-            shard.on_appended(result, base_offset, now_ms), at once, and wait until the records are replicated
+            shard.on_appended(result, base_offset, now_ms) immediately, and wait until the records are replicated
             result = shard.on_written(result, base_offset, now_ms)
     send every reply of result.replies to its token
-    for every outcome of result.outcomes, and every partition of it: have the marker written, and take what
-        shard.marker_written(...) returns for one more result
+    for every partition of every outcome in result.outcomes: write the marker, and handle the result of
+        shard.marker_written(...) in the same way
 
-Results of one shard must be appended in the order in which they were decided, each before the next decision.
-`on_write_failed` may be called only if the records are not in the log and never will be; where that is uncertain, the
-shard must `resign` and be loaded anew, or else one transaction could be decided twice. At election: `replay` every
-record, then `finish_loading`.
+A result must be appended before the shard's next request or `tick`. `on_write_failed` may be called only if the records
+are not in the log and never will be. If that is uncertain, the shard must `resign` and be loaded again; otherwise one
+transaction could be both committed and aborted. On election, `replay` is called for every record, then
+`finish_loading`.
 """
 
 import logging
@@ -63,13 +63,13 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class TransactionShard:
-    """Transactions of one partition, from load to resignation. No I/O, no threads.
+    """Transactions of one partition, from loading to resignation. No I/O, no threads.
 
-    `coordinator_epoch` is the partition's leader epoch. `take_producer_id` gives out a producer id that nobody has
-    had; it raises COORDINATOR_LOAD_IN_PROGRESS while there is none at hand. `monotonic_ms` times the shard's deadlines,
-    and transactions while they are open; `now_ms` of its methods is the wall clock. `begin_producer_ids_at` is called
-    with the id behind the largest one that was loaded: a metadata store that was restored may be older than these
-    records.
+    `coordinator_epoch`: the partition's leader epoch
+    `take_producer_id`: returns a new producer id; raises COORDINATOR_LOAD_IN_PROGRESS while none is available
+    `monotonic_ms`: the clock of deadlines and transaction timeouts; `now_ms` of the methods is the wall clock
+    `begin_producer_ids_at`: called with the successor of the largest producer id that was loaded, because a restored
+    metadata store may be older than these records
     """
 
     __slots__ = ("_begin_producer_ids_at", "_coordinator_state", "_state")
@@ -89,7 +89,7 @@ class TransactionShard:
 
     @classmethod
     def absent(cls, settings: TransactionSettings) -> "TransactionShard":
-        """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
+        """Return a shard that rejects all requests with NOT_COORDINATOR, for a partition with another leader."""
         shard = cls(settings, coordinator_epoch=-1, take_producer_id=_no_producer_id, monotonic_ms=int)
         shard._coordinator_state = CoordinatorState.CLOSED
         return shard
@@ -116,7 +116,7 @@ class TransactionShard:
     def add_partitions(
         self, request: AddPartitionsToTxnRequest, context: RequestContext, token: Token, now_ms: int
     ) -> CoordinatorResult:
-        """AddPartitionsToTxn 0-3, for partitions that exist and may be written to."""
+        """AddPartitionsToTxn 0-3, for partitions that exist and are authorized."""
         topics, version = request.v3_and_below_topics, context.api_version
         return self._add(
             request.v3_and_below_transactional_id,
@@ -160,7 +160,7 @@ class TransactionShard:
         *,
         offsets_partition: int,
     ) -> CoordinatorResult:
-        """AddOffsetsToTxn 0-4: adds the partition of `__consumer_offsets` that holds the group's offsets."""
+        """AddOffsetsToTxn 0-4: add the partition of `__consumer_offsets` that contains the group's offsets."""
         return self._add(
             request.transactional_id,
             request.producer_id,
@@ -173,7 +173,7 @@ class TransactionShard:
         )
 
     def end_txn(self, request: EndTxnRequest, context: RequestContext, token: Token, now_ms: int) -> CoordinatorResult:
-        """EndTxn 0-5. Answered when the decision is written; its outcome comes with the answer."""
+        """EndTxn 0-5. The response and the outcome follow when the decision is replicated."""
         error = self._gate(request.transactional_id)
         if error:
             return _only_reply(token, end_txn_response(error, context.api_version))
@@ -182,7 +182,7 @@ class TransactionShard:
     # -- administration ------------------------------------------------------------------------------------------
 
     def describe(self, transactional_ids: Collection[str]) -> list[DescribeTransactionsResponseTransactionState]:
-        """DescribeTransactions 0, this shard's part."""
+        """DescribeTransactions 0 for transactions of this shard."""
         error = self._coordinator_state.value
         if error:
             return [transaction_admin.describe_error(item, error) for item in transactional_ids]
@@ -196,9 +196,9 @@ class TransactionShard:
         pattern: str | None,
         now_ms: int,
     ) -> Steps[list[ListTransactionsResponseTransactionState]]:
-        """ListTransactions 0-2, this shard's part; what the filters mean is said in `transaction_admin`.
+        """ListTransactions 0-2 for this shard, with the filters of `admin.list_transactions`.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request, and INVALID_REGULAR_EXPRESSION.
+        Raises COORDINATOR_LOAD_IN_PROGRESS, with which the whole request fails, and INVALID_REGULAR_EXPRESSION.
         """
         if self._coordinator_state is CoordinatorState.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -217,11 +217,11 @@ class TransactionShard:
         error: ErrorCode,
         now_ms: int,
     ) -> CoordinatorResult:
-        """Handle the result of an outcome's marker in one of its partitions, (topic, index).
+        """Handle the result of an outcome's marker in one partition, (topic, index).
 
-        NONE: it is there, or the cluster has no such partition any more, which only the sender can know. A broker that
-        does not know the partition (UNKNOWN_TOPIC_OR_PARTITION) may only be late. What can be tried again comes back in
-        a later result.
+        The error is NONE if the marker is written or the partition was deleted, which the sender determines from the
+        metadata. UNKNOWN_TOPIC_OR_PARTITION from a broker may mean that its metadata is not up to date; the marker is
+        then retried, and is part of a later result.
         """
         result = CoordinatorResult()
         transaction = self._state.transactions.get(transactional_id)
@@ -239,9 +239,9 @@ class TransactionShard:
     def on_appended(
         self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
     ) -> None:
-        """Replay the result's records, which are in the log at `base_offset` and on.
+        """Replay the result's records, which are in the log from `base_offset` on.
 
-        Clients get the state before them until `on_written`, which follows at once if they are replicated.
+        Clients get the state before them until `on_written`, which follows immediately if they are replicated.
         """
         for offset, record in enumerate(result.records, base_offset):
             change = record.change if isinstance(record.change, Change) else None
@@ -250,7 +250,7 @@ class TransactionShard:
             completion.applied(result, now_ms)
 
     def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult:
-        """The result's records are replicated; returns what follows."""
+        """Complete a result whose records are replicated. Return the result with its replies and outcomes."""
         if self._coordinator_state is not CoordinatorState.ACTIVE:
             return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
         self._state.replicated_up_to(base_offset + len(result.records))
@@ -260,17 +260,17 @@ class TransactionShard:
         return following
 
     def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
-        """The result's records are not in the log, or the shard has resigned; returns what follows."""
+        """Complete a result whose records are not in the log, or whose shard has resigned. Return the next result."""
         following = _carry_over(result)
         for completion in result.completions:
             completion.failed(following, _client_error(error), now_ms)
         return following
 
     def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
-        """The result's records are not replicated in time: answer what waits for them; returns what follows.
+        """Send the responses of a result whose records were not replicated in time. Return the next result.
 
-        The decision stands, and others wait for it. `on_written` or `on_write_failed` still follows, with this result
-        less its replies.
+        The records stay in the log, and later requests wait for them. `on_written` or `on_write_failed` is called
+        later, with this result without its replies.
         """
         following = CoordinatorResult()
         following.replies.extend(result.replies)
@@ -279,10 +279,10 @@ class TransactionShard:
         return following
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply one record of the partition while it is loaded; `producer_id` is of no meaning here.
+        """Apply one record of the partition during loading; `producer_id` is ignored.
 
-        Records of kinds this coordinator does not know, and broken ones, are logged and passed over. A shard serves
-        only when all of them are replicated.
+        Records of unknown types and records that cannot be decoded are logged and skipped. A shard becomes active only
+        after all of its records are replicated.
         """
         self._replay(key, value, offset, None)
         self._state.replicated_up_to(offset + 1)
@@ -291,19 +291,19 @@ class TransactionShard:
         try:
             transactional_id = read_transaction_key(key)
             if isinstance(transactional_id, int):
-                logger.warning("record of unknown type passed over type=%d offset=%d", transactional_id, offset)
+                logger.warning("skipping record of unknown type type=%d offset=%d", transactional_id, offset)
             else:
                 read = None if value is None else read_transaction_value(value)
                 self._state.replay(transactional_id, read, offset, change)
         except (DecodeError, ValueError) as error:
-            logger.error("record not readable, passed over offset=%d error=%s", offset, error)
+            logger.error("skipping record that cannot be decoded offset=%d error=%s", offset, error)
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- election, resignation, deadlines ------------------------------------------------------------------------
 
     def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]:
-        """Every record is replayed and replicated: start serving, and complete decided transactions.
+        """Become active after all records are replayed and replicated, and complete decided transactions.
 
-        Without replication a decision could be lost when its markers are already in the log of a partition.
+        A decision that is not replicated could be lost after its markers were written.
         """
         state = self._state
         result = CoordinatorResult()
@@ -326,7 +326,10 @@ class TransactionShard:
         return result
 
     def resign(self, now_ms: int) -> CoordinatorResult:
-        """Discard the state: another broker takes over. `on_write_failed` answers the requests whose writes wait."""
+        """Discard the state, because another broker becomes the coordinator.
+
+        `on_write_failed` is called for pending writes and replies to their requests.
+        """
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state
         self._state = TransactionShardState(
@@ -335,11 +338,11 @@ class TransactionShard:
         return CoordinatorResult()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due next, on the monotonic clock."""
+        """Return when `tick` is due next, on the monotonic clock."""
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> CoordinatorResult:
-        """Let a few of the deadlines that are due take effect, up to the first that wants a record written."""
+        """Handle a few due deadlines, up to the first with records."""
         result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
@@ -364,12 +367,12 @@ class TransactionShard:
         partitions: dict[tuple[str, int], None],
         client_version: int,
         token: Token,
-        answer: Callable[[ErrorCode], Response],
+        make_response: Callable[[ErrorCode], Response],
         now_ms: int,
     ) -> CoordinatorResult:
         error = self._gate(transactional_id)
         if error:
-            return _only_reply(token, answer(error))
+            return _only_reply(token, make_response(error))
         return transaction_partitions.add_partitions(
             self._state,
             transactional_id,
@@ -378,7 +381,7 @@ class TransactionShard:
             partitions,
             client_version,
             token,
-            answer,
+            make_response,
             now_ms,
         )
 
@@ -416,7 +419,7 @@ def _client_error(write_error: ErrorCode) -> ErrorCode:
 
 
 def _carry_over(result: CoordinatorResult) -> CoordinatorResult:
-    """A result with what waited for the records of another."""
+    """Return a new result with the replies and outcomes of `result`."""
     following = CoordinatorResult()
     following.replies.extend(result.replies)
     following.outcomes.extend(result.outcomes)

@@ -1,4 +1,4 @@
-"""The state of one transaction coordinator shard, which its modules share."""
+"""State of one transaction coordinator shard, shared by its modules."""
 
 from collections import deque
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class TransactionShardState:
         self._unreplicated: deque[tuple[int, Transaction]] = deque()  # record offset, in ascending order
 
     def transaction(self, transactional_id: str) -> Transaction:
-        """The transaction; raises INVALID_PRODUCER_ID_MAPPING if there is none."""
+        """Return the transaction. Raises INVALID_PRODUCER_ID_MAPPING if there is none."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -43,7 +43,7 @@ class TransactionShardState:
     def write(
         self, transaction: Transaction, change: Change, result: CoordinatorResult, completion: Completion
     ) -> None:
-        """Have a change written. Nothing changes before its record is appended. Raises as `Transaction.check`."""
+        """Add the record of a change, which takes effect when it is replicated. Raises like `Transaction.check`."""
         transaction.check(change)
         version = 1 if self.settings.transaction_version >= FLEXIBLE_RECORDS_SINCE else 0
         record = transaction_record(transaction.transactional_id, transaction.log_value(change), version)
@@ -53,9 +53,9 @@ class TransactionShardState:
     def replay(
         self, transactional_id: str, value: TransactionLogValue | None, offset: int, change: Change | None
     ) -> None:
-        """Hold a record that is in the log at `offset` until `replicated_up_to` passes it.
+        """Keep a record that is in the log at `offset`, to apply it in `replicated_up_to`.
 
-        Raises ValueError for a state without a meaning.
+        Raises ValueError for an unknown state.
         """
         transaction = self.transactions.get(transactional_id)
         if value is not None:
@@ -82,14 +82,14 @@ class TransactionShardState:
 
 
 class ReplyOnce(Completion):
-    """Replies to one request, with NONE or with the error of the write, shaped by `answer`."""
+    """Replies to one request with the response that `make_response` returns for NONE or for the error of the write."""
 
-    __slots__ = ("answer", "is_answered", "token")
+    __slots__ = ("has_replied", "make_response", "token")
 
-    def __init__(self, token: Token, answer: Callable[[ErrorCode], Response]) -> None:
+    def __init__(self, token: Token, make_response: Callable[[ErrorCode], Response]) -> None:
         self.token = token
-        self.answer = answer
-        self.is_answered = False
+        self.make_response = make_response
+        self.has_replied = False
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
         self._reply(result, ErrorCode.NONE)
@@ -101,11 +101,11 @@ class ReplyOnce(Completion):
         self._reply(result, error)
 
     def _reply(self, result: CoordinatorResult, error: ErrorCode) -> None:
-        if not self.is_answered:
-            self.is_answered = True
-            result.reply(self.token, self.answer(error))
+        if not self.has_replied:
+            self.has_replied = True
+            result.reply(self.token, self.make_response(error))
 
 
 def completion_key(transactional_id: str) -> Key:
-    """When to try again to finish a decided transaction."""
+    """Return the key of the deadline of the next attempt to complete a decided transaction."""
     return ("completion", transactional_id)

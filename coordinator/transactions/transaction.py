@@ -1,9 +1,10 @@
-"""One transactional id: its producer, its transaction, and what it may become.
+"""A transactional id: its producer, its transaction, and its state machine.
 
-Sources: KIP-98, KIP-360 (epochs), KIP-890 (an epoch for every transaction); behaviour as of Apache Kafka 4.3. A request
-is decided by making a `Change`, which is written as a record. Replay of the record, at append, holds it as
-`unreplicated`; replication makes it the transaction's state. Until then requests that need a decision get
-CONCURRENT_TRANSACTIONS: at most one record of a transaction is above the high watermark.
+Sources: KIP-98, KIP-360 (epochs), KIP-890 (an epoch for every transaction); behaviour as of Apache Kafka 4.3.
+
+A request creates a `Change`, which is written as a record. The replay of the record at append keeps it as
+`unreplicated`; it becomes the transaction's state when it is replicated. Until then requests that change the state get
+CONCURRENT_TRANSACTIONS, so that at most one record of a transaction is above the high watermark.
 """
 
 import logging
@@ -19,19 +20,19 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_TIME: Final = -1
 MAX_EPOCH: Final = 32_767
-"""Never given to a client, so that whoever has the highest epoch can still be fenced."""
+"""Never returned to a client, so that the client with the highest epoch can still be fenced."""
 LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
 NO_TIMEOUT_MS: Final = 2_147_483_647
-"""The timeout of a producer in two-phase commit (KIP-939): the coordinator does not abort for it."""
+"""The timeout of a producer with two-phase commit (KIP-939), whose transactions the coordinator does not abort."""
 EPOCH_BUMP_SINCE: Final = 2
-"""From this transaction version on, the end of a transaction takes a new epoch (KIP-890)."""
+"""From this transaction version on, every end of a transaction increments the epoch (KIP-890)."""
 
 Partitions = dict[tuple[str, int], None]
-"""(topic, partition index), in the order in which they came: a set whose order does not depend on hashing."""
+"""A set of (topic, partition index) in insertion order, which does not depend on hashing."""
 
 
 class TransactionState(Enum):
-    """State of a transaction, by its number in records."""
+    """State of a transaction. The value is its number in records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -62,7 +63,7 @@ STATE_NAMES: Final[dict[TransactionState, str]] = {
     DEAD: "Dead",
     PREPARE_EPOCH_FENCE: "PrepareEpochFence",
 }
-"""The names that clients see (KIP-664)."""
+"""The names in responses (KIP-664)."""
 
 TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
     EMPTY: frozenset({EMPTY, ONGOING, PREPARE_ABORT, DEAD}),
@@ -74,20 +75,20 @@ TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
     DEAD: frozenset(),
     PREPARE_EPOCH_FENCE: frozenset(),
 }
-"""Where a transaction may go from each state.
+"""The allowed transitions from each state.
 
-From Prepare there is one way, so a decision stands. KIP-890 allows to abort a transaction that was never begun, because
-its clients cannot tell whether a request reached the coordinator. No transaction is ever Dead or in PrepareEpochFence,
-which have a number and a name only: a tombstone removes the id, and fencing and aborting are one decision.
+PrepareCommit and PrepareAbort have one successor each, so a decision is final. KIP-890 allows the abort of a
+transaction that has not started, because a client cannot determine whether its request reached the coordinator. Dead
+and PrepareEpochFence are not used: a tombstone removes a transactional id, and one record both fences and aborts.
 """
 
 UNDECIDED: Final = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
-"""No transaction is open: the id may start anew, or expire."""
+"""States without an open transaction: a new one may start, or the transactional id may expire."""
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 
 
 class Change(NamedTuple):
-    """The next state of a transaction, and the reason. Fields as in `Transaction`."""
+    """The next state of a transaction, and the reason. The fields are those of `Transaction`."""
 
     state: TransactionState
     why: str
@@ -114,11 +115,11 @@ class UnreplicatedRecord(NamedTuple):
 
 
 class Transaction:
-    """A transactional id, as of its last replicated record.
+    """A transactional id, in the state of its last replicated record.
 
-    Not in the record, and so lost with the coordinator: `last_producer_epoch` (a retried InitProducerId is then fenced,
-    as in Kafka), `open_since_ms`, and the progress of markers (`end`, `unmarked`, `marker_pause_ms`). Other times are
-    wall time.
+    These attributes are not in the record and are lost when the coordinator fails: `last_producer_epoch` (a retried
+    InitProducerId is then fenced, as in Kafka), `open_since_ms`, and the progress of markers (`end`, `unmarked`,
+    `marker_pause_ms`). All times except `open_since_ms` are wall-clock time.
     """
 
     __slots__ = (
@@ -147,32 +148,32 @@ class Transaction:
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.previous_producer_id = NO_PRODUCER_ID
-        """Who the producer was before the last change; another one only right after its epochs were used up."""
+        """The producer id before the last change; it differs only directly after the epochs were exhausted."""
         self.next_producer_id = NO_PRODUCER_ID
-        """Who the producer will be when this transaction is complete, if its epochs are used up."""
+        """The producer id after the completion of this transaction, if the epochs of the current one are exhausted."""
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.last_producer_epoch = NO_PRODUCER_EPOCH
-        """The epoch before a bump that its owner asked for, by which a retry of that request is known (KIP-360)."""
+        """The epoch before the last bump that the producer requested; it identifies retries (KIP-360)."""
         self.timeout_ms = timeout_ms
         self.state = state
         self.partitions: Partitions = {}
         self.start_ms = NO_TIME
         self.open_since_ms = 0
-        """When this coordinator began the transaction, on the monotonic clock; of meaning while it is ongoing."""
+        """When this coordinator started the transaction, on the monotonic clock; valid while it is ongoing."""
         self.last_update_ms = last_update_ms
         self.client_version = 0
-        """Transaction version by which the client works, as seen from its requests."""
+        """Transaction version of the client, determined from its requests."""
         self.unreplicated: UnreplicatedRecord | None = None
         self.end: Change | None = None
         """The completion of a decided transaction, from the decision until its record is replicated."""
         self.unmarked: dict[tuple[str, int], bool] | None = None
-        """Partitions without a marker yet, and whether one is on its way; from the decision to the end."""
+        """Partitions without a marker, and whether one is in flight; set from the decision to the end."""
         self.marker_pause_ms = 0
-        """How long to wait when the next marker fails."""
+        """The pause after the next failure of a marker."""
 
     @classmethod
     def of_first_record(cls, transactional_id: str, value: TransactionLogValue) -> "Transaction":
-        """The transactional id before its first record is replicated: its producer id has no epoch."""
+        """Return a transactional id whose first record is not replicated yet: its producer id has no epoch."""
         return cls(
             transactional_id,
             value.producer_id,
@@ -184,7 +185,7 @@ class Transaction:
     # -- state ---------------------------------------------------------------------------------------------------
 
     def change_state(self, new: TransactionState, why: str) -> None:
-        """The one place where a transaction changes its state."""
+        """Change the state."""
         if new not in TRANSITIONS[self.state]:
             raise RuntimeError(
                 f"transaction {self.transactional_id} cannot go from {STATE_NAMES[self.state]} to {STATE_NAMES[new]} "
@@ -199,11 +200,11 @@ class Transaction:
 
     @property
     def is_pending(self) -> bool:
-        """A record is unreplicated, or a decided transaction is not complete; a new decision has to wait."""
+        """Return whether a record is unreplicated or a decided transaction is incomplete: other changes must wait."""
         return self.unreplicated is not None or self.end is not None
 
     def check(self, change: Change) -> None:
-        """Raise UNKNOWN_SERVER_ERROR if the transaction cannot change so."""
+        """Raise UNKNOWN_SERVER_ERROR if the change is not allowed."""
         if self.unreplicated is not None:
             raise RuntimeError(
                 f"transaction {self.transactional_id} cannot become {STATE_NAMES[change.state]}: "
@@ -217,8 +218,8 @@ class Transaction:
             )
 
     def apply(self, value: TransactionLogValue, change: Change | None) -> None:
-        """Take the state of a replicated record. `change` has what is not in the record, None if it was loaded."""
-        self._take_fields(value)
+        """Apply a replicated record. `change` has the fields that are not in the record; None if it was loaded."""
+        self._set_fields(value)
         new = TransactionState(value.transaction_status)
         if change is None:
             self.state = new
@@ -227,7 +228,7 @@ class Transaction:
         self.open_since_ms = change.open_since_ms
         self.change_state(new, change.why)
 
-    def _take_fields(self, value: TransactionLogValue) -> None:
+    def _set_fields(self, value: TransactionLogValue) -> None:
         self.producer_id = value.producer_id
         self.previous_producer_id = value.previous_producer_id
         self.next_producer_id = value.next_producer_id
@@ -243,7 +244,7 @@ class Transaction:
         self.client_version = value.client_transaction_version
 
     def log_value(self, change: Change) -> TransactionLogValue:
-        """The record's value for a change."""
+        """Return the record's value for a change."""
         partitions: list[TransactionLogValuePartitionsSchema] | None = None
         if change.state is not EMPTY:
             by_topic: dict[str, list[int]] = {}
@@ -266,10 +267,10 @@ class Transaction:
             client_transaction_version=change.client_version,
         )
 
-    # -- what it may become ----------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------
 
     def changed(self, state: TransactionState, why: str, **fields: Any) -> Change:
-        """A change to `state` in which only `fields` differ from now."""
+        """Return a change to `state` in which only `fields` differ from the current values."""
         change = Change(
             state,
             why,
@@ -288,13 +289,13 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether a client cannot be given a further epoch of this producer id."""
+        """Return whether no higher epoch of this producer id may be returned to a client."""
         return is_epoch_exhausted(self.producer_epoch)
 
     def initialized(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Change:
-        """A new epoch for whoever asks, or the same one for the retry of a request that was granted (KIP-360).
+        """Return the change for InitProducerId: a new epoch, or the current one if the request is a retry (KIP-360).
 
-        `expected_epoch` is the epoch that the producer believes to have. Raises PRODUCER_FENCED.
+        `expected_epoch` is the epoch in the request, None if it has none. Raises PRODUCER_FENCED.
         """
         if self.is_epoch_exhausted:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer id {self.producer_id} has no epoch left")
@@ -318,7 +319,7 @@ class Transaction:
         )
 
     def replaced(self, producer_id: int, timeout_ms: int, *, is_expected: bool, now_ms: int) -> Change:
-        """A new producer id, since the epochs of the present one are used up."""
+        """Return the change to a new producer id, because the epochs of the current one are exhausted."""
         return self.changed(
             EMPTY,
             "producer id replaced",
@@ -332,7 +333,7 @@ class Transaction:
         )
 
     def extended(self, added: Partitions, client_version: int, now_ms: int, monotonic_ms: int) -> Change:
-        """A transaction with further partitions; the first ones begin it."""
+        """Return the change that adds partitions, and starts the transaction if it is not ongoing."""
         return self.changed(
             ONGOING,
             "partitions added",
@@ -354,7 +355,7 @@ class Transaction:
         now_ms: int,
         fences_producer: bool = False,
     ) -> Change:
-        """The decision over a transaction; it takes a new epoch if the client supports that (KIP-890) or is fenced."""
+        """Return the decision to commit or abort, with a new epoch for transaction version 2 or for fencing."""
         epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
         if client_version >= EPOCH_BUMP_SINCE:
             last_epoch = epoch
@@ -376,7 +377,7 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> Change:
-        """The end of a decided transaction, for when every partition has its marker."""
+        """Return the end of a decided transaction, to be written when every partition has its marker."""
         producer_id, epoch = self.producer_id, self.producer_epoch
         if self.client_version >= EPOCH_BUMP_SINCE and self.next_producer_id != NO_PRODUCER_ID:
             producer_id, epoch = self.next_producer_id, 0
@@ -392,5 +393,5 @@ class Transaction:
 
 
 def is_epoch_exhausted(epoch: int) -> bool:
-    """Whether a client that has this epoch cannot be given a higher one."""
+    """Return whether no epoch above this one may be returned to a client."""
     return epoch >= LAST_CLIENT_EPOCH

@@ -1,4 +1,4 @@
-"""A coordinator's shard that is led here: what the runtime needs of a shard, and what it keeps beside it."""
+"""A coordinator's shard whose partition this broker leads: its interface for the runtime, and its runtime state."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Shard(Protocol):
-    """What the runtime needs of a shard, whatever it coordinates."""
+    """The interface of group and transaction shards for the runtime."""
 
     @property
     def coordinator_state(self) -> CoordinatorState: ...
@@ -53,7 +53,7 @@ R = TypeVar("R")
 
 
 class PendingReply(Generic[R]):
-    """The token of one request: holds the response if it comes at once, and makes a Deferred of it otherwise."""
+    """The token of a request: provides its response, or a Deferred if the response is not available immediately."""
 
     __slots__ = ("_deferred", "_describe", "_response")
 
@@ -62,7 +62,7 @@ class PendingReply(Generic[R]):
         self._describe = describe
         self._response: R | None = None
 
-    def answer(self, response: R) -> None:
+    def respond(self, response: R) -> None:
         """Set the response; called once."""
         if self._deferred is None:
             self._response = response
@@ -78,12 +78,13 @@ class PendingReply(Generic[R]):
 
 
 class CoordinatorContext(Generic[S]):
-    """A shard that is led here, with what waits for replication, in the order of its offsets, and its alarm.
+    """A shard whose partition this broker leads, with its pending writes and its timer.
 
-    What waits is the last offset that must be replicated, and what to call with NONE then, or with an error when that
-    will not happen here any more. `load_failures` counts the attempts to load that have failed in a row; after one
-    that is tried again, `alarm` is set for the next attempt. `is_ticking` is set while deadlines that are due take
-    effect.
+    `waiting`: in the order of offsets, the last offset that must be replicated, and the function to call with NONE when
+    it is, or with an error when the leadership ends
+    `load_failures`: number of consecutive failed attempts to load
+    `alarm`: the timer for the shard's next deadline, or for the next attempt to load
+    `is_ticking`: due deadlines are being handled
     """
 
     __slots__ = (
@@ -105,7 +106,7 @@ class CoordinatorContext(Generic[S]):
 
     @property
     def log_end_offset(self) -> int:
-        """The end of the partition's log; 0 if it has none, because its directory has failed."""
+        """The end offset of the partition's log; 0 if its log directory has failed."""
         log = self.partition.log
         return 0 if log is None else log.log_end_offset
 
@@ -114,16 +115,16 @@ class CoordinatorContext(Generic[S]):
         return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
     def wake(self) -> None:
-        """The partition calls this when its high watermark has moved, or when its disk has failed."""
+        """Called by the partition when its high watermark has advanced, or when its log directory has failed."""
         if not self.is_appending and (self.waiting or self.partition.log is None):
             self.on_wake(self)
 
     def append(self, batch: bytes, now_ms: int, transaction_version: int = 0) -> "AppendInfo":
-        """Append to the partition; hand what is to follow to `CoordinatorRuntime.when_replicated`.
+        """Append to the partition. The caller then calls `CoordinatorRuntime.when_replicated`.
 
-        Older records are not completed before that: what follows from them may append too, and its turn would come
-        before that of these. Raises as `Partition.append_as_leader`; the caller calls `wake` when it has handled the
-        failure.
+        Until that call, older records are not completed, because their completions may append further records, which
+        would be registered before these. Raises like `Partition.append_as_leader`; the caller calls `wake` after it has
+        handled the failure.
         """
         self.is_appending = True
         try:
@@ -139,6 +140,6 @@ class CoordinatorContext(Generic[S]):
 
 
 def is_replicated(partition: "Partition", offset: int) -> bool:
-    """Whether a record is below the partition's high watermark."""
+    """Return whether a record is below the partition's high watermark."""
     log = partition.log
     return log is not None and log.high_watermark > offset

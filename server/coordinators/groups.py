@@ -1,7 +1,7 @@
-"""Runs the group coordinators, which besides requests also see transactions end: the offsets in them take effect.
+"""Runtime of the group coordinators. It also appends transaction markers, which make pending offsets visible.
 
-A request whose records are not replicated within `offsets.commit.timeout.ms` is answered with
-COORDINATOR_NOT_AVAILABLE, as in Apache Kafka. Its records stay, and take effect for clients when they are replicated.
+A request whose records are not replicated within `offsets.commit.timeout.ms` gets COORDINATOR_NOT_AVAILABLE, as in
+Apache Kafka. Its records stay in the log and are visible to clients when they are replicated.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         self.codec = codec
         self._random_uuid = random_uuid
         self._deleted_before_loaded: dict[int, DeletedTopics] = {}
-        """Topics that were deleted while a partition's shard could not delete their offsets."""
+        """Deleted topics, by partition, whose offsets a shard is to delete when it is loaded."""
         super().__init__(
             GROUP_METADATA_TOPIC,
             reactor=reactor,
@@ -73,10 +73,10 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         shard.replay_end_of_transaction(producer_id, is_commit, offset)
 
     def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
-        return result.answered(keeps_completions=False)
+        return result.without_replies(keeps_completions=False)
 
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
-        """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
+        """Delete the offsets of deleted topics, given by name and id; shards that are loading do it when loaded."""
         end_offsets = {index: led.log_end_offset for index, led in self._led.items()}
 
         def steps() -> Steps[None]:
@@ -116,7 +116,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
                 if not error:
                     shard.on_replicated(end_offset)
 
-            # The last records may have been appended before the shard was loaded and be unreplicated still.
+            # Records that were appended before the shard was loaded may not be replicated yet.
             self.when_replicated(led, end_offset - 1, replicated)
         index = led.partition.index
         deleted = self._deleted_before_loaded.pop(index, None)
@@ -137,14 +137,14 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         transaction_version: int,
         done: Callable[[ErrorCode], None],
     ) -> None:
-        """Write a marker to a partition, and let it take effect on the offsets before it; `done` when it is replicated.
+        """Write a marker to a partition and apply it to the pending offsets; call `done` when it is replicated.
 
-        Raises KafkaError: NOT_LEADER_OR_FOLLOWER if this broker does not coordinate with it now, else as
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER if this broker has no active shard for the partition; otherwise like
         `Partition.append_as_leader`.
         """
         led = self._led.get(index)
         if led is None or led.shard.coordinator_state is not CoordinatorState.ACTIVE:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{index} is not coordinated here now")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not coordinate {self.topic}-{index}")
 
         try:
             info = led.append(marker, self._now_ms(), transaction_version)

@@ -37,7 +37,7 @@ class MarkerWriter(Protocol):
     def send(
         self, outcome: "TransactionOutcome", done: "Callable[[TopicPartition, ErrorCode], None]"
     ) -> "Steps[None]":
-        """Write an outcome to one of its partitions in each step; call `done` for each, at once or later."""
+        """Write a marker of the outcome to one partition per step; call `done` for each, immediately or later."""
 
     def write(self, name: "TopicPartition", marker: "Marker", done: "Callable[[ErrorCode], None]") -> None:
-        """Write a marker to one partition; call `done` with NONE once it is replicated, or with the error."""
+        """Write a marker to one partition; call `done` with NONE when it is replicated, or with the error."""

@@ -1,11 +1,11 @@
-"""Loading of a coordinator's shard: replay of its partition, and the reasons for which a load fails.
+"""Loading of a coordinator's shard: replay of its partition, and classification of failures.
 
-The log is read on a thread, chunk by chunk, and replayed in slices that all shards share, so that fifty of them load
-side by side without holding the reactor. Batches that may be large when decompressed are decompressed on a thread.
+The log is read on a thread in chunks, and replayed in slices that all shards share, so that fifty shards can load at
+the same time without blocking the reactor. Batches that may be large when decompressed are decompressed on a thread.
 
-A load that failed for a transient reason (no memory, an I/O error that left the log directory online) is tried again
-after a pause. One that met bytes that cannot be decoded would fail again: the shard stays unavailable until the log is
-repaired. In either case it answers NOT_COORDINATOR, as in Apache Kafka, and the broker's other shards are not affected.
+After a transient failure (no memory, an I/O error that left the log directory online) loading is retried after a pause.
+Bytes that cannot be decoded would cause another failure: the shard stays unavailable until the log is repaired. In both
+cases its requests get NOT_COORDINATOR, as in Apache Kafka; the broker's other shards are not affected.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -37,16 +37,16 @@ T = TypeVar("T")
 FIRST_RETRY_PAUSE_S: Final = 1.0
 MAX_RETRY_PAUSE_S: Final = 60.0
 MAX_CHUNK_BYTES: Final = 262_144
-"""Of the log, in memory for each shard that is being loaded; a batch that is larger is read whole."""
+"""Limit of the log data in memory per loading shard; only a larger batch exceeds it."""
 _RECORDS_PER_STEP: Final = 32
-"""To decode and replay so many takes some 300 us. Each batch counts as a record too."""
+"""Decoding and replaying so many takes some 300 us. A batch counts as one record."""
 _SMALL_COMPRESSED_BYTES: Final = 4_096
 _SMALL_BYTES: Final = 65_536
-"""A batch no larger than these, compressed and plain, is decompressed at once: a thread would take longer."""
+"""A batch up to these sizes, compressed and decompressed, is decompressed here, which is faster than on a thread."""
 
 
 class Replayable(Protocol):
-    """A shard, as loading uses it."""
+    """The interface of a shard for loading."""
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
 
@@ -57,7 +57,7 @@ R = TypeVar("R", bound=Replayable)
 class ShardLoad(Generic[R]):
     """One attempt to load a shard.
 
-    `offset` is the first offset that is not replayed yet: where a load that failed has stopped.
+    `offset` is the first offset that is not replayed yet; after a failure, the offset of the failure.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class ShardLoad(Generic[R]):
         self._is_wanted = is_wanted
 
     async def replay_all(self) -> None:
-        """Replay the whole log. Raises what ended it: NOT_LEADER_OR_FOLLOWER if the shard is not wanted any more."""
+        """Replay the whole log. Raises NOT_LEADER_OR_FOLLOWER if the leadership ends; exceptions of read and decode."""
         log = self._partition.leading_log()
         self.offset = log.log_start_offset
         while self.offset < log.log_end_offset:
@@ -100,10 +100,10 @@ class ShardLoad(Generic[R]):
             await self._replay_chunk(chunk, log.log_end_offset)
             self._check_wanted()
             if self.offset == start_offset:
-                raise InvalidRecordError(f"no whole batch in {len(chunk)} bytes")
+                raise InvalidRecordError(f"no complete batch in {len(chunk)} bytes")
 
     def _find_chunk(self) -> Generator[None, None, FileRegion | None]:
-        """One step: to look it up in the index of one partition takes little, in those of fifty it adds up."""
+        """Find the next chunk, in a step of its own, because fifty shards may use their indexes at the same time."""
         yield
         self._check_wanted()
         return self._partition.region_to_end(self.offset, self._chunk_bytes)
@@ -115,7 +115,7 @@ class ShardLoad(Generic[R]):
             await self._slices.run(self._replay(iter((memoryview(plain),)), log_end_offset))
 
     def _replay(self, batches: Iterator[memoryview], log_end_offset: int) -> Generator[None, None, memoryview | None]:
-        """Replay up to a batch that has to be decompressed on a thread, which is returned."""
+        """Replay batches. Return the first that is to be decompressed on a thread; None at the end."""
         count = 0
         for batch in batches:
             header = read_header(batch)
@@ -149,11 +149,13 @@ class ShardLoad(Generic[R]):
 
     def _check_wanted(self) -> None:
         if not self._is_wanted():
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._partition!r} is not coordinated here any more")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker no longer coordinates {self._partition!r}"
+            )
 
 
 def _decompress_if_small(batch: memoryview, header: BatchHeader) -> memoryview | None:
-    """The batch without compression; None if that is to be done on a thread."""
+    """Return the batch without compression; None if it is to be decompressed on a thread."""
     if not header.codec:
         return batch
     if len(batch) > _SMALL_COMPRESSED_BYTES:
@@ -165,7 +167,7 @@ def _decompress_if_small(batch: memoryview, header: BatchHeader) -> memoryview |
 
 
 def _markers(batch: memoryview) -> Iterator[bool]:
-    """The markers in a control batch: whether each is a commit."""
+    """Yield for each transaction marker in a control batch whether it is a COMMIT marker."""
     for record in iter_records(batch):
         kind = parse_control_record(record).control_type
         if kind in (ControlType.ABORT, ControlType.COMMIT):
@@ -173,12 +175,12 @@ def _markers(batch: memoryview) -> Iterator[bool]:
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether a load that failed with `error` may succeed when it is tried again."""
+    """Return whether a retry may succeed after a load failed with `error`."""
     if isinstance(error, KafkaError):
         return error.code is not ErrorCode.CORRUPT_MESSAGE
     return isinstance(error, MemoryError | OSError)
 
 
 def retry_pause_s(failures: int) -> float:
-    """The pause after so many failures in a row: each twice as long as the one before, within bounds."""
+    """Return the pause after so many consecutive failures: it doubles each time, up to MAX_RETRY_PAUSE_S."""
     return min(FIRST_RETRY_PAUSE_S * (1 << min(failures - 1, 16)), MAX_RETRY_PAUSE_S)

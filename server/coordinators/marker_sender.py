@@ -1,7 +1,8 @@
-"""Brings the outcome of transactions to their partitions: COMMIT and ABORT markers (KIP-98).
+"""Writing of COMMIT and ABORT markers to the partitions of transactions (KIP-98).
 
-What is led here is written at once. A partition of `__consumer_offsets` is written by its group coordinator, which lets
-the offsets take effect. Partitions led elsewhere are refused with NOT_LEADER_OR_FOLLOWER, which is tried again.
+Partitions that this broker leads are written immediately. A marker for a partition of `__consumer_offsets` is passed to
+its group coordinator, which also applies it to the pending offsets. A partition with another leader fails with
+NOT_LEADER_OR_FOLLOWER, and the transaction coordinator retries.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ _NO_VERSION: Final = 0
 
 
 class Marker(NamedTuple):
-    """What a marker says, and the version of the transaction protocol by whose rules it is checked."""
+    """The content of a marker, and the transaction version whose rules apply to its validation."""
 
     producer_id: int
     producer_epoch: int
@@ -46,7 +47,7 @@ class Marker(NamedTuple):
 
 
 class MarkerSenderServices(Protocol):
-    """The parts of a broker that writing markers needs."""
+    """The parts of a broker that the marker sender uses."""
 
     metadata: "ClusterMetadata"
     now_ms: Callable[[], int]
@@ -63,9 +64,9 @@ class MarkerSender:
         self._services = services
 
     def send(self, outcome: TransactionOutcome, done: Callable[[TopicPartition, ErrorCode], None]) -> Steps[None]:
-        """Have an outcome written to one of its partitions in each step; `done` is called for each, at once or later.
+        """Write a marker of the outcome to one partition per step; call `done` for each, immediately or later.
 
-        A partition that there is no longer has nothing to be decided: NONE, as for one that is written.
+        A deleted partition needs no marker: its error is NONE, as for one that is written.
         """
         marker = Marker(
             outcome.producer_id,
@@ -83,7 +84,7 @@ class MarkerSender:
             yield
 
     def write(self, name: TopicPartition, marker: Marker, done: Done) -> None:
-        """Write a marker to one partition and wait until it is replicated; `done` is told NONE or what is wrong."""
+        """Write a marker to one partition; call `done` with NONE when it is replicated, or with the error."""
         services = self._services
         topic, index = name
         batch = marker.encode(services.now_ms())
@@ -114,12 +115,12 @@ class MarkerSender:
         else:
             waiting = _Replication(partition, info.last_offset + 1, done)
             partition.watchers[waiting] = None
-            # Whom the append woke may have found the disk broken.
+            # A watcher that the append has woken may have discovered a disk failure.
             waiting.wake()
 
 
 class _Replication:
-    """A marker that waits for the high watermark."""
+    """Watcher of the high watermark, for a marker that is not replicated yet."""
 
     __slots__ = ("_done", "_end_offset", "_partition")
 
@@ -129,7 +130,7 @@ class _Replication:
         self._done = done
 
     def wake(self) -> None:
-        """The high watermark has moved, or the partition is led here no longer."""
+        """Called when the high watermark has advanced, or this broker is no longer the leader."""
         if self not in self._partition.watchers:
             return
         error = ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Writes of a coordinator that wait for replication, and the time after which their requests are answered anyway."""
+"""Writes of a coordinator that wait for replication, and the timeouts after which their requests get an error."""
 
 from collections.abc import Callable
 from typing import Generic
@@ -9,10 +9,10 @@ from odradek.server.work.clock import Clock, DelayedCall
 
 
 class PendingWrite(Generic[S]):
-    """A result that waits for replication, of its own records or of one that its replies depend on.
+    """A result that waits for the replication of its own records or of its `after_offset`.
 
-    `first_offset` is that of the first of its records, or its `after_offset`. `result` is replaced by what is left of
-    it when its requests are answered before it is replicated.
+    `first_offset` is the offset of its first record, or its `after_offset`. After a timeout, `result` is replaced by
+    one without replies.
     """
 
     __slots__ = ("deadline_s", "first_offset", "led", "result")
@@ -25,9 +25,9 @@ class PendingWrite(Generic[S]):
 
 
 class WriteTimeouts(Generic[S]):
-    """The pending writes of a coordinator whose requests still wait, oldest first, and one timer for all of them.
+    """The pending writes of a coordinator whose requests have no response yet, oldest first, with one timer for all.
 
-    `expire` is called once for each write that is still pending after `timeout_ms`. `clock` is the reactor.
+    `expire` is called once for each write that is pending after `timeout_ms`. `clock` is the reactor.
     """
 
     def __init__(self, timeout_ms: int, expire: Callable[[PendingWrite[S]], None], clock: Clock) -> None:
@@ -38,18 +38,18 @@ class WriteTimeouts(Generic[S]):
         self._timer: DelayedCall | None = None
 
     def add(self, write: PendingWrite[S]) -> None:
-        """Begin to measure the time."""
+        """Start the timeout of a write."""
         write.deadline_s = self._clock.seconds() + self._timeout_s
         self._pending[write] = None
         if self._timer is None:
             self._timer = self._clock.callLater(self._timeout_s, self._expire_due)
 
     def discard(self, write: PendingWrite[S]) -> None:
-        """Stop measuring: the write has ended. The timer is kept; if it finds nothing due, it is set again."""
+        """Remove a completed write. The timer is kept and is set again when it finds no expired write."""
         self._pending.pop(write, None)
 
     def stop(self) -> None:
-        """Expire nothing any more."""
+        """Remove all writes and cancel the timer."""
         self._pending.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,11 +1,11 @@
-"""Runs coordinators: one shard for each partition, led by this broker, of the internal topic that holds their state.
+"""Runtime of coordinators: one shard for each partition of an internal topic that this broker leads.
 
-A shard decides: a request and the time give records and responses. The runtime appends the records and has the shard
-apply them before the next decision, by the function that loads a shard; the responses are sent when the records are
-replicated. So is a response without records that depends on another request's record (`after_offset`). Results of one
-shard are appended in the order in which they were decided. A failed append changes nothing. Where it is uncertain that
-nothing was appended, or where leadership ends while records wait, the state is discarded and loaded anew. A shard is
-loaded in small steps (`loading`); until then requests get COORDINATOR_LOAD_IN_PROGRESS.
+A shard handles a request by returning records and responses. The runtime appends the records and makes the shard apply
+them before the next request, with the same function as during loading. The responses are sent when the records are
+replicated. A response without records may depend on another request's record (`after_offset`) and then waits for that
+one. A failed append changes no state. If some records may have been appended, or if leadership ends while records wait
+for replication, the state is discarded and loaded again. A shard is loaded in small steps (`loading`); until it is
+loaded, requests get COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 import logging
@@ -39,19 +39,17 @@ logger = logging.getLogger(__name__)
 
 _MAX_TIMER_S: Final = 3600.0
 _RECORDS_PER_BATCH: Final = 1000
-"""Of records that need not be written together, such as the tombstones of many expired offsets."""
+"""Limit of a batch of independent records, such as the tombstones of expired offsets."""
 _BATCH_BYTES: Final = 65_536
-"""Keys and values of such a batch: far less than `max.message.bytes`, unless a single record is larger."""
+"""Limit of the keys and values in such a batch: far below `max.message.bytes`, unless a single record is larger."""
 _RECORD_OVERHEAD_BYTES: Final = 16
 
 
 class CoordinatorRuntime(ABC, Generic[S]):
     """The coordinators of one kind on this broker.
 
-    `partition_count` says how many partitions their topic has, or 0 while it does not exist. `now_ms` is the wall
-    clock; deadlines are on the monotonic one.
-
-    codec: that of the batches written
+    `partition_count` returns the number of partitions of their topic, 0 while it does not exist. `now_ms` is the wall
+    clock; deadlines are on the monotonic clock. `codec` is the compression of the batches written.
     """
 
     codec = Codec.NONE
@@ -82,46 +80,46 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._write_timeout_ms = write_timeout_ms
         self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
         self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
-        """The oldest write of a partition when a timeout was last reported."""
+        """By partition, the oldest pending write when a timeout was last logged."""
 
     @abstractmethod
     def _make_absent(self) -> S:
-        """A shard that refuses everything, for partitions that are led elsewhere."""
+        """Return a shard that rejects all requests, for partitions with another leader."""
 
     @abstractmethod
     def _make_shard(self, partition: "Partition") -> S:
-        """A shard that is still to be loaded."""
+        """Return a shard that is to be loaded."""
 
     def _replay_marker(self, shard: S, producer_id: int, is_commit: bool, offset: int) -> None:
         """Apply a marker of the partition's log while the shard is loaded."""
 
     def _send(self, led: CoordinatorContext[S] | None, result: CoordinatorResult) -> None:
-        """Send what a result wants sent, now that nothing of it is left to write."""
+        """Send the replies of a result whose records are replicated."""
         for token, response in result.replies:
-            token.answer(response)
+            token.respond(response)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
     def index_of(self, key: str) -> int:
-        """The partition that coordinates a group or transactional id; -1 while there is none at all."""
+        """Return the partition of the coordinator of a group or transactional id; -1 while the topic does not exist."""
         count = self._partition_count()
         return partition_for(key, count) if count else -1
 
     def shard(self, index: int) -> S:
-        """The shard of a partition; one that refuses everything if it is led elsewhere."""
+        """Return the shard of a partition; if the partition has another leader, one that rejects all requests."""
         led = self._led.get(index)
         return self._absent if led is None else led.shard
 
     def shards(self) -> list[S]:
-        """All shards led here."""
+        """Return the shards of all partitions that this broker leads."""
         return [led.shard for led in self._led.values()]
 
     def run(self, key: str, decide: Callable[[S, PendingReply[R], int], CoordinatorResult]) -> "Reply[R]":
-        """Have the shard of a group or transactional id decide a request; return the response or a Deferred of it."""
+        """Pass a request to the shard of a group or transactional id. Return its response, or a Deferred of it."""
         return self.run_on(self.index_of(key), decide)
 
     def run_on(self, index: int, decide: Callable[[S, PendingReply[R], int], CoordinatorResult]) -> "Reply[R]":
-        """Do the same as `run`, for the partition with this index."""
+        """Pass a request to the shard of a partition. Return its response, or a Deferred of it."""
         token: PendingReply[R] = PendingReply(partial(self._describe_wait, index))
         led = self._led.get(index)
         now_ms = self._now_ms()
@@ -135,7 +133,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """Describe the wait of a request that has no response yet."""
         led = self._led.get(index)
         if led is None:
-            return f"coordinator {self.topic}-{index}, which is not led here any more"
+            return f"coordinator {self.topic}-{index}, which this broker no longer leads"
         if not led.waiting:
             return f"coordinator {self.topic}-{index}: other members or a timer; no write is pending"
         offset, log = led.waiting[0][0], led.partition.log
@@ -146,7 +144,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
     # -- leadership --------------------------------------------------------------------------------------------------
 
     def lead_only(self, partitions: Iterable["Partition"]) -> None:
-        """These are the partitions of the topic that this broker leads now. The topic may also be gone, or another."""
+        """Lead exactly these partitions of the topic. The topic may have been deleted or created again."""
         led = {partition.index: partition for partition in partitions}
         for index in [index for index in self._led if index not in led]:
             self.resign(index)
@@ -154,7 +152,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             self.lead(partition)
 
     def lead(self, partition: "Partition") -> None:
-        """This broker has become the leader of a partition of the topic, maybe once more: load its shard."""
+        """Load the shard of a partition whose leader this broker has become, possibly with a new leader epoch."""
         led = self._led.get(partition.index)
         if led is not None:
             if led.partition is partition:
@@ -165,7 +163,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._begin_to_lead(partition)
 
     def _reload(self, led: CoordinatorContext[S]) -> None:
-        """Give up a shard and load it anew: as the leader of a new epoch, or because its state is uncertain."""
+        """Discard a shard and load it again, because of a new leader epoch or because its state is uncertain."""
         self.resign(led.partition.index)
         self._begin_to_lead(led.partition)
 
@@ -175,7 +173,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._load(led, led.shard)
 
     def resign(self, index: int) -> None:
-        """Another broker leads the partition now, or nobody."""
+        """Resign as the coordinator of a partition, which has another leader now, or none."""
         led = self._led.pop(index, None)
         if led is None:
             return
@@ -188,13 +186,13 @@ class CoordinatorRuntime(ABC, Generic[S]):
             led.waiting.popleft()[1](ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def stop(self) -> None:
-        """Answer whoever still waits, and set no more alarms."""
+        """Resign everywhere, which sends responses to all waiting requests, and cancel all timers."""
         for index in list(self._led):
             self.resign(index)
         self._timeouts.stop()
 
     def _load(self, led: CoordinatorContext[S], shard: S) -> None:
-        """Load `shard`, which becomes that of `led`. The load ends early when `led` has been given up."""
+        """Load `shard`, which becomes the shard of `led`. Loading ends early if `led` is discarded."""
         load = ShardLoad(
             led.partition,
             shard,
@@ -207,7 +205,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
         async def run() -> CoordinatorResult:
             await load.replay_all()
-            await self._before_serving(led)
+            await self._before_active(led)
             return await self._slices.run(shard.finish_loading(self._now_ms()))
 
         def loaded(result: CoordinatorResult) -> None:
@@ -223,16 +221,16 @@ class CoordinatorRuntime(ABC, Generic[S]):
             loaded, lambda failure: self._load_failed(led, load.offset, failure.value)
         ).addErrback(report_failure)
 
-    async def _before_serving(self, led: CoordinatorContext[S]) -> None:
-        """Wait for what a shard needs besides its records."""
+    async def _before_active(self, led: CoordinatorContext[S]) -> None:
+        """Hook: wait for conditions other than the replay before a shard becomes active."""
 
     def _loaded(self, led: CoordinatorContext[S]) -> None:
-        """A shard has been loaded, and serves."""
+        """Hook: a shard has become active."""
 
     def _load_failed(self, led: CoordinatorContext[S], offset: int, error: Exception) -> None:
-        """Answer NOT_COORDINATOR from here on, until the next attempt succeeds, if there is one."""
+        """Reject requests with NOT_COORDINATOR, and retry after a transient error."""
         if not self._is_led(led) or isinstance(error, SchedulerStopped):
-            # The failure has taken the log directory offline, which is reported there, or the broker stops.
+            # The log directory has failed, which is logged elsewhere, or the broker is stopping.
             return
         led.load_failures += 1
         self._send(None, led.shard.resign(self._now_ms()))
@@ -243,7 +241,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 "coordinator not loaded; its partition's groups or transactions get NOT_COORDINATOR until the next "
                 "attempt partition=%s offset=%d next_attempt_s=%g error=%r", name, offset, pause_s, error,
             )
-            led.alarm = self._reactor.callLater(pause_s, self._load_again, led)
+            led.alarm = self._reactor.callLater(pause_s, self._retry_load, led)
         else:
             logger.error(
                 "coordinator not loaded: the log cannot be read at this offset; its partition's groups or transactions "
@@ -252,18 +250,18 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 getattr(led.partition.log, "directory", "?"), exc_info=error,
             )
 
-    def _load_again(self, led: CoordinatorContext[S]) -> None:
-        """Load a new shard; the old one goes on answering until the new one is whole."""
+    def _retry_load(self, led: CoordinatorContext[S]) -> None:
+        """Load a new shard. Until it is loaded, the old one rejects requests."""
         led.alarm = None
         self._load(led, self._make_shard(led.partition))
 
     def _is_led(self, led: CoordinatorContext[S]) -> bool:
         return self._led.get(led.partition.index) is led
 
-    # -- carrying out ------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     def _carry_out(self, led: CoordinatorContext[S], result: CoordinatorResult) -> None:
-        """Write what the result wants written and send what it wants sent, and so on with what follows from it."""
+        """Write a result's records or send its replies, and handle the results that follow likewise."""
         shard = led.shard
         while result.records:
             now_ms = self._now_ms()
@@ -276,10 +274,10 @@ class CoordinatorRuntime(ABC, Generic[S]):
                     offsets += (info.first_offset, info.last_offset)
             except KafkaError as error:
                 logger.warning(
-                    "coordinator records not written partition=%s-%d error=%s", self.topic, led.partition.index, error
+                    "cannot write coordinator records partition=%s-%d error=%s", self.topic, led.partition.index, error
                 )
                 if offsets and self._is_led(led):
-                    # Some of them are: who loads them will know which.
+                    # Some batches were written; the load determines which.
                     self._reload(led)
                     self._written_in_part(led.partition.index, result)
                 result = shard.on_write_failed(result, error.code, now_ms)
@@ -301,10 +299,10 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._set_alarm(led)
 
     def _written_in_part(self, index: int, result: CoordinatorResult) -> None:
-        """A result that need not be written as a whole is written in part; the shard is being loaded anew."""
+        """Hook: a result that is not atomic was written in part, and the shard is being loaded again."""
 
     def when_replicated(self, led: CoordinatorContext[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
-        """Call `done` with NONE once a record is replicated, after all that wait already, or with an error."""
+        """Call `done` with NONE when a record is replicated, after all earlier calls, or with an error."""
         if self._is_led(led):
             led.waiting.append((offset, done))
             self._replicated(led)
@@ -331,7 +329,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         write.result = self._left_after_timeout(result)
         oldest = led.waiting[0][1] if led.waiting else None
         if self._reported.get(led.partition.index) is not oldest:
-            # Once for all writes that wait behind the same one.
+            # Logged once for all writes that wait for the same oldest write.
             self._reported[led.partition.index] = oldest
             logger.warning(
                 "coordinator records not replicated in time; until they are, requests that write get "
@@ -342,7 +340,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     @abstractmethod
     def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
-        """What is left of a result after its requests have been answered with a timeout."""
+        """Return the remaining result after its requests got a timeout error."""
 
     def _replicated(self, led: CoordinatorContext[S]) -> None:
         partition = led.partition
@@ -363,7 +361,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                     self._reload(led)
 
     def _set_alarm(self, led: CoordinatorContext[S]) -> None:
-        """Wake when the shard's next deadline is due; an alarm that is set too early does no harm."""
+        """Set the timer for the shard's next deadline. A timer that is too early has no effect."""
         if led.is_ticking:
             return
         deadline_ms = led.shard.next_deadline_ms()
@@ -375,13 +373,13 @@ class CoordinatorRuntime(ABC, Generic[S]):
             led.alarm.cancel()
         delay_s = min(max(0, deadline_ms - self._monotonic_ms()) / 1000, _MAX_TIMER_S)
         led.alarm_ms = deadline_ms
-        led.alarm = self._reactor.callLater(delay_s, self._alarm_rings, led)
+        led.alarm = self._reactor.callLater(delay_s, self._on_alarm, led)
 
-    def _alarm_rings(self, led: CoordinatorContext[S]) -> None:
-        """Let deadlines take effect after one more reactor iteration.
+    def _on_alarm(self, led: CoordinatorContext[S]) -> None:
+        """Handle due deadlines after one more reactor iteration.
 
-        If the broker itself was held up past a deadline, what members have sent meanwhile is read in that iteration,
-        and moves their deadlines.
+        If the broker itself was blocked beyond a deadline, that iteration reads the heartbeats that members have sent
+        meanwhile, and these move the deadlines.
         """
         led.alarm_ms = 0
         led.alarm = self._reactor.callLater(0, self._begin_ticks, led)
@@ -397,7 +395,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._slices.run(self._ticks(led)).addErrback(report_failure).addBoth(ended)
 
     def _ticks(self, led: CoordinatorContext[S]) -> Steps[None]:
-        """Let deadlines that are due take effect, a few in each step. Requests between them may move the others."""
+        """Handle due deadlines, a few per step. Requests between the steps may move other deadlines."""
         while (
             self._is_led(led)
             and (deadline_ms := led.shard.next_deadline_ms()) is not None
@@ -408,7 +406,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
 
 def report_failure(failure: Failure) -> None:
-    """Log what has no request to be answered to, unless the broker stops."""
+    """Log the failure of work that has no request, unless the broker is stopping."""
     if not isinstance(failure.value, SchedulerStopped):
         logger.error("unexpected error in a coordinator; please report it", exc_info=failure.value)
 
@@ -422,13 +420,13 @@ def _batch_bytes(partition: "Partition") -> int:
 
 
 def _batches(result: CoordinatorResult, now_ms: int, batch_bytes: int) -> Iterator[bytes]:
-    """Return a result's records as one batch, or as several of at most `batch_bytes` each."""
+    """Encode a result's records as one batch, or as several of at most `batch_bytes` each."""
     parts = (result.records,) if result.is_atomic else _parts(result.records, batch_bytes)
     return (_batch(part, result, now_ms) for part in parts)
 
 
 def _parts(records: list[CoordinatorRecord], batch_bytes: int) -> Iterator[list[CoordinatorRecord]]:
-    """Return the records in lists that are bounded by number and by bytes: names may be 32 KiB long."""
+    """Divide the records into lists of limited count and size, because names may be 32 KiB long."""
     start = size_bytes = 0
     for index, record in enumerate(records):
         record_bytes = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD_BYTES

@@ -1,8 +1,9 @@
-"""Before the first batch of a transaction on a partition: does the transaction's coordinator know of it? (KIP-890)
+"""Transaction verification (KIP-890): a check with the coordinator before a transaction's first batch on a partition.
 
-Producers of transaction version 2 do not announce partitions: what they send adds them. For older ones the coordinator
-is asked whether they announced it. Without that, a batch that was long on its way could be appended after its
-transaction has ended, and nobody would ever end it again. Where the transaction is open already, nobody is asked.
+With transaction version 2 the verification also adds the partition to the transaction. Older producers have sent
+AddPartitionsToTxn, and the verification checks that the transaction contains the partition. Otherwise a delayed batch
+could be appended after the end of its transaction and start one that is never ended. A partition that already has a
+batch of the transaction needs no verification.
 """
 
 from collections.abc import Callable, Generator
@@ -35,20 +36,20 @@ if TYPE_CHECKING:
     from odradek.server.work.clock import Clock
     from odradek.server.work.slices import Slices
 
-MOST_AT_ONCE: Final = 100
-"""Partitions of a request that are looked at in one step, within 0.5 ms."""
+PARTITIONS_PER_STEP: Final = 100
+"""A step for so many takes up to 0.5 ms."""
 
 NO_SEQUENCE: Final = -1
 _FIRST_PAUSE_MS: Final = 1
-"""Most often the last markers are on their way already; each further pause is twice as long."""
+"""Short, because in most cases the last markers are in flight already. The pause doubles with each retry."""
 _unpack_producer: Final = PRODUCER.unpack_from
 _AS_BROKER: Final = RequestContext(api_version=5)
-"""The coordinator is asked by AddPartitionsToTxn as brokers send it, also where it is this broker."""
+"""The context of AddPartitionsToTxn in the version that brokers send."""
 
 _Result = AddPartitionsToTxnResponseAddPartitionsToTxnResult | ErrorCode
-"""The coordinator's answer, or an error for all partitions."""
+"""The coordinator's response, or an error for all partitions."""
 
-_NOT_NOW: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -59,13 +60,13 @@ _NOT_NOW: Final = frozenset(
 
 
 class Support(Enum):
-    """What a client understands, by the version of its request."""
+    """Support of a client for KIP-890, determined by the version of its request."""
 
     OLD = 0
     ABORTABLE = 1
-    """It knows TRANSACTION_ABORTABLE."""
+    """The client supports TRANSACTION_ABORTABLE."""
     ADDS = 2
-    """Its request adds the partition, and each of its transactions has an epoch of its own."""
+    """Transaction version 2: the request adds the partition, and every transaction has its own epoch."""
 
     @classmethod
     def of_produce(cls, version: int) -> "Support":
@@ -77,7 +78,7 @@ class Support(Enum):
 
 
 class Writer(NamedTuple):
-    """Who wants to write in a transaction."""
+    """The producer of a transactional write, and its transactional id."""
 
     transactional_id: str
     producer_id: int
@@ -86,7 +87,7 @@ class Writer(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What came of it: why partitions may not be written, and the verification that others stand on."""
+    """Result of a verification: errors by partition, and the partitions' open verifications (`guards`)."""
 
     writer: Writer
     errors: dict["Partition", ErrorCode]
@@ -94,16 +95,17 @@ class Verified(NamedTuple):
     is_checked: bool = True
 
     def error(self, partition: "Partition") -> KafkaError | None:
-        """Why a batch may not be appended to a partition, as Produce says it.
+        """Return the error of a partition for a Produce response; None if the batch may be appended.
 
-        What may pass becomes NOT_ENOUGH_REPLICAS: clients of any age retry that, and without asking for metadata.
+        Retriable errors become NOT_ENOUGH_REPLICAS, after which clients of all versions retry without a metadata
+        request.
         """
         code = self.errors.get(partition)
         if code is None:
             return None
         if code is ErrorCode.INVALID_TXN_STATE:
             return KafkaError(code, "Partition was not added to the transaction")
-        if code in _NOT_NOW or (
+        if code in _RETRIABLE or (
             code is ErrorCode.CONCURRENT_TRANSACTIONS and self.writer.support is not Support.ADDS
         ):
             return KafkaError(
@@ -113,7 +115,7 @@ class Verified(NamedTuple):
         return KafkaError(code)
 
     def may_append(self, partition: "Partition") -> bool:
-        """Whether nothing has ended the verification since; if not, only an open transaction lets a batch in."""
+        """Return whether the verification is still open; otherwise only a batch of an open transaction is accepted."""
         if not self.is_checked:
             return True
         guard = self.guards.get(partition)
@@ -126,7 +128,7 @@ class Verified(NamedTuple):
 
 
 class VerificationServices(Protocol):
-    """The parts of a broker that verification needs."""
+    """The parts of a broker that verification uses."""
 
     config: "BrokerConfig"
     metadata: "ClusterMetadata"
@@ -140,25 +142,26 @@ class VerificationServices(Protocol):
 
 
 class TransactionVerifier:
-    """Asks the coordinators of transactions. They are on this broker; others would be asked here."""
+    """Verifies transactions with their coordinators, all of which are on this broker."""
 
     def __init__(self, services: VerificationServices) -> None:
         self._services = services
 
     def before_produce(self, request: ProduceRequest, version: int) -> "Reply[Verified | None]":
-        """What has to be known before a transactional Produce is appended: `Verified`, or a Deferred of it.
+        """Verify the partitions of a transactional Produce. Return the result or a Deferred of it.
 
-        None if nothing in it is transactional. Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several producers.
+        The result is None if no batch is transactional. Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several
+        producers.
         """
         batches: dict[Partition, int] = {}
         producers: set[tuple[int, int]] = set()
-        found = self._run(
-            self._find_transactional(request, version, batches, producers),
+        collected = self._run(
+            self._collect_transactional(request, version, batches, producers),
             sum([len(topic.partition_data) for topic in request.topic_data]),
         )
-        return then(found, lambda _: self._verify_batches(request, version, batches, producers))
+        return then(collected, lambda _: self._verify_batches(request, version, batches, producers))
 
-    def _find_transactional(
+    def _collect_transactional(
         self,
         request: ProduceRequest,
         version: int,
@@ -167,7 +170,7 @@ class TransactionVerifier:
     ) -> Generator[None, None, None]:
         for topic in request.topic_data:
             for number, data in enumerate(topic.partition_data, 1):
-                if not number % MOST_AT_ONCE:
+                if not number % PARTITIONS_PER_STEP:
                     yield
                 records: memoryview | None = data.records  # type: ignore[assignment] # decoded: a view of the frame
                 if records is None or not is_transactional_batch(records) or len(records) < RECORD_BATCH_OVERHEAD:
@@ -199,35 +202,36 @@ class TransactionVerifier:
         verified = self.verify(writer, batches)
         if writer.support is not Support.ADDS:
             return verified  # type: ignore[return-value] # Deferred is invariant
-        # Only once the client would come back much later: the transaction before is most often about to be complete.
+        # The previous transaction is usually complete very soon, much earlier than the client would retry.
         config = self._services.config
-        patience_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
-        until_ms = self._services.monotonic_ms() + patience_ms
+        max_retry_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
+        until_ms = self._services.monotonic_ms() + max_retry_ms
         retried: Reply[Verified] = then(
-            verified, lambda first: self._retried(first, batches, until_ms, _FIRST_PAUSE_MS)
+            verified, lambda first: self._retry(first, batches, until_ms, _FIRST_PAUSE_MS)
         )
         return retried  # type: ignore[return-value] # Deferred is invariant
 
-    def _retried(
+    def _retry(
         self, verified: Verified, batches: "dict[Partition, int]", until_ms: int, pause_ms: int
     ) -> "Reply[Verified]":
+        """Repeat the verification while it fails with CONCURRENT_TRANSACTIONS, until `until_ms`."""
         services = self._services
         if ErrorCode.CONCURRENT_TRANSACTIONS not in verified.errors.values() or services.monotonic_ms() >= until_ms:
             return verified
-        pause: Wait[None] = Wait(lambda: "end of the transaction before", lambda _: timer.cancel())
+        pause: Wait[None] = Wait(lambda: "end of the producer's previous transaction", lambda _: timer.cancel())
         pause_ms = min(pause_ms, services.config.add_partitions_to_txn_retry_backoff_ms)
         timer = services.reactor.callLater(pause_ms / 1000, pause.callback, None)
         return pause.addCallback(
             lambda _: then(
                 self.verify(verified.writer, batches),
-                lambda again: self._retried(again, batches, until_ms, pause_ms * 2),
+                lambda repeated: self._retry(repeated, batches, until_ms, pause_ms * 2),
             )
         )
 
     def verify(self, writer: Writer, sequences: "dict[Partition, int]") -> "Reply[Verified]":
-        """Whether these partitions may be written: `Verified`, or a Deferred of it.
+        """Verify that partitions may be written. Return the result or a Deferred of it.
 
-        `sequences` has the first sequence number of what is to be written.
+        `sequences` has the first sequence number of the batch for each partition.
         """
         adds = writer.support is Support.ADDS
         is_checked = self._services.config.transaction_partition_verification_enable
@@ -235,15 +239,15 @@ class TransactionVerifier:
         if not adds and not is_checked:
             return verified
         begun = self._run(self._begin(verified, sequences), len(sequences))
-        return then(begun, lambda _: self._ask_about_guarded(verified))
+        return then(begun, lambda _: self._verify_guarded(verified))
 
     def _begin(self, verified: Verified, sequences: "dict[Partition, int]") -> Generator[None, None, None]:
-        """Begin the verification of each partition, before the coordinator is asked."""
+        """Begin the verification of each partition, before the request to the coordinator."""
         writer = verified.writer
         adds = writer.support is Support.ADDS
         monotonic_ms = self._services.monotonic_ms()
         for number, (partition, sequence) in enumerate(sequences.items(), 1):
-            if not number % MOST_AT_ONCE:
+            if not number % PARTITIONS_PER_STEP:
                 yield
             try:
                 guard = partition.leading_log().producer_state.begin_verification(
@@ -255,35 +259,35 @@ class TransactionVerifier:
                 if guard is not None:
                     verified.guards[partition] = guard
 
-    def _ask_about_guarded(self, verified: Verified) -> "Reply[Verified]":
+    def _verify_guarded(self, verified: Verified) -> "Reply[Verified]":
         if not verified.guards:
             return verified
-        result = self._ask(verified.writer, list(verified.guards))
+        result = self._add_or_verify(verified.writer, list(verified.guards))
         if not isinstance(result, Deferred):
-            return _noted(verified, result)
-        noted: Deferred[Verified] = result.addCallback(lambda answer: _noted(verified, answer))
-        return noted
+            return _record_result(verified, result)
+        recorded: Deferred[Verified] = result.addCallback(lambda response: _record_result(verified, response))
+        return recorded
 
     def _run(self, steps: Generator[None, None, None], count: int) -> "Reply[None]":
-        """Run the steps for `count` partitions: None, or a Deferred of it if they are run in slices."""
-        if count > MOST_AT_ONCE:
+        """Run the steps for `count` partitions. Return None, or a Deferred of it if they are run in slices."""
+        if count > PARTITIONS_PER_STEP:
             return self._services.slices.run(steps)
         for _ in steps:
             pass
         return None
 
-    def _ask(self, writer: Writer, partitions: "list[Partition]") -> "Reply[_Result]":
-        """The coordinator's AddPartitionsToTxnResult, an ErrorCode for all of it, or a Deferred of either."""
+    def _add_or_verify(self, writer: Writer, partitions: "list[Partition]") -> "Reply[_Result]":
+        """Send AddPartitionsToTxn to the coordinator. Return the result or a Deferred of it."""
         services = self._services
         coordinators = services.transactions
         index = coordinators.index_of(writer.transactional_id)
-        led_by = services.metadata.partition(TRANSACTION_STATE_TOPIC, index)
-        if led_by is None or led_by.leader not in services.metadata.brokers:
+        coordinator = services.metadata.partition(TRANSACTION_STATE_TOPIC, index)
+        if coordinator is None or coordinator.leader not in services.metadata.brokers:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         topics: dict[str, list[int]] = {}
         for partition in partitions:
             topics.setdefault(partition.topic, []).append(partition.index)
-        asked = AddPartitionsToTxnRequestAddPartitionsToTxnTransaction(
+        transaction = AddPartitionsToTxnRequestAddPartitionsToTxnTransaction(
             transactional_id=writer.transactional_id,
             producer_id=writer.producer_id,
             producer_epoch=writer.producer_epoch,
@@ -294,29 +298,27 @@ class TransactionVerifier:
             ],
         )
         return coordinators.run_on(
-            index, lambda shard, token, now_ms: shard.add_partitions_of(asked, _AS_BROKER, token, now_ms)
+            index, lambda shard, token, now_ms: shard.add_partitions_of(transaction, _AS_BROKER, token, now_ms)
         )
 
 
-def _noted(
-    verified: Verified, result: _Result
-) -> Verified:
-    """Take down what the coordinator says, in terms that writers know."""
+def _record_result(verified: Verified, result: _Result) -> Verified:
+    """Add the coordinator's errors to `verified`, as errors that the client supports."""
     support = verified.writer.support
     if isinstance(result, ErrorCode):
         for partition in verified.guards:
-            verified.errors[partition] = _for_writer(result, support)
+            verified.errors[partition] = _client_error(result, support)
         return verified
     by_name = {(partition.topic, partition.index): partition for partition in verified.guards}
     for topic in result.topic_results:
         for row in topic.results_by_partition:
             if row.partition_error_code:
                 code = ErrorCode(row.partition_error_code)
-                verified.errors[by_name[topic.name, row.partition_index]] = _for_writer(code, support)
+                verified.errors[by_name[topic.name, row.partition_index]] = _client_error(code, support)
     return verified
 
 
-def _for_writer(code: ErrorCode, support: Support) -> ErrorCode:
+def _client_error(code: ErrorCode, support: Support) -> ErrorCode:
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:

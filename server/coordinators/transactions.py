@@ -1,7 +1,7 @@
-"""Runs the transaction coordinators, and brings what they decide to the partitions of each transaction.
+"""Runtime of the transaction coordinators. It also sends the markers of ended transactions to their partitions.
 
-A request whose record is not replicated within `request.timeout.ms` is answered with COORDINATOR_NOT_AVAILABLE, as in
-Apache Kafka. The decision stands: until it is replicated, others on its transaction get CONCURRENT_TRANSACTIONS.
+A request whose record is not replicated within `request.timeout.ms` gets COORDINATOR_NOT_AVAILABLE, as in Apache Kafka.
+The record stays in the log; until it is replicated, other requests for the transaction get CONCURRENT_TRANSACTIONS.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
 
 MARKERS_AT_ONCE: Final = 16
-"""More are sent in slices. Each appends a batch, which takes some 60 us."""
+"""More markers are sent in slices, because the append of each takes some 60 us."""
 
 
 class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
@@ -77,8 +77,8 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             begin_producer_ids_at=self._begin_producer_ids_at,
         )
 
-    async def _before_serving(self, led: CoordinatorContext[TransactionShard]) -> None:
-        """Wait until all that was loaded is replicated: what follows from it goes to other partitions.
+    async def _before_active(self, led: CoordinatorContext[TransactionShard]) -> None:
+        """Wait until all loaded records are replicated, because their markers are written to other partitions.
 
         Raises NOT_LEADER_OR_FOLLOWER.
         """
@@ -92,7 +92,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             raise KafkaError(error)
 
     def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
-        return result.answered(keeps_completions=True)
+        return result.without_replies(keeps_completions=True)
 
     def _send(self, led: CoordinatorContext[TransactionShard] | None, result: CoordinatorResult) -> None:
         super()._send(led, result)
@@ -108,9 +108,9 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
     def _send_markers(
         self, led: CoordinatorContext[TransactionShard], outcomes: Sequence[TransactionOutcome]
     ) -> Steps[None]:
-        """Send markers until this broker does not coordinate any more: who does next sends those that are missing.
+        """Send markers while this broker is the coordinator; the next coordinator sends the remaining ones.
 
-        A marker that came later than that could end the next transaction of its producer.
+        A marker that arrives later could end the producer's next transaction.
         """
         for outcome in outcomes:
             for _ in self._markers.send(outcome, partial(self._marker_written, led, outcome)):
@@ -125,7 +125,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         partition: TopicPartition,
         error: ErrorCode,
     ) -> None:
-        """Record that a partition has its marker, or cannot have it now; ignored after leadership was lost."""
+        """Pass the result of a marker to the shard; ignored if this broker is no longer the coordinator."""
         if not self._is_led(led):
             return
         written = led.shard.marker_written(

@@ -206,7 +206,7 @@ def test_bytes_that_are_no_batches_end_the_load(world, monkeypatch, caplog, chun
     for _ in range(10):
         world.clock.advance(MAX_RETRY_PAUSE_S)
     assert world.groups.shard(0).coordinator_state is CoordinatorState.CLOSED
-    attempts = [call for call in world.clock.getDelayedCalls() if call.func == world.groups._load_again]
+    attempts = [call for call in world.clock.getDelayedCalls() if call.func == world.groups._retry_load]
     assert attempts == [], "it is not tried again"
     [record] = [record for record in caplog.records if "coordinator not loaded" in record.message]
     assert record.levelno == logging.ERROR

@@ -546,11 +546,11 @@ def test_a_disk_that_fails_ends_the_coordinator(world):
 
 def test_a_reply_that_is_there_and_one_that_comes():
     now, later = PendingReply(str), PendingReply(str)
-    now.answer(1)
+    now.respond(1)
     assert now.outcome() == 1
     got = []
     later.outcome().addCallback(got.append)
-    later.answer(2)
+    later.respond(2)
     assert got == [2]
 
 

@@ -1,7 +1,7 @@
-"""The little that a coordinator reads of the "consumer" embedded protocol: which topics a member subscribes to.
+"""Topic subscriptions in the embedded protocol "consumer", the only part of it that the coordinator reads.
 
-Source: ConsumerProtocolSubscription in Kafka's message definitions. Every version starts with version 0's fields, so
-only those are read, whatever the version says.
+Source: ConsumerProtocolSubscription in Kafka's message definitions. Every version starts with version 0's fields, and
+only those are read.
 """
 
 import struct
@@ -11,25 +11,25 @@ _MAX_STRING_BYTES = 0x7FFF
 
 
 def subscribed_topics(subscription: bytes) -> list[str]:
-    """The topics of a serialized subscription (i16 version, i32 count, then strings of i16 length).
+    """Decode the topics of a serialized subscription (i16 version, i32 count, then strings of i16 length).
 
-    Raises ValueError if the bytes are not that, which group members are free to send.
+    Raises ValueError for other bytes, because members may send any metadata.
     """
     try:
         _version, count = struct.unpack_from(">hi", subscription, 0)
         if count < 0:
-            raise ValueError(f"topic count {count}")
+            raise ValueError(f"invalid topic count {count}")
         position, topics, size_bytes = 6, [], len(subscription)
         for _ in range(count):
             start = position + 2
             length = subscription[position] << 8 | subscription[position + 1]
             position = start + length
             if length > _MAX_STRING_BYTES or position > size_bytes:
-                raise ValueError(f"topic name length {length}")
+                raise ValueError(f"invalid topic name length {length}")
             topics.append(subscription[start:position].decode())
         (user_data_length,) = struct.unpack_from(">i", subscription, position)
     except (struct.error, IndexError) as error:
-        raise ValueError("subscription ends early") from error
+        raise ValueError("subscription is incomplete") from error
     if user_data_length > len(subscription) - position - 4:
-        raise ValueError(f"user data length {user_data_length}")
+        raise ValueError(f"invalid user data length {user_data_length}")
     return topics

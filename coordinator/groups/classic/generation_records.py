@@ -1,4 +1,4 @@
-"""The records of a classic group: a generation with its assignment, or without members."""
+"""Records of a classic group: generations with their assignment, and generations without members."""
 
 from collections.abc import Iterable
 
@@ -14,12 +14,12 @@ from odradek.protocol.messages.join_group import JoinGroupRequestProtocol
 
 
 def creation_record(group_id: str, now_ms: int) -> CoordinatorRecord:
-    """The first record of a group, which has no generation yet."""
+    """Return the first record of a group, which has no generation yet."""
     return _empty_record(group_id, "", 0, now_ms)
 
 
 def empty_record(group: Group, now_ms: int) -> CoordinatorRecord:
-    """The record of the next generation of a group that has no members left."""
+    """Return the record of the next generation of a group that has no members left."""
     return _empty_record(group.group_id, group.protocol_type or "", group.generation_id + 1, now_ms)
 
 
@@ -36,7 +36,7 @@ def _empty_record(group_id: str, protocol_type: str, generation_id: int, now_ms:
 
 
 def assignment_record(group: Group, assignment: dict[str, bytes]) -> CoordinatorRecord:
-    """The record of the current generation with its assignment by member id; an empty one for the others."""
+    """Return the record of the current generation with `assignment`, by member id; it is empty for other members."""
     assigned = [
         (member, assignment.get(member.member_id, EMPTY_ASSIGNMENT)) for member in group.members.values()
     ]
@@ -44,7 +44,7 @@ def assignment_record(group: Group, assignment: dict[str, bytes]) -> Coordinator
 
 
 def replacement_record(group: Group, old_member_id: str, replacement: Member) -> CoordinatorRecord:
-    """The record of the current generation with a member replaced. The group is not changed."""
+    """Return the record of the current generation with a member replaced. The group is not changed."""
     assigned = [(member, member.assignment) for member in group.members_with(old_member_id, replacement)]
     leader_id = replacement.member_id if group.leader_id == old_member_id else group.leader_id
     return _generation_record(group, assigned, leader_id)
@@ -79,9 +79,9 @@ def _generation_record(
 
 
 def group_from_record(group_id: str, value: GroupMetadataValue) -> Group:
-    """The group as its last record left it: Stable with members, else Empty.
+    """Return the group that a record describes: Stable if it has members, otherwise Empty.
 
-    A leader that is not a member, which a damaged record may name, is replaced by the first member.
+    If the leader is not a member, because the record is damaged, the first member becomes the leader.
     """
     is_leader_member = any(item.member_id == value.leader for item in value.members)
     group = Group(

@@ -1,7 +1,7 @@
-"""One classic group: its state, its members, and the rules that hold whatever request comes.
+"""A classic group: its state, its members, and its invariants.
 
 Sources: Kafka protocol guide (group membership), KIP-62, KIP-345, KIP-394, KIP-559; behaviour as of Apache Kafka
-4.3's group coordinator. Decisions on requests and deadlines are in `joining`, `membership` and `rebalance`.
+4.3's group coordinator. Requests and deadlines are handled in `joining`, `membership` and `rebalance`.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupState(Enum):
-    """State of a classic group, by the name that clients see."""
+    """State of a classic group. The value is its name in responses."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -41,15 +41,15 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
     STABLE: frozenset({PREPARING_REBALANCE, DEAD}),
     DEAD: frozenset({DEAD}),
 }
-"""Where a group may go from each state. Dead is the end: its coordinator has moved away."""
+"""The allowed transitions from each state. Dead is final: the coordinator has resigned."""
 
 
 class Group:
     """A classic group.
 
-    `stored` is what is persistent: one GroupMetadata record per finished generation. Only `replay` changes it. A
-    rebalance in progress, parked requests and pending members are transient: they are in memory only and are lost with
-    the coordinator. A stable generation is the stored one.
+    `stored` is the persistent state: the GroupMetadata record of the last complete generation. Only `replay` changes
+    it. A rebalance in progress, parked requests and pending members are transient: they are in memory only, and are
+    lost when the coordinator fails. If the group is stable, its generation is the stored one.
     """
 
     __slots__ = (
@@ -97,25 +97,25 @@ class Group:
         self.static_members: dict[str, str] = {}
         """Instance id -> member id."""
         self.pending_members: dict[str, None] = {}
-        """Ids given out with MEMBER_ID_REQUIRED whose owners have not come back yet (KIP-394)."""
+        """Member ids returned with MEMBER_ID_REQUIRED whose clients have not joined with them yet (KIP-394)."""
         self.pending_sync: dict[str, None] = {}
         """Members of this generation that have not sent SyncGroup yet."""
         self.subscribed_topics: frozenset[str] | None = None
         """Topics of a group of type "consumer"; None if unknown."""
         self.member_joined_since_delay = False
-        """Whether someone came during the current initial delay, which extends it (KIP-134)."""
+        """A member has joined during the current initial delay, which extends it (KIP-134)."""
         self.stored: GroupMetadataValue | None = None
-        """The last record in the log; None if the group has none, because it is a mere name for offsets."""
+        """The group's last record in the log; None if there is none, because the group has committed offsets only."""
         self._joins_parked = 0
         self._protocol_support: dict[str, int] = {}  # protocol name -> how many members support it
         self._subscriptions: dict[bytes, tuple[int, frozenset[str] | None]] = {}
-        """Metadata of a member's protocol -> how often it was sent, and its topics, None if it is not readable."""
+        """Metadata of a member's protocol -> number of members that sent it, and its topics (None: not decodable)."""
         self._last_topics: frozenset[str] = frozenset()
 
     # -- state ---------------------------------------------------------------------------------------------------
 
     def change_state(self, new: GroupState, why: str, now_ms: int) -> None:
-        """The one place where a group changes its state. All groups die together, which the log need not list."""
+        """Change the state. A change to Dead is logged at debug level, because it affects all groups of a shard."""
         if new not in TRANSITIONS[self.state]:
             raise RuntimeError(f"group {self.group_id} cannot go from {self.state.value} to {new.value} ({why})")
         logger.log(
@@ -128,7 +128,7 @@ class Group:
 
     @property
     def can_rebalance(self) -> bool:
-        """Whether a rebalance may start in this state; it may not where one is being prepared already."""
+        """Return whether a rebalance may start in this state; not if one is being prepared already."""
         return PREPARING_REBALANCE in TRANSITIONS[self.state]
 
     @property
@@ -137,13 +137,13 @@ class Group:
 
     @property
     def is_consumer_type(self) -> bool:
-        """Whether members use the embedded protocol "consumer", whose subscriptions the coordinator can read."""
+        """Return whether members use the embedded protocol "consumer", whose subscriptions the coordinator can read."""
         return self.protocol_type == PROTOCOL_TYPE
 
     # -- membership ----------------------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
-        """Take in a member whose protocols are supported and whose instance id, if any, is free."""
+        """Add a member whose protocols are supported and whose instance id, if any, is not in use."""
         if not self.members:
             self.protocol_type = member.protocol_type
         if self.leader_id is None:
@@ -155,13 +155,13 @@ class Group:
         self.pending_members.pop(member.member_id, None)
 
     def add_pending(self, member_id: str) -> None:
-        """Expect a member that was given its id beforehand."""
+        """Add a pending member, whose client has received its id and has not joined with it."""
         self.pending_members[member_id] = None
 
     def remove(self, member_id: str) -> None:
-        """Drop a member or pending member; the leader's place goes to the longest-standing other member.
+        """Remove a member or pending member. If it is the leader, the member that joined first becomes the leader.
 
-        Its parked requests must have been taken and answered before.
+        The caller must have taken its parked requests and replied to them.
         """
         member = self.members.pop(member_id, None)
         if member is not None:
@@ -174,7 +174,7 @@ class Group:
         self.pending_sync.pop(member_id, None)
 
     def replace_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> Member:
-        """Give a static member a new id; its parked requests must have been taken and answered before."""
+        """Give a static member a new id. The caller must have taken its parked requests and replied to them."""
         member = self.members.pop(old_member_id).with_id(new_member_id)
         self.members[new_member_id] = member
         self.static_members[instance_id] = new_member_id
@@ -192,30 +192,30 @@ class Group:
             raise KafkaError(error)
 
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member holds the instance id (KIP-345), or NONE."""
+        """Return UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID if another member has the instance id (KIP-345), or NONE."""
         if instance_id is not None:
-            holder = self.static_members.get(instance_id)
-            if holder is None:
+            current_id = self.static_members.get(instance_id)
+            if current_id is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-            if holder != member_id:
+            if current_id != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks to be given to rejoin (KIP-62)."""
+        """Return the largest rebalance timeout of the members (KIP-62)."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # -- parked joins --------------------------------------------------------------------------------------------
 
     def park_join(self, member: Member, parked: Parked) -> Parked | None:
-        """Let a JoinGroup wait; returns the one that waited before, if any, which the caller must answer."""
+        """Park a JoinGroup. Return the one that was parked before, if any, to which the caller must reply."""
         previous, member.parked_join = member.parked_join, parked
         if previous is None:
             self._joins_parked += 1
         return previous
 
     def take_join(self, member: Member) -> Parked | None:
-        """The member's parked JoinGroup, no longer parked."""
+        """Remove and return the member's parked JoinGroup."""
         parked, member.parked_join = member.parked_join, None
         if parked is not None:
             self._joins_parked -= 1
@@ -227,11 +227,11 @@ class Group:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether every member has a JoinGroup parked and nobody who was given an id is still to come."""
+        """Return whether every member has a parked JoinGroup and there are no pending members."""
         return len(self.members) == self._joins_parked and not self.pending_members
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is a member that joined; False if there is no leader or nobody joined."""
+        """Replace a leader that has not joined by a member that has. Return False if no member has joined."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].parked_join is not None:
@@ -247,13 +247,13 @@ class Group:
     # -- protocols -----------------------------------------------------------------------------------------------
 
     def set_protocols(self, member: Member, protocols: list[JoinGroupRequestProtocol]) -> None:
-        """Replace what a member supports."""
+        """Replace a member's protocols."""
         old, member.protocols = member.protocols, protocols
         self._count_protocols(member, protocols, 1)
         self._count_protocols(member, old, -1)
 
     def supports(self, protocol_type: str, protocols: list[JoinGroupRequestProtocol]) -> bool:
-        """Whether a member with this type and these protocols fits in: one protocol must be common to all."""
+        """Return whether a member with these protocols may join: one protocol must be common to all members."""
         if self.state is EMPTY:
             return bool(protocol_type) and bool(protocols)
         size, support = len(self.members), self._protocol_support
@@ -269,9 +269,9 @@ class Group:
                 self._count_subscription(member, protocol.metadata, step)
 
     def _count_subscription(self, member: Member, metadata: bytes, step: int) -> None:
-        """Read what a member sends once, when it joins, and share it between all who send the same."""
-        known = self._subscriptions.get(metadata)
-        count, topics = (0, self._read_subscription(member, metadata)) if known is None else known
+        """Decode a subscription when the first member sends it; members that send the same bytes share it."""
+        counted = self._subscriptions.get(metadata)
+        count, topics = (0, self._read_subscription(member, metadata)) if counted is None else counted
         if count + step:
             self._subscriptions[metadata] = (count + step, topics)
         else:
@@ -282,32 +282,32 @@ class Group:
             topics = frozenset(subscribed_topics(metadata))
         except ValueError as error:
             logger.warning(
-                "subscription not readable group=%s member=%s error=%s", self.group_id, member.member_id, error
+                "cannot decode subscription group=%s member=%s error=%s", self.group_id, member.member_id, error
             )
             return None
         if topics != self._last_topics:
             self._last_topics = topics
-        # Members that differ in their user data alone share one set.
+        # Members whose metadata differs only in user data share one set of topics.
         return self._last_topics
 
     def select_protocol(self) -> str:
-        """The common protocol with most votes, each member's vote being its own first; the first voted for on a tie."""
+        """Return the common protocol with most votes; each member votes for the first of its common protocols."""
         size = len(self.members)
         candidates = {name for name, count in self._protocol_support.items() if count == size}
         return _most_voted(self.members.values(), candidates)
 
     def select_protocol_with(self, old_member_id: str, replacement: Member) -> str:
-        """The choice of `select_protocol` once a member is replaced. The group is not changed."""
+        """Return the result of `select_protocol` after the replacement of a member. The group is not changed."""
         members = self.members_with(old_member_id, replacement)
         return _most_voted(members, set.intersection(*[member.protocol_names() for member in members]))
 
     def members_with(self, old_member_id: str, replacement: Member) -> list[Member]:
-        """The members once one is replaced. The group is not changed."""
+        """Return the members after the replacement of one. The group is not changed."""
         others = [member for member in self.members.values() if member.member_id != old_member_id]
         return [*others, replacement]
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """What all members together subscribe to, where type and chosen protocol let that be known."""
+        """Return the topics that the members subscribe to; None if they are unknown."""
         if not self.is_consumer_type:
             return None
         if not self.members:
@@ -324,7 +324,7 @@ class Group:
         return first.union(*others) if others else first
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether offsets of the topic are in use; while a consumer group's topics are unknown, all count as used."""
+        """Return whether the group subscribes to the topic; True if a consumer group's topics are unknown."""
         if self.subscribed_topics is None:
             return self.is_consumer_type
         return topic in self.subscribed_topics
@@ -332,7 +332,7 @@ class Group:
     # -- generations ---------------------------------------------------------------------------------------------
 
     def start_next_generation(self, now_ms: int) -> None:
-        """Close the join phase of a group with members: CompletingRebalance with the chosen protocol."""
+        """End the join phase of a group with members: change to CompletingRebalance with the selected protocol."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol()
         self.subscribed_topics = self.compute_subscribed_topics()
@@ -341,11 +341,11 @@ class Group:
 
     @property
     def is_stored(self) -> bool:
-        """True if the present generation is in the log; its leader cannot send another assignment then."""
+        """Return whether the current generation is in the log, so that its leader cannot send another assignment."""
         return self.stored is not None and self.stored.generation == self.generation_id
 
     def replay(self, value: GroupMetadataValue) -> None:
-        """Apply a record that is in the log. A generation with members becomes stable when it is replicated."""
+        """Apply a record. A generation with members becomes stable later, when the record is replicated."""
         self.stored = value
         if not value.members and self.state is PREPARING_REBALANCE:
             self.generation_id = value.generation
@@ -355,7 +355,7 @@ class Group:
             self.change_state(EMPTY, "no members left", value.current_state_timestamp)
 
     def join_response_members(self) -> list[JoinGroupResponseMember]:
-        """The members as the leader gets to see them, with subscriptions for the chosen protocol."""
+        """Return the members for the leader's response, with their subscriptions for the selected protocol."""
         assert self.protocol_name is not None
         return [
             JoinGroupResponseMember(

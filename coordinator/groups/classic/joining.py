@@ -14,10 +14,10 @@ from odradek.coordinator.groups.classic.group import (
 )
 from odradek.coordinator.groups.classic.member import Member, Parked
 from odradek.coordinator.groups.responses import (
-    answer,
     join_error,
     join_error_without_protocol,
     join_success,
+    reply_to,
     sync_error,
 )
 from odradek.coordinator.groups.shard_state import ShardState, session_key
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 MAX_NAME_BYTES = MAX_STRING_BYTES - 100
-"""Of a client or instance id in a member id, which has to be a string of the protocol and of records itself."""
+"""Limit of a client or instance id within a member id, which must not exceed the length of a protocol string."""
 
 
 class _Join:
-    """A JoinGroup being decided."""
+    """A JoinGroup request in progress."""
 
     __slots__ = ("context", "now_ms", "parked", "request", "result", "state")
 
@@ -52,7 +52,7 @@ class _Join:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Version 0 has only the session timeout."""
+        """The rebalance timeout; in version 0 the session timeout."""
         is_old = self.context.api_version == 0
         return self.request.session_timeout_ms if is_old else self.request.rebalance_timeout_ms
 
@@ -60,27 +60,27 @@ class _Join:
     def reason(self) -> str:
         return f"client reason: {self.request.reason or 'not provided'}"
 
-    def refuse(self, error: ErrorCode, member_id: str = "") -> None:
+    def reject(self, error: ErrorCode, member_id: str = "") -> None:
         self.result.reply(self.parked.token, join_error(error, member_id))
 
 
 def join_group(
     state: ShardState, request: JoinGroupRequest, context: RequestContext, token: Token, now_ms: int
 ) -> CoordinatorResult:
-    """Decide a JoinGroup that passed its prechecks: reply to it, or park it until its generation starts."""
+    """Handle a JoinGroup after its prechecks: reply to it, or park it until its generation starts."""
     join = _Join(state, request, context, token, now_ms)
     group = state.groups.get(request.group_id)
     if group is not None:
         _join_group(join, group)
     elif request.member_id:
-        join.refuse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+        join.reject(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
     else:
         _join_new_group(join)
     return join.result
 
 
 def _join_new_group(join: _Join) -> None:
-    """A group begins with its first JoinGroup, even a refused one: its record is written first."""
+    """Create the group with its first JoinGroup, even if that is rejected: the group's record is written first."""
     join.result.records.append(creation_record(join.request.group_id, join.now_ms))
     join.result.completions.append(_GroupCreation(join))
 
@@ -90,11 +90,11 @@ def _join_group(join: _Join, group: Group) -> None:
     if not _has_room(join.state, group, request.member_id):
         group.remove(request.member_id)
         join.state.timers.cancel(session_key(group, request.member_id))
-        join.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        join.reject(ErrorCode.GROUP_MAX_SIZE_REACHED)
     elif group.state is DEAD:
-        join.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+        join.reject(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
     elif not group.supports(request.protocol_type, request.protocols):
-        join.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        join.reject(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
     elif request.member_id:
         _join_with_id(join, group)
     else:
@@ -104,8 +104,8 @@ def _join_group(join: _Join, group: Group) -> None:
 def _has_room(state: ShardState, group: Group, member_id: str) -> bool:
     """Return whether the group has room for this member (KIP-389).
 
-    While a rebalance is prepared the parked joins are counted, not the members: a group over a lowered limit loses the
-    members that rejoin last.
+    During PreparingRebalance the parked joins are counted instead of the members: after group.max.size was lowered, the
+    members that rejoin last are rejected.
     """
     if group.state in (EMPTY, DEAD):
         return True
@@ -128,17 +128,17 @@ def _join_without_id(join: _Join, group: Group) -> None:
         if old_member_id is None:
             _add_member(join, group, member_id)
         else:
-            _return_of_static_member(join, group, old_member_id, member_id)
+            _rejoin_static_member(join, group, old_member_id, member_id)
     elif join.context.api_version >= MEMBER_ID_REQUIRED_SINCE:
         group.add_pending(member_id)
         rebalance.schedule_session(join.state, group, member_id, request.session_timeout_ms)
-        join.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        join.reject(ErrorCode.MEMBER_ID_REQUIRED, member_id)
     else:
         _add_member(join, group, member_id)
 
 
 def _shortened(name: str) -> str:
-    """The name, or as much of it as fits into a member id."""
+    """Truncate a client or instance id so that the member id does not become too long."""
     return name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
 
 
@@ -164,8 +164,8 @@ def _add_member(join: _Join, group: Group, member_id: str) -> None:
     rebalance.start_or_complete(join.state, group, why, join.result, join.now_ms)
 
 
-def _return_of_static_member(join: _Join, group: Group, old_member_id: str, member_id: str) -> None:
-    """Give a static member that returns without its id a new one, and fence the holder of the old one."""
+def _rejoin_static_member(join: _Join, group: Group, old_member_id: str, member_id: str) -> None:
+    """Give a static member that joins without its member id a new id, and fence the old one."""
     if group.state is STABLE:
         replacement = group.members[old_member_id].with_id(member_id)
         replacement.protocols = join.request.protocols
@@ -177,11 +177,11 @@ def _return_of_static_member(join: _Join, group: Group, old_member_id: str, memb
             return
     _replace_static_member(join, group, old_member_id, member_id)
     if group.state is STABLE:
-        why = f"static member {member_id} came back and changed the choice of protocol; {join.reason}"
+        why = f"static member {member_id} rejoined and changed the selected protocol; {join.reason}"
         rebalance.start_or_complete(join.state, group, why, join.result, join.now_ms)
     elif group.state is COMPLETING_REBALANCE:
-        # The leader may be assigning to the old id already, so that the new one would get nothing.
-        why = f"static member {member_id} came back during the assignment; {join.reason}"
+        # The leader may already have computed an assignment for the old id, in which the new id has no partitions.
+        why = f"static member {member_id} rejoined during the assignment; {join.reason}"
         rebalance.start(join.state, group, why, join.result, join.now_ms)
     else:
         rebalance.complete_join_if_all_joined(join.state, group, join.result, join.now_ms)
@@ -195,8 +195,8 @@ def _replace_static_member(join: _Join, group: Group, old_member_id: str, member
     fenced = ErrorCode.FENCED_INSTANCE_ID
     parked = group.take_join(old)
     if parked is not None:
-        answer(join.result, parked, join_error_without_protocol(fenced, old_member_id, parked.api_version))
-    answer(join.result, old.take_sync(), sync_error(fenced))
+        reply_to(join.result, parked, join_error_without_protocol(fenced, old_member_id, parked.api_version))
+    reply_to(join.result, old.take_sync(), sync_error(fenced))
     join.state.timers.cancel(session_key(group, old_member_id))
     member = group.replace_static_member(instance_id, old_member_id, member_id)
     _update_member(join, group, member)
@@ -211,8 +211,8 @@ def _join_with_id(join: _Join, group: Group) -> None:
     request = join.request
     if request.member_id in group.pending_members:
         if request.group_instance_id is not None:
-            # Ids are given out beforehand to dynamic members only; Kafka's coordinator trips over this one.
-            join.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            # Only dynamic members get an id before they join. Kafka's coordinator fails with this error as well.
+            join.reject(ErrorCode.UNKNOWN_SERVER_ERROR)
         else:
             _add_member(join, group, request.member_id)
         return
@@ -226,12 +226,12 @@ def _join_with_id(join: _Join, group: Group) -> None:
     is_leader = member.member_id == group.leader_id
     is_unchanged = member.protocols == request.protocols
     if group.state is COMPLETING_REBALANCE and is_unchanged:
-        # Most likely the first answer was lost.
+        # A retry, because the client has not received the first response.
         join.result.reply(join.parked.token, join_success(group, member, with_members=is_leader))
     elif group.state is STABLE and is_unchanged and not is_leader:
         join.result.reply(join.parked.token, join_success(group, member, with_members=False))
     else:
-        # A leader that rejoins a stable group has a reason that its metadata does not show, such as new partitions.
+        # A leader rejoins a stable group for a reason that is not in its metadata, such as new partitions.
         why = f"member {member.member_id} rejoined in {group.state.value}; {join.reason}"
         _update_member(join, group, member)
         rebalance.start_or_complete(join.state, group, why, join.result, join.now_ms)
@@ -243,14 +243,14 @@ def _update_member(join: _Join, group: Group, member: Member) -> None:
     member.rebalance_timeout_ms = join.rebalance_timeout_ms
     member.session_timeout_ms = join.request.session_timeout_ms
     superseded = group.park_join(member, join.parked)
-    answer(join.result, superseded, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+    reply_to(join.result, superseded, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
 
 # -- completions ---------------------------------------------------------------------------------------------------
 
 
 class _GroupCreation(Completion):
-    """Lets the first JoinGroup of a group go on once the group's record is in the log."""
+    """Continues the first JoinGroup of a group when the group's record is in the log."""
 
     __slots__ = ("is_applied", "join")
 
@@ -271,7 +271,7 @@ class _GroupCreation(Completion):
 
 
 class _StaticJoin(Completion):
-    """Answers a static member that came back without a rebalance, once the record of its new id is replicated."""
+    """Replies to a static member that rejoined without a rebalance, when the record of its new id is replicated."""
 
     __slots__ = ("group", "join", "member", "member_id", "old_leader_id", "old_member_id")
 
@@ -296,30 +296,30 @@ class _StaticJoin(Completion):
             is_leader = member.member_id == group.leader_id
             response = join_success(group, member, with_members=is_leader, skip_assignment=is_leader)
         else:
-            # An old client that finds itself named as leader would assign anew in a group that takes no assignment.
+            # An old client that is the leader in the response would send an assignment, which a stable group ignores.
             response = join_success(group, member, leader_id=self.old_leader_id, with_members=False)
         result.reply(parked.token, response)
-        # A deadline that passed while the join was parked had no effect and is not set any more.
+        # If the session deadline expired while the join was parked, it had no effect and must be set again.
         rebalance.refresh_session(self.join.state, group, member)
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         if self.member is None:
-            self._refuse(result, self.join.parked, self.group.members[self.old_member_id], error)
+            self._reject(result, self.join.parked, self.group.members[self.old_member_id], error)
 
     def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        """The new id stays, as in the log. Its owner comes again without it, or its session expires."""
+        """Reply with the error. The new id stays, as in the log, until the client rejoins or the session expires."""
         member = self.member
         parked = None if member is None else self._take_join(member)
         if member is not None and parked is not None:
-            self._refuse(result, parked, member, error)
+            self._reject(result, parked, member, error)
             rebalance.refresh_session(self.join.state, self.group, member)
 
-    def _refuse(self, result: CoordinatorResult, parked: Parked, member: Member, error: ErrorCode) -> None:
+    def _reject(self, result: CoordinatorResult, parked: Parked, member: Member, error: ErrorCode) -> None:
         response = join_success(self.group, member, leader_id=self.old_leader_id, with_members=False)
         response.error_code, response.member_id = error, ""
         result.reply(parked.token, response)
 
     def _take_join(self, member: Member) -> Parked | None:
-        """The parked join, unless a rebalance or a newer incarnation of the member has taken it over since."""
+        """Take the parked join, unless a rebalance or a later rejoin of the member has taken it."""
         is_current = self.group.members.get(member.member_id) is member
         return self.group.take_join(member) if is_current and self.group.state is STABLE else None

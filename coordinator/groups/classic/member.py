@@ -10,17 +10,17 @@ EMPTY_ASSIGNMENT = b""
 
 
 class Parked(NamedTuple):
-    """A request that waits for its answer, and the version it came in."""
+    """A request whose response is delayed, and its API version."""
 
     token: Token
     api_version: int
 
 
 class Member:
-    """One member: who it is, what it can do, what it was assigned, and which of its requests are parked.
+    """A member: its identity, protocols, assignment and parked requests.
 
-    `is_new` is True until its first JoinGroup is answered: such a member has no id to send heartbeats with, so
-    that its deadline runs while its request is parked.
+    `is_new` is True until the response to its first JoinGroup: until then the client has no member id for heartbeats,
+    so the session deadline applies although a request is parked.
     """
 
     __slots__ = (
@@ -66,16 +66,16 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Whether it has an instance id, by which it is known across restarts (KIP-345)."""
+        """Return whether the member has an instance id, which identifies it across restarts (KIP-345)."""
         return self.group_instance_id is not None
 
     @property
     def is_held_by_parked_request(self) -> bool:
-        """Whether a parked request stands in for heartbeats."""
+        """Return whether the session cannot expire because a request is parked."""
         return not self.is_new and (self.parked_join is not None or self.parked_sync is not None)
 
     def with_id(self, member_id: str) -> "Member":
-        """A copy with another id, without what is parked."""
+        """Return a copy with another id and without parked requests."""
         return Member(
             member_id=member_id,
             group_instance_id=self.group_instance_id,
@@ -89,17 +89,17 @@ class Member:
         )
 
     def park_sync(self, parked: Parked) -> Parked | None:
-        """Let a SyncGroup wait; returns the one that waited before, if any, which the caller must answer."""
+        """Park a SyncGroup. Return the one that was parked before, if any, to which the caller must reply."""
         previous, self.parked_sync = self.parked_sync, parked
         return previous
 
     def take_sync(self) -> Parked | None:
-        """The parked SyncGroup, no longer parked."""
+        """Remove and return the parked SyncGroup."""
         parked, self.parked_sync = self.parked_sync, None
         return parked
 
     def metadata(self, protocol_name: str) -> bytes:
-        """The subscription sent for a protocol, which the member must have named."""
+        """Return the member's metadata for a protocol, which the member must support."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
@@ -109,5 +109,5 @@ class Member:
         return {protocol.name for protocol in self.protocols}
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The first of its protocols that is a candidate; every member supports every candidate."""
+        """Return the member's first protocol that is a candidate. Every member supports all candidates."""
         return next(protocol.name for protocol in self.protocols if protocol.name in candidates)

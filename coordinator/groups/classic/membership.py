@@ -14,10 +14,10 @@ from odradek.coordinator.groups.classic.group import (
 )
 from odradek.coordinator.groups.classic.member import Parked
 from odradek.coordinator.groups.responses import (
-    answer,
     heartbeat_response,
     leave_error,
     leave_response,
+    reply_to,
     sync_error,
     sync_success,
 )
@@ -45,7 +45,7 @@ MEMBERS_LISTED_SINCE = 3
 def sync_group(
     state: ShardState, request: SyncGroupRequest, context: RequestContext, token: Token, now_ms: int
 ) -> CoordinatorResult:
-    """Decide a SyncGroup: hand out the assignment, or park it until the leader's is written."""
+    """Handle a SyncGroup: reply with the assignment, or park it until the leader's assignment is written."""
     result = CoordinatorResult()
     try:
         group = _group_for_sync(state, request)
@@ -56,14 +56,14 @@ def sync_group(
     if group.state is PREPARING_REBALANCE:
         result.reply(token, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
     elif group.state is STABLE:
-        rebalance.note_sync(state, group, member)
+        rebalance.record_sync(state, group, member)
         result.reply(token, sync_success(group, member))
     else:
         superseded = member.park_sync(Parked(token, context.api_version))
-        answer(result, superseded, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
-        rebalance.note_sync(state, group, member)
+        reply_to(result, superseded, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        rebalance.record_sync(state, group, member)
         if member.member_id == group.leader_id and not group.is_stored:
-            _take_assignment(state, group, request, result)
+            _write_assignment(state, group, request, result)
     return result
 
 
@@ -82,12 +82,12 @@ def _group_for_sync(state: ShardState, request: SyncGroupRequest) -> Group:
     return group
 
 
-def _differs(asked: str | None, actual: str | None) -> bool:
-    return asked is not None and actual is not None and asked != actual
+def _differs(requested: str | None, actual: str | None) -> bool:
+    return requested is not None and actual is not None and requested != actual
 
 
-def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest, result: CoordinatorResult) -> None:
-    """Write the leader's assignment; members that it left out get an empty one."""
+def _write_assignment(state: ShardState, group: Group, request: SyncGroupRequest, result: CoordinatorResult) -> None:
+    """Write the leader's assignment. Members that it does not contain get an empty one."""
     assignment = {item.member_id: item.assignment for item in request.assignments}
     logger.info(
         "assignment received group=%s generation=%d leader=%s members=%d",
@@ -98,7 +98,7 @@ def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest,
 
 
 class _Assignment(Completion):
-    """The record of a generation with its assignment: handed out when it is replicated, else everyone joins again."""
+    """Sends the assignment when its record is replicated; starts another rebalance if the write fails."""
 
     __slots__ = ("generation_id", "group", "state")
 
@@ -108,21 +108,21 @@ class _Assignment(Completion):
         self.generation_id = group.generation_id
 
     @property
-    def _is_awaited(self) -> bool:
+    def _is_current(self) -> bool:
         return self.group.state is COMPLETING_REBALANCE and self.group.generation_id == self.generation_id
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
-        if self._is_awaited:
-            rebalance.hand_out_assignments(self.state, self.group, result, now_ms)
+        if self._is_current:
+            rebalance.send_assignments(self.state, self.group, result, now_ms)
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        if self._is_awaited:
+        if self._is_current:
             rebalance.reset_assignments(self.state, self.group, error, result)
             why = f"assignment not written: {error.name}"
             rebalance.start_or_complete(self.state, self.group, why, result, now_ms)
 
     def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        """The next generation replaces this one, in the log too."""
+        """Start another rebalance; the record of its generation replaces this one in the log."""
         self.failed(result, error, now_ms)
 
 
@@ -130,12 +130,12 @@ class _Assignment(Completion):
 
 
 def heartbeat(state: ShardState, request: HeartbeatRequest, token: Token) -> CoordinatorResult:
-    """Decide a Heartbeat: refresh the session, and report a rebalance."""
+    """Handle a Heartbeat: restart the session timeout, and report a rebalance in progress."""
     result = CoordinatorResult()
     try:
         error = _heartbeat(state, request)
-    except KafkaError as refusal:
-        error = refusal.code
+    except KafkaError as failure:
+        error = failure.code
     result.reply(token, heartbeat_response(error))
     return result
 
@@ -157,7 +157,7 @@ def _heartbeat(state: ShardState, request: HeartbeatRequest) -> ErrorCode:
 def leave_group(
     state: ShardState, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int
 ) -> CoordinatorResult:
-    """Decide a LeaveGroup: every member named leaves, or has its own error."""
+    """Handle a LeaveGroup: remove each member in the request, or return an error for it."""
     result = CoordinatorResult()
     identities = request.members
     if context.api_version < MEMBERS_LISTED_SINCE:
@@ -192,7 +192,7 @@ def leave_group(
 def _leave(
     state: ShardState, group: Group, identity: LeaveGroupRequestMemberIdentity, result: CoordinatorResult
 ) -> ErrorCode:
-    """Remove one member. An administrator names a static member by its instance id alone."""
+    """Remove one member. An administrator identifies a static member by its instance id only."""
     member_id, instance_id = identity.member_id, identity.group_instance_id
     if not member_id:
         if instance_id is None or instance_id not in group.static_members:

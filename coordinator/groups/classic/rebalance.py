@@ -16,7 +16,7 @@ from odradek.coordinator.groups.classic.group import (
     Group,
 )
 from odradek.coordinator.groups.classic.member import EMPTY_ASSIGNMENT, Member
-from odradek.coordinator.groups.responses import answer, join_error, join_success, sync_error, sync_success
+from odradek.coordinator.groups.responses import join_error, join_success, reply_to, sync_error, sync_success
 from odradek.coordinator.groups.shard_state import ShardState, join_key, session_key, sync_key
 from odradek.coordinator.result import Completion, CoordinatorResult
 from odradek.protocol.errors import ErrorCode
@@ -24,7 +24,7 @@ from odradek.protocol.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 MIN_RETRY_MS = 100
-"""Least time between two attempts to end a join phase, for members with a tiny rebalance timeout."""
+"""Minimum time between two attempts to end a join phase, for members with a very short rebalance timeout."""
 
 EMPTY_RETRY_MS = 1_000
 """Pause before the record of a group without members is written again."""
@@ -70,10 +70,10 @@ def _expire_session(state: ShardState, group_id: str, member_id: str, result: Co
 
 
 def remove_member(state: ShardState, group: Group, member: Member, result: CoordinatorResult) -> None:
-    """Remove a member; its parked requests get UNKNOWN_MEMBER_ID, so that a living client joins again."""
+    """Remove a member. Its parked requests get UNKNOWN_MEMBER_ID, after which a running client rejoins."""
     state.timers.cancel(session_key(group, member))
-    answer(result, group.take_join(member), join_error(ErrorCode.UNKNOWN_MEMBER_ID))
-    answer(result, member.take_sync(), sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    reply_to(result, group.take_join(member), join_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    reply_to(result, member.take_sync(), sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
     group.remove(member.member_id)
 
 
@@ -81,7 +81,7 @@ def remove_member(state: ShardState, group: Group, member: Member, result: Coord
 
 
 def start_or_complete(state: ShardState, group: Group, why: str, result: CoordinatorResult, now_ms: int) -> None:
-    """Start a rebalance, or end the join phase of the one that is under way if all have joined."""
+    """Start a rebalance, or end the join phase of the one in progress if all members have joined."""
     if group.can_rebalance:
         start(state, group, why, result, now_ms)
     else:
@@ -89,7 +89,7 @@ def start_or_complete(state: ShardState, group: Group, why: str, result: Coordin
 
 
 def start(state: ShardState, group: Group, why: str, result: CoordinatorResult, now_ms: int) -> None:
-    """Start a rebalance: out of Empty with the initial delay, else until all joined or the rebalance timeout."""
+    """Start a rebalance, with the initial delay if the group is Empty, otherwise with the rebalance timeout."""
     if group.state is COMPLETING_REBALANCE:
         reset_assignments(state, group, ErrorCode.REBALANCE_IN_PROGRESS, result)
     group.pending_sync.clear()
@@ -108,7 +108,7 @@ def start(state: ShardState, group: Group, why: str, result: CoordinatorResult, 
 
 
 def complete_join_if_all_joined(state: ShardState, group: Group, result: CoordinatorResult, now_ms: int) -> None:
-    """End the join phase if all members have joined; the first one of a group always lasts its delay."""
+    """End the join phase if all members have joined, unless the group was Empty: then the initial delay must expire."""
     if group.state is PREPARING_REBALANCE and group.previous_state is not EMPTY and group.has_all_joined:
         complete_join(state, group, result, now_ms)
 
@@ -125,7 +125,7 @@ def _schedule_join_timeout(state: ShardState, group: Group, least_ms: int = 0) -
 
 
 def _schedule_initial_delay(state: ShardState, group: Group, delay_ms: int, remaining_ms: int) -> None:
-    """Wait `delay_ms`, then again while members keep coming, `remaining_ms` at most in all (KIP-134)."""
+    """Wait `delay_ms`, then again while members continue to join, at most for `remaining_ms` in total (KIP-134)."""
     group_id = group.group_id
 
     def expire(result: CoordinatorResult, now_ms: int) -> None:
@@ -143,7 +143,7 @@ def _schedule_initial_delay(state: ShardState, group: Group, delay_ms: int, rema
 
 
 def complete_join(state: ShardState, group: Group, result: CoordinatorResult, now_ms: int) -> None:
-    """End the join phase: drop dynamic members that did not rejoin, and start the next generation with the rest."""
+    """End the join phase: remove dynamic members that did not rejoin, and start the next generation with the others."""
     state.timers.cancel(join_key(group))
     for member in [item for item in group.members.values() if item.parked_join is None and not item.is_static]:
         logger.info("member did not rejoin in time group=%s member=%s", group.group_id, member.member_id)
@@ -155,14 +155,14 @@ def complete_join(state: ShardState, group: Group, result: CoordinatorResult, no
         result.completions.append(_EmptyGeneration(state, group))
         return
     if not group.elect_joined_leader():
-        # Only static members are left and none of them has joined: wait until one does or their sessions end.
-        logger.info("nobody rejoined, waiting again group=%s", group.group_id)
+        # Only static members are left, and none of them has joined: wait until one joins or their sessions expire.
+        logger.info("no static member rejoined, extending the join phase group=%s", group.group_id)
         _schedule_join_timeout(state, group, least_ms=MIN_RETRY_MS)
         return
     group.start_next_generation(now_ms)
     for member in group.members.values():
         is_leader = member.member_id == group.leader_id
-        answer(result, group.take_join(member), join_success(group, member, with_members=is_leader))
+        reply_to(result, group.take_join(member), join_success(group, member, with_members=is_leader))
         refresh_session(state, group, member)
         member.is_new = False
         group.pending_sync[member.member_id] = None
@@ -170,7 +170,7 @@ def complete_join(state: ShardState, group: Group, result: CoordinatorResult, no
 
 
 class _EmptyGeneration(Completion):
-    """The record of a group that lost its last member. Its replay ends the join phase; if it fails, it is retried."""
+    """Retries a failed write of the record of a group without members. Its replay ends the join phase."""
 
     __slots__ = ("group", "state")
 
@@ -190,7 +190,7 @@ class _EmptyGeneration(Completion):
 
 
 def _schedule_sync_timeout(state: ShardState, group: Group) -> None:
-    """Members that have not synced within the rebalance timeout are dropped, in a stable group too."""
+    """Schedule the removal of members that send no SyncGroup within the rebalance timeout, even in a stable group."""
     group_id, generation_id = group.group_id, group.generation_id
 
     def expire(result: CoordinatorResult, now_ms: int) -> None:
@@ -202,32 +202,32 @@ def _schedule_sync_timeout(state: ShardState, group: Group) -> None:
         late = list(expired.pending_sync)
         for member_id in late:
             remove_member(state, expired, expired.members[member_id], result)
-        start(state, expired, f"no sync in time from {', '.join(late)}", result, now_ms)
+        start(state, expired, f"no SyncGroup within the rebalance timeout from {', '.join(late)}", result, now_ms)
 
     state.timers.schedule(sync_key(group), group.rebalance_timeout_ms(), expire)
 
 
-def note_sync(state: ShardState, group: Group, member: Member) -> None:
-    """The member has sent its SyncGroup for this generation."""
+def record_sync(state: ShardState, group: Group, member: Member) -> None:
+    """Record that the member has sent its SyncGroup for this generation."""
     group.pending_sync.pop(member.member_id, None)
     if not group.pending_sync:
         state.timers.cancel(sync_key(group))
 
 
 def reset_assignments(state: ShardState, group: Group, error: ErrorCode, result: CoordinatorResult) -> None:
-    """The generation failed: no assignments, and parked syncs get the error."""
+    """Remove all assignments of a failed generation, and reply to parked SyncGroups with the error."""
     for member in group.members.values():
         member.assignment = EMPTY_ASSIGNMENT
-        if answer(result, member.take_sync(), sync_error(error)):
+        if reply_to(result, member.take_sync(), sync_error(error)):
             refresh_session(state, group, member)
 
 
-def hand_out_assignments(state: ShardState, group: Group, result: CoordinatorResult, now_ms: int) -> None:
-    """The stored generation is replicated and so stable: everyone who waits for an assignment gets it."""
+def send_assignments(state: ShardState, group: Group, result: CoordinatorResult, now_ms: int) -> None:
+    """Make the stored generation stable after its replication, and reply to parked SyncGroups."""
     assert group.stored is not None
     assignment = {item.member_id: item.assignment for item in group.stored.members}
     for member in group.members.values():
         member.assignment = assignment.get(member.member_id, EMPTY_ASSIGNMENT)
-        if answer(result, member.take_sync(), sync_success(group, member)):
+        if reply_to(result, member.take_sync(), sync_success(group, member)):
             refresh_session(state, group, member)
     group.change_state(STABLE, "assignment written", now_ms)
