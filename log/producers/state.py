@@ -40,8 +40,8 @@ class Verification:
         self.began_ms = monotonic_ms
         self.adds_partition = adds_partition
 
-    def asked_again(self, epoch: int, sequence: int) -> None:
-        """Register another batch that waits for the same verification."""
+    def add_waiting_batch(self, epoch: int, sequence: int) -> None:
+        """Record another batch that waits for the same verification."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch = epoch
             self.lowest_sequence = sequence
@@ -162,7 +162,7 @@ class ProducerState:
             verification = Verification(epoch, sequence, monotonic_ms, adds_partition)
             self.verifications[producer_id] = verification
         else:
-            verification.asked_again(epoch, sequence)
+            verification.add_waiting_batch(epoch, sequence)
         return verification
 
     def check_in_transaction(self, producer_id: int, epoch: int) -> None:
