@@ -1,8 +1,8 @@
-"""Which configuration is in force: static values, dynamic cluster-wide and per-broker ones, and those of topics.
+"""The effective configuration: static, dynamic cluster-wide, dynamic per-broker, and topic configurations.
 
-A broker's value comes from the first that has it: its own dynamic configuration, the dynamic cluster-wide default,
-the properties it was started with, the declared default (KIP-226). A topic's comes from its own configuration,
-else from the broker property that is its synonym.
+The value of a broker property is the first that is set in: the broker's dynamic configuration, the dynamic cluster-wide
+default, the static properties, the declared default (KIP-226). The value of a topic property is that of the topic's
+configuration, otherwise that of the synonymous broker property.
 """
 
 import logging
@@ -30,11 +30,11 @@ def _synonym_groups() -> dict[str, tuple[str, ...]]:
 
 
 SYNONYM_GROUPS = _synonym_groups()
-"""Broker properties that say the same in other units, such as log.retention.ms and .hours; the first has precedence."""
+"""Broker properties with the same meaning and different units, such as log.retention.ms and .hours, by precedence."""
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The broker properties whose value may stand for that of `name`, in their order of precedence."""
+    """Return the broker properties that may provide the value of `name`, in order of precedence."""
     group = SYNONYM_GROUPS.get(name)
     if group is not None:
         return group
@@ -43,7 +43,7 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 def listener_base(name: str) -> str | None:
-    """The property that a `listener.name.<listener>.<property>` overrides for one listener."""
+    """Return the property that `listener.name.<listener>.<property>` overrides; None for other names."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     _, dot, base = name[len(LISTENER_PREFIX) :].partition(".")
@@ -51,7 +51,7 @@ def listener_base(name: str) -> str | None:
 
 
 def log_defaults(broker: PropertySet) -> LogConfig:
-    """What holds for topics without a configuration of their own. Raises PropertyError."""
+    """Return the configuration of topics without explicit configuration. Raises PropertyError."""
     declared = type(broker).declared()
     values: dict[str, str] = {}
     for prop in LogConfig.declared().values():
@@ -72,13 +72,13 @@ def log_defaults(broker: PropertySet) -> LogConfig:
 
 
 class BrokerConfigs:
-    """The configuration in force on one broker, kept up to date with the metadata image.
+    """The effective configuration of one broker, updated from the metadata image.
 
-    image: the metadata that the broker serves
-    static: the properties the broker was started with
-    current: those in force; replaced, never changed
-    topic_defaults: what holds for topics without a configuration of their own
-    listeners: called with the old and the new `current` when a dynamic configuration has changed it
+    image: the broker's metadata image
+    static: the properties with which the broker was started
+    current: the effective properties; replaced, never changed
+    topic_defaults: the configuration of topics without explicit configuration
+    listeners: called with the old and the new `current` when a dynamic configuration changes it
     """
 
     __slots__ = (
@@ -98,15 +98,15 @@ class BrokerConfigs:
         image.listeners.append(self._on_metadata)
 
     def dynamic_default(self) -> Mapping[str, str]:
-        """The dynamic cluster-wide default, as far as it is valid."""
+        """Return the valid entries of the dynamic cluster-wide default."""
         return self._default
 
     def dynamic_broker(self) -> Mapping[str, str]:
-        """This broker's own dynamic configuration, as far as it is valid."""
+        """Return the valid entries of this broker's dynamic configuration."""
         return self._own
 
     def topic(self, name: str) -> LogConfig:
-        """The configuration in force for a topic; the same object while nothing changes."""
+        """Return the effective configuration of a topic; the same object until it changes."""
         config = self._topics.get(name)
         if config is None:
             config = self._topics[name] = self._topic(name)
@@ -119,18 +119,18 @@ class BrokerConfigs:
         try:
             return LogConfig(explicit, base=self.topic_defaults)
         except PropertyError:
-            kept = {}
+            valid = {}
             for key, value in explicit.items():
                 try:
                     LogConfig({key: value})
                 except PropertyError as error:
                     logger.error("ignoring stored configuration topic=%s: %s", name, error)
                 else:
-                    kept[key] = value
-            return LogConfig(kept, base=self.topic_defaults)
+                    valid[key] = value
+            return LogConfig(valid, base=self.topic_defaults)
 
     def resolve(self, default: Mapping[str, str], own: Mapping[str, str]) -> PropertySet:
-        """The set in force if the dynamic configurations were these. Raises PropertyError."""
+        """Return the effective properties for these dynamic configurations. Raises PropertyError."""
         changes: dict[str, str | None] = {}
         for layer in (default, own):
             for name, value in layer.items():
@@ -145,29 +145,29 @@ class BrokerConfigs:
 
     def _valid(self, configs: Mapping[str, str], *, is_default: bool) -> Mapping[str, str]:
         declared = type(self.static).declared()
-        kept = {}
+        valid = {}
         for name, value in configs.items():
             prop = declared.get(name)
             if prop is not None:
                 per_broker = prop.update_mode is UpdateMode.PER_BROKER
                 if prop.update_mode is UpdateMode.READ_ONLY or (per_broker and is_default):
-                    logger.error("ignoring stored broker configuration name=%s: not dynamic here", name)
+                    logger.error("ignoring stored broker configuration name=%s: not dynamic at this level", name)
                     continue
                 try:
                     prop.parse(value)
                 except PropertyError as error:
                     logger.error("ignoring stored broker configuration: %s", error)
                     continue
-            kept[name] = value
-        return kept
+            valid[name] = value
+        return valid
 
     def _on_metadata(self, delta: MetadataDelta) -> None:
-        self._forget(delta.topic_configs)
-        self._forget(topic.name for topic in delta.deleted_topics)
+        self._invalidate(delta.topic_configs)
+        self._invalidate(topic.name for topic in delta.deleted_topics)
         if delta.broker_configs:
             self._refresh()
 
-    def _forget(self, topics: Iterable[str]) -> None:
+    def _invalidate(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self._topics.pop(topic, None)
 

@@ -1,7 +1,8 @@
 """The metadata image: the brokers, topics and configurations of the cluster.
 
-The values in it (brokers, topics, configurations) are immutable and replaced whole; the image is changed by its
-`put` and `remove` methods and then published. `version` grows with each publication, `revision` with each change.
+Its values (brokers, topics, configurations) are immutable and are replaced as a whole. The `put` and `remove` methods
+change the image, and `publish` informs its listeners. `version` is incremented by each publication, `revision` by each
+change.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -33,7 +34,7 @@ class BrokerMetadata(NamedTuple):
     epoch: int = -1
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Return its endpoint on the listener of that name."""
+        """Return the broker's endpoint for a listener; None if there is none."""
         for endpoint in self.endpoints:
             if endpoint.listener == listener:
                 return endpoint
@@ -43,9 +44,9 @@ class BrokerMetadata(NamedTuple):
 class PartitionMetadata(NamedTuple):
     """A partition's replicas and leader.
 
-    `leader_epoch` counts leaders; `partition_epoch` counts changes of leader or ISR. `controller_epoch` is that of
-    the controller that made the last change. `offline` are replicas whose log directory failed (KIP-112); the store
-    does not have them, since each broker finds out anew at its start.
+    `leader_epoch` is incremented by each election, `partition_epoch` by each change of leader or ISR.
+    `controller_epoch` is the epoch of the controller that made the last change. `offline` are the replicas whose log
+    directory has failed (KIP-112); they are not in the store, because each broker determines them at its start.
     """
 
     leader: int
@@ -73,7 +74,7 @@ class TopicMetadata(NamedTuple):
 
 
 class MetadataDelta:
-    """The changes of a publication: names of topics and configurations, and deleted topics as they were."""
+    """The changes of a publication: names of changed topics and configurations, and the deleted topics."""
 
     __slots__ = ("broker_configs", "brokers", "deleted_topics", "topic_configs", "topics")
 
@@ -89,15 +90,15 @@ MetadataListener = Callable[[MetadataDelta], None]
 
 
 class ClusterMetadata:
-    """The image. Read its dictionaries freely, change it through its methods only.
+    """The image. Its dictionaries may be read directly; only its methods may change it.
 
-    cluster_id, controller_id, controller_epoch: as registered; controller -1 while there is none
+    cluster_id, controller_id, controller_epoch: as registered; controller_id is -1 if there is no controller
     brokers: live brokers by id
     topics, topics_by_id: TopicMetadata by name and by id
     topic_configs: explicit configuration by topic, only of topics that have one
     broker_configs: dynamic configuration by broker id; None stands for the cluster-wide default
     listeners: called with the delta at each publication, in order
-    revision: grows with each change of the controller, the brokers or the topics, before it is published
+    revision: incremented by each change of the controller, the brokers or the topics, before its publication
     """
 
     __slots__ = (
@@ -138,7 +139,7 @@ class ClusterMetadata:
             self.revision += 1
 
     def put_topic(self, topic: TopicMetadata) -> None:
-        """Add a topic or replace it by a newer state; with another id it is another topic."""
+        """Add or replace a topic. A topic with the same name and another id is removed first."""
         previous = self.topics.get(topic.name)
         if previous is not None and previous.topic_id != topic.topic_id:
             self.remove_topic(topic.name)

@@ -1,6 +1,6 @@
-"""Apache Kafka's metadata log (KRaft): topics, configurations and producer ids, read when its directory is adopted.
+"""Reader of Apache Kafka's metadata log (KRaft), for the adoption of its topics, configurations and producer ids.
 
-`__cluster_metadata-0` holds snapshots (`<end offset>-<epoch>.checkpoint`) and segments (`.log`), both made of record
+`__cluster_metadata-0` contains snapshots (`<end offset>-<epoch>.checkpoint`) and segments (`.log`), both made of record
 batches. A record's value is a frame version, a record type and a version, each an unsigned varint, then the fields.
 `KraftMetadata` replays record values; `read_kraft_metadata` finds them on the disk.
 
@@ -75,7 +75,7 @@ class ConfigRecord(Message, key=4, flexible=0):
 
 
 class PartitionChangeRecord(Message, key=5, versions="0-2", flexible=0):
-    """A partition changed. A leader of -2 and null replicas are unchanged ones."""
+    """A partition was changed. A leader of -2 and null replicas mean no change of these fields."""
 
     partition_id: Int32 = field(default=-1)
     topic_id: Uuid
@@ -138,7 +138,7 @@ _RECORDS: Final[dict[int, type[Message]]] = {
 
 
 class KraftMetadataError(Exception):
-    """The metadata log cannot be read; str is one readable line with its path."""
+    """The metadata log cannot be read; the message contains its path."""
 
 
 class KraftPartition(NamedTuple):
@@ -160,21 +160,21 @@ class KraftTopic:
 
     @property
     def partition_count(self) -> int:
-        """Partitions are numbered from 0 without a gap."""
+        """The number of partitions, which are numbered from 0 without gaps."""
         return max(self.partitions, default=-1) + 1
 
     def has_replica_on(self, broker_id: int) -> bool:
-        """Return whether the broker has a replica of some partition."""
+        """Return whether the broker has a replica of any partition."""
         return any(broker_id in partition.replicas for partition in self.partitions.values())
 
 
 class KraftMetadata:
-    """The state that a metadata log's records lead to.
+    """The metadata that results from the replay of a metadata log.
 
-    topics: by name; deleted topics are not in it
+    topics: topics by name, without deleted ones
     topic_configs: explicit configuration by topic, only of topics that have one
     broker_configs: dynamic configuration by broker id; None is the cluster-wide default
-    next_producer_id: all producer ids that were given out are smaller
+    next_producer_id: above all allocated producer ids
     end_offset: offset after the last record; 0 for a log without records
     """
 
@@ -260,7 +260,7 @@ def _set(table: dict[K, dict[str, str]], key: K, record: ConfigRecord) -> None:
 
 
 def decode_record(value: bytes) -> Message | None:
-    """A record's value, None for a type that an adoption does not need. Raises DecodeError."""
+    """Decode a record's value. Return None for a type that an adoption does not need. Raises DecodeError."""
     try:
         frame_version, position = _read_varint(value, 0)
         record_type, position = _read_varint(value, position)
@@ -283,7 +283,7 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def read_kraft_metadata(fs: FileSystem, log_directory: str) -> KraftMetadata | None:
-    """The metadata in the newest snapshot and the segments after it; None if there is no record.
+    """Read the metadata from the newest snapshot and the segments after it. Return None if there are no records.
 
     Blocks while it reads; one batch at a time is in memory. Raises KraftMetadataError, OSError.
     """
@@ -306,9 +306,9 @@ def read_kraft_metadata(fs: FileSystem, log_directory: str) -> KraftMetadata | N
 
 
 def _replay_snapshot(fs: FileSystem, path: str, metadata: KraftMetadata) -> None:
-    """All records of a snapshot, whose own offsets have no meaning. Kafka renames a snapshot when it is complete.
+    """Replay all records of a snapshot; their offsets have no meaning. Kafka renames a snapshot when it is complete.
 
-    The file is read-only, and in memory as a whole: some 100 bytes for each partition of the cluster.
+    The whole file is read into memory: some 100 bytes for each partition of the cluster.
     """
     content = fs.read_bytes(path)
     position = 0
@@ -341,9 +341,9 @@ def _replay_segment(
 def _batches(
     read: Callable[[int, int], bytes], end: int, first_offset: int
 ) -> Iterator[tuple[BatchHeader, bytes | None]]:
-    """The batches up to the first that is incomplete or whose checksum is wrong.
+    """Yield the batches up to the first that is incomplete or has a wrong checksum.
 
-    Those with offsets below `first_offset` only are not read (None).
+    Batches that end below `first_offset` are not read (None).
     """
     position = 0
     while position + RECORD_BATCH_OVERHEAD <= end:
@@ -373,7 +373,7 @@ def _replay_batch(
 
 
 def adopted_offset(fs: FileSystem, log_directory: str) -> int:
-    """The end offset up to which the metadata log was adopted before, 0 if it was not. Raises OSError."""
+    """Return the end offset up to which the metadata log was adopted; 0 if it was not. Raises OSError."""
     try:
         text = fs.read_bytes(f"{log_directory}/{DIRECTORY}/{ADOPTED_FILE}")
     except FileNotFoundError:
@@ -382,5 +382,5 @@ def adopted_offset(fs: FileSystem, log_directory: str) -> int:
 
 
 def mark_adopted(fs: FileSystem, log_directory: str, end_offset: int) -> None:
-    """Note durably that the metadata log was adopted: from now on it is older than what the broker has. Blocks."""
+    """Record durably that the metadata log was adopted and must not be adopted again up to `end_offset`. Blocks."""
     write_atomically(fs, f"{log_directory}/{DIRECTORY}/{ADOPTED_FILE}", b"%d" % end_offset)

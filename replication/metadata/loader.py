@@ -1,4 +1,4 @@
-"""Loads the metadata image from the store."""
+"""Loading of the metadata image from the store."""
 
 import logging
 from collections.abc import Callable
@@ -48,7 +48,7 @@ async def read_image(store: MetadataStore, image: ClusterMetadata) -> None:
 
 
 async def load_topic(store: MetadataStore, name: str) -> TopicMetadata:
-    """Return a topic as the store has it; a partition that has no state yet has no leader.
+    """Load a topic. A partition without a state node has no leader.
 
     Raises NoNodeError, StoreDamagedError.
     """

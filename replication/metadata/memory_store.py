@@ -1,4 +1,4 @@
-"""A metadata store in memory: for tests and for simulated clusters, whose brokers share one tree."""
+"""Metadata store in memory, for tests and for simulated clusters, whose brokers share one tree."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from odradek.replication.metadata.znode_store import NodeTable, Watches, Znode, 
 
 
 class MemoryNodeTable(NodeTable):
-    """Nodes in a dictionary; a transaction keeps what it replaced, so that it can be rolled back."""
+    """Nodes in a dictionary. A transaction saves the nodes that it replaces, for a rollback."""
 
     def __init__(self) -> None:
         self._records: dict[str, Znode] = {"/": Znode(None, 0, 0, 0, 0)}
@@ -66,7 +66,7 @@ class MemoryNodeTable(NodeTable):
 
 
 class MemoryMetadataServer:
-    """A tree that several sessions share; `expire` ends a session as a silent client's would end."""
+    """A tree that several sessions share. `expire` ends a session like a session timeout."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self._table = MemoryNodeTable()
@@ -79,12 +79,12 @@ class MemoryMetadataServer:
         return MemoryMetadataStore(self, self.new_session_id())
 
     def new_session_id(self) -> int:
-        """Return the id of a session that begins now."""
+        """Return the id of a new session."""
         self._last_session_id += 1
         return self._last_session_id
 
     def expire(self, store: "MemoryMetadataStore") -> None:
-        """Ends a session against its client's will; its listeners are told."""
+        """Expire a session and inform its listeners."""
         store.end_session(event=SessionEvent.EXPIRED)
 
     @property
@@ -93,7 +93,7 @@ class MemoryMetadataServer:
 
 
 class MemoryMetadataStore(ZnodeStore):
-    """A session with a tree in memory; without a server it has a tree of its own."""
+    """A session with a tree in memory; without a server, with its own tree."""
 
     def __init__(self, server: MemoryMetadataServer | None = None, session_id: int = 1) -> None:
         self._server = server or MemoryMetadataServer()

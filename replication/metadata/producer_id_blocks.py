@@ -1,6 +1,6 @@
-"""Blocks of producer ids, reserved in the metadata store so that no two brokers give out the same id.
+"""Blocks of producer ids, reserved in the metadata store, so that two brokers never allocate the same id.
 
-Kafka keeps the last block under `/latest_producer_id_block`, as JSON with its ends and the broker that has it.
+As in Kafka, `/latest_producer_id_block` contains the last block as JSON, with its ends and its broker.
 """
 
 import json
@@ -9,23 +9,23 @@ from typing import Final
 from odradek.replication.metadata.store import BadVersionError, MetadataStore, NodeExistsError, NoNodeError
 
 BLOCK_SIZE: Final = 1000
-"""As in Apache Kafka; what is left of a block at a restart is never used."""
+"""As in Apache Kafka. The remaining ids of a block are not used after a restart."""
 
 PATH: Final = "/latest_producer_id_block"
 
 
 async def allocate_block(store: MetadataStore, broker_id: int, least_id: int = 0) -> range:
-    """The next block, durably reserved; it begins at `least_id` or above. Raises MetadataStoreError."""
+    """Reserve the next block durably and return it. It begins at `least_id` or above. Raises MetadataStoreError."""
     return await _reserve(store, broker_id, least_id, BLOCK_SIZE)
 
 
 async def begin_blocks_at(store: MetadataStore, broker_id: int, least_id: int) -> None:
-    """Let no later block begin below `least_id`: reserve an empty block that ends there. Raises MetadataStoreError."""
+    """Make later blocks begin at `least_id` or above: reserve an empty block there. Raises MetadataStoreError."""
     await _reserve(store, broker_id, least_id, 0)
 
 
 async def next_block_start(store: MetadataStore) -> int | None:
-    """The first id of the next block; None if the store has never reserved one. Raises MetadataStoreError."""
+    """Return the first id of the next block; None if no block was ever reserved. Raises MetadataStoreError."""
     try:
         return _end((await store.get(PATH)).data)
     except NoNodeError:
@@ -57,6 +57,6 @@ def _end(data: bytes | None) -> int:
 
 
 def _encode(block: range, broker_id: int) -> bytes:
-    """An empty block ends before it starts."""
+    """Encode a block with inclusive ends; the end of an empty block is below its start."""
     value = {"version": 1, "broker": broker_id, "block_start": str(block.start), "block_end": str(block.stop - 1)}
     return json.dumps(value).encode()

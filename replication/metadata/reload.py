@@ -1,4 +1,4 @@
-"""Bringing a metadata image up to date with the store, after a change whose outcome was not known."""
+"""Update of a metadata image from the store, after a change with an unknown outcome."""
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
@@ -7,10 +7,10 @@ from odradek.replication.metadata.store import MetadataStore
 
 
 async def reload_image(store: MetadataStore, image: ClusterMetadata) -> None:
-    """Make the image's controller, brokers, topics and configurations those of the store, and publish what differs.
+    """Update the image's controller, brokers, topics and configurations from the store, and publish the differences.
 
-    Which replicas are offline is kept, since the store does not have it. A topic that is marked for deletion is not in
-    the image, although its nodes are still there. Raises MetadataStoreError, with the image as it was.
+    Offline replicas are retained, because they are not in the store. A topic that is marked for deletion is not in the
+    image, although its nodes still exist. Raises MetadataStoreError without a change of the image.
     """
     stored = ClusterMetadata()
     await load_image(store, stored)
@@ -43,9 +43,9 @@ async def reload_image(store: MetadataStore, image: ClusterMetadata) -> None:
 
 
 def _merged(current: TopicMetadata, stored: TopicMetadata) -> TopicMetadata:
-    known = current.partitions
+    previous = current.partitions
     partitions = (
-        _with_offline(known[index], partition) if index < len(known) else partition
+        _with_offline(previous[index], partition) if index < len(previous) else partition
         for index, partition in enumerate(stored.partitions)
     )
     return stored._replace(partitions=tuple(partitions))

@@ -1,13 +1,12 @@
-"""The store of a cluster's metadata: an interface with ZooKeeper's semantics.
+"""Interface of the metadata store, with ZooKeeper's semantics.
 
-A tree of nodes under absolute paths. Each node has data and a version that counts its changes, so that a change can
-be made on condition that nobody else made one before. An ephemeral node lives as long as the session that created
-it. A watch fires once when a node, or the list of its children, has changed: a hint to read again.
+The store is a tree of nodes with absolute paths. Each node has data and a version that is incremented by each change,
+for conditional changes. An ephemeral node exists as long as the session that created it. A watch fires once when a node
+or the list of its children has changed; its owner reads the node again.
 
-All methods are native coroutines. The embedded stores suspend only for large transactions, and only once they were
-given a `Pacing`; before, they can be driven with `run_now`. The one that speaks to a ZooKeeper ensemble does suspend,
-and is driven by the server's event loop. Source: ZooKeeper
-Programmer's Guide; the layout of the nodes is Kafka's and lives in `znodes`.
+All methods are coroutines. The embedded stores suspend only for large transactions, and only with a `Pacing`; without
+one they can be run with `run_now`. A store that connects to a ZooKeeper ensemble suspends and is run by the server's
+event loop. Source: ZooKeeper Programmer's Guide. The layout of the nodes is Kafka's: see `znodes`.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +22,7 @@ ANY_VERSION = -1
 
 
 class MetadataStoreError(Exception):
-    """The store refused an operation or could not carry it out."""
+    """An operation was rejected or failed."""
 
 
 class NoNodeError(MetadataStoreError):
@@ -35,7 +34,7 @@ class NodeExistsError(MetadataStoreError):
 
 
 class BadVersionError(MetadataStoreError):
-    """The node was changed since the version that the caller expected."""
+    """The node's version is not the expected one, because the node was changed."""
 
 
 class NotEmptyError(MetadataStoreError):
@@ -47,13 +46,13 @@ class NoChildrenForEphemeralsError(MetadataStoreError):
 
 
 class SessionExpiredError(MetadataStoreError):
-    """The session is over and its ephemeral nodes are gone; only `renew` and `close` are of use."""
+    """The session has ended and its ephemeral nodes are deleted. Only `renew` and `close` may be called."""
 
 
 class StoreUnavailableError(MetadataStoreError, KafkaError):
     """The store cannot be read or written now: its disk or its connection failed. The outcome of the change is unknown.
 
-    A request that needs it is answered with KAFKA_STORAGE_ERROR, which clients retry.
+    A request that needs the store gets KAFKA_STORAGE_ERROR, after which clients retry.
     """
 
     def __init__(self, message: str) -> None:
@@ -64,13 +63,13 @@ class StoreUnavailableError(MetadataStoreError, KafkaError):
 
 
 class StoreDamagedError(StoreUnavailableError):
-    """The content of the store is damaged; the message names the place, and what to do."""
+    """The content of the store is damaged; the message contains the node and the action to take."""
 
 
 class TransactionError(MetadataStoreError):
-    """An operation of a transaction was refused, so none was carried out.
+    """An operation of a transaction was rejected, so none was executed.
 
-    `index` is the number of the refused operation, `cause` says why.
+    `index` is the position of the rejected operation, `cause` its error.
     """
 
     def __init__(self, index: int, cause: MetadataStoreError) -> None:
@@ -82,9 +81,9 @@ class TransactionError(MetadataStoreError):
 class NodeStat(NamedTuple):
     """The metadata of a node.
 
-    created_id, modified_id: number of the transaction that created and that last changed it (ZooKeeper's czxid and
-    mzxid). version: how often its data was set. child_version: how often its list of children changed.
-    ephemeral_owner: session that it lives with, 0 for a persistent node.
+    created_id, modified_id: number of the transaction that created and that last changed it (ZooKeeper's czxid, mzxid)
+    version: number of changes of its data; child_version: number of changes of its list of children
+    ephemeral_owner: the session that owns it, 0 for a persistent node
     """
 
     created_id: int
@@ -98,14 +97,14 @@ class NodeStat(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node's data (None where ZooKeeper has null) and its stat."""
+    """A node's data (None for ZooKeeper's null) and its stat."""
 
     data: bytes | None
     stat: NodeStat
 
 
 class Create(NamedTuple):
-    """Create a node; with `sequential` ten digits that only grow are appended to the path."""
+    """Create a node; with `sequential`, an increasing number of ten digits is appended to the path."""
 
     path: str
     data: bytes | None = None
@@ -129,7 +128,7 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Demand that a node exists and has the expected version; changes nothing."""
+    """Require that a node exists and has the expected version, without a change."""
 
     path: str
     version: int = ANY_VERSION
@@ -137,7 +136,7 @@ class Check(NamedTuple):
 
 Operation = Create | SetData | Delete | Check
 OperationResult = str | NodeStat | None
-"""Of Create the path, of SetData the new stat, else None."""
+"""The path for Create, the new stat for SetData, None for others."""
 
 
 class WatchKind(Enum):
@@ -155,7 +154,7 @@ class WatchEvent(NamedTuple):
 
 
 class SessionEvent(Enum):
-    """A change of a session. A disconnected session may be connected again; an expired one is over."""
+    """A change of a session. A disconnected session may reconnect; an expired session has ended."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
@@ -169,19 +168,19 @@ class Waiter(Awaitable[None], Protocol):
 
 
 class Pacing(Protocol):
-    """Lets a change that takes long share its thread with other work."""
+    """Divides long changes into steps, with other work between them."""
 
     def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
-        """Run short steps, with other work between them, to their result."""
+        """Run short steps, with other work between them; return their result."""
 
     def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
-        """Do blocking work in another thread. Raises what it raises."""
+        """Run blocking work in another thread. Raises its exceptions."""
 
     def waiter(self) -> Waiter:
         """Return a new waiter."""
 
     def soon(self, action: Callable[[], None], /) -> None:
-        """Call `action` after the work that runs now has ended or waits."""
+        """Call `action` after the current work has ended or suspended."""
 
 
 Watcher = Callable[[WatchEvent], None]
@@ -191,13 +190,13 @@ SessionListener = Callable[[SessionEvent], None]
 class MetadataStore(ABC):
     """One session with a metadata store.
 
-    Every method raises SessionExpiredError once the session is over and StoreUnavailableError when the store cannot
-    be reached. A change that returned is durable: it outlives the death of the process and the loss of power.
+    Every method raises SessionExpiredError after the end of the session, and StoreUnavailableError if the store cannot
+    be accessed. When the method returns, its change is durable: it survives a crash of the process and a power failure.
     """
 
     session_id: int
     is_shared: bool = True
-    """Whether other sessions may change the nodes: only then watches are of use."""
+    """Other sessions may change the nodes, so that watches are necessary."""
 
     @abstractmethod
     async def create(
@@ -230,15 +229,15 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Carry out all operations in their order, or none. Raises TransactionError."""
+        """Execute all operations in order, or none. Raises TransactionError."""
 
     def pace(self, pacing: Pacing) -> None:  # noqa: B027 - what most stores do
-        """Let large transactions give way to other work. Without a pacing, and in some stores, they do not."""
+        """Run large transactions in steps from now on. Some stores ignore this."""
 
     async def ready(self) -> None:  # noqa: B027 - no transaction suspends in most stores
-        """Return when no transaction is under way.
+        """Return when no transaction is in progress.
 
-        What is decided then, and is written in a transaction of a few operations, is decided on what the store has.
+        A caller that then reads, and writes a small transaction without suspending, bases it on the current content.
         """
 
     @abstractmethod
@@ -246,21 +245,21 @@ class MetadataStore(ABC):
         """Call `listener` at each change of the session."""
 
     async def renew(self) -> None:  # noqa: B027 - an embedded store's session does not expire
-        """Begin a new session if the present one has expired. Raises MetadataStoreError if that is not possible.
+        """Begin a new session if the current one has expired. Raises MetadataStoreError if that is not possible.
 
         The new session has neither ephemeral nodes nor watches.
         """
 
     def damaged(self, why: str) -> StoreDamagedError:
-        """Return the error for a node whose content is wrong."""
+        """Return the error for a node with invalid content."""
         return StoreDamagedError(f"the metadata store is damaged: {why}")
 
     @abstractmethod
     async def close(self) -> None:
-        """End the session; its ephemeral nodes are deleted. Closing twice does nothing."""
+        """End the session and delete its ephemeral nodes. A second call has no effect."""
 
     async def ensure_path(self, path: str) -> None:
-        """Create a persistent node without data, and its parents, where they are missing."""
+        """Create a persistent node without data, and its parents, if they do not exist."""
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
             prefix = "/" + "/".join(parts[:depth])
@@ -272,9 +271,9 @@ class MetadataStore(ABC):
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that must not suspend. Those of embedded stores do not without a pacing.
+    """Run a coroutine that does not suspend, as those of embedded stores without a pacing, and return its result.
 
-    Raises what the coroutine raises, RuntimeError if it suspends.
+    Raises the exceptions of the coroutine, and RuntimeError if it suspends.
     """
     try:
         coroutine.send(None)
@@ -282,4 +281,4 @@ def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = stop.value
         return result
     coroutine.close()
-    raise RuntimeError(f"{coroutine!r} suspended, but nothing is there to resume it")
+    raise RuntimeError(f"{coroutine!r} suspended in run_now, which cannot resume it")

@@ -1,4 +1,4 @@
-"""Which names a topic may have, and which topics are Kafka's own."""
+"""Valid topic names, and the names of internal topics."""
 
 from collections.abc import Collection
 
@@ -15,19 +15,19 @@ _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def is_internal(name: str) -> bool:
-    """Whether the topic holds state of the brokers rather than of clients."""
+    """Return whether the topic contains state of the brokers."""
     return name in INTERNAL_TOPICS
 
 
 def check_topic_name(name: str) -> None:
-    """Raises KafkaError INVALID_TOPIC_EXCEPTION for a name that no topic may have."""
+    """Raise KafkaError INVALID_TOPIC_EXCEPTION for an invalid topic name."""
     problem = _problem(name)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether a topic may have the name."""
+    """Return whether the topic name is valid."""
     return _problem(name) is None
 
 
@@ -44,12 +44,12 @@ def _problem(name: str) -> str | None:
 
 
 def unified(name: str) -> str:
-    """The form that colliding names share: in metric names '.' and '_' look the same."""
+    """Return the form that colliding names share: in metric names '.' is replaced by '_'."""
     return name.replace(".", "_")
 
 
 def colliding_topic(name: str, existing: Collection[str]) -> str | None:
-    """A topic that differs from `name` only in '.' and '_', if there is one."""
+    """Return an existing topic whose name differs from `name` only in '.' and '_'; None if there is none."""
     if "." not in name and "_" not in name:
         return None
     wanted = unified(name)

@@ -1,4 +1,4 @@
-"""Updates of the metadata that brokers serve, as the controller publishes them (UpdateMetadata in a cluster)."""
+"""Metadata updates that the controller publishes to the brokers (UpdateMetadata in a cluster)."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -7,12 +7,12 @@ from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, 
 
 
 class MetadataUpdate(NamedTuple):
-    """The difference between two publications of the controller. Deletions precede what has the same name.
+    """The difference between two publications of the controller. A deletion precedes a new topic with the same name.
 
-    brokers: registered brokers that are new or changed; removed_brokers: ids of those that are gone
-    topics: new or changed topics, whole; deleted_topics: topics as they were
-    topic_configs, broker_configs: changed explicit configurations, empty where none is left; broker_configs is None
-        if no broker's configuration changed
+    brokers: new or changed brokers; removed_brokers: ids of brokers that are no longer registered
+    topics: new or changed topics; deleted_topics: the deleted topics
+    topic_configs: changed explicit configurations, empty if the configuration was removed
+    broker_configs: all dynamic broker configurations; None if none has changed
     """
 
     controller_id: int
@@ -26,7 +26,7 @@ class MetadataUpdate(NamedTuple):
 
 
 class MetadataPublisher(Protocol):
-    """Delivers the controller's updates to the brokers, to each in the order of publication."""
+    """Delivers the controller's updates to each broker, in the order of publication."""
 
     def publish(self, update: MetadataUpdate) -> None:
         """Deliver an update."""
@@ -46,7 +46,7 @@ class LocalPublisher:
 
 
 def update_from(image: ClusterMetadata, delta: MetadataDelta) -> MetadataUpdate:
-    """Return the update that brings a cache to the state of `image`, of which `delta` was changed."""
+    """Return the update with the changes in `delta`, which led to the state of `image`."""
     return MetadataUpdate(
         image.controller_id,
         image.controller_epoch,

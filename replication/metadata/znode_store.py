@@ -1,7 +1,7 @@
-"""ZooKeeper's semantics over any table of nodes.
+"""ZooKeeper's semantics over a table of nodes.
 
-`NodeTable` is what differs between the embedded stores: where the nodes lie and how a transaction becomes
-durable. `ZnodeStore` is what they share: versions, sequences, ephemeral nodes, watches and transactions.
+`NodeTable` is specific to an embedded store: the storage of nodes, and the durability of transactions. `ZnodeStore`
+implements what all embedded stores share: versions, sequences, ephemeral nodes, watches and transactions.
 """
 
 from abc import ABC, abstractmethod
@@ -38,12 +38,12 @@ from odradek.replication.metadata.store import (
     WatchKind,
 )
 
-_OPERATIONS_AT_ONCE: Final = 100
-"""A larger transaction is carried out in steps, where the store has a pacing. So many take about 2 ms."""
+_MAX_UNPACED_OPERATIONS: Final = 100
+"""A larger transaction is executed in steps if the store has a pacing. So many operations take about 2 ms."""
 
 
 class Znode:
-    """A node as a table holds it. `creations` counts the children ever created: the next sequence number."""
+    """A node in a table. `creations` is the number of children ever created, and so the next sequence number."""
 
     __slots__ = (
         "child_count", "created_id", "created_ms", "creations", "data", "ephemeral_owner", "modified_id",
@@ -100,27 +100,27 @@ class Znode:
 
 
 class NodeTable(ABC):
-    """Where the nodes lie, by path. The root is "/" and always there.
+    """Storage of nodes by path. The root "/" always exists.
 
-    `begin` starts a transaction in which `put` and `remove` collect; `commit` makes it durable before it returns,
-    or raises StoreUnavailableError and leaves the table as it was; `roll_back` forgets it.
+    `begin` starts a transaction of `put` and `remove`. `commit` makes it durable before it returns, or raises
+    StoreUnavailableError without a change of the table; `roll_back` discards it.
     """
 
     @abstractmethod
     def load(self, path: str) -> Znode | None:
-        """The node, as changed by the transaction in progress. The caller may change what it gets, then `put` it."""
+        """Return a copy of the node, including changes of the transaction in progress; None if there is none."""
 
     @abstractmethod
     def children(self, path: str) -> list[str]:
-        """The names of the children, sorted."""
+        """Return the names of the children, sorted."""
 
     @abstractmethod
     def ephemerals(self, session_id: int | None) -> list[str]:
-        """The paths of the ephemeral nodes of a session, or of all sessions, deepest first."""
+        """Return the paths of the ephemeral nodes of a session, or of all sessions (None), deepest first."""
 
     @abstractmethod
     def begin(self) -> int:
-        """Starts a transaction and returns its number, which is larger than every one before."""
+        """Start a transaction and return its number, which is larger than all earlier ones."""
 
     @abstractmethod
     def put(self, path: str, record: Znode) -> None: ...
@@ -129,10 +129,7 @@ class NodeTable(ABC):
     def remove(self, path: str) -> None: ...
 
     def prepare_commit(self) -> Generator[None, None, None]:
-        """Do in steps what `commit` would do otherwise, as far as it need not be done at once.
-
-        Raises StoreUnavailableError.
-        """
+        """Do those parts of `commit` that can be divided into steps. Raises StoreUnavailableError."""
         yield from ()
 
     @abstractmethod
@@ -143,7 +140,7 @@ class NodeTable(ABC):
 
 
 class Watches:
-    """The watches that were left on a tree, each told once."""
+    """The watches on a tree. Each fires once."""
 
     __slots__ = ("_child_watches", "_data_watches")
 
@@ -152,12 +149,12 @@ class Watches:
         self._child_watches: dict[str, list[tuple[int, Watcher]]] = {}
 
     def on_data(self, path: str, session_id: int, watcher: Watcher) -> None:
-        self._leave(self._data_watches, path, session_id, watcher)
+        self._add(self._data_watches, path, session_id, watcher)
 
     def on_children(self, path: str, session_id: int, watcher: Watcher) -> None:
-        self._leave(self._child_watches, path, session_id, watcher)
+        self._add(self._child_watches, path, session_id, watcher)
 
-    def _leave(
+    def _add(
         self, watches: dict[str, list[tuple[int, Watcher]]], path: str, session_id: int, watcher: Watcher
     ) -> None:
         entries = watches.setdefault(path, [])
@@ -175,12 +172,12 @@ class Watches:
 
     def fire(self, events: Iterable[WatchEvent]) -> None:
         for event in events if self._data_watches or self._child_watches else ():
-            told: list[Watcher] = []
+            watchers: list[Watcher] = []
             if event.kind is not WatchKind.CHILDREN:
-                told += [watcher for _, watcher in self._data_watches.pop(event.path, ())]
+                watchers += [watcher for _, watcher in self._data_watches.pop(event.path, ())]
             if event.kind in (WatchKind.CHILDREN, WatchKind.DELETED):
-                told += [watcher for _, watcher in self._child_watches.pop(event.path, ())]
-            for watcher in dict.fromkeys(told):
+                watchers += [watcher for _, watcher in self._child_watches.pop(event.path, ())]
+            for watcher in dict.fromkeys(watchers):
                 watcher(event)
 
 
@@ -189,17 +186,17 @@ def parent_of(path: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Raises ValueError for what ZooKeeper does not take for a path."""
+    """Raise ValueError for a path that ZooKeeper does not accept."""
     if path == "/":
         return
     if not path.startswith("/") or path.endswith("/") or "\0" in path:
-        raise ValueError(f"not a node's path: {path!r}")
+        raise ValueError(f"invalid node path: {path!r}")
     if any(part in ("", ".", "..") for part in path[1:].split("/")):
-        raise ValueError(f"not a node's path: {path!r}")
+        raise ValueError(f"invalid node path: {path!r}")
 
 
 class Change:
-    """Operations being carried out on a table, and the events they cause."""
+    """Execution of the operations of a transaction on a table, and the resulting watch events."""
 
     __slots__ = ("_now_ms", "_session_id", "_table", "_transaction_id", "events")
 
@@ -276,12 +273,12 @@ class Change:
 
 
 class ZnodeStore(MetadataStore):
-    """A session over a table of nodes and the watches left on it.
+    """A session with a table of nodes and its watches.
 
-    No method suspends, unless a store sets `_pacing`: then a large transaction does, while its operations are carried
-    out and while it is committed, and whatever is asked of the store meanwhile waits for its end.
+    Methods suspend only if a store sets `_pacing`: a large transaction then suspends during its operations and its
+    commit, and all other calls wait for its end.
 
-    Watches are told after a change is durable and before the call that made it returns. `now_ms` is the clock.
+    Watches fire after a change is durable and before the call that made it returns. `now_ms` is the wall clock.
     """
 
     def __init__(self, table: NodeTable, watches: Watches, session_id: int, now_ms: Callable[[], int]) -> None:
@@ -292,11 +289,11 @@ class ZnodeStore(MetadataStore):
         self._session_listeners: list[SessionListener] = []
         self._is_over = False
         self._pacing: Pacing | None = None
-        # Who waits for the end of the transaction under way, or for those before them; None while there is none.
+        # Callers that wait for the end of the transaction in progress or for earlier callers; None if there are none.
         self._waiting: deque[Waiter] | None = None
 
     async def ready(self) -> None:
-        """Return when no transaction is under way. The caller must not suspend before it is done with the table."""
+        """Return when no transaction is in progress. The caller must not suspend while it uses the table."""
         while self._waiting is not None:
             assert self._pacing is not None
             waiter = self._pacing.waiter()
@@ -350,7 +347,7 @@ class ZnodeStore(MetadataStore):
 
     async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
         await self.ready()
-        if self._pacing is None or len(operations) <= _OPERATIONS_AT_ONCE:
+        if self._pacing is None or len(operations) <= _MAX_UNPACED_OPERATIONS:
             return self._carry_out(operations)
         self._waiting = deque()
         try:
@@ -358,18 +355,18 @@ class ZnodeStore(MetadataStore):
         finally:
             waiting, self._waiting = self._waiting, None
             if waiting:
-                # Not now: what follows from this change comes before what follows from theirs.
+                # Later, so that this transaction's caller continues before the waiting callers.
                 self._pacing.soon(lambda: self._admit(waiting))
 
     def _admit(self, waiting: deque[Waiter]) -> None:
-        """Let the first go on that waits, and the others later, before any that comes meanwhile.
+        """Resume the first waiting caller, and the others later, before any new caller.
 
-        Each may commit, and so wait for the disk: together they would hold up everybody else.
+        Each may commit and so wait for the disk; together they would block the reactor for too long.
         """
         if self._waiting is None:
             waiting.popleft().callback(None)
         if self._waiting is not None:
-            # A further transaction has begun.
+            # The caller has begun another large transaction.
             self._waiting.extendleft(reversed(waiting))
         elif waiting:
             assert self._pacing is not None
@@ -389,22 +386,22 @@ class ZnodeStore(MetadataStore):
         if not self._is_over:
             self.end_session()
 
-    def _tell(self, event: SessionEvent) -> None:
+    def _notify(self, event: SessionEvent) -> None:
         for listener in list(self._session_listeners):
             listener(event)
 
     def end_session(self, *, event: SessionEvent | None = None) -> None:
-        """Ends the session, by the client's will or not, and deletes its ephemeral nodes."""
+        """End the session, closed or expired, and delete its ephemeral nodes."""
         self._is_over = True
         self._watches.drop_session(self.session_id)
         if self._table.ephemerals(self.session_id):
             delete_ephemerals(self._table, self._watches, self.session_id, self._now_ms())
         if event is not None:
-            self._tell(event)
+            self._notify(event)
 
     def _check_session(self) -> None:
         if self._is_over:
-            raise SessionExpiredError(f"session {self.session_id} is over")
+            raise SessionExpiredError(f"session {self.session_id} has ended")
 
     def _do(self, operation: Operation) -> OperationResult:
         try:
@@ -426,7 +423,7 @@ class ZnodeStore(MetadataStore):
         return results
 
     async def _carry_out_paced(self, operations: Sequence[Operation], pacing: Pacing) -> list[OperationResult]:
-        """Carry out the operations in steps, and commit in a thread."""
+        """Execute the operations in steps, and commit in a thread."""
         change = self._begin_change()
         results: list[OperationResult] = []
 
@@ -450,14 +447,14 @@ class ZnodeStore(MetadataStore):
         return Change(self._table, self._table.begin(), self.session_id, self._now_ms())
 
     def _roll_back(self, error: BaseException, index: int) -> None:
-        """Undo a transaction whose operation `index` failed. Raises TransactionError if the store refused it."""
+        """Roll back a transaction whose operation `index` failed. Raises TransactionError if it was rejected."""
         self._table.roll_back()
         if isinstance(error, MetadataStoreError) and not isinstance(error, StoreUnavailableError):
             raise TransactionError(index, error) from error
 
 
 def delete_ephemerals(table: NodeTable, watches: Watches, session_id: int | None, now_ms: int) -> int:
-    """Deletes the ephemeral nodes of a session (of all with None) in one transaction, whose number it returns."""
+    """Delete the ephemeral nodes of a session (None: of all) in one transaction, and return its number."""
     number = table.begin()
     try:
         change = Change(table, number, session_id or 0, now_ms)

@@ -1,7 +1,7 @@
 """Kafka 3.9's layout of the metadata store: paths, and the JSON in the nodes.
 
-Only what this package writes. Names in paths are percent-encoded where Kafka encodes them; numbers that Kafka writes
-as strings are strings here too. Decoders raise ValueError or KeyError for data that is not in the layout.
+It contains the nodes that this package writes. Names in paths are percent-encoded, and numbers are encoded as strings,
+if Kafka does so. Decoders raise ValueError or KeyError for invalid data.
 """
 
 import json
@@ -22,7 +22,7 @@ TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
 ADOPTION = "/odradek_adoption"
-"""Odradek's own: exists from the creation of a store until it has all topics of the log directories."""
+"""Not Kafka's: this node exists from the creation of a store until all topics of the log directories are adopted."""
 DEFAULT_ENTITY = "<default>"
 
 PERSISTENT_PATHS = (
@@ -48,12 +48,12 @@ def decode(data: bytes | None) -> dict[str, Any]:
 
 
 def uuid_text(uuid: bytes) -> str:
-    """A UUID as Kafka prints it: base64url without padding, 22 characters."""
+    """Format a UUID as Kafka does: base64url without padding, 22 characters."""
     return urlsafe_b64encode(uuid).rstrip(b"=").decode()
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The sixteen bytes of a printed UUID. Raises ValueError."""
+    """Parse a UUID in Kafka's format. Raises ValueError."""
     uuid = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if len(uuid) != 16:
         raise ValueError(f"not a UUID: {text!r}")
@@ -190,7 +190,7 @@ def _by_partition(value: dict[str, list[int]]) -> dict[int, tuple[int, ...]]:
 
 
 def encode_state(partition: PartitionMetadata) -> bytes:
-    """The content of a partition's state. Most partitions of a topic have the same."""
+    """Encode a partition's state node. The result is cached, because most partitions of a topic have the same."""
     return _encode_state(
         partition.controller_epoch,
         partition.leader,
@@ -219,7 +219,7 @@ def _encode_state(
 def decode_state(
     data: bytes | None, version: int, topic: TopicAssignment, partition: int
 ) -> PartitionMetadata:
-    """A partition's metadata of its state node (with the node's version) and its topic's node."""
+    """Decode a partition's metadata from its state node, with the node's version, and its topic's node."""
     value = decode(data)
     return PartitionMetadata(
         leader=int(value["leader"]),

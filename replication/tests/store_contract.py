@@ -46,7 +46,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("path", ["", "a", "/a/", "//a", "/a//b", "/a/../b", "/."])
     def test_bad_paths_are_refused(self, store, path):
-        with pytest.raises(ValueError, match="not a node's path"):
+        with pytest.raises(ValueError, match="invalid node path"):
             run_now(store.create(path))
         run_now(store.create("/still-works"))
 

@@ -264,7 +264,7 @@ class SqliteMetadataStore(ZnodeStore):
         self._pacing = pacing
 
     def _lose_contact(self) -> None:
-        self._tell(SessionEvent.DISCONNECTED)
+        self._notify(SessionEvent.DISCONNECTED)
         self._call_later(SETTLE_INTERVAL_S, self._settle)
 
     def _settle(self) -> None:
@@ -275,7 +275,7 @@ class SqliteMetadataStore(ZnodeStore):
         except UnknownOutcomeError:
             self._call_later(SETTLE_INTERVAL_S, self._settle)
         else:
-            self._tell(SessionEvent.CONNECTED)
+            self._notify(SessionEvent.CONNECTED)
 
     async def close(self) -> None:
         try:
