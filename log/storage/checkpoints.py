@@ -30,7 +30,7 @@ _NO_EPOCH = -1
 
 
 class MalformedFileError(Exception):
-    """A file of the data directory violates its format; str is one readable line with its path."""
+    """A file of the data directory violates its format; the message contains its path."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -76,7 +76,7 @@ def _integer(path: str, text: str) -> int:
 
 
 def read_offsets(fs: FileSystem, path: str) -> dict[tuple[str, int], int]:
-    """A checkpoint of offsets by (topic, partition). Raises MalformedFileError."""
+    """Read a checkpoint of offsets by (topic, partition). Raises MalformedFileError."""
     return {
         (topic, _integer(path, partition)): _integer(path, offset)
         for topic, partition, offset in _read_checkpoint(fs, path, 3)
@@ -84,17 +84,17 @@ def read_offsets(fs: FileSystem, path: str) -> dict[tuple[str, int], int]:
 
 
 def write_offsets(fs: FileSystem, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace a checkpoint of offsets, durably. Blocks on the disk: fine from a thread."""
+    """Replace a checkpoint of offsets durably. Blocks, so it is called in a thread."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     _write_checkpoint(fs, path, lines, sync=True)
 
 
 def read_leader_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
-    """(epoch, start offset), ascending. Raises MalformedFileError."""
+    """Read (epoch, start offset) of all leader epochs, ascending. Raises MalformedFileError."""
     entries = [(_integer(path, epoch), _integer(path, start)) for epoch, start in _read_checkpoint(fs, path, 2)]
-    # The only checkpoint that is not always synced: a loss of power may have taken digits from its last offset.
+    # This checkpoint is not always synced: after a power failure digits of its last offset may be missing.
     if entries and not fs.read_bytes(path).endswith(b"\n"):
-        raise MalformedFileError(path, "the last line has no end")
+        raise MalformedFileError(path, "the last line is incomplete")
     return sorted(entries)
 
 
@@ -103,12 +103,12 @@ def write_leader_epochs(fs: FileSystem, path: str, entries: Iterable[tuple[int, 
 
 
 def encode_uuid(value: bytes) -> str:
-    """A 16-byte id as Kafka prints it: URL-safe base64 without padding, 22 characters."""
+    """Format a 16-byte id as Kafka does: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def decode_uuid(text: str) -> bytes:
-    """Raises ValueError unless `text` is 16 bytes in URL-safe base64."""
+    """Parse an id in Kafka's format. Raises ValueError."""
     value = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if len(value) != 16:
         raise ValueError(f"not a 16-byte id: {text!r}")
@@ -116,7 +116,7 @@ def decode_uuid(text: str) -> bytes:
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
-    """The topic id in a partition's directory, or None if it has no partition.metadata. Raises MalformedFileError."""
+    """Read the topic id of a partition's directory; None if it has no partition.metadata. Raises MalformedFileError."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     try:
         text = fs.read_bytes(path).decode()
@@ -139,7 +139,7 @@ def write_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes, *,
 
 
 class MetaProperties(NamedTuple):
-    """Content of a log directory's meta.properties; other keys are kept, so that a rewrite loses nothing."""
+    """Content of a log directory's meta.properties. Unknown keys are retained when it is rewritten."""
 
     version: int
     cluster_id: str | None
@@ -149,7 +149,7 @@ class MetaProperties(NamedTuple):
 
 
 def read_meta_properties(fs: FileSystem, log_directory: str) -> MetaProperties | None:
-    """Return None if the directory has none yet. In version 0 the node is `broker.id`. Raises MalformedFileError."""
+    """Read meta.properties; None if there is none. In version 0 `node.id` is `broker.id`. Raises MalformedFileError."""
     path = f"{log_directory}/{META_PROPERTIES_FILE}"
     try:
         values = parse_java_properties(fs.read_bytes(path).decode("utf-8"))
@@ -189,7 +189,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_java_properties(text: str) -> dict[str, str]:
-    """Java's .properties format: comments, `=`, `:` or blank as separator, continued lines, backslash escapes.
+    """Parse Java's .properties format: comments, `=`, `:` or blank as separator, continued lines, backslash escapes.
 
     Raises ValueError for a \\u without four hexadecimal digits.
     """
@@ -245,7 +245,7 @@ def _unescape(text: str) -> str:
 
 
 def format_java_properties(values: Mapping[str, str]) -> str:
-    """The text that `parse_java_properties`, and Java, reads these values from."""
+    """Format values in Java's .properties format."""
     letters = {character: letter for letter, character in _ESCAPES.items()}
 
     def escape(text: str, specials: str) -> str:
@@ -260,7 +260,7 @@ def format_java_properties(values: Mapping[str, str]) -> str:
 
 
 def read_clean_shutdown(fs: FileSystem, log_directory: str) -> int | None:
-    """The broker epoch of the last clean shutdown (-1 if it was not noted), or None if the last stop was not clean."""
+    """Read the broker epoch of the last clean stop, -1 if it was not recorded; None if the last stop was not clean."""
     try:
         content = fs.read_bytes(f"{log_directory}/{CLEAN_SHUTDOWN_FILE}")
     except FileNotFoundError:
@@ -278,7 +278,7 @@ def write_clean_shutdown(fs: FileSystem, log_directory: str, broker_epoch: int =
 
 
 def remove_clean_shutdown(fs: FileSystem, log_directory: str) -> None:
-    """Remove the mark of a clean stop, durably, before any log is loaded: a later crash is an unclean stop."""
+    """Remove the file of a clean stop durably, before any log is loaded, because a later crash is not a clean stop."""
     if remove_if_exists(fs, f"{log_directory}/{CLEAN_SHUTDOWN_FILE}"):
         fs.sync_directory(log_directory)
 

@@ -25,7 +25,7 @@ _ZERO_CHECK_BYTES = 1 << 20
 
 
 class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
-    """An I/O error in a log directory: nothing in it can be trusted to take writes any more.
+    """An I/O error in a log directory, after which no write to it is reliable.
 
     `directory` is the log directory (an entry of log.dirs), which the caller takes offline. The operating system's
     error is the `__cause__`.
@@ -37,10 +37,10 @@ class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not o
 
 
 class ShortageError(KafkaError):
-    """A resource that an operation in a log directory needs is short. Nothing of it is left; it can be tried again.
+    """An operation in a log directory failed for lack of a resource. It had no effect and can be retried.
 
-    The operation is refused and everything else goes on: clients, to whom KAFKA_STORAGE_ERROR is one to try again
-    after, lose nothing but time. The disk is sound, so the directory stays online.
+    The request gets KAFKA_STORAGE_ERROR, after which clients retry. The disk has not failed, so the directory stays
+    online.
     """
 
     def __init__(self, directory: str, message: str) -> None:
@@ -49,39 +49,39 @@ class ShortageError(KafkaError):
 
 
 class DiskFullError(ShortageError):
-    """There is no room for a write in a log directory.
+    """There is no disk space for a write in a log directory.
 
-    Apache Kafka takes such a directory offline until it is restarted. A sync that finds no room is another matter: what
-    it was to write may be lost, so that is a LogDirFailure.
+    Apache Kafka takes such a directory offline until its restart. A sync that fails for lack of disk space is a
+    LogDirFailure, because the data that it was to write may be lost.
     """
 
 
 class ExhaustedError(ShortageError):
-    """The process or the machine has no file descriptor, or no memory, left for an operation in a log directory."""
+    """There is no file descriptor or no memory for an operation in a log directory."""
 
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether it reports that there is no room, on the disk or within the user's quota."""
+    """Return whether an error reports lack of space, on the disk or within the user's quota."""
     if isinstance(error, DiskFullError):
         return True
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Return whether it reports that descriptors or memory ran out: nothing about the disk."""
+    """Return whether an error reports lack of descriptors or memory."""
     return isinstance(error, ExhaustedError) or (isinstance(error, OSError) and error.errno in _EXHAUSTED)
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an operation failed for a resource that is short, and can be tried again."""
+    """Return whether an operation failed for lack of a resource, and can be retried."""
     return is_disk_full(error) or is_exhausted(error)
 
 
 def storage_error(directory: str, message: str, error: OSError) -> ShortageError | LogDirFailure:
-    """The error to raise for an operation in a log directory that failed with `error`."""
+    """Return the error to raise for an operation in a log directory that failed with `error`."""
     if is_disk_full(error):
         return DiskFullError(directory, message)
     return ExhaustedError(directory, message) if is_exhausted(error) else LogDirFailure(directory, message)
@@ -98,11 +98,11 @@ class File(Protocol):
         ...
 
     def pread(self, position: int, size_bytes: int) -> bytes:
-        """Up to `size_bytes` bytes from `position`; fewer only at the end of the file."""
+        """Read `size_bytes` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill a buffer from `position` on; how many bytes there were, fewer only at the end of the file."""
+        """Fill a buffer from `position` on. Return the number of bytes; fewer only at the end of the file."""
         ...
 
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
@@ -112,29 +112,29 @@ class File(Protocol):
     def size_bytes(self) -> int: ...
 
     def data_from(self, position: int) -> int:
-        """The first position from `position` on that may hold other bytes than zeros; the file's size if none does."""
+        """Return the first position from `position` on with data, which is not in a hole; the file's size if none."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file, or extend it with zeros that take no room on the disk."""
+        """Truncate the file, or extend it with a hole: zeros that use no disk space."""
         ...
 
     def sync(self) -> None:
-        """Return when what was written is on the disk. Safe to call from another thread."""
+        """Make all writes durable. May be called in another thread."""
         ...
 
     def close(self) -> None: ...
 
 
 class FileRegion(NamedTuple):
-    """A piece of a log file: what a read returns instead of bytes, so that it can be sent without a copy."""
+    """A region of a log file, which a read returns instead of bytes, so that it is sent without a copy."""
 
     file: File
     position: int
     size_bytes: int
 
     def read(self) -> bytes:
-        """The bytes themselves (the copying path: TLS, tests)."""
+        """Read the bytes, for TLS and tests."""
         return self.file.pread(self.position, self.size_bytes)
 
 
@@ -142,9 +142,9 @@ class FileLock(Protocol):
     def release(self) -> None: ...
 
     def sync_file_system(self) -> bool:
-        """Make everything durable that was written below the lock's directory, at once; return whether that is done.
+        """Make all writes below the lock's directory durable in one call; return whether that succeeded.
 
-        What lies in another file system (`FileSystem.device`) is left out.
+        Files in another file system (`FileSystem.device`) are not included.
 
         False where the system cannot do it, or has failed to write anything since the lock was taken: then each file
         has to be synced by itself, which identifies the files that are concerned. Blocks; for any thread.
@@ -164,19 +164,19 @@ class FileSystem(Protocol):
     def is_directory(self, path: str) -> bool: ...
 
     def device(self, path: str) -> int:
-        """A number for the file system that a file or directory lies in."""
+        """Return the number of the file system that contains a file or directory."""
         ...
 
     def list_names(self, directory: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make it and its parents; no error if it is there."""
+        """Create a directory and its parents; no error if it exists."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces a file that is there. Also for directories."""
+        """Rename a file or directory atomically; an existing file is replaced."""
         ...
 
     def remove(self, path: str) -> None: ...
@@ -192,23 +192,23 @@ class FileSystem(Protocol):
     def read_bytes(self, path: str) -> bytes: ...
 
     def space_bytes(self, path: str) -> tuple[int, int]:
-        """Size of the file system that a directory lies in, and what of it is left for us."""
+        """Return the size of a directory's file system, and the space available to this user (bytes)."""
         ...
 
     def sync_path(self, path: str) -> None:
-        """Sync a file by name; no error if it is gone."""
+        """Sync a file by name; no error if it does not exist."""
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make names created, renamed and removed in it durable; no error if it is gone."""
+        """Make created, renamed and removed names in a directory durable; no error if it does not exist."""
         ...
 
     def lock(self, path: str) -> FileLock:
-        """Take the exclusive lock file at `path`; LockedError if it is held."""
+        """Acquire the exclusive lock file at `path`. Raises LockedError if another process has it."""
         ...
 
     def spare_descriptors(self) -> int:
-        """Files that may be opened now to be kept open, beyond a reserve for short use."""
+        """Return the number of files that may still be opened for long use, beyond the reserve for short use."""
         ...
 
 
@@ -231,10 +231,10 @@ def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = Tru
 
 
 def write_whole(fs: FileSystem, path: str, *pieces: Piece, sync: bool) -> None:
-    """Make a file of this content, or give it to one that is there. If it raises, something of it may be there."""
+    """Write a file, created or replaced. If it raises, the file may be incomplete."""
     file = fs.open(path, create=True)
     try:
-        # A file that was cut to nothing is written to the disk when it is closed (ext4), which takes its time.
+        # ext4 writes a file that was truncated to 0 bytes to the disk when it is closed, which takes long.
         if file.size_bytes():
             file.truncate(0)
         file.write_pieces(0, pieces, sum(map(len, pieces)))
@@ -245,7 +245,7 @@ def write_whole(fs: FileSystem, path: str, *pieces: Piece, sync: bool) -> None:
 
 
 def remove_if_exists(fs: FileSystem, path: str) -> bool:
-    """Return whether there was a file to remove."""
+    """Remove a file if it exists; return whether it existed."""
     try:
         fs.remove(path)
     except FileNotFoundError:
@@ -254,7 +254,7 @@ def remove_if_exists(fs: FileSystem, path: str) -> bool:
 
 
 def ends_in_zeros(file: File, position: int) -> bool:
-    """Return whether the file holds nothing but zeros from a position on. Reads what is not a hole."""
+    """Return whether the file contains only zeros from a position on. Holes are not read."""
     end = file.size_bytes()
     while (position := file.data_from(position)) < end:
         data = file.pread(position, _ZERO_CHECK_BYTES)
@@ -316,7 +316,7 @@ class OsFile:
         try:
             return os.lseek(self.fd, position, os.SEEK_DATA)
         except OSError as error:
-            # ENXIO: none up to the file's end. Anything else: the file system does not have holes.
+            # ENXIO: no data up to the file's end. Any other error: the file system does not support holes.
             return self.size_bytes() if error.errno == errno.ENXIO else position
 
     def truncate(self, size_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """File system in memory, for tests and simulation.
 
-A crash loses changes that were not synced and tears the last write; operations fail on command.
+It simulates crashes, which lose unsynced changes and tear the last write, and failures of single operations.
 """
 
 import errno
@@ -14,11 +14,11 @@ from odradek.log.storage.filesystem import File, FileLock, Piece
 
 
 class SimulatedCrash(BaseException):
-    """The machine stopped in the middle of an operation. Not an Exception: no handler of the log may survive it."""
+    """A simulated crash of the machine. A BaseException, so that no handler of the log catches it."""
 
 
 class _Content:
-    """Bytes of a file. Zeros at the end, as in a preallocated index, take no memory."""
+    """Bytes of a file. Zeros at the end, as in a preallocated index, use no memory."""
 
     __slots__ = ("data", "size")
 
@@ -162,7 +162,7 @@ class _Fault(NamedTuple):
 
 
 class MemoryFileSystem:
-    """Files in memory that can be crashed, torn and made to fail.
+    """Files in memory, with simulated crashes, torn writes and failures.
 
     Operations that change something are counted in `operations` (all) and by name: write, truncate, sync, create,
     rename, remove, sync_directory.
@@ -195,12 +195,12 @@ class MemoryFileSystem:
         self._fail_at = (self.operations + changes_from_now, error)
 
     def fail(self, operation: str, *, after: int = 1, error: int = errno.EIO, path_contains: str = "") -> None:
-        """Let the `after`-th `operation` from now on (of a path with `path_contains` in it) fail, once."""
+        """Make the `after`-th `operation` from now on, for paths that contain `path_contains`, fail once."""
         count = self._counts.get(operation + path_contains, 0)
         self._faults.append(_Fault(operation, count + after, error, path_contains))
 
     def heal(self) -> None:
-        """Forget the faults that were ordered and have not come yet."""
+        """Cancel all scheduled faults."""
         self._faults.clear()
         self._fail_at = None
         self.is_full = False
@@ -210,9 +210,10 @@ class MemoryFileSystem:
         self._crash_at = self.operations + changes_from_now
 
     def crash(self, random: Random | None = None, *, lose_names: bool = False) -> None:
-        """Stop the machine and start it again.
+        """Crash and restart the machine.
 
-        File systems journal names, so they survive unless `lose_names`: then each directory is as at its last sync.
+        Names survive, as in a journaling file system, unless `lose_names`: then each directory has the names of its
+        last sync.
         """
         self._crash_at = None
         self.heal()
@@ -224,7 +225,7 @@ class MemoryFileSystem:
         self._durable_names = dict(self._nodes)
 
     def before(self, operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
-        """Count a change; fail or crash if one of the orders above applies to it."""
+        """Count a change, and fail or crash if a scheduled fault applies to it."""
         self.operations += 1
         if self._crash_at is not None and self.operations >= self._crash_at:
             if half_done is not None:
