@@ -77,7 +77,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
         """Delete the offsets of deleted topics, given by name and id; shards that are loading do it when loaded."""
-        end_offsets = {index: led.log_end_offset for index, led in self._led.items()}
+        end_offsets = {index: context.log_end_offset for index, context in self._contexts.items()}
 
         def steps() -> Steps[None]:
             for index, end_offset in end_offsets.items():
@@ -87,18 +87,18 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         self._slices.run(steps()).addErrback(report_failure)
 
     def _delete_offsets(self, index: int, deleted: DeletedTopics) -> None:
-        led = self._led.get(index)
-        if led is None:
+        context = self._contexts.get(index)
+        if context is None:
             return
-        if led.shard.coordinator_state is CoordinatorState.ACTIVE:
-            self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
+        if context.shard.coordinator_state is CoordinatorState.ACTIVE:
+            self._carry_out(context, context.shard.topics_deleted(deleted, self._now_ms()))
         else:
             self._deleted_before_loaded.setdefault(index, []).extend(deleted)
 
-    def _reload(self, led: CoordinatorContext[GroupShard]) -> None:
-        index = led.partition.index
-        unfinished = led.shard.topics_being_deleted() + self._deleted_before_loaded.get(index, [])
-        super()._reload(led)
+    def _reload(self, context: CoordinatorContext[GroupShard]) -> None:
+        index = context.partition.index
+        unfinished = context.shard.topics_being_deleted() + self._deleted_before_loaded.get(index, [])
+        super()._reload(context)
         if unfinished:
             self._deleted_before_loaded[index] = unfinished
 
@@ -107,8 +107,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             if isinstance(completion, OffsetDeletion):
                 self._deleted_before_loaded.setdefault(index, []).extend(completion.deleted)
 
-    def _loaded(self, led: CoordinatorContext[GroupShard]) -> None:
-        log, shard = led.partition.log, led.shard
+    def _loaded(self, context: CoordinatorContext[GroupShard]) -> None:
+        log, shard = context.partition.log, context.shard
         if log is not None:
             end_offset = log.log_end_offset
 
@@ -117,8 +117,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
                     shard.on_replicated(end_offset)
 
             # Records that were appended before the shard was loaded may not be replicated yet.
-            self.when_replicated(led, end_offset - 1, replicated)
-        index = led.partition.index
+            self.when_replicated(context, end_offset - 1, replicated)
+        index = context.partition.index
         deleted = self._deleted_before_loaded.pop(index, None)
         if deleted:
             self._delete_offsets(index, deleted)
@@ -142,23 +142,23 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         Raises KafkaError NOT_LEADER_OR_FOLLOWER if this broker has no active shard for the partition; otherwise like
         `Partition.append_as_leader`.
         """
-        led = self._led.get(index)
-        if led is None or led.shard.coordinator_state is not CoordinatorState.ACTIVE:
+        context = self._contexts.get(index)
+        if context is None or context.shard.coordinator_state is not CoordinatorState.ACTIVE:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not coordinate {self.topic}-{index}")
 
         try:
-            info = led.append(marker, self._now_ms(), transaction_version)
+            info = context.append(marker, self._now_ms(), transaction_version)
         except KafkaError:
-            led.wake()
+            context.wake()
             raise
-        led.shard.on_marker_appended(producer_id, is_commit, info.last_offset)
+        context.shard.on_marker_appended(producer_id, is_commit, info.last_offset)
 
         def written(error: ErrorCode) -> None:
             if not error:
-                led.shard.on_replicated(info.last_offset + 1)
+                context.shard.on_replicated(info.last_offset + 1)
             done(error)
 
-        if led.waiting or not is_replicated(led.partition, info.last_offset):
-            self.when_replicated(led, info.last_offset, written)
+        if context.waiting or not is_replicated(context.partition, info.last_offset):
+            self.when_replicated(context, info.last_offset, written)
         else:
             written(ErrorCode.NONE)

@@ -15,10 +15,10 @@ class PendingWrite(Generic[S]):
     one without replies.
     """
 
-    __slots__ = ("deadline_s", "first_offset", "led", "result")
+    __slots__ = ("context", "deadline_s", "first_offset", "result")
 
-    def __init__(self, led: CoordinatorContext[S], result: CoordinatorResult, first_offset: int) -> None:
-        self.led = led
+    def __init__(self, context: CoordinatorContext[S], result: CoordinatorResult, first_offset: int) -> None:
+        self.context = context
         self.result = result
         self.first_offset = first_offset
         self.deadline_s = 0.0

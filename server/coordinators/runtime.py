@@ -75,7 +75,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
         self._partition_count = partition_count
-        self._led: dict[int, CoordinatorContext[S]] = {}
+        self._contexts: dict[int, CoordinatorContext[S]] = {}
         self._absent = self._make_absent()
         self._write_timeout_ms = write_timeout_ms
         self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
@@ -93,7 +93,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
     def _replay_marker(self, shard: S, producer_id: int, is_commit: bool, offset: int) -> None:
         """Apply a marker of the partition's log while the shard is loaded."""
 
-    def _send(self, led: CoordinatorContext[S] | None, result: CoordinatorResult) -> None:
+    def _send(self, context: CoordinatorContext[S] | None, result: CoordinatorResult) -> None:
         """Send the replies of a result whose records are replicated."""
         for token, response in result.replies:
             token.respond(response)
@@ -107,12 +107,12 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     def shard(self, index: int) -> S:
         """Return the shard of a partition; if the partition has another leader, one that rejects all requests."""
-        led = self._led.get(index)
-        return self._absent if led is None else led.shard
+        context = self._contexts.get(index)
+        return self._absent if context is None else context.shard
 
     def shards(self) -> list[S]:
         """Return the shards of all partitions that this broker leads."""
-        return [led.shard for led in self._led.values()]
+        return [context.shard for context in self._contexts.values()]
 
     def run(self, key: str, decide: Callable[[S, PendingReply[R], int], CoordinatorResult]) -> "Reply[R]":
         """Pass a request to the shard of a group or transactional id. Return its response, or a Deferred of it."""
@@ -121,287 +121,294 @@ class CoordinatorRuntime(ABC, Generic[S]):
     def run_on(self, index: int, decide: Callable[[S, PendingReply[R], int], CoordinatorResult]) -> "Reply[R]":
         """Pass a request to the shard of a partition. Return its response, or a Deferred of it."""
         token: PendingReply[R] = PendingReply(partial(self._describe_wait, index))
-        led = self._led.get(index)
+        context = self._contexts.get(index)
         now_ms = self._now_ms()
-        if led is None:
+        if context is None:
             self._send(None, decide(self._absent, token, now_ms))
         else:
-            self._carry_out(led, decide(led.shard, token, now_ms))
+            self._carry_out(context, decide(context.shard, token, now_ms))
         return token.outcome()
 
     def _describe_wait(self, index: int) -> str:
         """Describe the wait of a request that has no response yet."""
-        led = self._led.get(index)
-        if led is None:
+        context = self._contexts.get(index)
+        if context is None:
             return f"coordinator {self.topic}-{index}, which this broker no longer leads"
-        if not led.waiting:
+        if not context.waiting:
             return f"coordinator {self.topic}-{index}: other members or a timer; no write is pending"
-        offset, log = led.waiting[0][0], led.partition.log
+        offset, log = context.waiting[0][0], context.partition.log
         high_watermark = None if log is None else log.high_watermark
-        count = len(led.waiting)
+        count = len(context.waiting)
         return f"coordinator {self.topic}-{index}: replication of {count} writes, first {offset=}, {high_watermark=}"
 
     # -- leadership --------------------------------------------------------------------------------------------------
 
     def lead_only(self, partitions: Iterable["Partition"]) -> None:
         """Lead exactly these partitions of the topic. The topic may have been deleted or created again."""
-        led = {partition.index: partition for partition in partitions}
-        for index in [index for index in self._led if index not in led]:
+        to_lead = {partition.index: partition for partition in partitions}
+        for index in [index for index in self._contexts if index not in to_lead]:
             self.resign(index)
-        for partition in led.values():
+        for partition in to_lead.values():
             self.lead(partition)
 
     def lead(self, partition: "Partition") -> None:
         """Load the shard of a partition whose leader this broker has become, possibly with a new leader epoch."""
-        led = self._led.get(partition.index)
-        if led is not None:
-            if led.partition is partition:
-                if led.leader_epoch != partition.leader_epoch:
-                    self._reload(led)
+        context = self._contexts.get(partition.index)
+        if context is not None:
+            if context.partition is partition:
+                if context.leader_epoch != partition.leader_epoch:
+                    self._reload(context)
                 return
             self.resign(partition.index)
         self._begin_to_lead(partition)
 
-    def _reload(self, led: CoordinatorContext[S]) -> None:
+    def _reload(self, context: CoordinatorContext[S]) -> None:
         """Discard a shard and load it again, because of a new leader epoch or because its state is uncertain."""
-        self.resign(led.partition.index)
-        self._begin_to_lead(led.partition)
+        self.resign(context.partition.index)
+        self._begin_to_lead(context.partition)
 
     def _begin_to_lead(self, partition: "Partition") -> None:
-        led = self._led[partition.index] = CoordinatorContext(partition, self._make_shard(partition), self._replicated)
-        partition.watchers[led] = None
-        self._load(led, led.shard)
+        context = CoordinatorContext(partition, self._make_shard(partition), self._replicated)
+        self._contexts[partition.index] = context
+        partition.watchers[context] = None
+        self._load(context, context.shard)
 
     def resign(self, index: int) -> None:
         """Resign as the coordinator of a partition, which has another leader now, or none."""
-        led = self._led.pop(index, None)
-        if led is None:
+        context = self._contexts.pop(index, None)
+        if context is None:
             return
         self._reported.pop(index, None)
-        led.partition.watchers.pop(led, None)
-        if led.alarm is not None:
-            led.alarm.cancel()
-        self._send(None, led.shard.resign(self._now_ms()))
-        while led.waiting:
-            led.waiting.popleft()[1](ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        context.partition.watchers.pop(context, None)
+        if context.alarm is not None:
+            context.alarm.cancel()
+        self._send(None, context.shard.resign(self._now_ms()))
+        while context.waiting:
+            context.waiting.popleft()[1](ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def stop(self) -> None:
         """Resign everywhere, which sends responses to all waiting requests, and cancel all timers."""
-        for index in list(self._led):
+        for index in list(self._contexts):
             self.resign(index)
         self._timeouts.stop()
 
-    def _load(self, led: CoordinatorContext[S], shard: S) -> None:
-        """Load `shard`, which becomes the shard of `led`. Loading ends early if `led` is discarded."""
+    def _load(self, context: CoordinatorContext[S], shard: S) -> None:
+        """Load `shard`, which becomes the shard of `context`. Loading ends early if `context` is discarded."""
         load = ShardLoad(
-            led.partition,
+            context.partition,
             shard,
             self._load_chunk_bytes,
             self._replay_marker,
             self._slices,
             self._run_in_thread,
-            is_wanted=lambda: self._is_led(led),
+            is_wanted=lambda: self._is_current(context),
         )
 
         async def run() -> CoordinatorResult:
             await load.replay_all()
-            await self._before_active(led)
+            await self._before_active(context)
             return await self._slices.run(shard.finish_loading(self._now_ms()))
 
         def loaded(result: CoordinatorResult) -> None:
-            if self._is_led(led):
-                led.shard = shard
-                led.load_failures = 0
-                self._carry_out(led, result)
-                self._loaded(led)
-                if not any(other.shard.coordinator_state is CoordinatorState.LOADING for other in self._led.values()):
-                    logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._led))
+            if self._is_current(context):
+                context.shard = shard
+                context.load_failures = 0
+                self._carry_out(context, result)
+                self._loaded(context)
+                if not any(other.coordinator_state is CoordinatorState.LOADING for other in self.shards()):
+                    logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._contexts))
 
         Deferred.fromCoroutine(run()).addCallbacks(
-            loaded, lambda failure: self._load_failed(led, load.offset, failure.value)
+            loaded, lambda failure: self._load_failed(context, load.offset, failure.value)
         ).addErrback(report_failure)
 
-    async def _before_active(self, led: CoordinatorContext[S]) -> None:
+    async def _before_active(self, context: CoordinatorContext[S]) -> None:
         """Hook: wait for conditions other than the replay before a shard becomes active."""
 
-    def _loaded(self, led: CoordinatorContext[S]) -> None:
+    def _loaded(self, context: CoordinatorContext[S]) -> None:
         """Hook: a shard has become active."""
 
-    def _load_failed(self, led: CoordinatorContext[S], offset: int, error: Exception) -> None:
+    def _load_failed(self, context: CoordinatorContext[S], offset: int, error: Exception) -> None:
         """Reject requests with NOT_COORDINATOR, and retry after a transient error."""
-        if not self._is_led(led) or isinstance(error, SchedulerStopped):
+        if not self._is_current(context) or isinstance(error, SchedulerStopped):
             # The log directory has failed, which is logged elsewhere, or the broker is stopping.
             return
-        led.load_failures += 1
-        self._send(None, led.shard.resign(self._now_ms()))
-        name = f"{self.topic}-{led.partition.index}"
+        context.load_failures += 1
+        self._send(None, context.shard.resign(self._now_ms()))
+        name = f"{self.topic}-{context.partition.index}"
         if is_transient(error):
-            pause_s = retry_pause_s(led.load_failures)
+            pause_s = retry_pause_s(context.load_failures)
             logger.warning(
                 "coordinator not loaded; its partition's groups or transactions get NOT_COORDINATOR until the next "
                 "attempt partition=%s offset=%d next_attempt_s=%g error=%r", name, offset, pause_s, error,
             )
-            led.alarm = self._reactor.callLater(pause_s, self._retry_load, led)
+            context.alarm = self._reactor.callLater(pause_s, self._retry_load, context)
         else:
             logger.error(
                 "coordinator not loaded: the log cannot be read at this offset; its partition's groups or transactions "
                 "get NOT_COORDINATOR; stop the broker, restore the partition's directory from a replica or a backup, "
                 "and start it again partition=%s offset=%d directory=%s", name, offset,
-                getattr(led.partition.log, "directory", "?"), exc_info=error,
+                getattr(context.partition.log, "directory", "?"), exc_info=error,
             )
 
-    def _retry_load(self, led: CoordinatorContext[S]) -> None:
+    def _retry_load(self, context: CoordinatorContext[S]) -> None:
         """Load a new shard. Until it is loaded, the old one rejects requests."""
-        led.alarm = None
-        self._load(led, self._make_shard(led.partition))
+        context.alarm = None
+        self._load(context, self._make_shard(context.partition))
 
-    def _is_led(self, led: CoordinatorContext[S]) -> bool:
-        return self._led.get(led.partition.index) is led
+    def _is_current(self, context: CoordinatorContext[S]) -> bool:
+        return self._contexts.get(context.partition.index) is context
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, led: CoordinatorContext[S], result: CoordinatorResult) -> None:
+    def _carry_out(self, context: CoordinatorContext[S], result: CoordinatorResult) -> None:
         """Write a result's records or send its replies, and handle the results that follow likewise."""
-        shard = led.shard
+        shard = context.shard
         while result.records:
             now_ms = self._now_ms()
             offsets: list[int] = []
             try:
-                for batch in _batches(result, now_ms, _batch_bytes(led.partition)):
+                for batch in _batches(result, now_ms, _batch_bytes(context.partition)):
                     if self.codec is not Codec.NONE:
                         batch = recompress(batch, self.codec)
-                    info = led.append(batch, now_ms)
+                    info = context.append(batch, now_ms)
                     offsets += (info.first_offset, info.last_offset)
             except KafkaError as error:
                 logger.warning(
-                    "cannot write coordinator records partition=%s-%d error=%s", self.topic, led.partition.index, error
+                    "cannot write coordinator records partition=%s-%d error=%s",
+                    self.topic,
+                    context.partition.index,
+                    error,
                 )
-                if offsets and self._is_led(led):
+                if offsets and self._is_current(context):
                     # Some batches were written; the load determines which.
-                    self._reload(led)
-                    self._written_in_part(led.partition.index, result)
+                    self._reload(context)
+                    self._written_in_part(context.partition.index, result)
                 result = shard.on_write_failed(result, error.code, now_ms)
-                led.wake()
+                context.wake()
                 continue
             first_offset, last_offset = offsets[0], offsets[-1]
-            is_done = not led.waiting and is_replicated(led.partition, last_offset)
+            is_done = not context.waiting and is_replicated(context.partition, last_offset)
             shard.on_appended(result, first_offset, now_ms, is_replicated=is_done)
             if not is_done:
-                self._set_alarm(led)
-                self.when_replicated(led, last_offset, self._when_written(PendingWrite(led, result, first_offset)))
+                self._set_alarm(context)
+                write = PendingWrite(context, result, first_offset)
+                self.when_replicated(context, last_offset, self._when_written(write))
                 return
             result = shard.on_written(result, first_offset, now_ms)
         offset = result.after_offset
-        if offset < 0 or is_replicated(led.partition, offset):
-            self._send(led, result)
+        if offset < 0 or is_replicated(context.partition, offset):
+            self._send(context, result)
         else:
-            self.when_replicated(led, offset, self._when_written(PendingWrite(led, result, offset)))
-        self._set_alarm(led)
+            self.when_replicated(context, offset, self._when_written(PendingWrite(context, result, offset)))
+        self._set_alarm(context)
 
     def _written_in_part(self, index: int, result: CoordinatorResult) -> None:
         """Hook: a result that is not atomic was written in part, and the shard is being loaded again."""
 
-    def when_replicated(self, led: CoordinatorContext[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
+    def when_replicated(self, context: CoordinatorContext[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
         """Call `done` with NONE when a record is replicated, after all earlier calls, or with an error."""
-        if self._is_led(led):
-            led.waiting.append((offset, done))
-            self._replicated(led)
+        if self._is_current(context):
+            context.waiting.append((offset, done))
+            self._replicated(context)
         else:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _when_written(self, write: PendingWrite[S]) -> Callable[[ErrorCode], None]:
-        led = write.led
+        context = write.context
 
         def written(error: ErrorCode) -> None:
             self._timeouts.discard(write)
             now_ms = self._now_ms()
             if error:
-                self._send(None, led.shard.on_write_failed(write.result, error, now_ms))
+                self._send(None, context.shard.on_write_failed(write.result, error, now_ms))
             else:
-                self._carry_out(led, led.shard.on_written(write.result, write.first_offset, now_ms))
+                self._carry_out(context, context.shard.on_written(write.result, write.first_offset, now_ms))
 
         self._timeouts.add(write)
         return written
 
     def _write_timed_out(self, write: PendingWrite[S]) -> None:
-        led = write.led
+        context = write.context
         result = write.result
         write.result = self._left_after_timeout(result)
-        oldest = led.waiting[0][1] if led.waiting else None
-        if self._reported.get(led.partition.index) is not oldest:
+        oldest = context.waiting[0][1] if context.waiting else None
+        if self._reported.get(context.partition.index) is not oldest:
             # Logged once for all writes that wait for the same oldest write.
-            self._reported[led.partition.index] = oldest
+            self._reported[context.partition.index] = oldest
             logger.warning(
                 "coordinator records not replicated in time; until they are, requests that write get "
                 "COORDINATOR_NOT_AVAILABLE partition=%s-%d offset=%d timeout_ms=%d",
-                self.topic, led.partition.index, write.first_offset, self._write_timeout_ms,
+                self.topic, context.partition.index, write.first_offset, self._write_timeout_ms,
             )  # fmt: skip
-        self._carry_out(led, led.shard.on_write_timed_out(result, self._now_ms()))
+        self._carry_out(context, context.shard.on_write_timed_out(result, self._now_ms()))
 
     @abstractmethod
     def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
         """Return the remaining result after its requests got a timeout error."""
 
-    def _replicated(self, led: CoordinatorContext[S]) -> None:
-        partition = led.partition
-        if partition.log is None and self._is_led(led):
-            # It is uncertain whether the last records are on the disk; the next load finds out.
+    def _replicated(self, context: CoordinatorContext[S]) -> None:
+        partition = context.partition
+        if partition.log is None and self._is_current(context):
+            # The log directory has failed. The next load determines whether the last records are on the disk.
             self.resign(partition.index)
         # A follower's high watermark passes offsets whose records may be another leader's.
-        while led.waiting and led.leads() and is_replicated(partition, led.waiting[0][0]):
-            done = led.waiting.popleft()[1]
+        while context.waiting and context.leads() and is_replicated(partition, context.waiting[0][0]):
+            done = context.waiting.popleft()[1]
             try:
                 done(ErrorCode.NONE)
             except Exception:
                 logger.exception(
-                    "a coordinator failed after a write, and is loaded anew; please report it partition=%s-%d",
+                    "a coordinator failed after a write and is loaded again; please report this error partition=%s-%d",
                     self.topic, partition.index,
                 )  # fmt: skip
-                if self._is_led(led):
-                    self._reload(led)
+                if self._is_current(context):
+                    self._reload(context)
 
-    def _set_alarm(self, led: CoordinatorContext[S]) -> None:
+    def _set_alarm(self, context: CoordinatorContext[S]) -> None:
         """Set the timer for the shard's next deadline. A timer that is too early has no effect."""
-        if led.is_ticking:
+        if context.is_ticking:
             return
-        deadline_ms = led.shard.next_deadline_ms()
-        if deadline_ms is None or led.shard.coordinator_state is not CoordinatorState.ACTIVE or not self._is_led(led):
+        deadline_ms = context.shard.next_deadline_ms()
+        if deadline_ms is None or context.shard.coordinator_state is not CoordinatorState.ACTIVE:
             return
-        if led.alarm is not None:
-            if led.alarm_ms <= deadline_ms:
+        if not self._is_current(context):
+            return
+        if context.alarm is not None:
+            if context.alarm_ms <= deadline_ms:
                 return
-            led.alarm.cancel()
+            context.alarm.cancel()
         delay_s = min(max(0, deadline_ms - self._monotonic_ms()) / 1000, _MAX_TIMER_S)
-        led.alarm_ms = deadline_ms
-        led.alarm = self._reactor.callLater(delay_s, self._on_alarm, led)
+        context.alarm_ms = deadline_ms
+        context.alarm = self._reactor.callLater(delay_s, self._on_alarm, context)
 
-    def _on_alarm(self, led: CoordinatorContext[S]) -> None:
+    def _on_alarm(self, context: CoordinatorContext[S]) -> None:
         """Handle due deadlines after one more reactor iteration.
 
         If the broker itself was blocked beyond a deadline, that iteration reads the heartbeats that members have sent
         meanwhile, and these move the deadlines.
         """
-        led.alarm_ms = 0
-        led.alarm = self._reactor.callLater(0, self._begin_ticks, led)
+        context.alarm_ms = 0
+        context.alarm = self._reactor.callLater(0, self._begin_ticks, context)
 
-    def _begin_ticks(self, led: CoordinatorContext[S]) -> None:
-        led.alarm = None
-        led.is_ticking = True
+    def _begin_ticks(self, context: CoordinatorContext[S]) -> None:
+        context.alarm = None
+        context.is_ticking = True
 
         def ended(_: object) -> None:
-            led.is_ticking = False
-            self._set_alarm(led)
+            context.is_ticking = False
+            self._set_alarm(context)
 
-        self._slices.run(self._ticks(led)).addErrback(report_failure).addBoth(ended)
+        self._slices.run(self._ticks(context)).addErrback(report_failure).addBoth(ended)
 
-    def _ticks(self, led: CoordinatorContext[S]) -> Steps[None]:
+    def _ticks(self, context: CoordinatorContext[S]) -> Steps[None]:
         """Handle due deadlines, a few per step. Requests between the steps may move other deadlines."""
         while (
-            self._is_led(led)
-            and (deadline_ms := led.shard.next_deadline_ms()) is not None
+            self._is_current(context)
+            and (deadline_ms := context.shard.next_deadline_ms()) is not None
             and deadline_ms <= self._monotonic_ms()
         ):
-            self._carry_out(led, led.shard.tick(self._now_ms()))
+            self._carry_out(context, context.shard.tick(self._now_ms()))
             yield
 
 

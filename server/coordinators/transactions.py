@@ -77,16 +77,16 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             begin_producer_ids_at=self._begin_producer_ids_at,
         )
 
-    async def _before_active(self, led: CoordinatorContext[TransactionShard]) -> None:
+    async def _before_active(self, context: CoordinatorContext[TransactionShard]) -> None:
         """Wait until all loaded records are replicated, because their markers are written to other partitions.
 
         Raises NOT_LEADER_OR_FOLLOWER.
         """
-        log = led.partition.leading_log()
+        log = context.partition.leading_log()
         if log.high_watermark >= log.log_end_offset:
             return
         is_replicated: Deferred[ErrorCode] = Deferred()
-        self.when_replicated(led, log.log_end_offset - 1, is_replicated.callback)
+        self.when_replicated(context, log.log_end_offset - 1, is_replicated.callback)
         error = await is_replicated
         if error:
             raise KafkaError(error)
@@ -94,11 +94,11 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
     def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
         return result.without_replies(keeps_completions=True)
 
-    def _send(self, led: CoordinatorContext[TransactionShard] | None, result: CoordinatorResult) -> None:
-        super()._send(led, result)
-        if led is None or not result.outcomes:
+    def _send(self, context: CoordinatorContext[TransactionShard] | None, result: CoordinatorResult) -> None:
+        super()._send(context, result)
+        if context is None or not result.outcomes:
             return
-        markers = self._send_markers(led, result.outcomes)
+        markers = self._send_markers(context, result.outcomes)
         if sum(len(outcome.partitions) for outcome in result.outcomes) <= MARKERS_AT_ONCE:
             for _ in markers:
                 pass
@@ -106,29 +106,29 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             self._slices.run(markers).addErrback(report_failure)
 
     def _send_markers(
-        self, led: CoordinatorContext[TransactionShard], outcomes: Sequence[TransactionOutcome]
+        self, context: CoordinatorContext[TransactionShard], outcomes: Sequence[TransactionOutcome]
     ) -> Steps[None]:
         """Send markers while this broker is the coordinator; the next coordinator sends the remaining ones.
 
         A marker that arrives later could end the producer's next transaction.
         """
         for outcome in outcomes:
-            for _ in self._markers.send(outcome, partial(self._marker_written, led, outcome)):
+            for _ in self._markers.send(outcome, partial(self._marker_written, context, outcome)):
                 yield
-                if not self._is_led(led):
+                if not self._is_current(context):
                     return
 
     def _marker_written(
         self,
-        led: CoordinatorContext[TransactionShard],
+        context: CoordinatorContext[TransactionShard],
         outcome: TransactionOutcome,
         partition: TopicPartition,
         error: ErrorCode,
     ) -> None:
         """Pass the result of a marker to the shard; ignored if this broker is no longer the coordinator."""
-        if not self._is_led(led):
+        if not self._is_current(context):
             return
-        written = led.shard.marker_written(
+        written = context.shard.marker_written(
             outcome.transactional_id,
             outcome.producer_id,
             outcome.producer_epoch,
@@ -136,4 +136,4 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             error,
             self._now_ms(),
         )
-        self._carry_out(led, written)
+        self._carry_out(context, written)

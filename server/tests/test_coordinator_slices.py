@@ -183,7 +183,7 @@ def test_a_deadline_that_fails_is_reported_and_the_others_take_effect(world, mon
         raise RuntimeError("defect")
 
     world.groups.shard(0)._state.timers.schedule(("defect",), 1_000, fail)
-    world.groups._set_alarm(world.groups._led[0])
+    world.groups._set_alarm(world.groups._contexts[0])
     world.wait(2_000)
     assert "please report it" in caplog.text
     world.wait(SESSION_MS)
@@ -350,7 +350,7 @@ def test_a_late_deletion_spares_an_offset_without_a_topic_id_of_the_successor(wo
         world.clock.advance(0)
     commit_without_id(42, 0)
     if is_loaded_anew:
-        world.groups._reload(world.groups._led[0])
+        world.groups._reload(world.groups._contexts[0])
         for _ in range(20):
             world.clock.advance(0)
     world.wait(2_000)
