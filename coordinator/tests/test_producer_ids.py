@@ -60,6 +60,28 @@ def test_taking_one_does_not_wait():
     started[0].close()
 
 
+def test_a_prefetch_waits_for_a_block_that_is_taken_from_afterwards():
+    class Commit:
+        def __await__(self):
+            yield
+
+    async def allocate(least_id):
+        await Commit()
+        return range(3, 5)
+
+    manager = ProducerIdManager(allocate, pytest.fail)
+    assert manager.is_empty
+    prefetch = manager.prefetch()
+    prefetch.send(None)
+    with pytest.raises(KafkaError):
+        manager.take()
+    run(prefetch)
+    assert not manager.is_empty
+    run(manager.prefetch())
+    assert [manager.take(), manager.take()] == [3, 4]
+    assert manager.is_empty
+
+
 def test_a_failed_block_is_asked_for_again():
     answers = [OSError("no store"), range(5, 6)]
 

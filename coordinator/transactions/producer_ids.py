@@ -40,16 +40,22 @@ class ProducerIdManager:
             await self._fetch_block()
         return producer_id
 
-    async def prefetch(self) -> None:
-        """Fetch a block if no id is left, so that `take` has one. If that fails, `take` raises."""
-        if self._block.stop <= max(self._block.start, self._least_id):
-            await self._fetch()
-
     async def _fetch_block(self) -> None:
         if self._ready is not None:
             await self._ready()
-        if self._block.stop <= max(self._block.start, self._least_id):
+        if self.is_empty:
             self._block = await self._allocate_block(self._least_id)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether `take` needs a new block."""
+        return self._block.stop <= max(self._block.start, self._least_id)
+
+    async def prefetch(self) -> None:
+        """Allocate a block if no id is left, so that `take` has one. A failure is logged, and `take` raises."""
+        if self.is_empty:
+            self._is_fetching = True
+            await self._fetch()
 
     def take(self) -> int:
         """Return a new producer id without waiting. Raises COORDINATOR_LOAD_IN_PROGRESS while a block is allocated."""
@@ -75,7 +81,7 @@ class ProducerIdManager:
         try:
             await self._fetch_block()
         except KafkaError as error:
-            logger.error("no producer ids could be reserved; the next request tries again error=%s", error)
+            logger.error("cannot allocate producer ids; the next request retries error=%s", error)
         except Exception:
             logger.exception("cannot allocate producer ids; the next request retries")
         finally:

@@ -152,7 +152,7 @@ class EventLoop:
     async def _run(self) -> None:
         try:
             while self._queue:
-                # Each event may commit, and so wait for the disk: together they would hold the reactor.
+                # Without pauses many short events would hold the reactor.
                 await self.executor.pause()
                 if self._queue:
                     await self._process(self._queue.popleft())

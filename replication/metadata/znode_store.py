@@ -275,8 +275,8 @@ class Change:
 class ZnodeStore(MetadataStore):
     """A session with a table of nodes and its watches.
 
-    Methods suspend only if a store sets `_pacing`: a large transaction then suspends during its operations and its
-    commit, and all other calls wait for its end.
+    Methods suspend only if a store sets `_pacing`: a transaction is then committed in a thread, and the operations of a
+    large one are executed in steps. Other calls wait for its end and are admitted in their order.
 
     Watches fire after a change is durable and before the call that made it returns. `now_ms` is the wall clock.
     """
@@ -303,8 +303,7 @@ class ZnodeStore(MetadataStore):
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        await self.ready()
-        result = self._do(Create(path, data, ephemeral, sequential))
+        result = await self._do(Create(path, data, ephemeral, sequential))
         assert isinstance(result, str)
         return result
 
@@ -319,14 +318,12 @@ class ZnodeStore(MetadataStore):
         return Node(record.data, record.stat)
 
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> NodeStat:
-        await self.ready()
-        result = self._do(SetData(path, data, version))
+        result = await self._do(SetData(path, data, version))
         assert isinstance(result, NodeStat)
         return result
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self.ready()
-        self._do(Delete(path, version))
+        await self._do(Delete(path, version))
 
     async def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
         await self.ready()
@@ -347,36 +344,30 @@ class ZnodeStore(MetadataStore):
 
     async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
         await self.ready()
-        if self._pacing is None or len(operations) <= _MAX_UNPACED_OPERATIONS:
+        if self._pacing is None:
             return self._carry_out(operations)
         self._waiting = deque()
         try:
             return await self._carry_out_paced(operations, self._pacing)
         finally:
-            waiting, self._waiting = self._waiting, None
-            if waiting:
+            if self._waiting:
                 # Later, so that this transaction's caller continues before the waiting callers.
-                self._pacing.soon(lambda: self._admit(waiting))
+                self._pacing.soon(self._admit)
+            else:
+                self._waiting = None
 
-    def _admit(self, waiting: deque[Waiter]) -> None:
-        """Resume the first waiting caller, and the others later, before any new caller.
-
-        Each may commit and so wait for the disk; together they would block the reactor for too long.
-        """
-        if self._waiting is None:
-            waiting.popleft().callback(None)
+    def _admit(self) -> None:
+        """Resume the first waiting caller, and the others later, before any new caller."""
+        waiting, self._waiting = self._waiting, None
+        assert waiting
+        waiting.popleft().callback(None)
         if self._waiting is not None:
-            # The caller has begun another large transaction.
+            # The caller has begun another transaction.
             self._waiting.extendleft(reversed(waiting))
         elif waiting:
             assert self._pacing is not None
             self._waiting = waiting
-            self._pacing.soon(self._admit_next)
-
-    def _admit_next(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        assert waiting
-        self._admit(waiting)
+            self._pacing.soon(self._admit)
 
     def add_session_listener(self, listener: SessionListener) -> None:
         self._session_listeners.append(listener)
@@ -403,9 +394,9 @@ class ZnodeStore(MetadataStore):
         if self._is_over:
             raise SessionExpiredError(f"session {self.session_id} has ended")
 
-    def _do(self, operation: Operation) -> OperationResult:
+    async def _do(self, operation: Operation) -> OperationResult:
         try:
-            return self._carry_out((operation,))[0]
+            return (await self.transaction((operation,)))[0]
         except TransactionError as error:
             raise error.cause from None
 
@@ -423,7 +414,7 @@ class ZnodeStore(MetadataStore):
         return results
 
     async def _carry_out_paced(self, operations: Sequence[Operation], pacing: Pacing) -> list[OperationResult]:
-        """Execute the operations in steps, and commit in a thread."""
+        """Execute the operations, many of them in steps, and commit in a thread."""
         change = self._begin_change()
         results: list[OperationResult] = []
 
@@ -434,7 +425,10 @@ class ZnodeStore(MetadataStore):
             yield from self._table.prepare_commit()
 
         try:
-            await pacing.run(steps())
+            if len(operations) > _MAX_UNPACED_OPERATIONS:
+                await pacing.run(steps())
+            else:
+                deque(steps(), maxlen=0)
         except BaseException as error:
             self._roll_back(error, len(results))
             raise

@@ -50,16 +50,24 @@ def init_producer_id(
     """A fresh id with epoch 0; the id and epoch a producer had say nothing without a transactional id."""
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    transactional_id = request.transactional_id
-    if transactional_id is not None:
-        return carry_through(services.producer_ids.prefetch()).addCallback(
-            lambda _: services.transactions.run(
-                transactional_id,
-                lambda shard, token, now_ms: shard.init_producer_id(request, context, token, now_ms),
+    if request.transactional_id is not None:
+        if services.producer_ids.is_empty:
+            # A shard cannot wait for the store.
+            return carry_through(services.producer_ids.prefetch()).addCallback(
+                lambda _: _init_transactional(services, context, request)
             )
-        )
+        return _init_transactional(services, context, request)
     return carry_through(services.producer_ids.next_id()).addCallback(
         lambda producer_id: InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    )
+
+
+def _init_transactional(
+    services: ProducerServices, context: "RequestContext", request: InitProducerIdRequest
+) -> "Deferred[InitProducerIdResponse]":
+    return services.transactions.run(
+        request.transactional_id or "",
+        lambda shard, token, now_ms: shard.init_producer_id(request, context, token, now_ms),
     )
 
 
