@@ -125,7 +125,7 @@ class DelayedOperation(Generic[T]):
         """Retry now, or complete if the timeout has expired.
 
         `try_complete` may discover a disk failure, which wakes all watchers of the partition, including this operation:
-        it is retried afterwards, not within.
+        it is retried afterwards, not within, and only if there is no response yet.
         """
         self._is_queued = False
         if self._is_checking:
@@ -141,7 +141,7 @@ class DelayedOperation(Generic[T]):
                 outcome = self._on_timeout() if self._is_expired else self._try_complete()
             except Exception as failure:
                 error = failure
-            if not self._is_woken or self.deferred.called or isinstance(outcome, Deferred):
+            if not self._is_woken or self.deferred.called or outcome is not None:
                 break
         self._is_checking = False
         if self.deferred.called or (outcome is None and error is None):

@@ -81,7 +81,24 @@ def test_a_timeout_that_is_not_positive_is_over_at_once(timeout_ms):
     assert answers == ["late"]
 
 
-@pytest.mark.parametrize("outcome", ["data", None, ZeroDivisionError()])
+def test_a_response_that_is_made_is_kept_although_the_look_for_it_woke_the_operation():
+    """Making it may have changed a fetch session: it is not made a second time."""
+    partition, answers, looks = Partition(), [], []
+
+    def look():
+        looks.append(1)
+        if len(looks) == 1:
+            partition.happen()
+        return f"response {len(looks)}"
+
+    DelayedOperation(look, lambda: "late").wait(Clock(), 500, [partition]).addBoth(answers.append)
+    partition.happen()
+    assert answers == ["response 1"]
+    assert looks == [1]
+    assert partition.watchers == {}
+
+
+@pytest.mark.parametrize("outcome", [None, ZeroDivisionError()])
 def test_an_operation_that_is_woken_by_its_own_look_is_completed_once(outcome):
     partition, answers, looks = Partition(), [], []
 
