@@ -107,7 +107,8 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
     """Append a batch to each partition; wait for replicas and for a sync where the request or the topic asks for it.
 
     As in Kafka, a request is completed although the connection is lost: with acks=0 a client may close right after it.
-    Only the wait for replicas, after all appends, ends with the connection.
+    Two waits end with the connection: that for replicas, after all appends, and that of a large batch for a place in
+    `RecordWork`, which is then not appended. Batches of clients that are gone would otherwise fill the memory.
     """
     topics = request.topic_data
     count = len(topics[0].partition_data) if len(topics) == 1 else sum([len(topic.partition_data) for topic in topics])
