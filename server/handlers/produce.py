@@ -111,8 +111,9 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
     `RecordWork`, which is then not appended. Batches of clients that are gone would otherwise fill the memory.
     """
     topics = request.topic_data
-    count = len(topics[0].partition_data) if len(topics) == 1 else sum([len(topic.partition_data) for topic in topics])
-    if count > MOST_AT_ONCE:
+    topic_count = len(topics)
+    count = len(topics[0].partition_data) if topic_count == 1 else sum([len(topic.partition_data) for topic in topics])
+    if count > MOST_AT_ONCE or topic_count > MOST_AT_ONCE:
         return _produce_in_slices(services, context, request)
     if count > 1:
         # Without a call: this is the path of all small requests.
@@ -191,6 +192,8 @@ class _Appends:
         """As `run`, one batch in each step."""
         for topic in self._request.topic_data:
             answered = self._begin_topic(topic)
+            if not topic.partition_data:
+                yield
             for data in topic.partition_data:
                 self._begin_append(topic, data, answered, self._services.now_ms())
                 yield
@@ -322,6 +325,7 @@ def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, Non
     """Keep the last of the entries for the same partition."""
     seen: set[tuple[str | bytes, int]] = set()
     is_repeated = False
+    count = 0
     for topic in reversed(request.topic_data):
         name = topic.topic_id if version >= TOPIC_IDS_SINCE else topic.name
         kept = []
@@ -330,8 +334,12 @@ def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, Non
             if key not in seen:
                 seen.add(key)
                 kept.append(data)
-            if not len(seen) % _CHECKED_PER_STEP:
+            count += 1
+            if not count % _CHECKED_PER_STEP:
                 yield
+        count += 1
+        if not count % _CHECKED_PER_STEP:
+            yield
         if len(kept) < len(topic.partition_data):
             is_repeated = True
             kept.reverse()
@@ -344,11 +352,16 @@ def _check_transactional(request: ProduceRequest) -> Generator[None, None, None]
     """Raise KafkaError for a batch of a transaction in a request without a transactional id."""
     if request.transactional_id is not None:
         return
+    count = 0
     for topic in request.topic_data:
-        for number, data in enumerate(topic.partition_data):
+        count += 1
+        if not count % _CHECKED_PER_STEP:
+            yield
+        for data in topic.partition_data:
             if is_transactional_batch(data.records):  # type: ignore[arg-type] # decoded: a view of the frame
                 raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-            if not (number + 1) % _CHECKED_PER_STEP:
+            count += 1
+            if not count % _CHECKED_PER_STEP:
                 yield
 
 

@@ -142,6 +142,19 @@ def test_many_bytes_for_a_few_partitions_are_appended_in_slices(world, count, is
     ]
 
 
+def test_topics_without_partitions_are_answered_in_slices(world):
+    topics = [ProduceRequestTopicProduceData(name=f"t{number}", partition_data=[]) for number in range(1000)]
+    _, answers = world.produce(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics))
+    assert answers == []
+    iterations = 0
+    while world.iterate():
+        iterations += 1
+    assert iterations > 100
+    assert [(one.name, one.partition_responses) for one in answers[0].responses] == [
+        (topic.name, []) for topic in topics
+    ]
+
+
 def test_of_a_partition_that_is_named_twice_the_last_batch_is_appended(world):
     data = [row(index) for index in range(MANY)]
     _, answers = world.produce(request(*data, row(3, count=5), row(4, count=2), row(3, count=7)))
