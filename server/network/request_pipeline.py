@@ -23,9 +23,11 @@ from odradek.protocol.schema import Message
 from odradek.server.dispatch import BoundApi, Dispatch, HandlerReply
 from odradek.server.network.connection_transport import Piece
 from odradek.server.network.large_messages import (
+    VERY_LARGE_BYTES,
     EncodedResponse,
     encode_in_steps,
     refuse_malformed,
+    release_in_steps,
     report_encoding_failure,
     response_head,
     run_first_steps,
@@ -214,7 +216,16 @@ class RequestPipeline:
             return api.handle(self._services, self._context, waiting.request)
 
         decoding.addCallbacks(decoded, refuse_malformed)
+        if len(frame) > VERY_LARGE_BYTES:
+            decoding.addBoth(self._release_request, waiting)
         return waiting
+
+    def _release_request(self, outcome: Outcome, waiting: RequestInProgress) -> Outcome:
+        """Pass on the outcome of a very large request, and free the request in steps from the next iteration on."""
+        if waiting.request is not None:
+            releasing = self._services.slices.run_later(release_in_steps(waiting.request))
+            releasing.addErrback(_expect_stop)
+        return outcome
 
     def _read_client_id(self, frame: bytes | memoryview, size: int, end: int, api: BoundApi) -> int:
         """Record the client id; return where the request's body begins."""
@@ -240,6 +251,10 @@ class RequestPipeline:
         if response is None:
             raise CloseConnection(f"{api.name} failed: {error}")
         return self.encode(api, correlation_id, response)
+
+
+def _expect_stop(failure: Failure) -> Failure | None:
+    return None if isinstance(failure.value, SchedulerStopped) else failure
 
 
 def _pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piece]:

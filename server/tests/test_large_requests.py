@@ -1,6 +1,7 @@
 """Large requests and responses of one connection: in slices, in order, and stopped when the client is gone."""
 
 import struct
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from odradek.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from odradek.protocol.schema import rows
@@ -21,6 +23,7 @@ from odradek.server.apis import Api
 from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.network.connection import Connection
+from odradek.server.network.large_messages import RELEASED_PER_STEP
 from odradek.server.request import EncodedBody, RequestContext
 from odradek.server.tests.test_connection import Transport
 from odradek.server.tests.wire import request_frame
@@ -183,6 +186,37 @@ def test_work_for_a_lost_connection_stops(setting, is_response):
     assert setting.iterate() <= 1
     assert len(setting.requests) == is_response
     assert setting.transport.writer.sent == []
+
+
+@pytest.mark.parametrize("released", ["request", "response", "rows of one topic"])
+def test_a_very_large_message_is_released_in_steps(setting, monkeypatch, released):
+    request, counted, ended = MetadataRequest(), MetadataResponseTopic, []
+    names = [f"{number:040}" for number in range(19_000)]
+    if released == "request":
+        request.topics, counted = [MetadataRequestTopic(name=name) for name in names], MetadataRequestTopic
+    elif released == "response":
+        setting.results.append(MetadataResponse(topics=[MetadataResponseTopic(name=name) for name in names]))
+    else:
+        counted = MetadataResponsePartition
+        partitions = [MetadataResponsePartition(partition_index=number) for number in range(len(names))]
+        setting.results.append(MetadataResponse(topics=[MetadataResponseTopic(name="t", partitions=partitions)]))
+        del partitions
+    frame = request_frame(request, VERSION, 1)
+    del request
+    setting.requests = SimpleNamespace(append=lambda request: None)
+    monkeypatch.setattr(counted, "__del__", lambda element: ended.append(1), raising=False)
+    setting.connection.frame_received(frame)
+    setting.transport.turn()
+    counts = [0]
+    while setting.clock.calls:
+        call = setting.clock.calls.pop(0)
+        call.func(*call.args)
+        del call
+        setting.transport.turn()
+        counts.append(len(ended))
+    assert counts[-1] == len(names)
+    assert max(after - before for before, after in pairwise(counts)) <= RELEASED_PER_STEP
+    assert setting.correlation_ids == [1]
 
 
 def test_a_body_that_is_encoded_already(setting):
