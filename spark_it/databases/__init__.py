@@ -2,5 +2,5 @@
 
 - `jdbc`: connections and statements through the JVM's drivers
 - `dialects`: SQL dialects: quoting, types, upserts
-- `lossy_types`: column types that do not hold every value of a row's type
+- `lossy_types`: column types that cannot store every value of a Spark type
 """

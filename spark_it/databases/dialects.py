@@ -28,7 +28,7 @@ from odradek.spark_it.databases.lossy_types import is_lossy
 Quote = Callable[[str], str]
 
 DROP_WAIT_S = 5
-"""How long the drop of a table waits for those who write to it."""
+"""Maximum time that DROP TABLE waits for the locks of writers."""
 
 _TRANSIENT_STATES = ("08", "40", "53", "57P", "55P03", "58", "HYT", "XX000")
 _TRANSIENT_KINDS = (
@@ -59,7 +59,7 @@ _ELEMENTS = {
 _MOST_SCALE = 1000
 _SCALES = 1024
 _NO_LENGTH = (1 << 31) - 1
-"""What PostgreSQL's driver reports for a text of any length."""
+"""The precision that PostgreSQL's driver reports for a text of unlimited length."""
 _LONG_DIGITS = 18
 _MYSQL_SECONDS = len("2026-01-01 00:00:00")
 _MYSQL_ANY_SCALE = 31
@@ -67,92 +67,92 @@ _OFFSET = re.compile(r"[+-]\d\d?(:\d\d)?")
 
 
 class Dialect:
-    """A database that keeps to the standard."""
+    """A database that follows the SQL standard."""
 
     prefixes: ClassVar[tuple[str, ...]] = ()
     create_staging: ClassVar[str] = "CREATE TABLE"
-    """How a table is begun that need not outlive a crash of the database."""
+    """Beginning of the statement that creates a table that may be lost in a crash of the database."""
     options: ClassVar[Mapping[str, str]] = {}
-    """Of the driver, for many rows in one statement."""
+    """Options of the driver for statements with many rows."""
     writers: ClassVar[int | None] = None
-    """How many may write at the same time; None for any number."""
+    """Maximum number of concurrent writers; None for no limit."""
     nullable: ClassVar[str] = ""
-    """What a column's declaration ends with when it may be null."""
+    """End of the declaration of a nullable column."""
     wall_time: ClassVar[str | None] = None
-    """What the text of a time without a zone is cast to. Where it is known, such times are staged as texts: the driver
-    would write another one for those that Java's own zone leaves out in spring."""
+    """SQL type to which the text of a time without a zone is cast. If set, such times are staged as text, because the
+    driver would change times that do not exist in Java's default time zone (start of daylight saving time)."""
     cut_types: ClassVar[tuple[type[DataType], ...]] = ()
-    """Types of which the driver brings only a part to the database, whatever the column is."""
+    """Types whose values the driver truncates, whatever the column's type is."""
     replaces_by_any_index: ClassVar[bool] = False
-    """Whether an upsert replaces the row that is the same by any unique index, rather than by the keys."""
+    """Whether an upsert replaces the row that is equal in any unique index, not only in the keys."""
     prefix_indexes: ClassVar[str | None] = None
-    """Query for the indexes of a table, by its database and name, that have only the beginning of a column."""
+    """Query for the prefix indexes of a table, by its database and name."""
 
     def begin(self, time_zone: str) -> Iterator[str]:
-        """Statements at the beginning of a transaction; `time_zone` is what times without one mean."""
+        """Return the statements at the beginning of a transaction; `time_zone` applies to times without one."""
         yield from ()
 
     def is_bad_row(self, error: DatabaseError) -> bool:
-        """Whether it is one row that the table does not take: its values, or a constraint."""
+        """Return whether the table rejected a row, because of its values or a constraint."""
         return error.state[:2] in ("22", "23")
 
     def is_transient(self, error: DatabaseError) -> bool:
-        """Whether the same may succeed later."""
+        """Return whether a retry may succeed."""
         return error.state.startswith(_TRANSIENT_STATES) or any(kind in _TRANSIENT_KINDS for kind in error.class_names)
 
     def limited(self, select: str, rows: int) -> str:
-        """The first rows of a statement that ends with its order."""
+        """Limit the rows of a statement that ends with ORDER BY."""
         return f"{select} FETCH FIRST {rows} ROWS ONLY"
 
     def time_literal(self, value: str) -> str:
-        """A date or time, as the database writes it itself."""
+        """Return the literal of a date or time in the database's own notation."""
         return f"TIMESTAMP '{value}'"
 
     def endless_times(self, column: str) -> Iterator[str]:
-        """Conditions for the times, dates included, that Python does not have or that stand for the end of time."""
+        """Return SQL conditions for times and dates that are outside Python's range or represent infinity."""
         yield from ()
 
     def endless_numbers(self, column: str) -> Iterator[str]:
-        """Conditions for the values that are no numbers, of a column that may hold some."""
+        """Return SQL conditions for NaN and infinity, for a column type that supports them."""
         yield from ()
 
     def is_missing_table(self, error: DatabaseError) -> bool:
-        """Whether there is no table of that name."""
+        """Return whether the table does not exist."""
         text = str(error).lower()
         return error.state in ("42P01", "42S02", "42X05") or "no such table" in text or "ora-00942" in text
 
     def drop(self, table: str) -> Iterator[str]:
-        """Statements of a transaction that drops a table into which a writer that is cut off may still write."""
+        """Return the statements that drop a table in a transaction, even if a disconnected writer still holds locks."""
         yield f"DROP TABLE {table}"
 
     def column_type(self, type_: DataType) -> str | None:
-        """How columns of a type are declared that Spark would declare with a loss; None for all others."""
+        """Return the column type for a Spark type for which Spark itself would declare a lossy one; None for others."""
         return None
 
     def normalized(self, column: Column) -> Column:
-        """A column with its type, precision and scale as the standard has them, where the driver reports others."""
+        """Return a column with the standard's type, precision and scale, if the driver reports different ones."""
         return column
 
     def is_lossy(self, type_: DataType, column: Column) -> bool:
-        """Whether a normalized column changes values of a type without an error."""
+        """Return whether a normalized column changes values of a type without an error."""
         return is_lossy(type_, column)
 
     def value(self, staged: str, of_text: bool, target: Column) -> str:
-        """A staged column as the target takes it."""
+        """Return the expression for a staged column that the target column accepts."""
         return staged
 
     def unstorable(self, schema: StructType) -> FrameColumn | None:
-        """Whether a row can be put into no table at all, whatever its columns; None if there are no such rows."""
+        """Return the condition for rows that no table can store; None if there are no such rows."""
         return None
 
     def row_by_row(self, numbers: str, statement: str, refused: str) -> str | None:
-        """A statement that does `statement` for each number that query `numbers` has, called odradek_n in it. Of those
-        that fail because of the row, number, SQLSTATE and message go to table `refused`. None where there is no such.
+        """Return a statement that executes `statement` for each result odradek_n of query `numbers`. If one fails
+        because of the row, number, SQLSTATE and message are written to table `refused`. None if unsupported.
         """
         return None
 
     def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
-        """Puts the rows of `select` into the place of those with the same keys. All names are quoted already."""
+        """Return the statement that inserts rows of `select` or replaces rows with the same keys. Names are quoted."""
         on = " AND ".join(f"odradek_t.{key} = odradek_s.{key}" for key in keys)
         updates = ", ".join(f"{column} = odradek_s.{column}" for column in columns if column not in keys)
         matched = f" WHEN MATCHED THEN UPDATE SET {updates}" if updates else ""
@@ -164,7 +164,7 @@ class Dialect:
 
 
 class _Limit(Dialect):
-    """A database with LIMIT, which takes a text for a time where it wants one."""
+    """A database with LIMIT, which converts text literals to times."""
 
     def limited(self, select: str, rows: int) -> str:
         return f"{select} LIMIT {rows}"
@@ -174,7 +174,7 @@ class _Limit(Dialect):
 
 
 class _OnConflict(_Limit):
-    """One with INSERT ... ON CONFLICT too."""
+    """A database with LIMIT and INSERT ... ON CONFLICT."""
 
     def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
         updates = ", ".join(f"{column} = EXCLUDED.{column}" for column in columns if column not in keys)
@@ -185,7 +185,7 @@ class _OnConflict(_Limit):
 
 class PostgreSQL(_OnConflict):
     prefixes = ("jdbc:postgresql:", "jdbc:pgsql:")
-    # Not logged: a crash of the database empties it, which the staging table's first row shows.
+    # Unlogged tables are empty after a crash of the database; the staging table's first row reveals that.
     create_staging = "CREATE UNLOGGED TABLE"
     options: ClassVar[Mapping[str, str]] = {"reWriteBatchedInserts": "true"}
     wall_time = "timestamp"
@@ -193,18 +193,18 @@ class PostgreSQL(_OnConflict):
     def begin(self, time_zone: str) -> Iterator[str]:
         zone = f"INTERVAL '{time_zone}' HOUR TO MINUTE" if _OFFSET.fullmatch(time_zone) else f"'{time_zone}'"
         yield f"SET LOCAL TIME ZONE {zone}"
-        # What is deferred would fail at the commit, when nothing says any more which row it is.
+        # Deferred constraints would fail at the commit, where the row is unknown.
         yield "SET CONSTRAINTS ALL IMMEDIATE"
-        # A transaction of a driver that is cut off, not dead, holds the marker's row.
+        # The transaction of a disconnected driver may hold the lock of the marker's row.
         yield "SET LOCAL lock_timeout = '60s'"
 
     def drop(self, table: str) -> Iterator[str]:
-        # Else it would wait for a writer that sleeps within its transaction. What is left is dropped by a later run.
+        # Without a timeout it would wait for an idle writer in a transaction. A later run drops the table.
         yield f"SET LOCAL lock_timeout = '{DROP_WAIT_S}s'"
         yield from super().drop(table)
 
     def normalized(self, column: Column) -> Column:
-        if column.type_name == "money":  # to the driver a double
+        if column.type_name == "money":  # the driver reports a double
             return column._replace(type=lossy_types.DECIMAL, precision=17, scale=2)
         if column.scale > _MOST_SCALE:  # of NUMERIC: a negative one, in eleven bits
             return column._replace(scale=column.scale - 2 * _SCALES)
@@ -222,16 +222,16 @@ class PostgreSQL(_OnConflict):
         return is_lossy(type_, column)
 
     def endless_times(self, column: str) -> Iterator[str]:
-        # Both infinities are outside. In each zone the years are 1 to 9999, whatever zone the driver writes times in.
+        # Excludes both infinities. The limits are in the years 1 to 9999 in every time zone.
         yield f"{column} < '0001-01-02 00:00:00+00'"
         yield f"{column} >= '9999-12-31 00:00:00+00'"
 
     def endless_numbers(self, column: str) -> Iterator[str]:
-        # Of NaN and of both infinities this is NaN, which equals nothing but itself.
+        # For NaN and both infinities the difference is NaN, which is not equal to 0.
         yield f"{column} - {column} <> 0"
 
     def value(self, staged: str, of_text: bool, target: Column) -> str:
-        # uuid, json, inet, enumerations: their text has to be cast. Other casts would cut and round without a word.
+        # Text must be cast to uuid, json, inet and enumerations. Other casts would silently truncate and round.
         is_other = target.type in (_OTHER, 2009) or target.type_name in ("json", "jsonb", "uuid", "xml")
         is_enumeration = target.type == 12 and target.type_name not in ("text", "varchar", "bpchar", "name", "citext")
         if of_text and (is_other or is_enumeration):
@@ -255,7 +255,7 @@ class PostgreSQL(_OnConflict):
             END $odradek$"""
 
     def unstorable(self, schema: StructType) -> FrameColumn | None:
-        # No text has the character 0, and Spark's job does not say of which row it is.
+        # PostgreSQL's texts cannot contain U+0000, and the error of Spark's job does not identify the row.
         texts = [field.name for field in schema.fields if isinstance(field.dataType, StringType)]
         found = None
         for name in texts:
@@ -267,16 +267,16 @@ class PostgreSQL(_OnConflict):
 class SQLite(_OnConflict):
     prefixes = ("jdbc:sqlite:",)
     writers = 1
-    # The driver writes milliseconds.
+    # The driver truncates times to milliseconds.
     cut_types: ClassVar[tuple[type[DataType], ...]] = (TimestampType, TimestampNTZType)
 
     def column_type(self, type_: DataType) -> str | None:
-        # Its numbers are of 64 bits, or doubles; the driver writes a decimal as text.
+        # SQLite's numbers are 64-bit integers or doubles; the driver writes a decimal as text.
         is_double = isinstance(type_, DecimalType) and type_.precision <= lossy_types.DOUBLE_DIGITS
         return "TEXT" if isinstance(type_, DecimalType) and not is_double else None
 
     def is_lossy(self, type_: DataType, column: Column) -> bool:
-        # A column has no type, but an affinity to one, by its declared name (SQLite's "Datatypes", section 3).
+        # The declared type only determines the column's affinity (SQLite's "Datatypes", section 3).
         name = column.type_name.upper()
         if any(part in name for part in ("CHAR", "CLOB", "TEXT")) and "INT" not in name:
             return isinstance(type_, DoubleType)  # written with 15 digits
@@ -286,7 +286,7 @@ class SQLite(_OnConflict):
         if isinstance(type_, DecimalType):
             is_long = type_.precision > _LONG_DIGITS or is_real
             return type_.precision > lossy_types.DOUBLE_DIGITS and (type_.scale > 0 or is_long)
-        if isinstance(type_, StringType):  # 007 would be 7
+        if isinstance(type_, StringType):  # '007' would become 7
             return is_real or not any(part in name for part in ("DATE", "TIME", "JSON", "UUID"))
         return is_real and isinstance(type_, LongType)
 
@@ -300,7 +300,7 @@ class SQLite(_OnConflict):
 class MySQL(_Limit):
     prefixes = ("jdbc:mysql:", "jdbc:mariadb:")
     options: ClassVar[Mapping[str, str]] = {"rewriteBatchedStatements": "true"}
-    nullable = " NULL"  # older ones fill a TIMESTAMP that may be null with the time
+    nullable = " NULL"  # without it, older versions declare TIMESTAMP as NOT NULL with the current time as default
     replaces_by_any_index = True
     prefix_indexes = (
         "SELECT DISTINCT index_name FROM information_schema.statistics "
@@ -308,7 +308,7 @@ class MySQL(_Limit):
     )
 
     def begin(self, time_zone: str) -> Iterator[str]:
-        # Else it cuts what is too long, and takes the nearest number for one that is too large.
+        # Without strict mode MySQL truncates texts that are too long, and clips numbers that are too large.
         yield "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')"
 
     def drop(self, table: str) -> Iterator[str]:
@@ -324,7 +324,7 @@ class MySQL(_Limit):
 
     def normalized(self, column: Column) -> Column:
         if column.type in lossy_types.TIMESTAMPS:
-            # There is no scale, but a length: that of the seconds, and of a fraction its point and digits.
+            # The driver reports a length instead of a scale: of the seconds, a point and the fraction.
             return column._replace(scale=max(column.scale, column.precision - _MYSQL_SECONDS - 1, 0))
         if column.type == lossy_types.BIT:
             return column._replace(type=lossy_types.TINYINT)  # so is TINYINT(1)
@@ -359,7 +359,7 @@ class SQLServer(_Limit):
         return "DATETIME2(6)" if isinstance(type_, TimestampType | TimestampNTZType) else None
 
     def is_lossy(self, type_: DataType, column: Column) -> bool:
-        # Characters that the code page of a column lacks become question marks; NVARCHAR has them all.
+        # Characters outside a column's code page become question marks; NVARCHAR stores all characters.
         is_of_a_page = column.type in (lossy_types.CHAR, lossy_types.VARCHAR, lossy_types.LONGVARCHAR)
         return (isinstance(type_, StringType) and is_of_a_page) or is_lossy(type_, column)
 
@@ -368,15 +368,17 @@ class SQLServer(_Limit):
 
 
 def _too_long_with_spaces(staged: str, longer: str, target: Column) -> str:
-    """A text that is too long for a VARCHAR is refused, but as the standard has it not if all that is too much are
-    spaces: these are cut. So there it ends with something else."""
+    """Return an expression that makes the database reject a text that is too long only by spaces.
+
+    According to the standard the database would silently truncate these. So another character is appended.
+    """
     if target.type != lossy_types.VARCHAR or not 0 < target.precision < _NO_LENGTH:
         return staged
     return f"CASE WHEN CHAR_LENGTH({staged}) > {target.precision} THEN {longer} ELSE {staged} END"
 
 
 def dialect_of(url: str) -> Dialect:
-    """The dialect of the database at a JDBC address."""
+    """Return the dialect of the database at a JDBC URL."""
     for kind in (PostgreSQL, SQLite, MySQL, SQLServer):
         if url.lower().startswith(kind.prefixes):
             return kind()
@@ -384,5 +386,5 @@ def dialect_of(url: str) -> Dialect:
 
 
 def quoted(name: str) -> str:
-    """A column's name for Spark, whatever it holds."""
+    """Return a column's name, quoted for Spark."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,8 +1,8 @@
 """JDBC statements to a database, from the driver's Python through its JVM.
 
 Spark's own reader and writer support neither transactions over several statements nor markers. JDBC drivers come from
-Spark's jars: the thread's class loader finds them, since `java.sql.DriverManager` sees only the jars that the JVM was
-started with.
+Spark's jars and are loaded by the thread's class loader, because `java.sql.DriverManager` loads only from the jars with
+which the JVM was started.
 """
 
 import re
@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType
 from odradek.spark_it.definition.passwords import without_passwords
 from odradek.spark_it.spark.java import causes, class_names, is_java_error
 
-_POSITION = re.compile(r" Position: \d+$")  # in a statement that nobody sees
+_POSITION = re.compile(r" Position: \d+$")  # a position in a generated statement, which is not shown
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
 
 # Constants of java.sql, which py4j does not read from an object.
@@ -25,7 +25,7 @@ _READ_COMMITTED = 2
 
 
 class DatabaseError(Exception):
-    """What a database or its driver refused; `str()` is its message.
+    """An error of a database or its driver; `str()` is its message.
 
     `state` is the SQLSTATE, empty if the driver has none, `code` the database's own number, `class_names` are the names
     of the Java class and its ancestors.
@@ -43,20 +43,20 @@ class DatabaseError(Exception):
 
 
 def parts_of(table: str) -> list[str]:
-    """The parts of a table's name as a statement has it: schema.table, each in quotes or not."""
+    """Split a qualified table name, whose parts may be quoted."""
     return _NAME_PART.findall(table)
 
 
 class NoDriverError(Exception):
-    """None of the drivers that Spark has takes the address."""
+    """No driver in Spark's jars accepts the URL."""
 
 
 def database_error(error: BaseException) -> DatabaseError | None:
-    """What the database said, when that is why a call of the JVM or a Spark job failed; None for any other reason."""
+    """Return the database's error because of which a JVM call or Spark job failed; None for any other error."""
     found = None
     for cause in causes(error):
         while cause is not None and "java.sql.SQLException" in class_names(cause):
-            # The first one with a state says most; the one of a failed batch has its reason after it.
+            # The first exception with a SQLSTATE is the most specific; a BatchUpdateException has the reason as next.
             if found is None or not found.state:
                 message, state = cause.getMessage(), cause.getSQLState()
                 found = DatabaseError(message or "", state or "", cause.getErrorCode(), class_names(cause))
@@ -76,9 +76,9 @@ def _database_errors() -> Iterator[None]:
 
 
 class Column(NamedTuple):
-    """A column of a query's result: java.sql.Types's number, the database's name of the type, and whether null fits.
+    """A column of a query's result: number in java.sql.Types, the database's type name, and nullability.
 
-    `precision` and `scale` are the driver's: digits, digits after the point or of a second, characters of a text.
+    `precision` and `scale` are the driver's: number of digits or characters, and of fractional digits.
     """
 
     name: str
@@ -88,12 +88,12 @@ class Column(NamedTuple):
     precision: int = 0
     scale: int = 0
     is_generated: bool = False
-    """Whether the database numbers rows in it."""
+    """Whether the database generates its values, as for an identity column."""
 
 
 class UniqueIndex(NamedTuple):
-    """A unique index or primary key. With `is_whole` it is of all rows and of the columns as they are; otherwise it has
-    a condition or an expression, which `columns` lacks."""
+    """A unique index or primary key. With `is_whole` it includes all rows and complete columns; otherwise it has a
+    condition, an expression or a prefix length, which `columns` does not show."""
 
     name: str
     columns: tuple[str, ...]
@@ -101,14 +101,14 @@ class UniqueIndex(NamedTuple):
 
 
 class Connection:
-    """A connection. Statements are committed one by one, but those of a `transaction`. Methods raise DatabaseError."""
+    """A connection in autocommit mode, except within `transaction`. Methods raise DatabaseError."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._quote: str | None = None
 
     def execute(self, statement: str, *parameters: str | int) -> int:
-        """Runs a statement without a result; returns how many rows it changed."""
+        """Execute a statement without result; return the number of changed rows."""
         with _database_errors():
             prepared = self._prepared(statement, parameters)
             try:
@@ -117,7 +117,7 @@ class Connection:
                 prepared.close()
 
     def rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
-        """The rows of a query: numbers and texts as Python has them. For few rows."""
+        """Return the rows of a query with numbers and texts as Python values. For few rows."""
         with _database_errors():
             prepared = self._prepared(query, parameters)
             try:
@@ -131,7 +131,7 @@ class Connection:
                 prepared.close()
 
     def text(self, query: str) -> str | None:
-        """The only value of a query's only row, as the database writes it; None if it is null."""
+        """Return the single value of a query as text in the database's notation; None if it is null."""
         with _database_errors():
             prepared = self._prepared(query, ())
             try:
@@ -142,7 +142,7 @@ class Connection:
                 prepared.close()
 
     def columns(self, query: str) -> list[Column]:
-        """The columns that a query has; it is run, and should have no rows."""
+        """Return the columns of a query. The query is executed, and should return no rows."""
         with _database_errors():
             prepared = self._prepared(query, ())
             try:
@@ -164,7 +164,7 @@ class Connection:
 
     def _prepared(self, statement: str, parameters: tuple[str | int, ...]) -> Any:
         if not parameters:
-            # A plain statement: a question mark may be an operator.
+            # Not a prepared statement, in which a question mark could not be an operator.
             return _Plain(self._connection.createStatement(), statement)
         prepared = self._connection.prepareStatement(statement)
         for at, parameter in enumerate(parameters, 1):
@@ -176,12 +176,12 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commits what the block did, or takes it back when it raises. Raises DatabaseError.
+        """Commit the statements of the `with` block, or roll them back if it raises. Raises DatabaseError.
 
         Each statement sees at least the committed rows that the one before it saw.
         """
         with _database_errors():
-            # MySQL's own level reads an old snapshot in a SELECT, and what is newest in an INSERT ... SELECT.
+            # With MySQL's default level SELECT reads an old snapshot, but INSERT ... SELECT the newest rows.
             if self._connection.getMetaData().supportsTransactionIsolationLevel(_READ_COMMITTED):
                 self._connection.setTransactionIsolation(_READ_COMMITTED)
             self._connection.setAutoCommit(False)
@@ -202,7 +202,7 @@ class Connection:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Takes back what the block did, and nothing else of the transaction, when it raises DatabaseError."""
+        """Roll back only the statements of the `with` block if it raises DatabaseError."""
         with _database_errors():
             savepoint = self._connection.setSavepoint()
         try:
@@ -212,18 +212,18 @@ class Connection:
                 self._connection.rollback(savepoint)
             raise
         finally:
-            with _suppressed():  # not every driver can
+            with _suppressed():  # not every driver supports this
                 self._connection.releaseSavepoint(savepoint)
 
     def quoted(self, name: str) -> str:
-        """A name in quotes, so that it is taken as it is; where the database knows no quotes, the name."""
+        """Return a name in quotes; unquoted if the database does not support quotes."""
         if self._quote is None:
             with _database_errors():
                 self._quote = str(self._connection.getMetaData().getIdentifierQuoteString()).strip()
         return f"{self._quote}{name.replace(self._quote, self._quote * 2)}{self._quote}" if self._quote else name
 
     def place(self, table: str) -> tuple[str | None, str | None, str]:
-        """Catalog, schema and name of a table, named as in a statement, as the database's own tables have them."""
+        """Return catalog, schema and name of a table, as in the database's metadata. `table` is as in a statement."""
         with _database_errors():
             about = self._connection.getMetaData()
 
@@ -243,7 +243,7 @@ class Connection:
             return catalog, schema, name
 
     def unique_indexes(self, table: str) -> list[UniqueIndex]:
-        """The unique indexes of a table, named as in a statement."""
+        """Return the unique indexes of a table. `table` is as in a statement."""
         with _database_errors():
             catalog, schema, name = self.place(table)
             results = self._connection.getMetaData().getIndexInfo(catalog, schema, name, True, True)
@@ -252,7 +252,7 @@ class Connection:
             while results.next():
                 index = results.getString("INDEX_NAME")
                 if index is None or results.getBoolean("NON_UNIQUE"):
-                    continue  # the first is the table's statistics
+                    continue  # table statistics, not an index
                 column = results.getString("COLUMN_NAME")
                 found.setdefault(str(index), {})[results.getInt("ORDINAL_POSITION")] = column
                 if column is None or results.getString("FILTER_CONDITION") is not None:
@@ -264,9 +264,9 @@ class Connection:
         ]
 
     def needed_columns(self, table: str) -> list[str]:
-        """Columns of a table, named as in a statement, that a new row must have: not null, and nothing gives them.
+        """Return the columns that a new row must have: NOT NULL columns without default. `table` is as in a statement.
 
-        Empty where the database does not tell.
+        Empty if the database does not report them.
         """
         with _database_errors():
             catalog, schema, name = self.place(table)
@@ -282,7 +282,7 @@ class Connection:
             return needed
 
     def tables_beginning(self, prefix: str) -> list[tuple[str | None, str]]:
-        """Schema and name of all tables whose names begin so, in whatever case."""
+        """Return schema and name of all tables with this prefix, ignoring case."""
         with _database_errors():
             about = self._connection.getMetaData()
             as_stored = prefix.upper() if about.storesUpperCaseIdentifiers() else prefix
@@ -305,7 +305,7 @@ class Connection:
 
 
 class _Plain:
-    """A statement without parameters, used like one with them."""
+    """Adapter with the interface of a prepared statement for a statement without parameters."""
 
     def __init__(self, statement: Any, text: str) -> None:
         self._statement = statement
@@ -325,7 +325,7 @@ class _Plain:
 
 
 def _reported(read: Callable[[int], Any], at: int) -> int:
-    """A number of a column; 0 where the driver cannot read it from the declared type."""
+    """Return a number of a column; 0 if the driver cannot derive it from the declared type."""
     with _suppressed():
         return int(read(at))
     return 0
@@ -333,7 +333,7 @@ def _reported(read: Callable[[int], Any], at: int) -> int:
 
 @contextmanager
 def _suppressed() -> Iterator[None]:
-    """What fails while something is let go of says nothing that the work before did not say."""
+    """Suppress errors when resources are released; an earlier error is more relevant."""
     try:
         yield
     except Exception as error:
@@ -342,9 +342,9 @@ def _suppressed() -> Iterator[None]:
 
 
 class Database:
-    """A database and how to get at it, for statements and for Spark's reader and writer.
+    """The address and driver of a database, for statements and for Spark's reader and writer.
 
-    Raises NoDriverError where the jar is missing.
+    Raises NoDriverError if the driver's jar is missing.
     """
 
     def __init__(self, spark: SparkSession, url: str, user: str | None, password: str | None) -> None:
@@ -367,12 +367,12 @@ class Database:
                 if driver.acceptsURL(self.url):
                     return driver
         raise NoDriverError(
-            f"no JDBC driver takes {self.shown_url}: put the driver's jar and those of the other connectors into the "
+            f"no JDBC driver accepts {self.shown_url}: put the driver's jar and those of the other connectors into the "
             "folder of plugin.path, or their Maven coordinates into spark.jars.packages"
         )
 
     def connect(self) -> Connection:
-        """A new connection. Raises DatabaseError."""
+        """Return a new connection. Raises DatabaseError."""
         properties = self._jvm.java.util.Properties()
         for name, value in self._properties.items():
             if value is not None:
@@ -380,11 +380,11 @@ class Database:
         with _database_errors():
             connection = self._driver.connect(self.url, properties)
         if connection is None:
-            raise NoDriverError(f"{self._driver.getClass().getName()} does not take {self.shown_url}")
+            raise NoDriverError(f"{self._driver.getClass().getName()} does not accept {self.shown_url}")
         return Connection(connection)
 
     def column_type(self, type_: DataType) -> str:
-        """How the database calls a type of Spark. Raises ValueError for one that it does not have."""
+        """Return the database's type for a Spark type. Raises ValueError if there is none."""
         dialect = self._jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self.url)
         utils = self._jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
         try:
@@ -393,9 +393,9 @@ class Database:
         except Exception as error:
             if not is_java_error(error):
                 raise
-            raise ValueError(f"{type_.simpleString()} has no place in a table of this database") from None
+            raise ValueError(f"this database has no column type for {type_.simpleString()}") from None
 
     def options(self) -> dict[str, str]:
-        """Options of Spark's `format("jdbc")`."""
+        """Return the options of Spark's `format("jdbc")`."""
         given = {"url": self.url, "driver": str(self._driver.getClass().getName())}
         return given | {name: value for name, value in self._properties.items() if value is not None}

@@ -1,7 +1,7 @@
 """Column types of databases that change values of a Spark type without an error: they round, cut or convert them.
 
-A value that a database refuses with an error is not lossy: a number that is too large, a text that is too long. Such a
-row is a bad row.
+A value that the database rejects with an error, such as a number that is too large or a text that is too long, is not
+lossy: its row is a bad row.
 """
 
 from pyspark.sql.types import (
@@ -42,19 +42,19 @@ _MOMENTS = (DATE, *_TIMES, *TIMESTAMPS)
 _BITS = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
 _SINGLE_BITS, _DOUBLE_BITS = 24, 53
 _SINGLE_DIGITS, DOUBLE_DIGITS = 6, 15
-"""Digits of any decimal number that come back the same from a REAL, a DOUBLE."""
+"""Number of decimal digits that a REAL and a DOUBLE preserve."""
 _MICROSECONDS = 6
 _MOST_DIGITS = 38
 
 
 def is_lossy(type_: DataType, column: Column) -> bool:
-    """Whether a column as the standard has it changes values of a type."""
+    """Return whether a column, with the standard's types, changes values of a type."""
     if isinstance(type_, ByteType | ShortType | IntegerType | LongType):
         return _is_lossy_for_integers(_BITS[type(type_)], column)
     if isinstance(type_, DecimalType):
         return _is_lossy_for_decimals(type_.precision, type_.scale, column)
     if isinstance(type_, FloatType | DoubleType):
-        # Databases make decimals of them with fewer digits than they have.
+        # Databases convert floating-point numbers to decimals with fewer digits.
         is_narrower = isinstance(type_, DoubleType) and _is_single(column)
         return is_narrower or column.type in (*_INTEGERS, *_DECIMALS, *_TRUTHS, *_MOMENTS)
     if isinstance(type_, TimestampType | TimestampNTZType):
@@ -66,7 +66,7 @@ def is_lossy(type_: DataType, column: Column) -> bool:
         return column.type in (*_NUMBERS, *_TRUTHS, *_MOMENTS)
     if isinstance(type_, BooleanType):
         return column.type in _MOMENTS
-    # BINARY has one length, for which shorter values get zeros.
+    # BINARY has a fixed length, to which shorter values are padded with zeros.
     return isinstance(type_, BinaryType) and column.type in (BINARY, *_NUMBERS, *_TRUTHS, *_MOMENTS)
 
 
@@ -85,19 +85,19 @@ def _is_lossy_for_decimals(precision: int, scale: int, column: Column) -> bool:
     if column.type in _DOUBLES:
         return precision > DOUBLE_DIGITS
     if column.type in _DECIMALS:
-        # Without a precision it takes any number as it is.
+        # Without a precision it stores any number exactly.
         return column.precision > 0 and scale > column.scale
     return (column.type in _INTEGERS and scale > 0) or column.type in (*_TRUTHS, *_MOMENTS)
 
 
 def _is_single(column: Column) -> bool:
-    """FLOAT is a double, but for drivers that report the precision of a single: in digits or in bits."""
+    """Return whether a FLOAT is single precision, which some drivers report in digits or bits."""
     is_short = column.type == FLOAT and (0 < column.precision < DOUBLE_DIGITS or column.precision == _SINGLE_BITS)
     return is_short or column.type in _SINGLES
 
 
 def fitting_type(column: Column) -> DataType | None:
-    """The type to cast values to so that the column takes them as they are; None where Spark has none."""
+    """Return the type to which values must be cast so that the column stores them exactly; None if Spark has none."""
     if column.type in _INTEGERS:
         return _INTEGERS[column.type]
     if column.type in _DECIMALS and column.precision <= 0:
@@ -118,7 +118,7 @@ def fitting_type(column: Column) -> DataType | None:
 
 
 def described(column: Column) -> str:
-    """A column's type, as a statement has it."""
+    """Return a column's type as in a statement."""
     if column.type in _DECIMALS and column.precision > 0:
         return f"{column.type_name}({column.precision},{column.scale})"
     return f"{column.type_name}({column.scale})" if column.type in TIMESTAMPS else column.type_name

@@ -1,7 +1,7 @@
-"""Format avro: plain Avro with one schema for all records, or Confluent's framing with schemas in a registry.
+"""Format avro: plain Avro with one schema for all records, or Confluent's wire format with schemas in a registry.
 
-A record is read with the schema that it was written with, and converted to `value.schema`, or without one to the newest
-schema of the subject. Records are written with `value.schema`, or with a schema derived from the columns.
+A record is decoded with its writer's schema and converted to `value.schema`, by default to the newest schema of the
+subject. Records are written with `value.schema`, by default with a schema derived from the columns.
 """
 
 import json
@@ -26,9 +26,9 @@ from odradek.spark_it.formats.registry import Address, RegistryError, framed, re
 
 
 class AvroFormat:
-    """One side of a topic's records in Avro. `schema_text` is JSON, None to take the registry's or the columns'.
+    """Keys or values of a topic in Avro. `schema_text` is JSON; None for the schema of the registry or the columns.
 
-    With a `place` a batch is decoded with the same answers of the registry each time.
+    With a `place` all attempts at a batch use the same registry responses.
     """
 
     name = "avro"
@@ -49,7 +49,7 @@ class AvroFormat:
         self._written: dict[str, int] = {}
 
     def schema(self) -> t.DataType:
-        """The type of what is decoded. Raises FormatError, also where the registry does not have it."""
+        """Return the type of decoded values. Raises FormatError, also for a subject that is not in the registry."""
         text = self._wanted()
         return spark_type(parsed(text, "the schema"), "the schema")
 
@@ -64,7 +64,7 @@ class AvroFormat:
         return decoded(column, self.schema(), maker)
 
     def encode(self, column: Column, data_type: t.DataType) -> Column:
-        """BINARY of a column; a value that the schema does not take fails the batch."""
+        """Encode a column as BINARY; a value that the schema does not allow fails the batch."""
         return or_fail(self.encode_or_error(column, data_type), "cannot be written as Avro")
 
     def encode_or_error(self, column: Column, data_type: t.DataType) -> Column:
@@ -92,7 +92,7 @@ class AvroFormat:
             raise FormatError(str(error)) from None
         if found is None:
             raise FormatError(
-                f"schema registry {self._address.url} has no subject {subject}; register its schema, or give one"
+                f"schema registry {self._address.url} has no subject {subject}; register its schema, or specify one"
             )
         self._schema_text = found.schema
         return found.schema
@@ -108,13 +108,13 @@ class AvroFormat:
 
     def _of_subject(self) -> str:
         if self._subject is None:
-            raise FormatError("with several topics it has to be said which subject or which schema is meant")
+            raise FormatError("a source of several topics needs a subject or a schema")
         return self._subject
 
 
 @lru_cache(maxsize=64)
 def framed_decoder(address: Address, reader: str, place: Place | None = None) -> Decoder:
-    """What decodes records of any schema of a registry, as schema `reader` wants them. `place` is that of a batch."""
+    """Return a decoder for records with any schema of a registry, converted to schema `reader`."""
     answers = None if place is None else Answers(place)
     decoders: dict[int, Decoder] = {}
 
@@ -149,7 +149,7 @@ def _asked(address: Address, schema_id: int) -> Answer:
     try:
         writer = registry_at(address).schema(schema_id)
     except RegistryError as error:
-        # A refused request is no fault of the record.
+        # An error of the request, such as missing authorization, does not make the record bad.
         if error.status != HTTPStatus.OK:
             raise UnavailableError(str(error)) from None
         return Answer(None, str(error))
@@ -158,13 +158,13 @@ def _asked(address: Address, schema_id: int) -> Answer:
 
 @lru_cache(maxsize=64)
 def framed_encoder(schema: str, schema_id: int) -> Callable[[Any], bytes]:
-    """What encodes values with a schema and its id before them."""
+    """Return an encoder of values with a schema, which are prefixed with its id."""
     encode = encoder(schema)
     return lambda value: framed(schema_id, encode(value))
 
 
 def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side, place: Place | None = None) -> AvroFormat:
-    """The format of one side of a topic. Raises FormatError for a schema that is none."""
+    """Return the format of one side of a topic. Raises FormatError for an invalid schema."""
     text = None
     if part.schema is not None:
         is_file = part.schema.endswith(".avsc")

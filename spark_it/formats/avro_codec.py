@@ -1,7 +1,7 @@
-"""Codec of Avro records to plain values, each schema compiled once. Uses nothing of Spark but `Row`.
+"""Codec between Avro records and plain values; each schema is compiled once. Of Spark it uses only `Row`.
 
 Values have the form of Spark's Arrow reader: instants as microseconds since 1970, dates as days, decimals as Decimal.
-fastavro reads and writes without logical types; this module converts them, over their whole range and with their
+fastavro reads and writes without logical types; this module converts them, over their complete range, and checks their
 limits.
 """
 
@@ -22,22 +22,22 @@ Change = Callable[[Any], Any]
 
 _INT64 = 1 << 63
 _LOCAL_MICROS = 10**18
-"""Times without a zone are restored by way of DECIMAL(18,6) seconds (`columns`)."""
+"""Times without a zone are passed as DECIMAL(18,6) seconds (`columns`)."""
 _MICROS_OF = {"millis": 1000, "micros": 1}
 _EPOCH_ORDINAL = 719_163
 _TIMES = re.compile(r"(time|timestamp|local-timestamp)-(millis|micros|nanos)")
 
 
 class RecordError(ValueError):
-    """A record or a value that its schema does not fit; `str()` says why."""
+    """A record or value that does not match its schema; `str()` has the reason."""
 
 
 @lru_cache(maxsize=256)
 def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
-    """What decodes a record written with schema `writer`, as `reader` wants it: JSON texts, which `parsed` takes.
+    """Return a decoder of records with schema `writer` to schema `reader`; both are JSON texts.
 
-    It raises for a record that is not of the schema, whatever it holds; bytes that are left over are an error too.
-    An int beyond 32 bits is returned as it is: `columns.decode_batch` rejects it, without a check of each number.
+    It raises RecordError for a record that does not match the schema; remaining bytes are an error, too. An int beyond
+    32 bits is returned unchanged: `columns.decode_batch` rejects it, without a check of each number here.
     """
     written = as_parsed(json.loads(writer))
     wanted = written if reader is None or json.loads(reader) == json.loads(writer) else as_parsed(json.loads(reader))
@@ -53,16 +53,16 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
         try:
             value = read(source, plain_written, plain_wanted)
         except EOFError:
-            raise RecordError("the record ends too early") from None
+            raise RecordError("the record is truncated") from None
         except UnicodeDecodeError as error:
             raise RecordError(f"a string is not UTF-8: {error.reason}") from None
         except IndexError as error:
-            # Of bytes where a number is cut off, of a list where it is not one of the schema's.
+            # IndexError of bytes for a truncated number, of a list for an invalid index of a union or enum.
             is_cut = "list" not in str(error)
-            what = "the record ends too early" if is_cut else "a union or enum has a branch that the schema has not"
+            what = "the record is truncated" if is_cut else "a union or enum has a branch that the schema has not"
             raise RecordError(what) from None
         if source.tell() != len(data):
-            raise RecordError(f"{len(data) - source.tell()} bytes are left over after the record")
+            raise RecordError(f"{len(data) - source.tell()} bytes remain after the record")
         return value[WHOLE] if change is None else change(value[WHOLE])
 
     return decode
@@ -70,7 +70,7 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
 
 @lru_cache(maxsize=64)
 def encoder(schema: str) -> Callable[[Any], bytes]:
-    """What encodes a Row or another value with a schema. It raises for a value that the schema does not take."""
+    """Return an encoder of a Row or another value with a schema. It raises RecordError for an invalid value."""
     parsed = as_parsed(json.loads(schema))
     plain = for_writing(parsed)
     change = _writing(parsed, Named(), "value")
@@ -85,7 +85,7 @@ def encoder(schema: str) -> Callable[[Any], bytes]:
 
 
 def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named, what: str) -> str | None:
-    """What one logical type makes unreadable as another, in which the same bytes say something else."""
+    """Return the conflict if bytes of one logical type have another meaning in the other one; None if there is none."""
     written, wanted = of_written.resolved(written), of_wanted.resolved(wanted)
     if isinstance(wanted, list):
         other = widest(branches(wanted)[1])
@@ -111,7 +111,7 @@ def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named,
 
 
 def _may_become(written: Schema, wanted: Schema) -> bool:
-    """Return True if a branch of a writer's union is of the kind that is read, or an int that is read as a long."""
+    """Return whether a branch of a writer's union has the reader's kind, or is an int that is read as a long."""
     before, now = kind_of(written), kind_of(wanted)
     if isinstance(written, dict) and isinstance(wanted, dict) and "fields" in written and "fields" in wanted:
         names = {name.rpartition(".")[2] for name in (wanted["name"], *wanted.get("aliases", ()))}
@@ -124,7 +124,7 @@ def _shown(schema: Schema) -> str | None:
     if logical == "decimal" and isinstance(schema, dict):
         return f"decimal with scale {schema.get('scale', 0)}"
     if logical is None and isinstance(schema, dict) and kind_of(schema) in ("int", "long"):
-        # Of time, timestamp-nanos and the like Spark gets the plain number, whose unit the logical type states.
+        # Spark gets time, timestamp-nanos and similar types as plain numbers, whose unit depends on the logical type.
         named = str(schema.get("logicalType", ""))
         return named if _TIMES.fullmatch(named) else None
     return logical
@@ -134,7 +134,7 @@ def _shown(schema: Schema) -> str | None:
 
 
 def _reading(schema: Schema, named: Named, *, has_defaults: bool) -> Change | None:
-    """What makes of fastavro's value that of `decoder`; None if nothing has to be changed."""
+    """Return the conversion of fastavro's value to that of `decoder`; None if none is needed."""
     schema = named.resolved(schema)
     kind, logical = kind_of(schema), logical_of(schema)
     if isinstance(schema, list):
@@ -177,7 +177,7 @@ def _of_fields(fields: Mapping[str, Change]) -> Change:
             value[name] = of(value[name])
         return value
 
-    # A default of a record is the same object each time.
+    # fastavro returns the same object for each use of a record's default.
     return lambda value: change(dict(value))
 
 
@@ -190,7 +190,7 @@ def _of_entries(of: Change) -> Change:
 
 
 def _as_bytes(value: bytes | str) -> bytes:
-    """Defaults of bytes are strings in a schema, each letter a byte."""
+    """Convert the default of a bytes field, a string in the schema with one character per byte."""
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
@@ -215,7 +215,7 @@ def _micros_of(factor: int, limit: int) -> Change:
     def change(value: int) -> int:
         micros = value * factor
         if not -limit < micros < limit:
-            raise RecordError(f"{value} {'µs' if factor == 1 else 'ms'} is no instant that Spark has")
+            raise RecordError(f"{value} {'µs' if factor == 1 else 'ms'} is outside Spark's range of timestamps")
         return micros
 
     return change
@@ -227,7 +227,7 @@ _RANGES = {"int": 1 << 31, "long": 1 << 63}
 
 
 def _writing(schema: Schema, named: Named, what: str) -> Change:
-    """What makes of a value of Spark's one that fastavro writes without logical types."""
+    """Return the conversion of a Spark value to one that fastavro writes without logical types."""
     schema = named.resolved(schema)
     kind, logical = kind_of(schema), logical_of(schema)
     if isinstance(schema, list):
@@ -298,10 +298,10 @@ def _record_of(fields: list[tuple[str, Change]], defaults: Mapping[str, Any]) ->
 
 
 def _default(schema: Schema, value: Any, named: Named) -> Any:
-    """A default as fastavro writes it: bytes are a string in a schema, also deep within."""
+    """Return a default in the form that fastavro writes; in a schema, bytes are strings, also in nested types."""
     schema = named.resolved(schema)
     if isinstance(schema, list):
-        return _default(schema[0], value, named)  # a default is of the first branch
+        return _default(schema[0], value, named)  # the type of a default is the first branch
     kind = kind_of(schema)
     if kind in ("bytes", "fixed"):
         return _as_bytes(value)
@@ -327,10 +327,10 @@ def _unscaled(schema: Mapping[str, Any], what: str) -> Change:
             moved = value.scaleb(scale)
             number = int(moved)
         if number != moved or not -limit < number < limit:
-            raise RecordError(f"{what} is {value}, which decimal({schema['precision']},{scale}) does not hold")
+            raise RecordError(f"{what} is {value}, which decimal({schema['precision']},{scale}) cannot store")
         size = schema["size"] if "size" in schema else (number + (number < 0)).bit_length() // 8 + 1
         if (number + (number < 0)).bit_length() // 8 + 1 > size:
-            raise RecordError(f"{what} is {value}, which {size} bytes do not hold")
+            raise RecordError(f"{what} is {value}, which {size} bytes cannot store")
         return number.to_bytes(size, "big", signed=True)
 
     return change
@@ -348,7 +348,7 @@ def _one_of(symbols: frozenset[str], what: str) -> Change:
 def _of_size(size: int, what: str) -> Change:
     def change(value: bytes) -> bytes:
         if len(value) != size:
-            raise RecordError(f"{what} has {len(value)} bytes, and the schema has {size}")
+            raise RecordError(f"{what} has {len(value)} bytes, but the schema has {size}")
         return bytes(value)
 
     return change
@@ -357,7 +357,7 @@ def _of_size(size: int, what: str) -> Change:
 def _within(limit: int, kind: str, what: str) -> Change:
     def change(value: int) -> int:
         if not -limit <= value < limit:
-            raise RecordError(f"{what} is {value}, which is no {kind}")
+            raise RecordError(f"{what} is {value}, which is not of type {kind}")
         return value
 
     return change

@@ -7,21 +7,21 @@ import fastavro
 from odradek.spark_it.formats.avro_types import Schema
 
 WHOLE = "whole"
-"""The field that holds what is read. A record with one field has the same bytes as the field alone."""
+"""The field for the decoded value. A record with one field has the same encoding as the field alone."""
 
 
 def for_reading(written: Schema, wanted: Schema | None) -> tuple[Schema, Schema | None]:
-    """The schemas of a record that is read with another one, or with the one that it was written with. What is read is
-    in field WHOLE: fastavro takes only records as they are, and would parse any other schema anew for each."""
+    """Return writer's and reader's schema as records with the single field WHOLE: fastavro would parse any other schema
+    than a record again for each value."""
     if isinstance(wanted, dict) and isinstance(written, dict) and "fields" in wanted and "fields" in written:
-        # What the whole record is called matters to no Java consumer either.
+        # Avro in Java ignores the name of the top-level record, too.
         wanted = {**wanted, "aliases": [*wanted.get("aliases", ()), written["name"]]}
     read = None if wanted is None else for_writing(_within(wanted))
     return _checked(for_writing(_within(written))), read
 
 
 def for_writing(schema: Schema) -> Schema:
-    """A schema without logical types."""
+    """Return a schema without logical types."""
     return fastavro.parse_schema(_without_logical(schema))
 
 
@@ -30,10 +30,10 @@ def _within(schema: Schema) -> Schema:
 
 
 class _Branches(list[Any]):
-    """The branches of a union or the symbols of an enum, of which no record has a negative number."""
+    """The branches of a union or symbols of an enum, which reject a negative index."""
 
     def __len__(self) -> int:
-        """Nothing, as fastavro adds it to a negative number before it takes the item."""
+        """Return 0, because fastavro adds the length to a negative index."""
         return 0
 
     def __getitem__(self, index: Any) -> Any:
@@ -43,7 +43,7 @@ class _Branches(list[Any]):
 
 
 def _checked(schema: Schema) -> Schema:
-    """A schema with which a negative number of a branch is an error: fastavro would count from the end."""
+    """Return a schema that rejects a negative index of a branch; fastavro would count from the end."""
     if isinstance(schema, list):
         return _Branches(_checked(one) for one in schema)
     if not isinstance(schema, dict):

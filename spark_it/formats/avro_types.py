@@ -1,8 +1,8 @@
 """Avro schemas as Spark types, and Spark types as Avro schemas; the mapping is that of Spark's own Avro source.
 
-`time-millis` is an INT with milliseconds of the day, `time-micros` a BIGINT with microseconds; of logical types that
-are not known the plain type counts, as Avro's specification wants it. A union is a type or null, or int with long, or
-float with double: any other, a type that contains itself, and null alone have no counterpart.
+`time-millis` is an INT with milliseconds of the day, `time-micros` a BIGINT with microseconds; unknown logical types
+are ignored, as Avro's specification requires. A union may be a type and null, int and long, or float and double. Other
+unions, recursive types and null alone have no Spark type.
 """
 
 import json
@@ -38,25 +38,25 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parsed(text: str, what: str) -> Schema:
-    """A schema in JSON, names resolved and put in full. Raises FormatError, which begins with `what`."""
+    """Parse a schema in JSON and resolve its names. Raises FormatError, which begins with `what`."""
     try:
         return as_parsed(json.loads(text))
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError) as error:
-        why = f"type {error.name} is not known" if isinstance(error, UnknownType) else str(error)
-        raise FormatError(f"{what} is no Avro schema: {why}") from None
+        why = f"type {error.name} is unknown" if isinstance(error, UnknownType) else str(error)
+        raise FormatError(f"{what} is not an Avro schema: {why}") from None
     except RecursionError:
-        raise FormatError(f"{what} is no Avro schema: it is nested too deep") from None
+        raise FormatError(f"{what} is not an Avro schema: it is nested too deeply") from None
 
 
 def as_parsed(schema: Schema) -> Schema:
-    """A schema as fastavro wants it. Raises what fastavro does."""
+    """Parse a schema for fastavro. Raises fastavro's errors."""
     return parse_schema(schema, _write_hint=False)
 
 
 class Named:
-    """The named types of a schema, which it may use again by name alone.
+    """The named types of a schema, which later parts of it may reference by name.
 
-    With a schema its types are known at once; without, `resolved` has to be called in the order of the schema.
+    Without a schema, `resolved` must be called in the order of the schema.
     """
 
     def __init__(self, schema: Schema | None = None) -> None:
@@ -93,7 +93,7 @@ def kind_of(schema: Schema) -> str:
 
 
 def logical_of(schema: Schema) -> str | None:
-    """The logical type, where it is one that this module knows and the schema goes with it."""
+    """Return the logical type if this module supports it and it is valid for the schema."""
     if not isinstance(schema, dict) or "logicalType" not in schema:
         return None
     logical, kind = str(schema["logicalType"]), kind_of(schema)
@@ -107,13 +107,13 @@ def logical_of(schema: Schema) -> str | None:
 
 
 def branches(union: list[Any]) -> tuple[bool, list[Any]]:
-    """Whether a union has null, and what else it has."""
+    """Return whether a union has null, and its other branches."""
     others = [one for one in union if kind_of(one) != "null"]
     return len(others) < len(union), others
 
 
 def widest(others: list[Any]) -> Schema | None:
-    """The one type that a union's branches come to, null left out; None if there is none."""
+    """Return the common type of a union's branches, without null; None if there is none."""
     if len(others) == 1:
         return others[0]  # type: ignore[no-any-return]
     plain = {one if isinstance(one, str) else "" for one in others}
@@ -121,7 +121,7 @@ def widest(others: list[Any]) -> Schema | None:
 
 
 def spark_type(schema: Schema, what: str) -> t.DataType:
-    """The type that a schema has in Spark. Raises FormatError, which begins with `what` and names the field."""
+    """Return the Spark type of a schema. Raises FormatError, which begins with `what` and names the field."""
     return _type_of(schema, Named(), (), what)
 
 
@@ -185,9 +185,9 @@ _PRIMITIVES: tuple[tuple[type[t.DataType], Schema], ...] = (
 
 
 def schema_of(data_type: t.DataType, name: str) -> Schema:
-    """An Avro schema for a type of Spark's, each value of which may be null. Raises FormatError.
+    """Return an Avro schema for a Spark type, with all values nullable. Raises FormatError.
 
-    `name` is the record's. A name that Avro does not allow is an error: it would be another one when it is read.
+    `name` is the record's. A name that Avro does not allow is an error, because readers would see another name.
     """
     if isinstance(data_type, t.StructType):
         for one in data_type.fields:
@@ -230,7 +230,7 @@ _FITS: dict[str, tuple[type[t.DataType], ...]] = {
 
 
 def misfits(data_type: t.DataType, schema: Schema, what: str) -> Iterator[str]:
-    """Why a column cannot be written with a schema, a line each; values that do not fit show only when written."""
+    """Yield the reasons why a column cannot be written with a schema. Invalid values are detected only on write."""
     return _misfits(data_type, schema, Named(), what)
 
 

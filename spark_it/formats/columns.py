@@ -1,4 +1,4 @@
-"""Columns that Python decodes from bytes and encodes to bytes, for formats that Spark does not support.
+"""Spark columns that Python decodes from bytes or encodes to bytes, for formats that Spark does not support.
 
 Instants pass between Spark and Python as microseconds since 1970, without loss and without a time zone.
 """
@@ -15,26 +15,27 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.pandas.types import to_arrow_type
 
 Decoder = Callable[[bytes], Any]
-"""A record as Spark's arrow reader takes it: dict, list, int and so on. Raises anything but UnavailableError.
+"""Decodes a record to values for Spark's Arrow reader: dict, list, int and so on. Any exception except
+UnavailableError makes the record bad.
 
-A value that its column cannot hold is an error of the record, which `decode_batch` reports.
+A value that its column cannot store is an error of the record, too, which `decode_batch` reports.
 """
 
 Encoder = Callable[[Any], bytes]
-"""Bytes of a Row or a single value. Raises anything but UnavailableError."""
+"""Encodes a Row or a single value. Any exception except UnavailableError is an error of the value."""
 
-_pandas_udf: Any = pandas_udf  # its types want to be told the kind of function, which Spark does not
+_pandas_udf: Any = pandas_udf  # its type hints require the kind of function, which Spark infers
 _MESSAGE_LENGTH = 1000
 _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""Errors of Arrow for a value that does not fit its type."""
+"""Arrow's errors for a value that does not match its type."""
 
 
 class UnavailableError(Exception):
-    """What is needed to decode or encode any record cannot be had now: no record is to blame. `str()` says what."""
+    """A resource for decoding or encoding, such as a registry, is unavailable; no record is bad. `str()` names it."""
 
 
 def decoded(column: Column, data_type: t.DataType, maker: Callable[[], Decoder]) -> Column:
-    """STRUCT<value: data_type, error: STRING> of bytes. `maker` is called in the workers, for each batch of rows."""
+    """Decode bytes to STRUCT<value: data_type, error: STRING>. `maker` runs in the workers, once per Arrow batch."""
     lowered = _lowered_type(data_type)
 
     def decode(values: pd.Series) -> pd.DataFrame:
@@ -42,7 +43,7 @@ def decoded(column: Column, data_type: t.DataType, maker: Callable[[], Decoder])
         return pd.DataFrame({"value": pd.Series(_ArrowColumn(made)), "error": pd.Series(errors, dtype=object)})
 
     result = t.StructType([t.StructField("value", lowered), t.StructField("error", t.StringType())])
-    # A deterministic function may be called a second time, in a filter on what it has returned.
+    # Spark may evaluate a deterministic function a second time, in a filter on its result.
     made: Column = _pandas_udf(decode, result).asNondeterministic()(column)
     if not _has_time(data_type):
         return made
@@ -54,7 +55,7 @@ def decode_batch(
 ) -> tuple[pa.Array, list[str | None]]:
     """Decode records into an Arrow array, and a list with an error for each bad record. Raises UnavailableError.
 
-    A record is bad if it cannot be decoded, or if Arrow refuses a value of it.
+    A record is bad if it cannot be decoded, or if Arrow rejects one of its values.
     """
     rows: list[Any] = []
     errors: list[str | None] = []
@@ -72,7 +73,7 @@ def decode_batch(
     try:
         return pa.array(rows, arrow_type), errors
     except _UNFIT:
-        # Arrow does not name the row.
+        # Arrow's error does not name the row.
         for index, row in enumerate(rows):
             try:
                 pa.array([row], arrow_type)
@@ -82,14 +83,14 @@ def decode_batch(
 
 
 class _ArrowColumn(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
-    """An Arrow array that PySpark sends to Spark unchanged. In an array that PySpark makes of objects NaN is null."""
+    """An Arrow array that PySpark sends to Spark unchanged. PySpark itself would convert NaN to null."""
 
     def map(self, mapper: Any, na_action: Any = None) -> "_ArrowColumn":
-        """Return the array itself. PySpark maps values to objects that Arrow accepts, which are not needed here."""
+        """Return the array itself. PySpark's conversion of values to objects is not needed here."""
         return self
 
     def __getitem__(self, item: Any) -> Any:
-        """Return None for a single value. pandas only checks its class, and not every date exists in Python."""
+        """Return None for a single value. pandas only checks its class, and Python does not support every date."""
         return None if isinstance(item, int) else super().__getitem__(item)
 
 
@@ -98,7 +99,7 @@ def _with_restored(one: Column, data_type: t.DataType) -> Column:
 
 
 def encoded(column: Column, data_type: t.DataType, maker: Callable[[], Encoder]) -> Column:
-    """STRUCT<value: BINARY, error: STRING> of a column of this type."""
+    """Encode a column of this type as STRUCT<value: BINARY, error: STRING>."""
 
     def encode(value: Any) -> tuple[bytes | None, str | None]:
         if value is None:
@@ -115,7 +116,7 @@ def encoded(column: Column, data_type: t.DataType, maker: Callable[[], Encoder])
 
 
 def or_fail(result: Column, what: str) -> Column:
-    """The value of `encoded`, or a failure of the batch that says what could not be written."""
+    """Return the value of `encoded`; if it has an error, the batch fails with it."""
 
     def value(one: Column) -> Column:
         failure = f.raise_error(f.concat(f.lit(f"{what}: "), one.getField("error"))).cast("binary")
@@ -125,7 +126,7 @@ def or_fail(result: Column, what: str) -> Column:
 
 
 def reason(error: Exception) -> str:
-    """What an exception says, in one line; its kind where it says nothing."""
+    """Return the message of an exception in one line; its class name if it has none."""
     text = " ".join(str(error).split())
     if not text or isinstance(error, KeyError | IndexError | AttributeError):
         text = f"{type(error).__name__} {text}".rstrip()
@@ -137,7 +138,7 @@ def _has_time(data_type: t.DataType) -> bool:
 
 
 def leaves(data_type: t.DataType) -> Iterator[t.DataType]:
-    """The types that a type is made of which are made of no others."""
+    """Yield the leaf types of a nested type."""
     match data_type:
         case t.StructType():
             for field in data_type.fields:
@@ -181,7 +182,7 @@ def _lowered(column: Column, data_type: t.DataType) -> Column:
             return f.unix_micros(one)
         seconds = f.date_diff(one.cast("date"), f.lit("1970-01-01").cast("date")).cast("bigint") * 86_400
         seconds += f.hour(one) * 3600 + f.minute(one) * 60
-        # A number with the microseconds of the minute as its fraction.
+        # SECOND includes the fraction, with microseconds.
         within = f.extract(f.lit("SECOND"), one).cast("decimal(8,6)") * 1_000_000
         return seconds * 1_000_000 + within.cast("bigint")
 
@@ -189,7 +190,7 @@ def _lowered(column: Column, data_type: t.DataType) -> Column:
 
 
 def _mapped(column: Column, data_type: t.DataType, change: Callable[[Column, t.DataType], Column]) -> Column:
-    """The column with its instants changed, however deep they are."""
+    """Return the column with its instants converted, at any depth."""
     if not _has_time(data_type):
         return column
     match data_type:

@@ -1,9 +1,9 @@
-"""Answers of a schema registry that hold for a whole batch.
+"""Responses of a schema registry that are stored for a batch.
 
-The records of a batch are decoded several times: for rows and for dead letters of a pipeline that keeps state, by tasks
-that are retried, and again after a crash. Meanwhile a schema may be registered or deleted, or be missing from a replica
-of the registry. Then a record would be among both rows and dead letters, or among neither. So the first answer that a
-worker gets is written to a file of the batch, beside Spark's checkpoint, and every worker uses that file.
+The records of a batch are decoded several times: for the rows and the dead letters of a stateful pipeline, by retried
+tasks, and again after a crash. In between a schema may be registered or deleted, or be missing in a replica of the
+registry. Then a record could be in both rows and dead letters, or in neither. So the first response that a worker
+receives is written to a file of the batch, next to Spark's checkpoint, and every worker uses that file.
 """
 
 import json
@@ -22,7 +22,7 @@ from odradek.spark_it.state.files import sync_folder
 BATCH_ID = "streaming.sql.batchId"
 """Spark's local property with the batch's number, which tasks can read. Source: MicroBatchExecution."""
 _KEPT = 2
-"""Batches whose answers are kept: the current one and the one before."""
+"""Number of batches whose responses are retained: the current one and the previous one."""
 
 
 class Answer(NamedTuple):
@@ -33,8 +33,8 @@ class Answer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Place of the answers for one side of a source: a folder that has a folder for each batch, and the name of the
-    side in those. After `of_batch` it is the folder of one batch."""
+    """Place of the stored responses for one side of a source: a folder with a subfolder per batch, and the side's name
+    in those. The result of `of_batch` has the subfolder of one batch."""
 
     folder: str
     name: str
@@ -49,14 +49,14 @@ class Place(NamedTuple):
 
 
 class Answers:
-    """Answers for one side of a source in one batch, in a worker process."""
+    """Stored responses for one side of a source in one batch, in a worker process."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._known: dict[int, Answer] = {}
 
     def get(self, schema_id: int, ask: Callable[[int], Answer]) -> Answer:
-        """Return the batch's answer for an id; `ask` is called if there is none yet. Raises UnavailableError."""
+        """Return the batch's response for an id; `ask` is called if none is stored yet. Raises UnavailableError."""
         found = self._known.get(schema_id)
         if found is None:
             path = Path(self._place.folder, f"{self._place.name}.{schema_id}")
@@ -65,7 +65,7 @@ class Answers:
 
 
 def begin(folder: Path | None, batch_id: int) -> None:
-    """Create the folder of a batch, without which workers fail, and remove those of batches that cannot be repeated.
+    """Create the folder of a batch, which workers require, and remove those of batches that cannot be repeated.
 
     Does nothing if `folder` is None. Raises OSError.
     """
@@ -85,7 +85,7 @@ def _read(path: Path) -> Answer | None:
 
 
 def _put(path: Path, answer: Answer) -> Answer:
-    """Write an answer unless another worker was first. Return the answer that the file has."""
+    """Store a response, unless another worker has done so. Return the stored response."""
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with beside.open("x", encoding="utf-8") as file:

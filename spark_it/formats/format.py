@@ -28,29 +28,29 @@ MODULES = {
 
 
 class FormatError(Exception):
-    """A schema that cannot be read, or that a column does not fit; `str()` says what to do."""
+    """A schema that is invalid or does not match the columns; `str()` has the reason and the remedy."""
 
 
 class Format(Protocol):
-    """How one side of a topic's records is written. `name` is what a dead letter calls it."""
+    """The format of one side of a topic's records. `name` is its name in dead letters."""
 
     name: str
 
     def schema(self) -> "DataType":
-        """The type of what is decoded: a struct of columns, or of a single value. Raises FormatError."""
+        """Return the type of decoded values: a struct of columns, or the type of a single value. Raises FormatError."""
 
     def decode(self, column: "Column") -> "Column":
-        """STRUCT<value: schema(), error: STRING> of a BINARY column; one of both is null, for null both are."""
+        """Decode a BINARY column to STRUCT<value: schema(), error: STRING>; one of them is null, for null both are."""
 
     def encode(self, column: "Column", data_type: "DataType") -> "Column":
-        """BINARY of a column, of null null; `data_type` is the column's. Raises FormatError if it does not fit."""
+        """Encode a column of type `data_type` as BINARY; null as null. Raises FormatError if the type is unsuitable."""
 
 
 def format_of(
     part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side, place: "Place | None" = None
 ) -> Format:
-    """The format of one side of a topic; `topic` is None where several topics are read. `place` is for answers of a
-    registry that hold for a batch. Raises FormatError."""
+    """Return the format of one side of a topic; `topic` is None if several topics are read. `place` is for stored
+    registry responses. Raises FormatError."""
     make = import_module(MODULES[part.format]).make
     with_place = () if place is None or part.registry_url is None else (place,)
     made: Format = make(part, pipeline, topic, side, *with_place)

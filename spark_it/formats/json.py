@@ -1,5 +1,7 @@
-"""JSON by a schema in Spark's DDL. Fields that the schema does not have are left out; missing fields are null. A text
-that is not exactly one object of the schema is bad, and so is one with a value that its column cannot hold exactly."""
+"""Format json: objects with a schema in Spark's DDL. Fields outside the schema are dropped; missing ones are null.
+
+A text is bad unless it is exactly one object of the schema, and each column can store its value exactly.
+"""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
@@ -22,19 +24,19 @@ def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) ->
 
 
 def struct_of(ddl: str, key: str) -> StructType:
-    """Columns in Spark's DDL. `key` is what the file calls it. Raises FormatError."""
+    """Parse columns in Spark's DDL. `key` is the key in the pipeline file. Raises FormatError."""
     try:
         found = StructType.fromDDL(ddl)
     except PySparkException as error:
         reason = str(error).strip().split("\n")[0]
-        raise FormatError(f"{key} is no schema such as id BIGINT, name STRING: {reason}") from None
+        raise FormatError(f"{key} is not a schema such as id BIGINT, name STRING: {reason}") from None
     if not isinstance(found, StructType):
         raise FormatError(f"{key} = {ddl} has no columns; write them as id BIGINT, name STRING")
     return found
 
 
 class JsonFormat:
-    """`ddl` is None where JSON is only written."""
+    """`ddl` is None for a sink, which only writes JSON."""
 
     name = "json"
 
@@ -67,8 +69,8 @@ class JsonFormat:
         value = f.struct(*(record[field.name].alias(field.name) for field in schema.fields))
         is_one = found[_CORRUPT].isNull() & (found[_LENGTH] == f.octet_length(column)) & record.isNotNull()
         is_good = is_one & (f.size(found[_OBJECTS]) == 1)
-        message = f.when(~f.coalesce(is_good, f.lit(False)), f.lit(f"is no JSON object with {self._ddl}"))
-        # Spark replaces invalid bytes by U+FFFD.
+        message = f.when(~f.coalesce(is_good, f.lit(False)), f.lit(f"is not a JSON object with {self._ddl}"))
+        # Spark replaces invalid UTF-8 by U+FFFD.
         message = message.when(~f.is_valid_utf8(text), f.lit("is not UTF-8"))
         changes = Changes(schema)
         if changes.unchanged.fields:
@@ -106,7 +108,7 @@ def _only(found: Column) -> Column:
 
 
 def rescued(column: Column, schema: StructType) -> Column:
-    """The fields of an object that a schema does not have, as JSON; null if there are none."""
+    """Return the fields of an object that are not in a schema, as JSON; null if there are none."""
     text = column.cast("string")
     # For a text without a value Spark's generated code raises a NullPointerException.
     fields = f.from_json(f.when(f.trim(text) != "", text), "map<string,variant>")

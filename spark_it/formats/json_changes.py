@@ -1,8 +1,8 @@
-"""Values that Spark's JSON parser changes silently: it rounds a number to the scale of its DECIMAL, cuts a time to
-microseconds and drops the time of day of a date.
+"""Detection of values that Spark's JSON parser changes silently: it rounds a number to the scale of its DECIMAL,
+truncates a time to microseconds and drops the time of day of a date.
 
-Texts that may have such a value are found by `json_patterns`; most have none. They are parsed a second time with the
-columns in question as VARIANT, which keeps each value as it was written.
+`json_patterns` selects the few texts that may have such a value. They are parsed a second time with the columns in
+question as VARIANT, which preserves each value.
 Source: Spark 4.0, JacksonParser, SparkDateTimeUtils, VariantBuilder.
 """
 
@@ -69,7 +69,7 @@ def _unchanged(of: t.DataType) -> t.DataType | None:
 
 
 def with_variants(of: t.DataType, kinds: tuple[type[t.DataType], ...]) -> t.DataType | None:
-    """Return the type with VARIANT in place of types of these kinds, without all others; None if there are none."""
+    """Return the type with VARIANT instead of these types, and without all others; None if there are none."""
     match of:
         case t.StructType():
             fields = [(one.name, with_variants(one.dataType, kinds)) for one in of.fields]

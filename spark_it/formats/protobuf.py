@@ -52,11 +52,11 @@ _INT64 = 1 << 63
 
 
 class MessageError(ValueError):
-    """A value that a message does not take; `str()` says why."""
+    """A value that is invalid in a message; `str()` has the reason."""
 
 
 class ProtobufFormat:
-    """One side of a topic's records as messages; `descriptors` is the descriptor set."""
+    """Keys or values of a topic as messages; `descriptors` is the descriptor set."""
 
     name = "protobuf"
 
@@ -65,19 +65,19 @@ class ProtobufFormat:
         self._message = message
 
     def schema(self) -> t.DataType:
-        """The type of what is decoded. Raises FormatError."""
+        """Return the type of decoded values. Raises FormatError."""
         return spark_type(descriptor(self._descriptors, self._message))
 
     def decode(self, column: Column) -> Column:
-        """STRUCT<value: schema(), error: STRING> of a BINARY column."""
+        """Decode a BINARY column to STRUCT<value: schema(), error: STRING>."""
         return decoded(column, self.schema(), partial(decoder, self._descriptors, self._message))
 
     def encode(self, column: Column, data_type: t.DataType) -> Column:
-        """BINARY of a column; a value that the message does not take fails the batch."""
+        """Encode a column as BINARY; a value that is invalid in the message fails the batch."""
         return or_fail(self.encode_or_error(column, data_type), "cannot be written as Protobuf")
 
     def encode_or_error(self, column: Column, data_type: t.DataType) -> Column:
-        """STRUCT<value: BINARY, error: STRING> of a column. Raises FormatError if the columns are not the message's."""
+        """Encode a column as STRUCT<value: BINARY, error: STRING>. Raises FormatError for columns that do not match."""
         wrong = [*misfits(data_type, self.schema(), "the row")]
         if wrong:
             raise FormatError(f"the columns do not fit message {self._message}: {'; '.join(wrong)}")
@@ -85,7 +85,7 @@ class ProtobufFormat:
 
 
 def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> ProtobufFormat:
-    """The format of one side of a topic. Raises FormatError for a file or message that is none."""
+    """Return the format of one side of a topic. Raises FormatError for an invalid file or message type."""
     if part.schema is None or part.message is None:
         raise FormatError(f"{side}.format protobuf needs {side}.schema and {side}.message")
     try:
@@ -101,12 +101,12 @@ def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) ->
 
 @lru_cache(maxsize=64)
 def descriptor(descriptors: bytes, message: str) -> Descriptor:
-    """A message type of a descriptor set. Raises FormatError."""
+    """Return a message type of a descriptor set. Raises FormatError."""
     files = descriptor_pb2.FileDescriptorSet()
     try:
         files.ParseFromString(descriptors)
     except DecodeError:
-        raise FormatError("this is no descriptor set, as protoc --descriptor_set_out writes it") from None
+        raise FormatError("this is not a descriptor set of protoc --descriptor_set_out") from None
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         try:
@@ -122,14 +122,14 @@ def descriptor(descriptors: bytes, message: str) -> Descriptor:
 
 
 def _messages(files: Any) -> Iterator[str]:
-    # The file that is meant comes last, after those that it imports.
+    # protoc writes imported files first, and the compiled file last.
     for file in reversed(files.file):
         for one in file.message_type:
             yield f"{file.package}.{one.name}" if file.package else one.name
 
 
 def spark_type(of: Descriptor) -> t.DataType:
-    """The type that a message has in Spark. Raises FormatError, which names the field."""
+    """Return the Spark type of a message. Raises FormatError, which names the field."""
     return _type_of(of, (), of.name)
 
 
@@ -177,7 +177,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 @lru_cache(maxsize=64)
 def decoder(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
-    """What decodes messages into values as Spark's arrow reader takes them. It raises for what is no such message.
+    """Return a decoder of messages to values for Spark's Arrow reader. It raises MessageError for invalid bytes.
 
     A proto2 string that is not UTF-8 is returned as bytes, which `columns.decode_batch` rejects.
     """
@@ -189,7 +189,7 @@ def decoder(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
         try:
             read = parse(data)
         except DecodeError as error:
-            raise MessageError(f"this is no message {message}: {error}") from None
+            raise MessageError(f"this is not a message {message}: {error}") from None
         if not read.IsInitialized():
             raise MessageError(f"required fields are missing: {', '.join(read.FindInitializationErrors())}")
         return change(read)
@@ -222,7 +222,7 @@ def _reading_message(of: Descriptor) -> Change:
 def _micros(value: Any) -> int:
     micros: int = value.seconds * _MICROS_A_SECOND + value.nanos // 1000
     if not -_INT64 <= micros < _INT64:
-        raise MessageError(f"{value.seconds} s is no instant that Spark has")
+        raise MessageError(f"{value.seconds} s is outside Spark's range of timestamps")
     return micros
 
 
@@ -230,7 +230,7 @@ def _reading_field(field: FieldDescriptor) -> Change | None:
     if _is_map(field):
         entry = field.message_type.fields_by_name
         key, of = _reading_one(entry["key"]) or _same, _reading_one(entry["value"]) or _same
-        # The value of a message is asked for by its key: items() gives no messages in every version.
+        # Values are read by key, because items() does not return messages in every version of protobuf.
         return lambda values: {key(one): of(values[one]) for one in values}
     of_one = _reading_one(field)
     if not _is_repeated(field):
@@ -255,7 +255,7 @@ def _same(value: Any) -> Any:
 
 
 def misfits(data_type: t.DataType, wanted: t.DataType, what: str) -> Iterator[str]:
-    """Why columns cannot be written as a message whose type in Spark is `wanted`, a line each."""
+    """Yield the reasons why columns cannot be written as a message with Spark type `wanted`."""
     if isinstance(data_type, t.StructType) and isinstance(wanted, t.StructType):
         fields = {one.name: one.dataType for one in wanted.fields}
         for one in data_type.fields:
@@ -289,7 +289,7 @@ def _goes_into(data_type: t.DataType, wanted: t.DataType) -> bool:
 
 @lru_cache(maxsize=64)
 def encoder(descriptors: bytes, message: str) -> Callable[[Any], bytes]:
-    """What encodes a Row as a message; a column that is null is left out. It raises for what the message refuses."""
+    """Return an encoder of a Row as a message, without null columns. It raises MessageError for invalid values."""
     of = descriptor(descriptors, message)
     made = message_factory.GetMessageClass(of)
     write = _writing_message(of, of.name)
@@ -303,7 +303,7 @@ def encoder(descriptors: bytes, message: str) -> Callable[[Any], bytes]:
 
 
 def _writing_message(of: Descriptor, what: str) -> Callable[[Any, Any], None]:
-    """What puts a value into a message."""
+    """Return a function that sets a value in a message."""
     if of.full_name == _TIMESTAMP:
         return _write_timestamp
     if of.full_name in _WRAPPERS:
@@ -378,7 +378,7 @@ def _writing_map(field: FieldDescriptor, what: str) -> Callable[[Any, Any], None
 
 def _not_null(value: Any, what: str) -> Any:
     if value is None:
-        raise MessageError(f"{what} has a null within, which no message has")
+        raise MessageError(f"{what} contains null, which a message cannot store")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Formats string and bytes. A string is UTF-8; invalid bytes are replaced as Kafka's StringDeserializer does it."""
+"""Formats string and bytes. A string is UTF-8; invalid bytes are replaced, as by Kafka's StringDeserializer."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f

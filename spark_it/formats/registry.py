@@ -1,4 +1,4 @@
-"""Client of a schema registry with Confluent's REST interface, and its framing: a zero byte, 4 bytes of id, the record.
+"""Client of a schema registry with Confluent's REST API, and its wire format: a zero byte, 4 bytes of id, the record.
 
 Source: docs.confluent.io, "Schema Registry API Reference" and "Wire format".
 """
@@ -28,7 +28,7 @@ _MOST_UNKNOWN = 10_000
 
 
 class RegistryError(Exception):
-    """What the registry refused; `status` is that of HTTP. `str()` has the address and what it said."""
+    """A request that the registry rejected; `status` is the HTTP status. `str()` has the address and the message."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -36,14 +36,14 @@ class RegistryError(Exception):
 
 
 class Address(NamedTuple):
-    """Where a registry is, several addresses of it with a comma between, and `user:password` if it wants it."""
+    """The URLs of a registry, separated by commas, and optionally `user:password`."""
 
     url: str
     user_info: str | None = None
 
     @classmethod
     def of(cls, url: str, user_info: str | None) -> "Address":
-        """The address of which `user:password@` may be a part, as Confluent's clients take it."""
+        """Parse an address whose URLs may contain `user:password@`, as in Confluent's clients."""
         said: list[str] = []
         urls = []
         for one in url.split(","):
@@ -59,19 +59,19 @@ class Address(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """A schema of a registry, as JSON."""
+    """A schema in a registry, as JSON."""
 
     id: int
     schema: str
 
 
 def framed(schema_id: int, record: bytes) -> bytes:
-    """A record with its schema's id before it."""
+    """Return a record prefixed with its schema's id."""
     return MAGIC.to_bytes(1, "big") + schema_id.to_bytes(4, "big") + record
 
 
 def unframed(data: bytes) -> tuple[int, bytes]:
-    """The id of a record's schema, and the record. Raises ValueError."""
+    """Return the schema id of a record, and the record without it. Raises ValueError."""
     if len(data) < HEADER_BYTES:
         raise ValueError(f"{len(data)} bytes are too few for a record with the id of its schema")
     if data[0] != MAGIC:
@@ -80,8 +80,8 @@ def unframed(data: bytes) -> tuple[int, bytes]:
 
 
 class Registry:
-    """Schemas by id, kept for good, as they never change; subjects. Each method raises RegistryError
-    where the registry answers with no, UnavailableError where it does not answer."""
+    """A client with a cache of schemas by id, which never change. Each method raises RegistryError if the registry
+    rejects the request, UnavailableError if it does not respond."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Registry:
         self._unknown_until: dict[int, float] = {}
 
     def schema(self, schema_id: int) -> str | None:
-        """The Avro schema of an id; None if the registry has none, which is asked again after some time."""
+        """Return the Avro schema of an id; None if the registry has none, which is cached only for some time."""
         found = self._schemas.get(schema_id)
         if found is not None:
             return found
@@ -117,7 +117,7 @@ class Registry:
         return self._schemas.setdefault(schema_id, self._avro(answer, f"schema {schema_id}"))
 
     def latest(self, subject: str) -> Registered | None:
-        """The newest schema of a subject; None if there is no such subject."""
+        """Return the newest schema of a subject; None if the subject does not exist."""
         try:
             answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/latest")
         except RegistryError as error:
@@ -127,7 +127,7 @@ class Registry:
         return Registered(int(answer["id"]), self._avro(answer, f"subject {subject}"))
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of a schema under a subject, to which it is added if it does not exist."""
+        """Return the id of a schema in a subject; register it if it is missing."""
         return int(self._ask("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": schema})["id"])
 
     def _avro(self, answer: dict[str, Any], what: str) -> str:
@@ -166,7 +166,7 @@ class Registry:
             with error:
                 raise RegistryError(f"schema registry {url}: {_said(error)}", error.code) from None
         if not isinstance(read, dict):
-            raise ValueError(f"the answer to {url} is no object")
+            raise ValueError(f"the response of {url} is not a JSON object")
         return read
 
 
@@ -184,5 +184,5 @@ def _said(error: urllib.error.HTTPError) -> str:
 
 @lru_cache(maxsize=16)
 def registry_at(address: Address) -> Registry:
-    """The registry of this process at an address, so that schemas are fetched once."""
+    """Return the process-wide client for an address, so that each schema is requested once."""
     return Registry(address)

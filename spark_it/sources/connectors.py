@@ -1,7 +1,7 @@
-"""The source for a connector. Its module is imported when a pipeline uses it.
+"""The source for a connector. A source's module is imported only when a pipeline uses it.
 
 Each module has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`; `make` of
-topics also takes a folder for decisions.
+topics also takes a folder for stored registry responses (`formats.decisions`).
 """
 
 from importlib import import_module
@@ -22,9 +22,10 @@ MODULES = {
 
 
 def stream_of(name: str, pipeline: Pipeline, decisions: Path | None = None) -> Stream:
-    """Return the source of a pipeline by its name. `decisions` is a folder for answers that hold for a batch."""
+    """Return the source of a pipeline by its name. `decisions` is a folder for registry responses that are stored for a
+    batch."""
     source: Source = pipeline.sources[name]
     make = import_module(MODULES[source.connector.partition(":")[0]]).make
-    keeps = decisions is not None and isinstance(source, TopicSource)
-    made: Stream = make(name, source, pipeline, decisions) if keeps else make(name, source, pipeline)
-    return made
+    takes_decisions = decisions is not None and isinstance(source, TopicSource)
+    stream: Stream = make(name, source, pipeline, decisions) if takes_decisions else make(name, source, pipeline)
+    return stream

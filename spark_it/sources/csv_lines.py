@@ -1,8 +1,8 @@
-"""CSV lines as rows: a value is exactly the line's, or the line is bad.
+"""Parser for CSV lines: each value equals its text exactly, or the line is bad.
 
-Spark's CSV reader stops at a line with too many fields, and replaces bytes that are not UTF-8. So it only splits lines
-and skips the header; `from_csv` parses each line. A line that may have a value that Spark changes, or an empty text in
-quotes, which Spark reads as null, is parsed a second time with texts for columns.
+Spark's CSV reader fails at a line with too many fields, and replaces bytes that are not UTF-8. So it is used only to
+split lines and skip the header; `from_csv` parses each line. A line that may contain a value that Spark changes, or an
+empty string in quotes, which Spark reads as null, is parsed a second time with all columns as strings.
 
 Source: Spark 4.0, UnivocityParser, CSVOptions, SparkDateTimeUtils.
 """
@@ -17,21 +17,21 @@ from odradek.spark_it.formats.json_changes import in_ddl, inexact, is_changed
 from odradek.spark_it.formats.json_patterns import CUT, TODAY
 
 CORRUPT = "__odradek_corrupt"
-_MOST_FIELDS = 20_480
+_MAX_FIELDS = 20_480
 _NULL = "\uffff odradek null \uffff"
-_AT_RISK = (t.DecimalType, t.FloatType, t.DoubleType, t.TimestampType, t.TimestampNTZType, t.DateType)
+_LOSSY_TYPES = (t.DecimalType, t.FloatType, t.DoubleType, t.TimestampType, t.TimestampNTZType, t.DateType)
 _BYTES = "ISO-8859-1"
 LINE_OPTIONS = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": CORRUPT,
-    # A character for each byte, and none of them separates, quotes or begins a comment.
+    # One character per byte, none of which is a delimiter, a quote or a comment character.
     "encoding": _BYTES,
     "sep": "\ufffe",
     "quote": "\uffff",
     "escape": "\uffff",
     "comment": "\ufffd",
 }
-"""Options of Spark's CSV reader for whole lines as the only column."""
+"""Options of Spark's CSV reader to read lines into a single column."""
 
 
 def line_text(line: Column) -> Column:
@@ -40,37 +40,38 @@ def line_text(line: Column) -> Column:
 
 
 class CsvLines:
-    """Parser of lines for the columns that files have themselves."""
+    """Parser of lines, for the columns of the files themselves, without those of partition folders."""
 
     def __init__(self, schema: t.StructType, delimiter: str) -> None:
         self._schema = schema
         self._delimiter = delimiter
-        # A quote within quotes is doubled, as by RFC 4180 and by the files sink.
+        # A quote within quotes is doubled, as in RFC 4180 and in the files sink.
         self._options = {
             "mode": "PERMISSIVE",
             "columnNameOfCorruptRecord": CORRUPT,
             "sep": delimiter,
             "escape": '"',
-            "maxColumns": str(_MOST_FIELDS),
+            "maxColumns": str(_MAX_FIELDS),
         }
 
     def parsed(self, line: Column) -> Column:
-        """Return a struct of the columns and CORRUPT, null for a line of too many fields."""
+        """Return a struct of the columns and CORRUPT; null for a line with too many fields."""
         return f.from_csv(f.when(~self._has_too_many(line), line), _ddl(self._schema), self._options)
 
     def texts(self, line: Column, parsed: Column) -> Column:
-        """Return a struct of the columns at risk as texts; null for a line that is exact for sure."""
+        """Return a struct of the columns whose values Spark may change, as strings; null for a line that cannot contain
+        such a value."""
         fields = self._schema.fields
-        is_text = [isinstance(one.dataType, (*_AT_RISK, t.StringType)) for one in fields]
+        is_text = [isinstance(one.dataType, (*_LOSSY_TYPES, t.StringType)) for one in fields]
         if not any(is_text):
             return f.lit(None).cast("struct<none: string>")
-        wanted = line.rlike(self._of_interest())
+        needs_check = line.rlike(self._check_pattern())
         for one in fields:
             if isinstance(one.dataType, t.FloatType | t.DoubleType):
-                wanted |= f.coalesce(f.abs(parsed[one.name]) == float("inf"), f.lit(False))
-        kinds = [t.StructField(one.name, t.StringType()) for one in fields]
-        asked = f.when(parsed.isNotNull() & parsed[CORRUPT].isNull() & wanted, line)
-        return f.from_csv(asked, _ddl(t.StructType(kinds)), {**self._options, "nullValue": _NULL})
+                needs_check |= f.coalesce(f.abs(parsed[one.name]) == float("inf"), f.lit(False))
+        text_fields = [t.StructField(one.name, t.StringType()) for one in fields]
+        checked_line = f.when(parsed.isNotNull() & parsed[CORRUPT].isNull() & needs_check, line)
+        return f.from_csv(checked_line, _ddl(t.StructType(text_fields)), {**self._options, "nullValue": _NULL})
 
     def value(self, name: str, parsed: Column, texts: Column) -> Column:
         """Return a column's value."""
@@ -79,33 +80,34 @@ class CsvLines:
         return parsed[name]
 
     def error(self, line: Column, parsed: Column, texts: Column) -> Column:
-        """Return what is wrong with a line, None if nothing is."""
+        """Return the error of a line as a column; null for a valid line."""
         is_row = parsed.isNotNull() & parsed[CORRUPT].isNull()
-        said = []
+        changed_columns = []
         for one in self._schema.fields:
-            if isinstance(one.dataType, _AT_RISK):
+            if isinstance(one.dataType, _LOSSY_TYPES):
                 # Spark ignores spaces around times.
                 text = f.regexp_replace(texts[one.name], r"^[\x00-\x20]+|[\x00-\x20]+$", "")
                 changed = parsed[one.name].isNotNull() & _is_changed(parsed[one.name], text, one.dataType)
-                said.append(f.when(changed, f.lit(in_ddl(one))))
-        names = f.concat_ws(", ", *said) if said else f.lit("")
+                changed_columns.append(f.when(changed, f.lit(in_ddl(one))))
+        names = f.concat_ws(", ", *changed_columns) if changed_columns else f.lit("")
         shape = ", ".join(map(in_ddl, self._schema.fields))
         message = f.when(~f.is_valid_utf8(line), f.lit("is not UTF-8"))
-        message = message.when(~is_row, f.lit(f"is no row with {shape}"))
+        message = message.when(~is_row, f.lit(f"is not a row with {shape}"))
         return message.when(texts.isNotNull() & (names != ""), inexact(names))
 
     def _has_too_many(self, line: Column) -> Column:
-        between = re.escape(self._delimiter)
-        bare = f.regexp_replace(line, rf'(^|{between})"[^"]*+(?:""[^"]*+)*+"(?={between}|$)', "$1")
-        without = f.replace(bare, f.lit(self._delimiter), f.lit(""))
-        count = (f.length(bare) - f.length(without)) / len(self._delimiter)
-        return (f.octet_length(line) >= _MOST_FIELDS) & (count >= _MOST_FIELDS)
+        delimiter = re.escape(self._delimiter)
+        without_quoted = f.regexp_replace(line, rf'(^|{delimiter})"[^"]*+(?:""[^"]*+)*+"(?={delimiter}|$)', "$1")
+        without_delimiters = f.replace(without_quoted, f.lit(self._delimiter), f.lit(""))
+        count = (f.length(without_quoted) - f.length(without_delimiters)) / len(self._delimiter)
+        return (f.octet_length(line) >= _MAX_FIELDS) & (count >= _MAX_FIELDS)
 
-    def _of_interest(self) -> str:
-        """Return a regular expression that matches every line with an empty text in quotes or a changed value."""
-        between = re.escape(self._delimiter)
+    def _check_pattern(self) -> str:
+        """Return a regular expression that matches every line with an empty string in quotes or a value that Spark
+        changes."""
+        delimiter = re.escape(self._delimiter)
         types = [one.dataType for one in self._schema.fields]
-        parts = {rf'(?:(?<={between})|(?<=^))""(?={between}|$)'}
+        parts = {rf'(?:(?<={delimiter})|(?<=^))""(?={delimiter}|$)'}
         for one in types:
             match one:
                 case t.DecimalType():
@@ -114,14 +116,14 @@ class CsvLines:
                     parts.add(r'"[-+0-9.]*,' if "," in self._delimiter else ",")
                 case t.TimestampType() | t.TimestampNTZType():
                     parts.add(CUT)
-                    parts.add(rf'(?:(?<={between})|(?<=^)|(?<=")|(?<=[\x00-\x20])){TODAY}')
+                    parts.add(rf'(?:(?<={delimiter})|(?<=^)|(?<=")|(?<=[\x00-\x20])){TODAY}')
                 case t.DateType():
                     parts.add(r"-[0-9]{1,2}[T ]")
         return "|".join(sorted(parts))
 
 
 def _is_changed(value: Column, text: Column, of: t.DataType) -> Column:
-    """Return whether a value differs from its text, without the spaces around it."""
+    """Return whether a value differs from its stripped text."""
     if isinstance(of, t.FloatType | t.DoubleType):
         return (f.abs(value) == float("inf")) & ~text.rlike("(?i)^[-+]?inf")
     return is_changed(value, f.concat(f.lit('"'), text, f.lit('"')), of, text)

@@ -1,9 +1,9 @@
-"""File names and line numbers of dead letters that come from files.
+"""File names and line numbers of dead letters of a files source.
 
-A row carries its file's name to the dead letter that it may become (`place`). Spark does not number the lines that it
-reads, so lines are looked up for dead letters only: their files are read again, as text (`located`). A dead letter has
-the text of its line. If several lines of a file have that text, the dead letter names them all, so that a repeated
-batch has the same dead letters.
+The headers of a row contain its file's name (`place`). Spark does not number the lines that it reads, so lines are
+looked up only for dead letters, whose files are read again as text (`located`). A dead letter has the text of its line.
+If several lines of a file have that text, its header has all of their numbers, so that a repeated batch has the same
+dead letters.
 """
 
 from collections.abc import Callable
@@ -21,32 +21,30 @@ from odradek.spark_it.spark.columns import HEADERS_TYPE
 
 _FILE = "__odradek_file"
 _ROWS = "__odradek_rows"
-"""Headers of a row on its way: its file, and for one whose value is a line of it, which lines are rows."""
+"""Internal headers of a row: its file, and, if its value is a line of the file, which lines of the file are rows."""
 _ALL, _WITHOUT_FIRST = "all", "without first"
-LOOKED_UP = 10_000
-"""Different texts of a batch. Where there are more, as where the schema is wrong, none is looked up."""
-_NAMED = 10
-"""Lines with the same text that a dead letter names; `...` stands for more."""
+MAX_TEXTS = 10_000
+"""Maximum number of different texts in a batch. If there are more, as with a wrong schema, none is looked up."""
+_MAX_LINES = 10
+"""Maximum number of lines in a header; `...` stands for further ones."""
 
 
 def place(file: Column, is_line: Column, *, has_header: bool) -> Column:
-    """Return what a row carries as the headers of its record. `is_line` if its value is a line of the file."""
+    """Return the internal headers of a row. With `is_line` its value is a line of the file."""
     rows = f.when(is_line, f.lit(_WITHOUT_FIRST if has_header else _ALL))
     return f.array(_pair(_FILE, file), _pair(_ROWS, rows)).cast(HEADERS_TYPE)
 
 
 def locator(pipeline: Pipeline) -> Callable[[DataFrame], DataFrame]:
-    """Return a function that puts file and line into the headers of a batch's dead letters: `key`, `value`,
-    `headers`.
-    """
+    """Return a function that adds file and line to the headers of a batch's dead letters."""
     if not any(isinstance(source, FilesSource) for source in pipeline.sources.values()):
         return lambda dead: dead
-    is_asked = pipeline.errors.deadletterqueue_context_headers_enable
-    return located if is_asked else _without_places
+    has_context_headers = pipeline.errors.deadletterqueue_context_headers_enable
+    return located if has_context_headers else _without_places
 
 
 def located(dead: DataFrame) -> DataFrame:
-    """Return the dead letters with headers FILE and LINE where they come from files and are lines of them."""
+    """Return the dead letters; those of a files source have header FILE, and LINE if they are lines of the file."""
     letters = dead.select(
         "key",
         "value",
@@ -73,12 +71,12 @@ def _others() -> Column:
 
 
 def _header(name: str) -> Column:
-    found = f.filter("headers", lambda header: header["key"] == name)
-    return f.get(found, f.lit(0))["value"].cast("string")
+    matching = f.filter("headers", lambda header: header["key"] == name)
+    return f.get(matching, f.lit(0))["value"].cast("string")
 
 
 def _headers(name: str, text: Column) -> Column:
-    """The header as an array; empty for null."""
+    """Return an array with the header; an empty array for null."""
     header = f.array(_pair(name, text)).cast(HEADERS_TYPE)
     return f.when(text.isNull(), f.array().cast(HEADERS_TYPE)).otherwise(header)
 
@@ -88,12 +86,12 @@ def _pair(name: str, text: Column) -> Column:
 
 
 def _digest(text: Column) -> Column:
-    # Spark decodes some formats and not others, and puts characters in the place of what is no UTF-8.
+    # For some formats Spark has decoded the text, and has replaced invalid UTF-8.
     return f.sha2(f.make_valid_utf8(text.cast("string")).cast("binary"), 256)
 
 
-class _Wanted(NamedTuple):
-    """A text that is looked up in a file."""
+class _SearchedText(NamedTuple):
+    """A text to look up in a file."""
 
     file: str
     rows: str
@@ -101,43 +99,43 @@ class _Wanted(NamedTuple):
 
 
 def _lines(letters: DataFrame) -> DataFrame | None:
-    """`line` by `file` and `digest`; None if nothing is to be looked up."""
+    """Return a frame with `line` by `file` and `digest`; None if nothing can be looked up."""
     texts = letters.filter("digest IS NOT NULL").select("file", "rows", "digest").distinct()
-    wanted = [_Wanted(*row) for row in texts.limit(LOOKED_UP + 1).collect()]
-    if not wanted or len(wanted) > LOOKED_UP:
+    searched = [_SearchedText(*row) for row in texts.limit(MAX_TEXTS + 1).collect()]
+    if not searched or len(searched) > MAX_TEXTS:
         return None
     spark = letters.sparkSession
     try:
-        named = [(row.file, row.digest, _shown(row.lines)) for row in _found(spark, wanted).collect()]
+        lines = [(row.file, row.digest, _shown(row.lines)) for row in _find_lines(spark, searched).collect()]
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
-            return None  # deleted since it was read
+            return None  # a file was deleted after it was read
         raise
-    return spark.createDataFrame(named, "file STRING, digest STRING, line STRING")
+    return spark.createDataFrame(lines, "file STRING, digest STRING, line STRING")
 
 
 def _shown(lines: list[int]) -> str:
-    return ",".join(map(str, lines[:_NAMED])) + (",..." if len(lines) > _NAMED else "")
+    return ",".join(map(str, lines[:_MAX_LINES])) + (",..." if len(lines) > _MAX_LINES else "")
 
 
-def _found(spark: SparkSession, wanted: list[_Wanted]) -> DataFrame:
-    """`file`, `digest` and the numbers of the `lines` with that text, from 1 on as in an editor."""
-    text = _numbered(spark, sorted({one.file for one in wanted}))
+def _find_lines(spark: SparkSession, searched: list[_SearchedText]) -> DataFrame:
+    """Return a frame with `file`, `digest` and the numbers of the `lines` with that text, counted from 1."""
+    text = _numbered(spark, sorted({one.file for one in searched}))
     blocks = text.groupBy("file", "block").agg(
         f.min("number").alias("first"),
         f.count(f.lit(1)).alias("count"),
-        # What Spark takes for the header of CSV: the first line of the file that is not blank.
+        # Spark's CSV header is the first line of the file that is not blank.
         f.min(f.when(f.col("text").rlike(r"[^\x00-\x20]"), f.col("number"))).alias("header"),
     )
     earlier = Window.partitionBy("file").orderBy("block").rowsBetween(Window.unboundedPreceding, -1)
     blocks = blocks.withColumn("before", f.coalesce(f.sum("count").over(earlier), f.lit(0)))
-    sought = spark.createDataFrame(wanted, "file STRING, rows STRING, digest STRING")
-    lines = text.withColumn("digest", _digest(f.col("text"))).join(f.broadcast(sought), ["file", "digest"])
+    searched_frame = spark.createDataFrame(searched, "file STRING, rows STRING, digest STRING")
+    lines = text.withColumn("digest", _digest(f.col("text"))).join(f.broadcast(searched_frame), ["file", "digest"])
     lines = lines.join(f.broadcast(blocks), ["file", "block"])
     is_header = (f.col("rows") == _WITHOUT_FIRST) & (f.col("block") == 0) & f.col("number").eqNullSafe(f.col("header"))
     line = f.col("before") + f.col("number") - f.col("first") + 1
     every = f.sort_array(f.collect_list(line))
-    return lines.filter(~is_header).groupBy("file", "digest").agg(f.slice(every, 1, _NAMED + 1).alias("lines"))
+    return lines.filter(~is_header).groupBy("file", "digest").agg(f.slice(every, 1, _MAX_LINES + 1).alias("lines"))
 
 
 def _numbered(spark: SparkSession, files: list[str]) -> DataFrame:

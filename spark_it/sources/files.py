@@ -1,4 +1,4 @@
-"""Files that appear in a folder, with Spark's own file source. The checkpoint records which ones are read."""
+"""The files source: new files in a folder, with Spark's file source. The checkpoint records which files were read."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,13 +19,13 @@ from odradek.spark_it.spark.columns import ERROR_TYPE, ORIGIN_TYPE, column
 
 _FILE = "__odradek_file"
 _PATTERN = r"\*|%3F|%5[BCD]|%7[BD]"
-_IS_PATTERN = "a file or folder has one of {}[]*?\\ in its name, for which Spark reads others twice; rename it: "
-"""In an address, and for people."""
+_IS_PATTERN = "a file or folder name contains one of {}[]*?\\, so Spark would read other files twice; rename it: "
+"""The characters in a percent-encoded address, and the error message."""
 _LINE, _PARSED, _DECODED = "value", "__odradek_parsed", "__odradek_decoded"
 _TEXTS, _MESSAGE = "__odradek_texts", "__odradek_message"
 _BLANK = r"^[ \t\r]*$"
 _ANY_AGE = "36500d"
-"""Without it Spark passes over a file that is a week older than the newest one, without a word."""
+"""By default Spark silently ignores a file that is a week older than the newest one."""
 
 
 def make(name: str, source: FilesSource, pipeline: Pipeline) -> "FilesStream":
@@ -33,9 +33,10 @@ def make(name: str, source: FilesSource, pipeline: Pipeline) -> "FilesStream":
 
 
 class FilesStream(Stream):
-    """A line that is no row is bad (json, csv); a file that cannot be read at all (parquet) stops the pipeline.
+    """A `Stream` of files. A line that cannot be decoded is bad (json, csv); an unreadable file (parquet) stops the
+    pipeline.
 
-    Lines of JSON are decoded as records of topics are.
+    Lines of JSON are decoded like records of topics.
     """
 
     def __init__(self, name: str, source: FilesSource, path: str) -> None:
@@ -60,7 +61,7 @@ class FilesStream(Stream):
             frame = self._lines(spark, "text", options).filter(~f.col(_LINE).rlike(_BLANK))
         elif source.format == "csv":
             options |= {**LINE_OPTIONS, "header": "true" if source.csv_header else "false"}
-            # One that is not parsed is whole too.
+            # A line that the reader could not parse is in CORRUPT.
             line = line_text(f.coalesce(f.col(CORRUPT), f.col(_LINE)))
             frame = self._lines(spark, "csv", options, CORRUPT).withColumn(_LINE, line).drop(CORRUPT)
         else:
@@ -69,9 +70,9 @@ class FilesStream(Stream):
         return frame.select("*", f.col("_metadata.file_path").alias(_FILE)).filter(self._is_name())
 
     def _lines(self, spark: SparkSession, reader: str, options: Mapping[str, str], *others: str) -> DataFrame:
-        """Read the lines of files into `value`, and columns of the schema from folders called column=value.
+        """Read the lines of files into `value`, and columns of the schema from partition folders column=value.
 
-        `others` are texts that the reader gives beside the line.
+        `others` are additional string columns of the reader.
         """
         texts = [StructField(name, StringType()) for name in (_LINE, *others)]
 
@@ -79,7 +80,7 @@ class FilesStream(Stream):
             schema = StructType([*texts, *fields])
             return spark.readStream.format(reader).schema(schema).options(**options).load(self._path)
 
-        # Without the schema's field Spark infers the type of such a column.
+        # Only for fields in this list does Spark use the schema's type for a partition column; otherwise it infers one.
         folders = {name.casefold() for name in lines([]).columns[len(texts) :]}
         return lines([one for one in self.schema(spark).fields if one.name.casefold() in folders])
 
@@ -88,7 +89,7 @@ class FilesStream(Stream):
             return self._decoded_json(raw)
         if self._source.format == "csv":
             return self._decoded_csv(raw)
-        # Spark adds a column for folders that are called column=value, whether they are in the schema or not.
+        # Spark adds a column for each partition folder, even if the schema does not have it.
         names = self.schema(raw.sparkSession).names
         row = f.struct(*(column(name) for name in names))
         is_text = self._source.format == "text"
@@ -134,7 +135,8 @@ class FilesStream(Stream):
         )
 
     def _is_name(self) -> Column:
-        """True; it fails for a file whose name is a pattern: Spark reads the other files of such a batch twice."""
+        """Return a condition that is true, and raises an error for a file name that is a glob pattern, because Spark
+        would read matching files of the batch twice."""
         file = f.col(_FILE)
         stop = f.raise_error(f.concat(f.lit(f"source {self._name}: {_IS_PATTERN}"), file)).cast("boolean")
         is_pattern = (file.contains("%") | file.contains("*")) & file.rlike(_PATTERN)
@@ -157,5 +159,5 @@ class FilesStream(Stream):
 
 
 def _in_folders(raw: DataFrame) -> set[str]:
-    """Return the columns that come from folders called column=value, in lower case."""
+    """Return the columns of partition folders, in lower case."""
     return {name.casefold() for name in raw.columns if name not in (_LINE, _FILE)}

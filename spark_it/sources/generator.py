@@ -1,4 +1,4 @@
-"""Numbered rows, the same in every run, with Spark's `rate-micro-batch`."""
+"""The generator source: numbered rows, the same in every run, with Spark's `rate-micro-batch`."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,8 @@ def make(name: str, source: GeneratorSource, pipeline: Pipeline) -> "GeneratorSt
 
 
 class GeneratorStream(Stream):
-    """Spark gives one batch of the source when it takes only what is there: with `is_all_now` that is all of it."""
+    """A `Stream` of generated rows. With the trigger available-now Spark reads a single batch of the source, so with
+    `is_all_now` that batch has all rows."""
 
     def __init__(self, source: GeneratorSource, *, is_all_now: bool) -> None:
         self._source = source
@@ -30,8 +31,10 @@ class GeneratorStream(Stream):
 
     def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
         source = self._source
-        all_ = source.iterations if self._is_all_now else None
-        reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", all_ or source.rows_per_trigger)
+        batch_size = source.iterations if self._is_all_now else None
+        reader = spark.readStream.format("rate-micro-batch").option(
+            "rowsPerBatch", batch_size or source.rows_per_trigger
+        )
         rows = reader.option("startTimestamp", 0).load()
         return rows if source.iterations is None else rows.filter(f.col("value") < source.iterations)
 

@@ -1,10 +1,10 @@
-"""Rows of a database table in the order of a growing column, exactly as they were when they were first read.
+"""The database source: rows of a table in the order of an increasing column, each as it was when it was first read.
 
-Spark cannot stream from a database, and a second query for the same range may return other rows: some commit late, some
-change. So a thread of the driver polls the table and writes new rows to files of the pipeline's state (`Spool`), which
-Spark streams. A batch is one file, and a repeated batch has the same rows.
+Spark cannot stream from a database, and a second query for the same range may return other rows, because some commit
+late and some change. So a thread of the driver polls the table and writes new rows to files in the pipeline's state
+(`Spool`), which Spark streams. A batch is one file, and a repeated batch has the same rows.
 
-A poller belongs to one run of the query. It ends with that run, and the poller of a later run takes over the spool.
+A poller belongs to one run of the query and ends with it. The poller of the next run claims the spool.
 """
 
 import logging
@@ -27,10 +27,10 @@ from odradek.spark_it.spark.events import Event, newest
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 
-AHEAD = 4
-"""Polls that are put by while the query is still at an earlier one."""
-KEPT = 100
-"""Polls that are kept after the query is done with them: as many batches as Spark keeps the offsets of."""
+MAX_POLLS_AHEAD = 4
+"""Maximum number of polls in the spool that the query has not processed."""
+RETAINED_POLLS = 100
+"""Number of processed polls that are retained: the number of batches whose offsets Spark retains."""
 _LONGEST_PAUSE_S = 5.0
 _SHORTEST_PAUSE_S = 0.2
 _ENDS_WITHIN_S = 10.0
@@ -65,16 +65,16 @@ class JdbcStream(Stream):
         poll = self._prepared(spark)
         self.close()
         self._spool = self._claimed()
-        left_out = poll.left_out()
-        if left_out is not None:
-            _log.warning("%s", left_out)
+        excluded = poll.left_out()
+        if excluded is not None:
+            _log.warning("%s", excluded)
         if self._pipeline.settings.trigger_ms is None:
             try:
                 while poll.into(self._spool):
                     pass
             except FencedError as error:
                 raise SourceError(f"source {self._name}: {error}") from None
-        # One file is one poll is one batch, in the order of their times.
+        # Each poll is one file, and each file one batch, in the order of modification times.
         return spark.readStream.schema(poll.schema).option("maxFilesPerTrigger", 1).parquet(self._spool.address)
 
     def started(self, query: StreamingQuery) -> None:
@@ -88,7 +88,8 @@ class JdbcStream(Stream):
         self._poller.start()
 
     def _claimed(self) -> Spool:
-        """Where the polls of the checkpoint are, which begin anew with it. Polls of an earlier run are refused."""
+        """Claim the spool of the checkpoint's generation, and clear it if the checkpoint has no batch. Fences the
+        poller of an earlier run."""
         state = self._pipeline.state_folder
         lock = read_lock(state)
         generation = 0 if lock is None else lock.generation
@@ -98,8 +99,8 @@ class JdbcStream(Stream):
                 shutil.rmtree(path, ignore_errors=True)
         spool = Spool(folder / str(generation))
         spool.claim()
-        found = None if lock is None else checkpoint.read(checkpoint_folder(state, lock))
-        if found is None or found.planned is None:
+        existing = None if lock is None else checkpoint.read(checkpoint_folder(state, lock))
+        if existing is None or existing.planned is None:
             spool.clear()
         return spool
 
@@ -107,20 +108,20 @@ class JdbcStream(Stream):
         return decoded_rows(raw)
 
     def close(self) -> None:
-        """Stop polling. The spool refuses a poll that takes too long, once it is claimed again."""
+        """Stop polling. A poll that is still running is fenced when the spool is claimed again."""
         if self._poller is not None:
             self._poller.end()
             self._poller = None
 
 
 class _Poller(threading.Thread):
-    """Polls as long as one run of the query lasts, and not much faster than it takes what there is."""
+    """Polls during one run of the query, at most MAX_POLLS_AHEAD polls ahead of it."""
 
     def __init__(self, name: str, poll: Poll, spool: Spool, query: StreamingQuery, pause_s: float) -> None:
         super().__init__(name=f"poll {name}", daemon=True)
         self._poll = poll
         self._spool = spool
-        # Of one run: a restart makes another, of the same name and id.
+        # A restart creates another query object, with the same name and id.
         self._query = query
         self._pause_s = pause_s
         self._ended = threading.Event()
@@ -137,7 +138,7 @@ class _Poller(threading.Thread):
                 if not self._query.isActive:
                     return
                 self._tidy(newest(self._query))
-                if self._spool.last_number() - self._taken < AHEAD and self._poll.into(self._spool):
+                if self._spool.last_number() - self._taken < MAX_POLLS_AHEAD and self._poll.into(self._spool):
                     reported = ""
                     continue
             except FencedError:
@@ -145,22 +146,22 @@ class _Poller(threading.Thread):
             except Exception as error:
                 if self._ended.is_set():
                     return
-                # As when a database is down: the query waits for rows meanwhile.
+                # For example an unavailable database. The query waits for rows.
                 if str(error) != reported:
                     reported = str(error)
                     _log.warning(
-                        "%s; it is tried again",
+                        "%s; retrying",
                         reported if isinstance(error, SourceError) else f"{self.name} fails: {reported}",
                         exc_info=not isinstance(error, SourceError),
                     )
             self._ended.wait(self._pause_s)
 
     def _tidy(self, event: Event | None) -> None:
-        """Reads how far the query is, and deletes what it will not read again."""
+        """Read the query's position, and delete the polls that it will not read again."""
         for source in event["sources"] if event is not None else ():
             if source["description"] == f"FileStreamSource[{self._spool.address}]" and source["endOffset"]:
-                # The source counts its batches, each of which is a file.
+                # The offset of Spark's file source is its batch number; each batch is one file.
                 taken = source["endOffset"]["logOffset"]
                 self._taken = max(self._taken, taken)
-                # What an earlier run has put by may not be taken yet, whatever `_taken` began with.
-                self._spool.drop_before(taken - KEPT)
+                # Not `_taken`: it starts with the last poll of an earlier run, which may not be processed yet.
+                self._spool.drop_before(taken - RETAINED_POLLS)

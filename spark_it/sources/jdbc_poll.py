@@ -1,11 +1,12 @@
-"""One poll of a database table: the rows since the last poll, by a growing column.
+"""One poll of a database table: the rows since the last poll, by an increasing column.
 
-A poll returns the rows after the end of the last one, up to an end that is looked up first, so that rows with the same
-value come together. With an overlap it reads the range below again, for rows that committed late, and skips those that
-it has returned: they are identified by `pk.fields` and the column, since a row with a later time is a new one.
+A poll returns the rows after the end of the last one, up to an end that is queried first, so that rows with the same
+value are in the same poll. With an overlap it reads the range below the last end again, for rows that committed late,
+and skips those that were already returned. A row is identified by `pk.fields` and the column; with another value in the
+column it counts as a new row.
 
-Rows whose column has no place in the order of the others are left out: null, NaN, infinity, and times that Python does
-not support. If a poll ended at one, no later row would be after its end.
+Rows whose value cannot be ordered are skipped: null, NaN, infinity, and times outside Python's range. If a poll ended
+at such a value, no later row could follow it.
 """
 
 import hashlib
@@ -49,7 +50,7 @@ _EXACT = Context(prec=1000)
 
 
 class Poll:
-    """Polls of the table of one source. Raises SourceError, and so do its methods."""
+    """Polls of the table of one source. The constructor and all methods raise SourceError."""
 
     def __init__(self, name: str, source: JdbcSource, spark: SparkSession) -> None:
         self._title = f"source {name}"
@@ -68,13 +69,13 @@ class Poll:
 
     @property
     def schema(self) -> StructType:
-        """Return the columns; a time without a zone is in Spark's session time zone."""
+        """Return the columns. A time without a zone is read in Spark's session time zone."""
 
-        def seen(field: StructField) -> StructField:
+        def with_session_zone(field: StructField) -> StructField:
             is_local = isinstance(field.dataType, TimestampNTZType)
             return StructField(field.name, TimestampType() if is_local else field.dataType)
 
-        return StructType([seen(field) for field in self._read_schema.fields])
+        return StructType([with_session_zone(field) for field in self._read_schema.fields])
 
     def _known(self, name: str) -> StructField:
         fields: dict[str, StructField] = {field.name.casefold(): field for field in self._read_schema.fields}
@@ -90,15 +91,15 @@ class Poll:
             other = "incrementing" if self._is_time else "timestamp"
             raise SourceError(
                 f"{self._title}: column {self._column.name} is {type_.simpleString()}, which mode {self._source.mode} "
-                f"cannot go by; mode {other} takes another kind"
+                f"does not support; choose another column or mode {other}"
             )
 
     def left_out(self) -> str | None:
-        """Return a line about the rows that no poll returns; None if there are none."""
+        """Return a warning with the number of rows that polls skip; None if there are none."""
         with self._explained(), self._database.connect() as connection:
             column = connection.quoted(self._column.name)
-            [about] = connection.columns(f"SELECT {column} FROM {self._from} WHERE 1 = 0")
-            conditions = [*([f"{column} IS NULL"] if about.is_nullable else []), *self._outside(column)]
+            [metadata] = connection.columns(f"SELECT {column} FROM {self._from} WHERE 1 = 0")
+            conditions = [*([f"{column} IS NULL"] if metadata.is_nullable else []), *self._outside(column)]
             if not conditions:
                 return None
             count = int(connection.text(f"SELECT COUNT(*) FROM {self._from} WHERE {' OR '.join(conditions)}") or 0)
@@ -106,43 +107,44 @@ class Poll:
             return None
         rows = "1 row is" if count == 1 else f"{count} rows are"
         what = "infinite, before the year 1, or 9999-12-31 or later" if self._is_time else "NaN or infinite"
-        return f"{self._title}: {rows} left out, where {self._column.name} is null, {what}"
+        return f"{self._title}: {rows} skipped, where {self._column.name} is null, {what}"
 
     def into(self, spool: Spool) -> bool:
-        """Add new rows, up to batch.max.rows and those with the last one's value; return whether there were any.
+        """Add new rows to the spool, at most batch.max.rows plus further rows with the last value; return whether there
+        were any.
 
-        Raises jdbc_spool.FencedError as well.
+        Also raises jdbc_spool.FencedError.
         """
         number, last = spool.last()
-        before: str | None = last.get("end")
-        given: dict[str, str] = last.get("given", {})
+        last_end: str | None = last.get("end")
+        returned: dict[str, str] = last.get("given", {})
         with self._explained(), self._database.connect() as connection:
             column = connection.quoted(self._column.name)
             inside = [f"NOT ({condition})" for condition in self._outside(column)]
-            end = self._end(connection, column, before, inside) or before
-            if end is None or (end == before and self._source.overlap is None):
+            end = self._end(connection, column, last_end, inside) or last_end
+            if end is None or (end == last_end and self._source.overlap is None):
                 return False
-            after = before if before is None or self._source.overlap is None else self._below(before)
+            after = last_end if last_end is None or self._source.overlap is None else self._below(last_end)
             conditions = [*inside, f"{column} <= {self._literal(end)}"]
             if after is not None:
                 conditions.append(f"{column} > {self._literal(after)}")
-            found = self._rows(" AND ".join(conditions))
+            rows = self._rows(" AND ".join(conditions))
         if self._source.overlap is not None:
-            found, given = self._not_given(found, given, self._below(end))
-        if not len(found) and end == before:
+            rows, returned = self._not_given(rows, returned, self._below(end))
+        if not len(rows) and end == last_end:
             return False
-        spool.add(found, {"end": end, "given": given}, after=number)
+        spool.add(rows, {"end": end, "given": returned}, after=number)
         return True
 
-    def _end(self, connection: Connection, column: str, before: str | None, inside: list[str]) -> str | None:
-        # Neither reaches nulls.
-        beyond = f"{column} IS NOT NULL" if before is None else f"{column} > {self._literal(before)}"
-        first = f"SELECT {column} FROM {self._from} WHERE {' AND '.join([beyond, *inside])} ORDER BY {column}"
+    def _end(self, connection: Connection, column: str, last_end: str | None, inside: list[str]) -> str | None:
+        # Neither condition holds for null.
+        condition = f"{column} IS NOT NULL" if last_end is None else f"{column} > {self._literal(last_end)}"
+        first = f"SELECT {column} FROM {self._from} WHERE {' AND '.join([condition, *inside])} ORDER BY {column}"
         limited = self._dialect.limited(first, self._source.batch_max_rows)
         return connection.text(f"SELECT MAX({column}) FROM ({limited}) odradek_n")
 
     def _outside(self, column: str) -> list[str]:
-        """Conditions of which one holds for a value, but null, that cannot be put in order with others."""
+        """Return SQL conditions, one of which is true for each value, other than null, that cannot be ordered."""
         if self._is_time:
             return list(self._dialect.endless_times(column))
         return list(self._dialect.endless_numbers(column)) if isinstance(self._column.dataType, _FRACTIONS) else []
@@ -151,7 +153,7 @@ class Poll:
         return self._dialect.time_literal(value) if self._is_time else value
 
     def _below(self, end: str) -> str:
-        """The value that far below another as the overlap goes."""
+        """Return `end` minus the overlap."""
         overlap = self._source.overlap or "0"
         if not self._is_time:
             return f"{_EXACT.subtract(Decimal(end), Decimal(overlap)):f}"
@@ -165,8 +167,8 @@ class Poll:
         try:
             return datetime.fromisoformat(value)
         except ValueError:
-            what = f"{self._column.name} has {value}, which is no time of the years 1 to 9999"
-            raise SourceError(f"{self._title}: {what}; leave such rows out with query") from None
+            what = f"{self._column.name} has {value}, which is not a time in the years 1 to 9999"
+            raise SourceError(f"{self._title}: {what}; exclude such rows with query") from None
 
     def _reader(self, query: str) -> Any:
         reader = self._spark.read.format("jdbc").options(**self._database.options()).option("query", query)
@@ -177,24 +179,25 @@ class Poll:
         columns = [f.col(quoted(field.name)).cast(field.dataType) for field in self.schema.fields]
         return frame.select(*columns).toArrow()
 
-    def _not_given(self, found: pa.Table, given: dict[str, str], after: str) -> tuple[pa.Table, dict[str, str]]:
-        """The rows that were not given, and what is then given of the next overlap: values by the hash of their key."""
-        values = found[self._column.name].to_pylist()
-        keys = zip(*(found[key].to_pylist() for key in self._keys), values, strict=True)
+    def _not_given(self, rows: pa.Table, returned: dict[str, str], after: str) -> tuple[pa.Table, dict[str, str]]:
+        """Return the rows that were not returned before, and the rows of the next overlap that are returned by then, as
+        values by the hash of their key."""
+        values = rows[self._column.name].to_pylist()
+        keys = zip(*(rows[key].to_pylist() for key in self._keys), values, strict=True)
         hashes = [hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()[:24] for key in keys]
-        fresh = [at for at, hashed in enumerate(hashes) if hashed not in given]
-        remembered = dict(given)
-        for at in fresh:
-            remembered[hashes[at]] = str(values[at])
+        new_indexes = [at for at, hashed in enumerate(hashes) if hashed not in returned]
+        all_returned = dict(returned)
+        for at in new_indexes:
+            all_returned[hashes[at]] = str(values[at])
         bound = self._comparable(after)
-        kept = {hashed: value for hashed, value in remembered.items() if self._comparable(value) > bound}
-        return found.take(pa.array(fresh, pa.int64())), kept
+        still_in_overlap = {hashed: value for hashed, value in all_returned.items() if self._comparable(value) > bound}
+        return rows.take(pa.array(new_indexes, pa.int64())), still_in_overlap
 
     def _comparable(self, value: str) -> Any:
         if not self._is_time:
             return Decimal(value)
         moment = self._moment(value)
-        # Of a column without a zone the rows are in the session's: its wall is the database's.
+        # Rows of a column without a zone are in the session's zone; their local time is the database's value.
         has_zone = isinstance(self._column.dataType, TimestampType)
         return moment if has_zone else moment.replace(tzinfo=None)
 
@@ -209,12 +212,12 @@ class Poll:
         except SourceError:
             raise
         except Exception as error:
-            said = database_error(error)
-            if said is not None:
-                raise SourceError(self._said(said)) from None
+            database_failure = database_error(error)
+            if database_failure is not None:
+                raise SourceError(self._said(database_failure)) from None
             if not isinstance(error, Py4JJavaError | PySparkException):
                 raise
-            # Such as a time in another column that Spark does not have.
+            # For example a time in another column that is outside Spark's range.
             raise SourceError(f"{self._title}: rows cannot be read: {readable(error)}") from None
 
     def _said(self, error: DatabaseError) -> str:

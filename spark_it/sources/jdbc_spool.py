@@ -1,11 +1,12 @@
 """The spool of a database source, on the driver's disk: a Parquet file for each poll, with its rows and its end.
 
-Spark streams the folder `rows` in the order of the files' times. The times are synthetic and increase by a second from
-file to file: Spark ignores a file that is a week older than the newest, and it is never that many polls behind.
+Spark streams the folder `rows` in the order of modification times. These times are synthetic and increase by a second
+from file to file, because Spark ignores a file that is a week older than the newest; Spark is never that many polls
+behind.
 
-A spool has one writer, the last to `claim` it. A poll is written to a temporary file, then the claim is compared, then
-the file is renamed. A claim is written first, then temporary files are deleted. So a late write of an earlier writer
-fails by its claim or by the loss of its file, even where another machine does not see the lock of the folder.
+A spool has one writer, the last one to `claim` it. A writer writes a poll to a temporary file, compares the claim, and
+renames the file. A claim is written before temporary files are deleted. So a late write of an earlier writer fails
+because of the claim or because its file is deleted, even if the lock of the folder does not work across machines.
 """
 
 import fcntl
@@ -48,14 +49,14 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.rows = folder / "rows"
-        # On this machine, whatever Hadoop's default file system is.
+        # On the local file system, whatever Hadoop's default is.
         self.address = f"file:{self.rows}"
         self._writer = folder / "writer"
         self._claim = ""
         self.rows.mkdir(parents=True, exist_ok=True)
 
     def claim(self) -> None:
-        """Become the writer in place of any other."""
+        """Become the writer, and fence any other."""
         with self._locked():
             self._claim = uuid.uuid4().hex
             write_atomically(self._writer, self._claim)
@@ -82,24 +83,24 @@ class Spool:
     def add(self, table: pa.Table, reached: dict[str, Any], after: int) -> int:
         """Add the poll that follows number `after`; return its number."""
         number = after + 1
-        beside = self.rows / f".{number:0{_DIGITS}d}.{self._claim}.new"
+        temporary = self.rows / f".{number:0{_DIGITS}d}.{self._claim}.new"
         metadata = {**(table.schema.metadata or {}), _REACHED: json.dumps(reached).encode()}
         try:
-            with beside.open("wb") as file:
+            with temporary.open("wb") as file:
                 pq.write_table(table.replace_schema_metadata(metadata), file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.utime(beside, (_EPOCH_S + number, _EPOCH_S + number))
+            os.utime(temporary, (_EPOCH_S + number, _EPOCH_S + number))
             with self._held():
                 if self.last_number() != after:
-                    raise FencedError(f"{self._folder} has other polls than its writer has put there")
-                beside.replace(self._path(number))
+                    raise FencedError(f"{self._folder} has polls of another writer")
+                temporary.replace(self._path(number))
                 sync_folder(self.rows)
         except FileNotFoundError:
-            # Deleted by a later claim, by itself or with the folder.
+            # A later claim has deleted the file or the folder.
             raise self._fenced() from None
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         return number
 
     def drop_before(self, number: int) -> None:
@@ -117,7 +118,7 @@ class Spool:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """The block runs while no other writer can claim the spool."""
+        """Prevent claims by other writers for the duration of the `with` block."""
         try:
             with self._locked():
                 if self._writer.read_text("utf-8") != self._claim:

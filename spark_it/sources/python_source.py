@@ -1,4 +1,4 @@
-"""A source written in Python: a `pyspark.sql.datasource.DataSource` with a stream reader."""
+"""The Python source: a `pyspark.sql.datasource.DataSource` with a stream reader."""
 
 from collections.abc import Mapping
 
@@ -19,26 +19,26 @@ def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":
 
 
 class PythonStream(Stream):
-    """Passes the options of the file to the class unchanged."""
+    """A `Stream` that passes the options of the file to the class unchanged."""
 
     def __init__(self, name: str, source: PythonSource) -> None:
         self._name = name
         self._options = source.passed["options."]
-        said = source.connector.removeprefix("python:")
+        class_name = source.connector.removeprefix("python:")
         try:
-            found = import_function(said)
+            imported = import_function(class_name)
         except (ImportError, AttributeError) as error:
-            raise SourceError(f"source {name}: {said}: {error}") from None
-        if not (isinstance(found, type) and issubclass(found, DataSource)):
-            raise SourceError(f"source {name}: {said} is no pyspark.sql.datasource.DataSource")
-        self._class = found
+            raise SourceError(f"source {name}: {class_name}: {error}") from None
+        if not (isinstance(imported, type) and issubclass(imported, DataSource)):
+            raise SourceError(f"source {name}: {class_name} is not a pyspark.sql.datasource.DataSource")
+        self._class = imported
 
     def schema(self, spark: SparkSession) -> StructType:
         try:
             schema = self._class(self._options).schema()
             return schema if isinstance(schema, StructType) else _struct(schema)
         except Exception as error:
-            raise SourceError(f"source {self._name}: its schema: {type(error).__name__}: {error}") from error
+            raise SourceError(f"source {self._name}: schema() failed: {type(error).__name__}: {error}") from error
 
     def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
         spark.dataSource.register(self._class)
@@ -49,7 +49,7 @@ class PythonStream(Stream):
 
 
 def _struct(ddl: str) -> StructType:
-    found = StructType.fromDDL(ddl)
-    if not isinstance(found, StructType):
+    struct = StructType.fromDDL(ddl)
+    if not isinstance(struct, StructType):
         raise TypeError(f"{ddl} has no columns")
-    return found
+    return struct

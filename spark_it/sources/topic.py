@@ -1,4 +1,4 @@
-"""Records of topics, with Spark's own Kafka source. Its offsets are in the checkpoint; it commits nothing."""
+"""The topic source, with Spark's Kafka source. Its offsets are in the checkpoint; it commits no offsets to Kafka."""
 
 import json
 from collections import defaultdict
@@ -37,10 +37,11 @@ def make(name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | N
 
 
 class TopicStream(Stream):
-    """A `Stream` of topics. Headers are read where SQL or a dead letter needs them.
+    """A `Stream` of topics. Headers are read only if SQL or dead letters need them.
 
-    `decisions` is a folder for answers of schema registries; with it a record that is decoded several times in a batch
-    is decoded the same way each time. Columns are built once for all batches: each takes several calls of Java.
+    `decisions` is a folder for stored responses of schema registries, so that a record that is decoded several times in
+    a batch is decoded the same way each time. Columns are created once for all batches, because each takes several
+    calls of the JVM.
     """
 
     def __init__(self, name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | None = None) -> None:
@@ -71,17 +72,17 @@ class TopicStream(Stream):
         ]
         if self._source.include_headers:
             fields.append(StructField("_headers", ArrayType(_HEADER)))
-        taken: set[str] = set()
+        names: set[str] = set()
         for field in fields:
-            if field.name.casefold() in taken:
-                raise FormatError(f"column {field.name} is there twice")
-            taken.add(field.name.casefold())
+            if field.name.casefold() in names:
+                raise FormatError(f"duplicate column {field.name}")
+            names.add(field.name.casefold())
         return StructType(fields)
 
     def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
         source = self._source
         if start is not None and not start:
-            raise SourceError(f"source {self._name}: no topic is there that matches {source.topics_regex}")
+            raise SourceError(f"source {self._name}: no topic matches {source.topics_regex}")
         reader = spark.readStream.format("kafka").options(**self._options())
         reader = reader.option("startingOffsets", _offsets(start) if start is not None else source.auto_offset_reset)
         return reader.load()
@@ -92,8 +93,8 @@ class TopicStream(Stream):
             "kafka.bootstrap.servers": ",".join(self._pipeline.settings.bootstrap_servers),
             "kafka.client.id": self._pipeline.name,
             "kafka.isolation.level": source.isolation_level,
-            # Spark moves a reader back to where the next batch begins. At the end of a partition it first waits for the
-            # answer to the fetch before, half a second by Kafka's default; with nothing to read nobody asks.
+            # Spark seeks back to the start of the next batch. If the consumer has an open fetch at the end of a
+            # partition, the seek waits for its response, half a second by default.
             "kafka.fetch.max.wait.ms": "50",
             "failOnDataLoss": "true" if source.fail_on_data_loss else "false",
             "includeHeaders": "true" if self._has_headers else "false",
@@ -174,7 +175,7 @@ def _error(stage: Stage, format_name: str, side: str, message: Column) -> Column
 
 
 def _offsets(start: Mapping[TopicPartition, int]) -> str:
-    """Offsets as Spark takes them."""
+    """Return offsets in Spark's JSON format."""
     by_topic: dict[str, dict[str, int]] = defaultdict(dict)
     for (topic, partition), offset in start.items():
         by_topic[topic][str(partition)] = offset

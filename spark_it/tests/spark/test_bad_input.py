@@ -58,7 +58,7 @@ class Command:
 
     def reset(self, to):
         code, out, err = self("reset", "--to", to, "--execute")
-        assert (code, err) == (0, []) and out.endswith(": is reset\n")
+        assert (code, err) == (0, []) and out.endswith(": reset complete\n")
         return out
 
 
@@ -127,7 +127,7 @@ def test_schemas_that_are_not_readable(command, topics, unique, tmp_path):
     topics.create(unique)
     sink = to_topic(topics.create(f"{unique}-out"))
     source = orders(unique)
-    assert "source.orders: value.schema is no schema such as" in command.refused(
+    assert "source.orders: value.schema is not a schema such as" in command.refused(
         source.replace("BIGINT", "BIGINTT") + sink, code=2
     )
     for form, schema, more, said in (
@@ -222,7 +222,7 @@ def test_a_record_that_cannot_be_decoded(command, topics, unique):
     text = orders(unique) + to_topic(topics.create(f"{unique}-out"))
     for _ in range(2):
         said = command.refused(text)
-        assert said.startswith(f"record {unique}-0 at offset 1: value is no JSON object with id BIGINT, ")
+        assert said.startswith(f"record {unique}-0 at offset 1: value is not a JSON object with id BIGINT, ")
     _, out, _ = command("status")
     assert f"record {unique}-0 at offset 1" in out
     # Tolerated, the rest is there, once.
@@ -247,9 +247,9 @@ def test_a_changed_pipeline_on_an_old_checkpoint(command, topics, unique):
     for text, what in (
         (other + sink, "source orders reads from another place: "),
         (windows.replace("1 minute", "2 minutes") + sink, "the transforms changed: "),
-        (windows.replace("BIGINT", "INT") + sink, "source orders changed: "),
+        (windows.replace("BIGINT", "INT") + sink, "the columns of source orders changed: "),
         (windows + sink.replace("-out", "-other"), "the sink writes to another place: "),
-        ("tasks.max = 3\n" + windows + sink, "tasks.max is 3 to 4: "),
+        ("tasks.max = 3\n" + windows + sink, "tasks.max changed from 4 to 3: "),
     ):
         said = command.refused(text)
         assert said.startswith(what) and said.endswith(resets)
@@ -545,7 +545,7 @@ def test_a_sink_that_refuses_for_good(command, topics, unique):
     small = 'producer.override."message.max.bytes" = "2000"\n'
     said = command.refused(small + orders(unique) + steps + sink)
     assert said.startswith(f"record {unique}-0 at offset 0: becomes one of 50")
-    assert "see the topic's max.message.bytes and producer.override" in said
+    assert "increase the topic's max.message.bytes or producer.override" in said
     header = "array(struct('h' AS key, cast(repeat('x', 5000) AS binary) AS value))"
     with_header = transform(f"SELECT id, if(id = 2, {header}, NULL) AS headers FROM orders")
     said = command.refused(small + orders(unique) + with_header + sink + "include.headers = true\n")

@@ -57,7 +57,7 @@ def test_rows_by_themselves(problems):
         "input of the sink: 2 rows are expected, got 2", f"  - {row.format(501)}", f"  + {row.format(500)}",
     )  # fmt: skip
     assert found["no such column"] == ("input of the sink: unknown column oder_id, did you mean order_id?",)
-    assert found["not of its type"] == ('input of the sink: expected row 1: cents = "five" is no bigint',)
+    assert found["not of its type"] == ('input of the sink: expected row 1: cents = "five" is not a bigint',)
 
 
 def test_bad_records_are_counted_or_stop_the_case(problems):
@@ -70,7 +70,7 @@ def test_bad_records_are_counted_or_stop_the_case(problems):
     assert found == {"all": (), "too few": ("dead letters: 1 expected, got 3",)}
     found = problems(SOURCE + CONSOLE + case("stops", given, expect))
     [problem] = found["stops"]
-    assert problem.startswith("the pipeline stops: record orders-0 at offset 1: value is no JSON object")
+    assert problem.startswith("the pipeline stops: record orders-0 at offset 1: value is not a JSON object")
 
 
 def test_windows_close_and_what_is_late_is_left_out(problems):

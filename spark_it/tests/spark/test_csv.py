@@ -9,7 +9,7 @@ from odradek.spark_it.definition.reader import parse
 from odradek.spark_it.sources.connectors import stream_of
 
 SCHEMA = "i INT, d DECIMAL(10,2), x FLOAT, at TIMESTAMP, day DATE, s STRING, q STRING"
-NO_ROW = "is no row with"
+NO_ROW = "is not a row with"
 NOT_UTF8 = "is not UTF-8"
 MANY = b"," * 20_480
 

@@ -82,7 +82,7 @@ def test_a_bad_record_stops_a_pipeline_that_tolerates_none(engine, topics, uniqu
     with pytest.raises(RunError) as stopped:
         engine.run(orders(unique))
     said = str(stopped.value)
-    assert said.startswith(f"record {unique}-0 at offset 1: value is no JSON object with id BIGINT, ")
+    assert said.startswith(f"record {unique}-0 at offset 1: value is not a JSON object with id BIGINT, ")
     assert said.endswith("(VALUE_CONVERTER in json)")
     assert engine.kept.rows == [] and engine.progress().last_error == said
     # A dead-letter topic alone does not make it tolerant.
@@ -269,7 +269,7 @@ def test_what_spark_finds_wrong(engine, topics, unique):
         with pytest.raises(PipelineError) as wrong:
             engine.run(orders(unique) + text)
         assert str(wrong.value).startswith(f"p.toml:{line}: {said}") and "\n" not in str(wrong.value)
-    with pytest.raises(PipelineError, match=r"p.toml:\d+: source.orders: value.schema is no schema such as"):
+    with pytest.raises(PipelineError, match=r"p.toml:\d+: source.orders: value.schema is not a schema such as"):
         engine.run(orders(unique).replace("id BIGINT", "id BIGINTT"))
     with pytest.raises(PipelineError, match=r"watermark: unknown column plced, did you mean placed\?"):
         engine.run(orders(unique, 'watermark = "plced 1 minute"'))

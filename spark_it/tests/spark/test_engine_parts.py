@@ -96,7 +96,7 @@ def test_what_is_wrong_with_what_people_bring(engine, topics, unique):
         (source + function("ends"), f"transform step: {PIECES}.ends: ValueError: no more"),
         (source + function("missing"), f"transform step: {PIECES}.missing: AttributeError: "),
         (letters(engine, 1, "missing"), f"source.letters: {PIECES}.missing: "),
-        (letters(engine, 1, "doubled"), f"source.letters: {PIECES}.doubled is no pyspark.sql.datasource."),
+        (letters(engine, 1, "doubled"), f"source.letters: {PIECES}.doubled is not a pyspark.sql.datasource."),
     ):
         with pytest.raises(PipelineError) as wrong:
             engine.run(text)

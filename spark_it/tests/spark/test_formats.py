@@ -115,7 +115,7 @@ def test_a_bad_record_is_an_error_of_its_row_alone(spark):
     found = frame.collect()
     assert [one.value.a if one.value else None for one in found] == [5, None, None, None, None, 5]
     assert [one.error is None for one in found] == [True, False, True, False, False, True]
-    assert found[3].error == "1 bytes are left over after the record"
+    assert found[3].error == "1 bytes remain after the record"
     kept = frame.where("error IS NULL AND value IS NOT NULL").select("value.a")
     assert [one.a for one in kept.collect()] == [5, 5]
 
@@ -213,7 +213,7 @@ def test_avro_of_a_single_value(spark):
     made = AvroFormat('"string"', None, None, "R")
     frame = decoded(binary(spark, [b"\x06abc", b"\x08abc"]), made)
     assert frame.schema["value"].dataType == t.StringType()
-    assert [tuple(one) for one in frame.collect()] == [("abc", None), (None, "the record ends too early")]
+    assert [tuple(one) for one in frame.collect()] == [("abc", None), (None, "the record is truncated")]
 
 
 def test_messages_become_columns_and_columns_messages(spark):
@@ -232,7 +232,7 @@ def test_messages_become_columns_and_columns_messages(spark):
     assert (value.i32, value.u32, value.u64, value.kind) == (1, 2**32 - 1, Decimal(2**64 - 1), "RETAIL")
     assert (value.counts, value.by_name["k"].sku, value.lines[0].sku) == ({7: 2**60 + 1}, "b", "a")
     assert (value.card, value.cash, value.line, value.wrapped) == (None, 3, None, None)
-    assert found[1].value is None and "this is no message shop.Order" in found[1].error
+    assert found[1].value is None and "this is not a message shop.Order" in found[1].error
     assert tuple(found[2]) == (None, None) and found[3].value.i32 == 0
     again = frame.where("value IS NOT NULL").select(made.encode(f.col("value"), made.schema()).alias("data"))
     assert [bytes(one.data) for one in again.collect()] == [data, b""]
@@ -254,4 +254,4 @@ def test_a_stream_is_decoded_too(spark, tmp_path):
     )
     assert query.awaitTermination(60)
     found = spark.table("decoded_stream").orderBy("a").collect()
-    assert [tuple(one) for one in found] == [(None, "the record ends too early"), (1, None)]
+    assert [tuple(one) for one in found] == [(None, "the record is truncated"), (1, None)]

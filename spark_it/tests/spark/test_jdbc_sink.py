@@ -178,7 +178,7 @@ def test_rows_that_a_task_wrote_twice_or_a_crash_took_are_noticed(spark, postgre
         return filled
 
     for statement, message in (
-        ("INSERT INTO {0} SELECT * FROM {0} WHERE odradek_row = 0", "a task once more"),
+        ("INSERT INTO {0} SELECT * FROM {0} WHERE odradek_row = 0", "ran a task again"),
         ("TRUNCATE {0}", "has lost"),
     ):
         monkeypatch.setattr(jdbc_sink.Staging, "fill", and_then(statement))
@@ -209,7 +209,7 @@ def test_a_twin_of_a_task_that_writes_late(spark, postgres, sink_to, table, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(owner, moment, and_a_twin)
-        with pytest.raises(SinkError, match="Spark ran a task once more") as raised:
+        with pytest.raises(SinkError, match="Spark ran a task again") as raised:
             sink.write(rows, None, batch(spark, 0))
     assert raised.value.is_retriable
     assert postgres.value(f"SELECT count(*) FROM {table}") == 0
@@ -434,7 +434,7 @@ def test_columns_that_do_not_fit(spark, postgres, sink_to, table):
             sink_to().prepare(spark.sql(f"SELECT {select}").schema)
         assert not raised.value.is_retriable
     for keys, name, message in (
-        (UPSERT, table, "cannot be upserted by id: .* it needs a primary key or a unique index"),
+        (UPSERT, table, "cannot be upserted by id: .* it needs a primary key or unique index"),
         (UPSERT.replace("id", "ids"), table, "the rows have no column ids, did you mean id"),
         ("", f"{table}_needy", "needs a value for who, which the pipeline does not have"),
         ("", f"{table}_nowhere", f"table {table}_nowhere does not exist; create it, or set auto.create = true"),
@@ -527,7 +527,7 @@ def test_unique_indexes_as_drivers_report_them(spark, postgres, sink_to, table, 
         sink_to(UPSERT).prepare(schema)
     postgres.execute(f"DROP INDEX {table}_some, {table}_made")
     sink_to(UPSERT).prepare(schema)
-    with pytest.raises(SinkError, match="cannot be upserted by text: it needs a primary key or a unique index"):
+    with pytest.raises(SinkError, match="cannot be upserted by text: it needs a primary key or unique index"):
         sink_to(UPSERT.replace("id", "text")).prepare(schema)
 
     with closing(sqlite3.connect(tmp_path / "shop.db")) as sqlite:
@@ -575,7 +575,7 @@ def test_a_database_that_is_not_there(spark, postgres, tmp_path):
     assert not is_retriable
     assert "rejects connection.user and connection.password" in message
     assert said(postgres.jdbc_url.replace("/shop", "/nowhere"))[1] is False
-    with pytest.raises(SinkError, match="no JDBC driver takes jdbc:nosuch:x: put the driver's jar and those of"):
+    with pytest.raises(SinkError, match="no JDBC driver accepts jdbc:nosuch:x: put the driver's jar and those of"):
         said("jdbc:nosuch:x")
 
 

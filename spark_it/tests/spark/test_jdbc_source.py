@@ -170,7 +170,7 @@ def test_times_without_a_place_in_the_order_are_left_out(postgres, streamed, tab
     insert((4, "'2026-01-03'"), (106, "'infinity'"))
     assert pipe.run()[0] == [4]
     assert pipe.run()[0] == []
-    why = "left out, where at is null, infinite, before the year 1, or 9999-12-31 or later"
+    why = "skipped, where at is null, infinite, before the year 1, or 9999-12-31 or later"
     assert f"source t: 6 rows are {why}" in caplog.text and f"source t: 7 rows are {why}" in caplog.text
 
 
@@ -184,7 +184,7 @@ def test_numbers_without_a_place_in_the_order_are_left_out(postgres, streamed, t
     assert pipe.run()[0] == [1]
     postgres.execute(f"INSERT INTO {table} VALUES (2.5), ('NaN')")
     assert pipe.run()[0] == [2.5]
-    assert "source t: 5 rows are left out, where id is null, NaN or infinite" in caplog.text
+    assert "source t: 5 rows are skipped, where id is null, NaN or infinite" in caplog.text
 
 
 def test_an_overlap_of_large_numbers_is_exact(postgres, streamed, table):
@@ -226,7 +226,7 @@ def test_rows_that_come_while_it_runs(postgres, streamed, table, caplog):
             if caplog.records:
                 break
             poller._ended.wait(0.1)
-        assert "does not exist; it is tried again" in caplog.text
+        assert "does not exist; retrying" in caplog.text
         postgres.execute(f"INSERT INTO {table}_away VALUES (4)", f"ALTER TABLE {table}_away RENAME TO {table}")
         pipe.until(4)
     finally:
@@ -239,7 +239,7 @@ def test_rows_that_come_while_it_runs(postgres, streamed, table, caplog):
 def test_polls_are_put_by_no_faster_than_they_are_taken_and_deleted_when_they_are(
     postgres, streamed, table, monkeypatch
 ):
-    monkeypatch.setattr(jdbc_source, "KEPT", 2)
+    monkeypatch.setattr(jdbc_source, "RETAINED_POLLS", 2)
     postgres.execute(f"CREATE TABLE {table} (id INT)", f"INSERT INTO {table} SELECT generate_series(1, 12)")
     pipe = streamed(INCREMENTING + "\nbatch.max.rows = 1", trigger="100 ms", home="../a b%20c")
     query = pipe.start()
@@ -276,8 +276,12 @@ def test_what_cannot_be_read(postgres, streamed, table):
     postgres.execute(f"CREATE TABLE {table} (id INT, at TIMESTAMP)")
     for keys, what, message in (
         ('incrementing.column.name = "ids"', None, "source t: the table has no column ids, did you mean id"),
-        ('incrementing.column.name = "at"', None, "column at is timestamp_ntz, which mode incrementing cannot go by"),
-        (TIMESTAMP.replace('"at"', '"id"'), None, "column id is int, which mode timestamp cannot go by"),
+        (
+            'incrementing.column.name = "at"',
+            None,
+            "column at is timestamp_ntz, which mode incrementing does not support",
+        ),
+        (TIMESTAMP.replace('"at"', '"id"'), None, "column id is int, which mode timestamp does not support"),
         (INCREMENTING, 'table.whitelist = "nowhere"', "source t: database jdbc:postgresql:.*nowhere.* does not exist"),
     ):
         with pytest.raises(SourceError, match=message):

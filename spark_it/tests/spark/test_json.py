@@ -17,7 +17,7 @@ NAMED = (
 )
 """Columns of which each value has a name: they are searched by name."""
 SCHEMA = f"{NAMED}, prices ARRAY<DECIMAL(4,1)>, times MAP<STRING, TIMESTAMP>"
-NO_OBJECT = "is no JSON object with"
+NO_OBJECT = "is not a JSON object with"
 INEXACT = "has fields that do not fit their columns exactly: "
 
 ONE_OBJECT = {
@@ -188,5 +188,6 @@ def test_records_without_text(spark):
     decoded = frame.select("n", rescued(f.col("data"), t.StructType.fromDDL("i INT")), made.decode(f.col("data")))
     found = [(others, one.value.i, one.error) for _, others, one in decoded.orderBy("n").collect()]
     assert found == [
-        (None, None, "is no JSON object with i INT"), (None, None, None), ('{"new":[1.5]}', 1, None), (None, 1, None),
+        (None, None, "is not a JSON object with i INT"), (None, None, None), ('{"new":[1.5]}', 1, None),
+        (None, 1, None),
     ]  # fmt: skip

@@ -74,7 +74,7 @@ def test_others_and_other_generations_write_for_themselves(spark, table):
     refunds = table.sink(name="refunds")
     assert refunds.write(rows, None, batch(spark, 0)).rows == 10
     assert len(table.rows()) == 30
-    with pytest.raises(SinkError, match=r"of generation .*reset") as raised:
+    with pytest.raises(SinkError, match=r"has generation .*reset") as raised:
         table.sink().write(rows, None, batch(spark, 1))
     assert not raised.value.is_retriable
     with pytest.raises(SinkError, match="is batch 0, but this is batch -1: the checkpoint is older"):

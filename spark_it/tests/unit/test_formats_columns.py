@@ -33,7 +33,7 @@ def test_a_number_that_an_int_does_not_hold_is_an_error_of_its_record(of, good, 
     assert made.is_valid().to_pylist() == [True, False, False, False, True]
     assert [error is None for error in errors] == [True, False, True, False, True]
     assert errors[1].startswith("a column cannot hold a value of the record: ")
-    assert errors[3] == "the record ends too early"
+    assert errors[3] == "the record is truncated"
 
 
 @pytest.mark.parametrize("label", [1, 3])

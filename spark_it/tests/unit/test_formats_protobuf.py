@@ -68,7 +68,7 @@ def test_a_value_that_an_enum_does_not_name_is_its_number():
 
 @pytest.mark.parametrize("data", [b"\xff" * 12, b"\x42\x05ab", b"\x42\x02\xff\xfe"])
 def test_bytes_that_are_no_message(data):
-    with pytest.raises(ValueError, match=r"this is no message shop\.Order"):
+    with pytest.raises(ValueError, match=r"this is not a message shop\.Order"):
         decoder(SET, ORDER)(data)
 
 
@@ -77,7 +77,7 @@ def test_an_instant_that_spark_does_not_have_is_a_bad_record():
     for seconds in (2**62, -(2**62)):
         order = messages.classes()[ORDER]()
         order.placed.seconds = seconds
-        with pytest.raises(ValueError, match=f"{seconds} s is no instant that Spark has"):
+        with pytest.raises(ValueError, match=f"{seconds} s is outside Spark's range of timestamps"):
             decoder(SET, ORDER)(order.SerializeToString())
 
 
@@ -95,7 +95,7 @@ def test_required_fields_of_proto2():
     [
         ({"kind": "HUGE"}, "Order.kind is HUGE, which is not in enum Kind"),
         ({"card": "x", "cash": 1}, "has card and cash, of which a message has one"),
-        ({"tags": ["a", None]}, "Order.tags has a null within"),
+        ({"tags": ["a", None]}, "Order.tags contains null"),
         ({"u32": -1}, "range|negative|-1"),
         ({"u64": Decimal(2**64)}, "range|large|int"),
     ],
@@ -127,7 +127,7 @@ def test_columns_that_do_not_fit_a_message():
 @pytest.mark.parametrize(
     ("descriptors", "message", "said"),
     [
-        (b"garbage", ORDER, "this is no descriptor set"),
+        (b"garbage", ORDER, "this is not a descriptor set"),
         (SET, "Order", r"there is no message Order; there are .*shop\.Order"),
         (SET, "shop.Tree", r"Tree\.left is a shop\.Tree, which contains itself"),
         (SET, "shop.Empty", "has no fields"),
@@ -147,5 +147,5 @@ def test_a_file(tmp_path):
     made = format_of(one.sources["s"].part("value"), one, "in", "value")
     assert made.schema().simpleString() == "struct<sku:string,n:int>"
     (tmp_path / "shop.desc").write_bytes(b"\xff")
-    with pytest.raises(FormatError, match=r"shop\.desc: this is no descriptor set"):
+    with pytest.raises(FormatError, match=r"shop\.desc: this is not a descriptor set"):
         format_of(one.sources["s"].part("value"), one, "in", "value")

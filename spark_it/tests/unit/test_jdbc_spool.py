@@ -128,7 +128,7 @@ def event(spool, taken):
 
 
 def test_what_an_earlier_run_has_put_by_is_not_deleted_before_it_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(jdbc_source, "KEPT", 1)
+    monkeypatch.setattr(jdbc_source, "RETAINED_POLLS", 1)
     spool = claimed(tmp_path)
     for number in range(10):
         spool.add(rows(number, number), {"end": str(number)}, number - 1)
