@@ -304,7 +304,7 @@ SAFEGUARDS: Final = (
         "A failed sync takes the log directory offline.",
         ((LogSync, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        1827,
+        438,
     ),
     Safeguard(
         "write-errors",
