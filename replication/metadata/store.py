@@ -4,9 +4,9 @@ The store is a tree of nodes with absolute paths. Each node has data and a versi
 for conditional changes. An ephemeral node exists as long as the session that created it. A watch fires once when a node
 or the list of its children has changed; its owner reads the node again.
 
-All methods are coroutines. The embedded stores suspend only for transactions, and only with a `Pacing`; without one they
-can be run with `run_now`. A store that connects to a ZooKeeper ensemble suspends and is run by the server's event loop.
-Source: ZooKeeper Programmer's Guide. The layout of the nodes is Kafka's: see `znodes`.
+All methods are coroutines. The embedded stores suspend only for transactions, and only with a `Pacing`; without one
+they can be run with `run_now`. A store that connects to a ZooKeeper ensemble suspends and is run by the server's event
+loop. Source: ZooKeeper Programmer's Guide. The layout of the nodes is Kafka's: see `znodes`.
 """
 
 from abc import ABC, abstractmethod
