@@ -181,7 +181,7 @@ class Controller:
         stat = await self._watched_controller()
         if stat is None or stat.ephemeral_owner != self.store.session_id:
             self.context.resign("the controller's node is gone or belongs to another broker")
-        if stat is None and await self._claim():
+        if await self._take_role(stat):
             await self._load_again("the controller changed")
             await self.deletion.resume()
             await self.deletion.finish(self.deletion.unfinished)
@@ -196,8 +196,22 @@ class Controller:
 
     async def _elect(self) -> None:
         """Become the controller unless there is one, and watch its node."""
-        if await self._watched_controller() is None:
-            await self._claim()
+        await self._take_role(await self._watched_controller())
+
+    async def _take_role(self, stat: NodeStat | None) -> bool:
+        """Become the controller if its node is missing, or this session's; return False if nothing changed.
+
+        This session has the node without the role if the outcome of a claim was unknown.
+        """
+        if stat is None:
+            return await self._claim()
+        if self.context.role is not ControllerRole.STANDBY or stat.ephemeral_owner != self.store.session_id:
+            return False
+        epoch, version = await read_node(
+            self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0"), node.stat.version)
+        )
+        self.context.begin_epoch(epoch, version)
+        return True
 
     async def _claim(self) -> bool:
         """Become the controller in a new epoch; return False if another broker was faster, or this one stops."""

@@ -7,7 +7,7 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata
 from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
-from odradek.replication.metadata.store import Create, run_now
+from odradek.replication.metadata.store import Create, StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster, Step, SteppedExecutor
 from odradek.replication.tests.test_topic_admin import create, new
 
@@ -213,3 +213,68 @@ def test_a_controller_that_resigned_reads_nothing_more_for_its_watches(server, t
     active = next(cluster for cluster in two if cluster.controller.is_active)
     create(active, new("t"))
     assert standby.image.version == before
+
+
+class Connection:
+    """A connection to the store that is lost when the next claim of the controller's role has been made."""
+
+    def __init__(self, cluster, monkeypatch):
+        self.is_lost = False
+        self._write, self._exists = cluster.store.transaction, cluster.store.exists
+        monkeypatch.setattr(cluster.store, "transaction", self.transaction)
+        monkeypatch.setattr(cluster.store, "exists", self.exists)
+
+    async def transaction(self, operations):
+        results = await self._write(operations)
+        if any(operation.path == znodes.CONTROLLER for operation in operations):
+            self.is_lost = True
+        self._check()
+        return results
+
+    async def exists(self, *arguments):
+        self._check()
+        return await self._exists(*arguments)
+
+    def _check(self):
+        if self.is_lost:
+            raise StoreUnavailableError("the connection was lost")
+
+
+def test_a_claim_with_an_unknown_outcome_is_taken_up_when_the_store_can_be_read(two, monkeypatch):
+    first, second = two
+    create(first, new("t", -1, -1, assignments=[(0, [1, 2])]))
+    connection = Connection(second, monkeypatch)
+    run_now(first.controller.close())
+    assert roles(first, second) == [False, False]
+    connection.is_lost = False
+    run_now(second.controller.reload())
+    assert roles(first, second) == [False, True]
+    assert second.controller.epoch == second.image.controller_epoch == 2
+    assert leaders(second, "t") == [(2, 1, (2,))]
+    [created] = create(second, new("u"))
+    assert created.error_code == ErrorCode.NONE
+    assert second.image.contents() == stored(second)
+
+
+def test_a_claim_with_an_unknown_outcome_in_a_new_session(server, monkeypatch):
+    cluster = Cluster(server=server)
+    server.expire(cluster.store)
+    connection = Connection(cluster, monkeypatch)
+    with pytest.raises(StoreUnavailableError):
+        run_now(cluster.controller.rejoin())
+    assert roles(cluster) == [False]
+    connection.is_lost = False
+    run_now(cluster.controller.rejoin())
+    assert roles(cluster) == [True]
+    [created] = create(cluster, new("t"))
+    assert created.error_code == ErrorCode.NONE
+
+
+def test_a_stopped_broker_takes_up_no_claim(two, monkeypatch):
+    first, second = two
+    connection = Connection(second, monkeypatch)
+    run_now(first.controller.close())
+    second.controller.context.stop()
+    connection.is_lost = False
+    run_now(second.controller.reload())
+    assert roles(first, second) == [False, False]
