@@ -169,7 +169,7 @@ class Controller:
     async def _load_again(self, why: str) -> None:
         """Bring watches and image up to date, and act as the controller if this broker was elected."""
         await self._store_changes.watch_all()
-        await reload_image(self.store, self.image)
+        await reload_image(self.store, self.image, self.pause)
         if self.is_active:
             await self.changes.elect_leaders(why)
 

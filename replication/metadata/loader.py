@@ -1,7 +1,7 @@
 """Loading of the metadata image from the store."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
@@ -20,23 +20,32 @@ from odradek.replication.metadata.store import MetadataStore, Node, NoNodeError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Pause = Callable[[], Awaitable[None]]
 
 
-async def load_image(store: MetadataStore, image: ClusterMetadata) -> None:
-    """Load the content of the store into `image`, and publish it once. Raises as `read_image`."""
-    await read_image(store, image)
+async def no_pause() -> None:
+    """Return at once."""
+
+
+async def load_image(store: MetadataStore, image: ClusterMetadata, pause: Pause = no_pause) -> None:
+    """Load the content of the store into `image`, and publish it once. Parameters and errors as for `read_image`."""
+    await read_image(store, image, pause)
     image.publish()
 
 
-async def read_image(store: MetadataStore, image: ClusterMetadata) -> None:
-    """Put the content of the store into `image`, which must be empty. Raises StoreDamagedError."""
+async def read_image(store: MetadataStore, image: ClusterMetadata, pause: Pause = no_pause) -> None:
+    """Put the content of the store into `image`, which must be empty. Raises StoreDamagedError.
+
+    `pause` is awaited between nodes, so that other work can run.
+    """
     image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
     image.put_controller(*await load_controller(store))
     for name in await _children(store, znodes.BROKER_IDS):
         image.put_broker(await load_broker(store, name))
     for name in await _children(store, znodes.TOPICS):
-        image.put_topic(await load_topic(store, name))
+        image.put_topic(await load_topic(store, name, pause))
     for name in await _children(store, znodes.TOPIC_CONFIGS):
+        await pause()
         topic = znodes.topic_of_config(name)
         configs = await load_config(store, f"{znodes.TOPIC_CONFIGS}/{name}")
         if topic in image.topics and configs:
@@ -47,7 +56,7 @@ async def read_image(store: MetadataStore, image: ClusterMetadata) -> None:
             image.put_broker_config(znodes.broker_of_config(name), configs)
 
 
-async def load_topic(store: MetadataStore, name: str) -> TopicMetadata:
+async def load_topic(store: MetadataStore, name: str, pause: Pause = no_pause) -> TopicMetadata:
     """Load a topic. A partition without a state node has no leader.
 
     Raises NoNodeError, StoreDamagedError.
@@ -55,6 +64,7 @@ async def load_topic(store: MetadataStore, name: str) -> TopicMetadata:
     topic = await read_node(store, znodes.topic_path(name), lambda node: znodes.decode_topic(node.data))
     partitions = []
     for index in range(len(topic.replicas)):
+        await pause()
         try:
             decode = partial(_decode_state, topic, index)
             state = await read_node(store, znodes.state_path(name, index), decode)

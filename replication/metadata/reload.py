@@ -2,18 +2,19 @@
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
-from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.loader import Pause, load_image, no_pause
 from odradek.replication.metadata.store import MetadataStore
 
 
-async def reload_image(store: MetadataStore, image: ClusterMetadata) -> None:
+async def reload_image(store: MetadataStore, image: ClusterMetadata, pause: Pause = no_pause) -> None:
     """Update the image's controller, brokers, topics and configurations from the store, and publish the differences.
 
     Offline replicas are retained, because they are not in the store. A topic that is marked for deletion is not in the
-    image, although its nodes still exist. Raises MetadataStoreError without a change of the image.
+    image, although its nodes still exist. `pause` is awaited between topics, so that other work can run. Raises
+    MetadataStoreError without a change of the image.
     """
     stored = ClusterMetadata()
-    await load_image(store, stored)
+    await load_image(store, stored, pause)
     image.cluster_id = stored.cluster_id
     if (stored.controller_id, stored.controller_epoch) != (image.controller_id, image.controller_epoch):
         image.put_controller(stored.controller_id, stored.controller_epoch)
@@ -26,6 +27,7 @@ async def reload_image(store: MetadataStore, image: ClusterMetadata) -> None:
     for name in [name for name in image.topics if name not in stored.topics or name in deleted]:
         image.remove_topic(name)
     for name, topic in stored.topics.items():
+        await pause()
         if name in deleted:
             continue
         current = image.topics.get(name)

@@ -278,3 +278,23 @@ def test_a_stopped_broker_takes_up_no_claim(two, monkeypatch):
     connection.is_lost = False
     run_now(second.controller.reload())
     assert roles(first, second) == [False, False]
+
+
+def test_a_reload_lets_other_work_run(monkeypatch):
+    cluster = Cluster(static={"num.partitions": "400"})
+    create(cluster, new("large", -1), *(new(f"t{number}", 1) for number in range(100)))
+    counts, read = [0], cluster.store.get
+
+    async def get(path, watch=None):
+        counts[-1] += 1
+        return await read(path, watch)
+
+    async def pause():
+        counts.append(0)
+
+    monkeypatch.setattr(cluster.store, "get", get)
+    cluster.controller.context.pause = pause
+    run_now(cluster.controller.reload())
+    assert sum(counts) > 600
+    assert max(counts) <= 20
+    assert cluster.image.contents() == stored(cluster)
