@@ -69,10 +69,10 @@ def _database_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = database_error(error)
-        if said is None:
+        database_failure = database_error(error)
+        if database_failure is None:
             raise
-        raise said from None
+        raise database_failure from None
 
 
 class Column(NamedTuple):

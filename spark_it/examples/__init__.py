@@ -1,7 +1,7 @@
-"""Pipelines to try: a folder for each, and what makes its data.
+"""Example pipelines: a folder for each, and a module that generates its data.
 
-    python -m odradek.spark_it.examples orders      # brings the folder here and fills the topic
+    python -m odradek.spark_it.examples orders      # copies the folder and fills the topic
 
-The data is made, not fetched: the same in every run, by a seed. Each module of data also says what the pipeline has to
-come to, worked out in plain Python, for the demo and the tests to hold the pipeline's result against.
+The data is generated from a seed, so it is the same in every run. Each data module also computes the expected output in
+plain Python, with which the demo and the tests compare the pipeline's output.
 """

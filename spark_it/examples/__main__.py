@@ -1,4 +1,4 @@
-"""`python -m odradek.spark_it.examples NAME`: brings an example here and makes its data."""
+"""`python -m odradek.spark_it.examples NAME`: copies an example to the current folder and generates its data."""
 
 import argparse
 import importlib.resources
@@ -13,8 +13,8 @@ from odradek.spark_it.examples.topics import Broker, ExampleError
 
 
 class Example(NamedTuple):
-    """`files` are its pipelines in the order in which they run; `leaves` is what they and `fill` leave in the folder,
-    which goes when data is made anew. `fill` makes the data and says what it made."""
+    """`files` are the pipelines in the order in which they run; `leaves` are their output and that of `fill`, which is
+    deleted before data is generated again. `fill` generates the data and returns a description of it."""
 
     files: tuple[str, ...]
     leaves: tuple[str, ...]
@@ -68,7 +68,7 @@ EXAMPLES = {
 
 
 def bring(name: str, into: Path) -> Path:
-    """Copies the folder of an example, unless it is there, and takes out what an earlier run left; returns where it is.
+    """Copy the folder of an example if it does not exist, delete the output of earlier runs, and return the folder.
 
     Raises ExampleError if another folder has the name, OSError.
     """
@@ -79,7 +79,7 @@ def bring(name: str, into: Path) -> Path:
             if shipped.name.endswith((".toml", ".py")):
                 (folder / shipped.name).write_text(shipped.read_text("utf-8"), "utf-8")
     if not all((folder / file).is_file() for file in example.files):
-        raise ExampleError(f"{folder} is there and is not the example; --into says where else it may go")
+        raise ExampleError(f"{folder} exists and is not the example; choose another folder with --into")
     for left in example.leaves:
         shutil.rmtree(folder / left, ignore_errors=True)
     return folder

@@ -1,4 +1,4 @@
-"""Edits of pages over a day, as a wiki reports them: by people, in sessions, and by bots, nearly in order."""
+"""Generated edits of wiki pages over a day: by users, in sessions, and by bots, nearly in order."""
 
 import json
 import random
@@ -22,13 +22,13 @@ OUT_OF_ORDER = timedelta(minutes=1)
 BAD_SHARE = 0.005
 CLOSING_USER = "the closing edit"
 CLOSING_AT = BEGIN + timedelta(days=2)
-"""A session is written when the watermark has passed its end, and the watermark goes by the newest edit. After the last
-edit of a real day come those of the next; made data ends, and with `--available-now` the last sessions would stay open.
-So there is one more edit, a day later. The session that it begins is the only one that is never written."""
+"""A session is written when the watermark, which follows the newest edit, has passed its end. Generated data ends, and
+with `--available-now` the last sessions would stay open. So there is one more edit, a day later. Its session is the
+only one that is never written."""
 
 
 class Session(NamedTuple):
-    """What the topic has to say of a session."""
+    """The expected record of a session."""
 
     user: str
     began: datetime
@@ -40,7 +40,7 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True)
 class Edits:
-    """Keys and values in the order in which they come, and how many are which."""
+    """Keys and values in the order of production, and the number of each kind."""
 
     records: list[tuple[bytes, bytes]]
     bad: int
@@ -90,7 +90,7 @@ def _of_bots(chance: random.Random, count: int) -> list[tuple[datetime, dict[str
 
 
 def sessions(records: Iterable[tuple[bytes, bytes]]) -> list[Session]:
-    """What the pipeline has to come to, in plain Python; sorted."""
+    """Return the expected output of the pipeline, computed in plain Python; sorted."""
     by_user: dict[str, list[tuple[datetime, str, int]]] = defaultdict(list)
     for _, value in records:
         try:

@@ -1,5 +1,4 @@
-"""Orders of an hour, as a shop's topic gets them: mostly in order, some late, some far too late, and one in a hundred
-that is none."""
+"""Generated orders of an hour: mostly in order, some late, some beyond the watermark, one in a hundred invalid."""
 
 import json
 import random
@@ -17,18 +16,18 @@ HOUR = timedelta(hours=1)
 WATERMARK = timedelta(minutes=5)
 """As in orders.toml."""
 COUNTRIES = {"DE": 30, "PL": 20, "CZ": 20, "AT": 15, "SK": 10, "FR": 5}
-"""How many of a hundred orders come from there."""
+"""Percentage of orders by country."""
 BAD_SHARE = 0.01
 LATE_SHARE = 0.03
 LATEST = timedelta(minutes=4)
-"""Within the watermark, with a minute to spare for partitions that are not read at the same pace."""
+"""Within the watermark, with a margin of a minute for partitions that are read at different speeds."""
 TOO_LATE_SHARE = 0.02
 
 MinuteOfCountry = tuple[datetime, str]
 
 
 class Revenue(NamedTuple):
-    """What the table has to say of a minute and country."""
+    """The expected row of a minute and country."""
 
     orders: int
     revenue: Decimal
@@ -36,7 +35,7 @@ class Revenue(NamedTuple):
 
 @dataclass(frozen=True)
 class Orders:
-    """Keys and values in the order in which they come, and how many are which; what is spoilt is nothing else."""
+    """Keys and values in the order of production, and the number of each kind; an invalid order counts only as such."""
 
     records: list[tuple[bytes, bytes]]
     bad: int
@@ -86,7 +85,7 @@ _SPOILT: tuple[Callable[[dict[str, Any]], str], ...] = (
 
 
 def revenue(records: Iterable[tuple[bytes, bytes]]) -> dict[MinuteOfCountry, Revenue]:
-    """What the pipeline has to come to, in plain Python."""
+    """Return the expected output of the pipeline, computed in plain Python."""
     found: dict[MinuteOfCountry, Revenue] = {}
     newest = BEGIN
     for _, value in records:
@@ -101,7 +100,7 @@ def revenue(records: Iterable[tuple[bytes, bytes]]) -> dict[MinuteOfCountry, Rev
 
 
 def order_of(value: bytes) -> dict[str, Any] | None:
-    """The order in a record, None if it is none."""
+    """Parse the order in a record; None if it is invalid."""
     try:
         order = json.loads(value, parse_float=Decimal)
         order["placed"] = datetime.fromisoformat(order["placed"])

@@ -1,5 +1,5 @@
-"""Readings of sensors in CSV files, one for each hour. Half-way the sensors measure humidity too, and the files have
-a column more."""
+"""Generated readings of sensors in CSV files, one per hour. In the second half the files have an additional column,
+humidity."""
 
 import random
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ DEAD_LETTERS = "example.readings.dead-letters"
 PARTITIONS = 2
 READ_FOLDER = "readings"
 LATER_FOLDER = "later"
-"""Where the second half waits: a file must have the columns that files_to_topic.toml says when it is read."""
+"""Folder for the second half until files_to_topic.toml has the additional column."""
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SENSORS = ("attic", "cellar", "kitchen", "porch")
 BAD_SHARE = 0.01
@@ -20,7 +20,7 @@ EVERY = timedelta(seconds=30)
 
 
 class Reading(NamedTuple):
-    """A row of the table; `humidity` is None before there was any."""
+    """A row of the table; `humidity` is None in the first half."""
 
     sensor: str
     at: datetime
@@ -30,14 +30,14 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Half:
-    """Texts of files by their name, the readings in them, and the lines in them that are none."""
+    """Contents of files by name, their readings, and their invalid lines."""
 
     files: dict[str, str]
     readings: list[Reading]
     bad: list[str]
 
     def write(self, folder: Path) -> None:
-        """Puts the files into a folder, each at once as a whole. Raises OSError."""
+        """Write the files to a folder, each atomically. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in self.files.items():
             beside = folder / f".{name}.new"
@@ -47,14 +47,14 @@ class Half:
 
 @dataclass(frozen=True)
 class Readings:
-    """All of it."""
+    """Both halves of the data."""
 
     first: Half
     second: Half
 
 
 def make(hours: int = 6, seed: int = 3) -> Readings:
-    """That many files in each half."""
+    """Generate the data, with the given number of files in each half."""
     chance = random.Random(seed)
     return Readings(_half(chance, 0, hours), _half(chance, hours, hours, has_humidity=True))
 

@@ -1,4 +1,4 @@
-"""Topics of the examples: made, filled and read without Spark."""
+"""Topics of the examples, created, filled and read without Spark."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,14 +16,14 @@ _ABSENT = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 class ExampleError(Exception):
-    """What keeps an example from being filled; `str()` says what to do."""
+    """A failure to set up an example; `str()` has the remedy."""
 
 
 class Broker:
-    """The brokers that an example is tried on."""
+    """Client of the brokers on which an example runs."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        """Raises ExampleError if nobody is there."""
+        """Raises ExampleError if no broker responds."""
         self.bootstrap_servers = bootstrap_servers
         # It says once what is wrong, here, and not again and again by itself.
         self._client: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
@@ -31,11 +31,11 @@ class Broker:
         try:
             self._admin.list_topics(timeout=5)
         except KafkaException:
-            said = f"no broker answers at {bootstrap_servers}; `make start` or `odradek start` runs one"
-            raise ExampleError(said) from None
+            message = f"no broker responds at {bootstrap_servers}; start one with `make start` or `odradek start`"
+            raise ExampleError(message) from None
 
     def begin_anew(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
-        """Makes topics, by their number of partitions, and deletes what was there under these names before."""
+        """Delete topics of these names, and create them with the given numbers of partitions."""
         self._each(self._admin.delete_consumer_groups([*groups], request_timeout=TIMEOUT_S))
         self._each(self._admin.delete_topics([*topics], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S))
         give_up_at = time.monotonic() + TIMEOUT_S
@@ -56,7 +56,7 @@ class Broker:
                     raise ExampleError(f"{self.bootstrap_servers}: {error.args[0].str()}") from None
 
     def produce(self, topic: str, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Returns when all are acknowledged. Raises ExampleError."""
+        """Produce records; return when all are acknowledged. Raises ExampleError."""
         producer = Producer({**self._client, "enable.idempotence": True, "linger.ms": 20})
         refused: list[KafkaError] = []
 
@@ -73,8 +73,8 @@ class Broker:
             raise ExampleError(f"{left + len(refused)} records were not written to {topic}: {why}")
 
     def records(self, topic: str) -> Iterator[Message]:
-        """What is in a topic now, of committed transactions. A broker commits before every partition shows it, so what
-        is open is waited for."""
+        """Return the committed records of a topic. Waits for open transactions, because the markers of a committed one
+        may not be written to every partition yet."""
         settings = {"group.id": "examples", "enable.auto.commit": False, "enable.partition.eof": True}
         consumer = Consumer({**self._client, **settings, "isolation.level": "read_committed"})
         try:
@@ -83,7 +83,7 @@ class Broker:
             while left:
                 message = consumer.poll(TIMEOUT_S)
                 if message is None:
-                    raise ExampleError(f"{topic}: nothing comes within {TIMEOUT_S:g} s")
+                    raise ExampleError(f"{topic}: no record within {TIMEOUT_S:g} s")
                 error = message.error()
                 if error is None:
                     yield message
@@ -97,7 +97,7 @@ class Broker:
             consumer.close()
 
     def _ends(self, topic: str) -> dict[int, int]:
-        """Where each partition ends, whatever is open there."""
+        """Return the high watermark of each partition."""
         settings = {"group.id": "examples", "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
         consumer = Consumer({**self._client, **settings})
         try:
@@ -105,7 +105,7 @@ class Broker:
             for partition in consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions:
                 marks = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
                 if marks is None:
-                    raise ExampleError(f"{topic}: nobody says within {TIMEOUT_S:g} s where it ends")
+                    raise ExampleError(f"{topic}: no end offset within {TIMEOUT_S:g} s")
                 ends[partition] = marks[1]
             return ends
         finally:

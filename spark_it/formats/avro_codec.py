@@ -93,7 +93,7 @@ def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named,
     if isinstance(written, list):
         ones = [of_written.resolved(one) for one in branches(written)[1]]
         found = (_clash(one, wanted, of_written, of_wanted, what) for one in ones if _may_become(one, wanted))
-        return next((said for said in found if said is not None), None)
+        return next((conflict for conflict in found if conflict is not None), None)
     before, now = _shown(written), _shown(wanted)
     if before is not None and now is not None and before != now:
         return f"{what} was written as {before}, and the schema has {now}"
@@ -107,7 +107,7 @@ def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named,
             if name is not None:
                 pairs.append((there[name], field["type"], f"{what}.{field['name']}"))
     found = (_clash(one, other, of_written, of_wanted, where) for one, other, where in pairs)
-    return next((said for said in found if said is not None), None)
+    return next((conflict for conflict in found if conflict is not None), None)
 
 
 def _may_become(written: Schema, wanted: Schema) -> bool:

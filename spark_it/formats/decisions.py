@@ -84,12 +84,12 @@ def _read(path: Path) -> Answer | None:
         return None
 
 
-def _put(path: Path, answer: Answer) -> Answer:
+def _put(path: Path, response: Answer) -> Answer:
     """Store a response, unless another worker has done so. Return the stored response."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with beside.open("x", encoding="utf-8") as file:
-            json.dump(answer, file)
+        with temporary.open("x", encoding="utf-8") as file:
+            json.dump(response, file)
             file.flush()
             os.fsync(file.fileno())
     except FileNotFoundError:
@@ -98,10 +98,10 @@ def _put(path: Path, answer: Answer) -> Answer:
         ) from None
     try:
         # Unlike a rename this fails if the file exists, and a file that exists is complete.
-        path.hardlink_to(beside)
+        path.hardlink_to(temporary)
         sync_folder(path.parent)
     except FileExistsError:
-        answer = _read(path) or answer
+        response = _read(path) or response
     finally:
-        beside.unlink(missing_ok=True)
-    return answer
+        temporary.unlink(missing_ok=True)
+    return response

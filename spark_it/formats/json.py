@@ -92,7 +92,7 @@ def _parsed(column: Column, schema: StructType) -> Column:
     """
     text = column.cast("string")
     length = f.octet_length(column).cast("string")
-    whole = f.concat(f.lit(f'{{"{_OBJECTS}":['), text, f.lit(f'],"{_LENGTH}":'), length, f.lit("}"))
+    array = f.concat(f.lit(f'{{"{_OBJECTS}":['), text, f.lit(f'],"{_LENGTH}":'), length, f.lit("}"))
     wanted = StructType(
         [
             StructField(_OBJECTS, ArrayType(schema)),
@@ -100,7 +100,7 @@ def _parsed(column: Column, schema: StructType) -> Column:
             StructField(_CORRUPT, StringType()),
         ]
     )
-    return f.from_json(whole, wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    return f.from_json(array, wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
 
 
 def _only(found: Column) -> Column:

@@ -47,11 +47,11 @@ class Changes:
 
         `unchanged` is the record of the second parse.
         """
-        said = []
+        changed_columns = []
         for field in self._fields:
             changes = _changes(record[field.name], unchanged[field.name], field.dataType, text)
-            said.append(f.when(changes, f.lit(in_ddl(field))))
-        return f.concat_ws(", ", *said)
+            changed_columns.append(f.when(changes, f.lit(in_ddl(field))))
+        return f.concat_ws(", ", *changed_columns)
 
 
 def in_ddl(field: t.StructField) -> str:

@@ -281,8 +281,8 @@ _WIDER: tuple[tuple[type[t.DataType], tuple[type[t.DataType], ...]], ...] = (
 
 def _goes_into(data_type: t.DataType, wanted: t.DataType) -> bool:
     if isinstance(wanted, t.DecimalType):
-        whole = isinstance(data_type, t.DecimalType) and data_type.scale == 0
-        return whole or isinstance(data_type, t.IntegralType)
+        is_unscaled = isinstance(data_type, t.DecimalType) and data_type.scale == 0
+        return is_unscaled or isinstance(data_type, t.IntegralType)
     narrower = next((kinds for kind, kinds in _WIDER if isinstance(wanted, kind)), (type(wanted),))
     return isinstance(data_type, narrower)
 

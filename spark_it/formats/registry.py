@@ -44,15 +44,15 @@ class Address(NamedTuple):
     @classmethod
     def of(cls, url: str, user_info: str | None) -> "Address":
         """Parse an address whose URLs may contain `user:password@`, as in Confluent's clients."""
-        said: list[str] = []
+        user_infos: list[str] = []
         urls = []
         for one in url.split(","):
             scheme, _, rest = one.strip().rpartition("://")
             host, slash, path = rest.partition("/")
             in_url, _, host = host.rpartition("@")
-            said += [urllib.parse.unquote(in_url)] if in_url else []
+            user_infos += [urllib.parse.unquote(in_url)] if in_url else []
             urls.append(f"{scheme}://{host}{slash}{path}")
-        return cls(",".join(urls), user_info or next(iter(said), None))
+        return cls(",".join(urls), user_info or next(iter(user_infos), None))
 
     def __repr__(self) -> str:
         return f"Address({self.url})"
@@ -106,7 +106,7 @@ class Registry:
         if self._unknown_until.get(schema_id, 0.0) > self._now():
             return None
         try:
-            answer = self._ask("GET", f"/schemas/ids/{schema_id}")
+            response = self._ask("GET", f"/schemas/ids/{schema_id}")
         except RegistryError as error:
             if error.status != NOT_FOUND:
                 raise
@@ -114,29 +114,29 @@ class Registry:
                 self._unknown_until.clear()
             self._unknown_until[schema_id] = self._now() + _UNKNOWN_FOR_S
             return None
-        return self._schemas.setdefault(schema_id, self._avro(answer, f"schema {schema_id}"))
+        return self._schemas.setdefault(schema_id, self._avro(response, f"schema {schema_id}"))
 
     def latest(self, subject: str) -> Registered | None:
         """Return the newest schema of a subject; None if the subject does not exist."""
         try:
-            answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/latest")
+            response = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/latest")
         except RegistryError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
-        return Registered(int(answer["id"]), self._avro(answer, f"subject {subject}"))
+        return Registered(int(response["id"]), self._avro(response, f"subject {subject}"))
 
     def register(self, subject: str, schema: str) -> int:
         """Return the id of a schema in a subject; register it if it is missing."""
         return int(self._ask("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": schema})["id"])
 
-    def _avro(self, answer: dict[str, Any], what: str) -> str:
-        kind = answer.get("schemaType", "AVRO")
+    def _avro(self, response: dict[str, Any], what: str) -> str:
+        kind = response.get("schemaType", "AVRO")
         if kind != "AVRO":
             raise RegistryError(f"{what} is {kind} and not AVRO", 200)
-        if answer.get("references"):
+        if response.get("references"):
             raise RegistryError(f"{what} refers to other subjects, which is not supported", 200)
-        return str(answer["schema"])
+        return str(response["schema"])
 
     def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         wait_s, why = _FIRST_WAIT_S, ""
@@ -149,8 +149,8 @@ class Registry:
                         raise
                     why = str(error)
                 except (OSError, ValueError, http.client.HTTPException) as error:
-                    said = error.reason if isinstance(error, urllib.error.URLError) else error
-                    why = f"schema registry {url}: {said}"
+                    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+                    why = f"schema registry {url}: {reason}"
             if left:
                 self._wait(wait_s)
                 wait_s *= 2
@@ -160,11 +160,11 @@ class Registry:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, self._headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                read = json.loads(answer.read())
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as http_response:
+                read = json.loads(http_response.read())
         except urllib.error.HTTPError as error:
             with error:
-                raise RegistryError(f"schema registry {url}: {_said(error)}", error.code) from None
+                raise RegistryError(f"schema registry {url}: {_error_message(error)}", error.code) from None
         if not isinstance(read, dict):
             raise ValueError(f"the response of {url} is not a JSON object")
         return read
@@ -174,7 +174,7 @@ def _quoted(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _error_message(error: urllib.error.HTTPError) -> str:
     text = error.read(10_000).decode("utf-8", "replace")
     try:
         return f"{error.code} {json.loads(text)['message']}"

@@ -1,7 +1,7 @@
 """Sessions of users: edits with less than half an hour between one and the next.
 
-Until a session is over its edits are kept as they are, so that it does not matter in which order they come and how they
-are parted into batches. SQL's session_window would do for counts and sums; it cannot count different pages.
+The state has the edits of each open session, so that the result depends neither on their order nor on the division into
+batches. SQL's session_window would suffice for counts and sums, but it cannot count distinct pages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,16 +19,16 @@ Edit = tuple[int, str, int]
 
 
 def by_user(edits: DataFrame) -> DataFrame:
-    """Sessions of a stream of edits with `user`, `page`, `bytes`, `at_ms`, and the event time `at`."""
+    """Return the sessions of a stream of edits with `user`, `page`, `bytes`, `at_ms`, and the event time `at`."""
     return edits.groupBy("user").transformWithStateInPandas(
         statefulProcessor=Sessions(), outputStructType=SESSION, outputMode="append", timeMode="eventtime"
     )
 
 
 class Sessions(StatefulProcessor):
-    """The edits of one user, and timers for when a session may be over.
+    """The edits of one user, and a timer for the possible end of each session.
 
-    Names of methods and arguments are Spark's, which calls them so.
+    Names of methods and arguments are those of Spark's interface.
     """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -47,7 +47,7 @@ class Sessions(StatefulProcessor):
         yield from ()
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
-        """Yields the sessions of which no edit can come any more, and forgets them."""
+        """Yield the sessions that the watermark has passed, and remove them from the state."""
         watermark_ms = timerValues.getCurrentWatermarkInMs()
         over: list[list[Edit]] = []
         going_on: list[list[Edit]] = []
@@ -73,11 +73,11 @@ class Sessions(StatefulProcessor):
         )
 
     def close(self) -> None:
-        """Spark keeps what there is to keep."""
+        """Do nothing: Spark stores the state."""
 
 
 def parted(edits: Iterable[Edit]) -> list[list[Edit]]:
-    """The edits of each session, by their time."""
+    """Split edits into sessions, sorted by time."""
     sessions: list[list[Edit]] = []
     for edit in sorted(edits):
         if sessions and edit[0] - sessions[-1][-1][0] < PAUSE_MS:
