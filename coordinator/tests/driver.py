@@ -146,7 +146,7 @@ class Driver:
         """The oldest write for which this has not happened yet is not replicated in time."""
         for index, held in enumerate(self.held):
             if held.result is not None and not held.is_timed_out:
-                left = held.result.answered(keeps_completions=keeps_completions)
+                left = held.result.without_replies(keeps_completions=keeps_completions)
                 self.held[index] = Held(held.base_offset, left, is_timed_out=True)
                 self.take(self.shard.on_write_timed_out(held.result, self.now_ms))
                 return
