@@ -29,6 +29,9 @@ VERY_LARGE_BYTES: Final = 1 << 18
 RELEASED_PER_STEP: Final = 1_000
 """Elements of arrays that are freed in one step: some 0.1 ms."""
 
+_SHORT_ARRAY: Final = 100
+"""Elements of an array in an element that are freed with it."""
+
 
 def run_first_steps(steps: Generator[None, None, tuple[Message, int]]) -> tuple[Message, int] | None:
     """Return what `steps` returns if it ends soon, as a request does that is large for the records in it."""
@@ -80,41 +83,51 @@ def release_in_steps(message: Struct) -> Generator[None, None, None]:
 
     The message is not changed: what else refers to an element or to the message keeps it.
     """
-    return _release(_copy_arrays(message, 0))
+    arrays = (getattr(message, name) for name in _array_fields(type(message)))
+    return _release([array[:] for array in arrays if isinstance(array, list)])
 
 
 def _release(held: list[list[object]]) -> Generator[None, None, None]:
-    count = 0
     while held:
         elements = held[-1]
         if not elements:
             held.pop()
             continue
+        # All elements of an array are of one class.
+        last = elements[-1]
+        names = _array_fields(type(last)) if isinstance(last, Struct) else ()
+        del last
+        if names:
+            _release_some(elements, names, held)
+        else:
+            del elements[-RELEASED_PER_STEP:]
+        yield
+
+
+def _release_some(elements: list[object], names: tuple[str, ...], held: list[list[object]]) -> None:
+    """Free the last elements, with the short arrays in them; a copy of a longer array is appended to `held`."""
+    count = 0
+    while elements and count < RELEASED_PER_STEP - _SHORT_ARRAY:
         element = elements.pop()
         count += 1
-        if isinstance(element, Struct) and _array_fields(type(element)):
-            held += _copy_arrays(element, RELEASED_PER_STEP // 10)
-            count += sum(len(array) for array in _arrays(element) if len(array) <= RELEASED_PER_STEP // 10)
-        del element, elements
-        if count >= RELEASED_PER_STEP // 2:
-            count = 0
-            yield
+        for name in names:
+            array = getattr(element, name)
+            if not isinstance(array, list):
+                continue
+            if len(array) > _SHORT_ARRAY:
+                held.append(array[:])
+                count = RELEASED_PER_STEP
+            else:
+                count += len(array)
 
 
 @cache
 def _array_fields(struct: type[Struct]) -> tuple[str, ...]:
-    """The names of the fields that are arrays."""
+    """The names of the fields that are arrays.
+
+    A value that is not a list is an array whose elements are created when they are encoded.
+    """
     return tuple(item.name for item in struct.fields if isinstance(item.wire, ArrayType))
-
-
-def _arrays(struct: Struct) -> list[list[object]]:
-    """The arrays of a struct, without those whose elements are created when they are encoded."""
-    values = (getattr(struct, name) for name in _array_fields(type(struct)))
-    return [value for value in values if isinstance(value, list)]
-
-
-def _copy_arrays(struct: Struct, longer_than: int) -> list[list[object]]:
-    return [array[:] for array in _arrays(struct) if len(array) > longer_than]
 
 
 def report_encoding_failure(api: BoundApi) -> str:
