@@ -77,8 +77,10 @@ class TopicChanges:
             if len(batch) == 1:
                 return {batch[0].topic.name: _creation_error(batch[0].topic.name, error)}
             errors: dict[str, KafkaError] = {}
-            for new in batch:
-                errors |= await self._create([new])
+            middle = len(batch) // 2
+            for half in (batch[:middle], batch[middle:]):
+                await self._context.pause()
+                errors |= await self._create(half)
             return errors
         except (KafkaError, MetadataStoreError) as error:
             return {new.topic.name: as_kafka_error(error) for new in batch}

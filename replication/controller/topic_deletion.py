@@ -72,6 +72,7 @@ class TopicDeletion:
         return errors
 
     async def _mark(self, names: Sequence[str]) -> dict[str, KafkaError]:
+        """Mark topics, all in one transaction if the store takes it; return the errors of those refused."""
         try:
             await self._context.write([Create(znodes.deletion_path(name)) for name in names])
         except TransactionError as error:
@@ -79,8 +80,10 @@ class TopicDeletion:
                 # The mark of an earlier request has the same effect.
                 return {} if isinstance(error.cause, NodeExistsError) else dict.fromkeys(names, as_kafka_error(error))
             errors: dict[str, KafkaError] = {}
-            for name in names:
-                errors |= await self._mark([name])
+            middle = len(names) // 2
+            for half in (names[:middle], names[middle:]):
+                await self._context.pause()
+                errors |= await self._mark(half)
             return errors
         except (KafkaError, MetadataStoreError) as error:
             return dict.fromkeys(names, as_kafka_error(error))

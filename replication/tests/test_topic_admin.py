@@ -1,5 +1,7 @@
 """Every fault of a topic request gets the error that Apache Kafka 4.3 answers."""
 
+from itertools import pairwise
+
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -494,3 +496,45 @@ def test_topics_that_cannot_be_created_share_one_line_and_let_others_work(caplog
     [warning] = warnings(caplog)
     assert "count=300" in warning.getMessage()
     assert len(pauses) >= 600
+
+
+def watch_steps(cluster, monkeypatch):
+    """Record "write" for each transaction and "pause" for each pause."""
+    steps, write = [], cluster.store.transaction
+
+    async def transaction(operations):
+        steps.append("write")
+        return await write(operations)
+
+    async def pause():
+        steps.append("pause")
+
+    monkeypatch.setattr(cluster.store, "transaction", transaction)
+    cluster.controller.context.pause = pause
+    return steps
+
+
+def assert_few_writes(steps, count):
+    assert steps.count("write") <= count
+    assert ("write", "write") not in pairwise(steps)
+
+
+def test_one_topic_that_is_marked_already_costs_few_transactions(monkeypatch):
+    cluster = Cluster()
+    names = [f"t{number}" for number in range(64)]
+    create(cluster, *(new(name) for name in names))
+    run_now(cluster.store.create("/admin/delete_topics/t40"))
+    steps = watch_steps(cluster, monkeypatch)
+    ids = {name: cluster.controller.image.topics[name].topic_id for name in names}
+    assert run_now(cluster.controller.deletion.delete(names, ids)) == {}
+    assert_few_writes(steps, 13)
+    assert cluster.image.topics == {}
+
+
+def test_one_topic_that_exists_already_costs_few_transactions(monkeypatch):
+    cluster = Cluster()
+    run_now(cluster.store.create("/brokers/topics/t40", b"{}"))
+    steps = watch_steps(cluster, monkeypatch)
+    results = create(cluster, *(new(f"t{number}") for number in range(64)))
+    assert [result.error_code for result in results] == [E.TOPIC_ALREADY_EXISTS * (n == 40) for n in range(64)]
+    assert_few_writes(steps, 13)
