@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PARTITIONS_PER_PAUSE: Final = 500
-"""Their operations take about 1 ms."""
+"""Their operations take about 1 ms, their elections or states a few."""
 
 
 class NewTopic(NamedTuple):
@@ -148,15 +148,16 @@ class TopicChanges:
         changed = []
         # Nodes may be missing of a topic whose removal was interrupted.
         deleted = set(await self._context.store.get_children(znodes.DELETE_TOPICS))
-        for topic in image.topics.values():
+        for topic in list(image.topics.values()):
             if topic.name in deleted:
                 continue
-            partitions = tuple(
-                self._elected(topic.name, index, one, why, fenced, least_epoch(topic.name, index))
-                for index, one in enumerate(topic.partitions)
-            )
-            if partitions != topic.partitions:
-                changed.append(topic._replace(partitions=partitions))
+            partitions = []
+            for index, one in enumerate(topic.partitions):
+                if index % _PARTITIONS_PER_PAUSE == 0:
+                    await self._context.pause()
+                partitions.append(self._elected(topic.name, index, one, why, fenced, least_epoch(topic.name, index)))
+            if tuple(partitions) != topic.partitions:
+                changed.append(topic._replace(partitions=tuple(partitions)))
         await self.put_partitions(changed)
 
     def _elected(
@@ -186,6 +187,8 @@ class TopicChanges:
                 continue
             partitions = list(current.partitions)
             for index, partition in enumerate(changed.partitions):
+                if index % _PARTITIONS_PER_PAUSE == 0:
+                    await self._context.pause()
                 if partition != current.partitions[index]:
                     partitions[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
                     path = znodes.state_path(changed.name, index)
@@ -208,7 +211,7 @@ class TopicChanges:
         Others of the ISR are elected; without any the partition has no leader. If the store cannot take the change
         (it may lie on the same disk), the change is published nevertheless.
         """
-        changed = self._without_failed(failed)
+        changed = await self._without_failed(failed)
         if not changed:
             return
         try:
@@ -216,22 +219,25 @@ class TopicChanges:
         except (KafkaError, MetadataStoreError) as error:
             logger.error("the metadata store does not take offline partitions topics=%d: %s", len(changed), error)
             # Those that a first transaction wrote are in the image as the store has them.
-            for topic in self._without_failed(failed):
+            for topic in await self._without_failed(failed):
                 self._context.image.put_topic(topic)
             self._context.image.publish()
 
-    def _without_failed(self, failed: Sequence[tuple[str, int]]) -> list[TopicMetadata]:
+    async def _without_failed(self, failed: Sequence[tuple[str, int]]) -> list[TopicMetadata]:
         """Return the topics without the replicas that failed; topics that have noted it already are left out."""
         context = self._context
         me, image = context.broker_id, context.image
         changed: dict[str, list[PartitionMetadata]] = {}
-        for name, index in failed:
+        for number, (name, index) in enumerate(failed):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await context.pause()
             partition = image.partition(name, index)
             if partition is not None and me in partition.replicas and me not in partition.offline:
                 offline = partition._replace(offline=(*partition.offline, me))
                 elected = elect_leader(offline, image.brokers, context.epoch)
-                partitions = changed.setdefault(name, list(image.topics[name].partitions))
-                partitions[index] = change_state(partition, elected, name, index, "its log directory failed")
+                if name not in changed:
+                    changed[name] = list(image.topics[name].partitions)
+                changed[name][index] = change_state(partition, elected, name, index, "its log directory failed")
         return [image.topics[name]._replace(partitions=tuple(partitions)) for name, partitions in changed.items()]
 
 

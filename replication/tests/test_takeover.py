@@ -3,6 +3,7 @@
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller import topic_changes
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata
 from odradek.replication.metadata.loader import load_image
@@ -298,3 +299,45 @@ def test_a_reload_lets_other_work_run(monkeypatch):
     assert sum(counts) > 600
     assert max(counts) <= 20
     assert cluster.image.contents() == stored(cluster)
+
+
+class Steps:
+    """Counts calls of a function between two pauses of a controller."""
+
+    def __init__(self, cluster, monkeypatch, *functions):
+        self.counts = [0]
+        cluster.controller.context.pause = self.pause
+        for module, name in functions:
+            monkeypatch.setattr(module, name, self._counted(getattr(module, name)))
+
+    async def pause(self):
+        self.counts.append(0)
+
+    def _counted(self, function):
+        def counted(*arguments, **keywords):
+            self.counts[-1] += 1
+            return function(*arguments, **keywords)
+
+        return counted
+
+
+def test_leaders_of_many_partitions_are_elected_in_steps(server, two, monkeypatch):
+    first, second = two
+    create(first, new("t", -1, -1, assignments=[(index, [2, 1]) for index in range(1200)]))
+    create(first, *(new(f"s{number}", -1, -1, assignments=[(0, [2, 1])]) for number in range(50)))
+    steps = Steps(first, monkeypatch, (topic_changes, "elect_leader"), (znodes, "encode_state"))
+    server.expire(second.store)
+    assert leaders(first, "t") == [(1, 1, (1,))] * 1200
+    assert sum(steps.counts) == 2 * 1250
+    assert max(steps.counts) <= 500
+    assert first.image.contents() == stored(first)
+
+
+def test_many_partitions_are_taken_offline_in_steps(two, monkeypatch):
+    first, _ = two
+    create(first, new("t", -1, -1, assignments=[(index, [1, 2]) for index in range(1200)]))
+    steps = Steps(first, monkeypatch, (topic_changes, "elect_leader"), (znodes, "encode_state"))
+    run_now(first.controller.take_offline([("t", index) for index in range(1200)]))
+    assert leaders(first, "t") == [(2, 1, (2,))] * 1200
+    assert sum(steps.counts) == 2 * 1200
+    assert max(steps.counts) <= 500

@@ -296,8 +296,8 @@ def test_a_commit_with_an_unknown_outcome_is_looked_up(paced, is_made, count):
     paced.disk.is_broken = False
     paced.clock.advance(SETTLE_INTERVAL_S)
     assert events == [SessionEvent.DISCONNECTED, SessionEvent.CONNECTED]
-    reloaded = Deferred.fromCoroutine(paced.cluster.controller.reload())
-    paced.finish(reloaded, Deferred.fromCoroutine(paced.cluster.replicas.applied()))
+    paced.finish(Deferred.fromCoroutine(paced.cluster.controller.reload()))
+    paced.finish(Deferred.fromCoroutine(paced.cluster.replicas.applied()))
     assert list(paced.cluster.image.topics) == ["t"] * is_made
     paced.assert_agrees()
 
