@@ -36,14 +36,21 @@ class ConfigDescriber:
         self._configs = configs
 
     def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        """Return a response for encoding: its rows are made then. The error of one resource is in its result."""
+        """Return a response for encoding: its rows are made then. The error of one resource is in its result.
 
-        def result(resource: DescribeConfigsRequestDescribeConfigsResource) -> _Result:
+        A resource that is named again is refused: its description may be a thousand times as long as its name.
+        """
+        first_numbers: dict[tuple[int, str | int], int] = {}
+
+        def result(number: int) -> _Result:
+            resource = request.resources[number]
             code: ErrorCode = ErrorCode.NONE
             message: str | None = ""
             names: list[str] = []
             describe: _DescribeOne = _nothing
             try:
+                if first_numbers.setdefault(_identity(resource), number) != number:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 names, describe = self._names(resource)
             except KafkaError as error:
                 code, message = error.code, error.message
@@ -64,7 +71,7 @@ class ConfigDescriber:
                 configs=rows(entry, names),
             )
 
-        return DescribeConfigsResponse(results=rows(result, request.resources))
+        return DescribeConfigsResponse(results=rows(result, range(len(request.resources))))
 
     def _names(self, resource: DescribeConfigsRequestDescribeConfigsResource) -> tuple[list[str], _DescribeOne]:
         """The names to describe of a resource, and what describes one."""
@@ -136,6 +143,12 @@ class ConfigDescriber:
         if only_default:
             values = [v for v in values if v.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]
         return _entry(name, value, prop, values, _is_read_only(prop))
+
+
+def _identity(resource: DescribeConfigsRequestDescribeConfigsResource) -> tuple[int, str | int]:
+    """Return a key for the resource, of whose names several may stand for one broker. Raises KafkaError."""
+    kind, name = resource.resource_type, resource.resource_name
+    return kind, parse_broker_id(name) if kind == ResourceType.BROKER and name else name
 
 
 def _nothing(name: str) -> _Entry:

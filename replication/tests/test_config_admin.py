@@ -424,6 +424,23 @@ def test_the_cluster_wide_default_is_what_was_set_dynamically():
     assert [(s.value, s.source) for s in found.synonyms] == [("5000", 3)]
 
 
+def test_a_resource_is_described_once_in_a_response(cluster):
+    named = [(BROKER, "1"), (TOPIC, "t"), (BROKER, "+01"), (BROKER, ""), (TOPIC, "t"), (BROKER, "x"), (BROKER, "1")]
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequestDescribeConfigsResource(resource_type=kind, resource_name=name)
+            for kind, name in named
+        ]
+    )
+    encoded = codec.encode(cluster.describer.describe(request), 4)
+    results = codec.decode(DescribeConfigsResponse, 4, encoded).results
+    assert [(result.resource_type, result.resource_name) for result in results] == named
+    repeated = E.INVALID_REQUEST
+    assert [result.error_code for result in results] == [0, 0, repeated, 0, repeated, E.INVALID_REQUEST, repeated]
+    assert [bool(result.configs) for result in results] == [True, True, False, False, False, False, False]
+    assert results[2].error_message == "Each resource must appear at most once."
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "code"),
     [
