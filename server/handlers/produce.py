@@ -58,8 +58,8 @@ MOST_AT_ONCE: Final = 8
 MOST_BYTES_AT_ONCE: Final = 1 << 20
 """Bytes of batches for several partitions that are appended in one step: as many as a producer sends by default.
 
-One batch is always appended in one step, which takes 1 to 3 ms for each MB, nearly all of it in the kernel's write.
-The bound is max.message.bytes: with 100 MB a batch may hold the thread for some 100 ms. A write in pieces, or on a
+One batch is always appended in one step, which takes 3 to 6 ms for each MB, nearly all of it in the kernel's write.
+The bound is max.message.bytes: with 100 MB a batch may hold the thread for half a second. A write in pieces, or on a
 thread, would need every other append, roll, truncation and deletion of the log to wait until it ends.
 """
 
