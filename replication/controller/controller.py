@@ -298,7 +298,11 @@ class Controller:
         errors: dict[str, KafkaError] = {}
         for batch in self.deletion.batches(names):
             errors |= await self.request("delete topics", partial(self.deletion.delete, batch, ids))
-        await self._finish([name for name in names if name not in errors])
+        try:
+            await self._finish([name for name in names if name not in errors])
+        except KafkaError as error:
+            # The marks are in the store: the topics are deleted, and the next controller removes the rest.
+            logger.info("the removal of deleted topics is left to the next controller: %s", error)
         return errors
 
     async def finish_deletions(self) -> None:

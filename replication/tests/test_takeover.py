@@ -341,3 +341,27 @@ def test_many_partitions_are_taken_offline_in_steps(two, monkeypatch):
     assert leaders(first, "t") == [(2, 1, (2,))] * 1200
     assert sum(steps.counts) == 2 * 1200
     assert max(steps.counts) <= 500
+
+
+def test_a_deletion_whose_removal_is_dropped_with_the_session_has_succeeded(server):
+    cluster = Cluster(server=server)
+    create(cluster, new("a"))
+    executor = SteppedExecutor()
+    cluster.controller.run_on(executor)
+    write = cluster.store.transaction
+
+    async def transaction(operations):
+        await Step()
+        if any(operation.path == znodes.broker_config_path(None) for operation in operations):
+            # Meanwhile the removal of the deleted topic waits.
+            server.expire(cluster.store)
+        return await write(operations)
+
+    cluster.store.transaction = transaction
+    deletion = executor.start(cluster.controller.delete_topics(["a"]))
+    change = executor.start(cluster.controller.put_broker_config(None, {"log.retention.ms": "1"}))
+    executor.finish()
+    assert deletion.outcome() == {}
+    with pytest.raises(KafkaError):
+        change.outcome()
+    assert cluster.controller.image.topics == {}
