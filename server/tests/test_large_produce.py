@@ -270,7 +270,7 @@ def test_a_request_that_fails_when_it_is_woken_affects_no_other_and_not_the_appe
 
 def test_the_transaction_of_many_partitions_is_verified_in_slices(world, monkeypatch):
     """The coordinator is asked once, when the verification of every partition has begun."""
-    monkeypatch.setattr(transaction_verification, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(transaction_verification, "PARTITIONS_PER_STEP", 2)
     coordinators = verification_tests.Coordinators(E.NONE)
     verifier = world.services.verifier = verification_tests.verifier(world.clock, None, coordinators)
     verifier._services.replicas, verifier._services.slices = world.cluster.replicas, world.services.slices

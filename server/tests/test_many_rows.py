@@ -229,12 +229,14 @@ def test_find_coordinator(world):
     assert [row.key for row in response.coordinators] == keys
 
 
-def test_describe_configs(world):
+def test_describe_configs():
+    world = World()
+    names = [f"c-{n}" for n in range(10)]
+    create(world.cluster, *(new(name, 1) for name in names))
     resources = [
-        dc.DescribeConfigsRequestDescribeConfigsResource(
-            resource_type=2, resource_name="t", configuration_keys=None
-        )
-    ] * 10 + [
+        dc.DescribeConfigsRequestDescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None)
+        for name in names
+    ] + [
         dc.DescribeConfigsRequestDescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
     ]
     request = dc.DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True)
