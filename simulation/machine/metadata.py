@@ -15,6 +15,7 @@ from odradek.replication.metadata.store import (
     MetadataStore,
     Operation,
     OperationResult,
+    Pacing,
     SessionEvent,
     StoreUnavailableError,
 )
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class SimulatedMetadata:
-    """All stores of a machine. As with the embedded store, no method suspends.
+    """All stores of a machine. As with the embedded store, transactions of a running broker suspend.
 
     was_lost: logs were found without their configuration; data behind a hole in such a log is kept
     """
@@ -121,6 +122,14 @@ class _Session(MemoryMetadataStore):
     world: "World"
     reactor: "ProcessReactor"
     is_connected = True
+
+    def pace(self, pacing: Pacing) -> None:
+        """Suspend in each transaction from now on."""
+        self._pacing = pacing
+
+    async def _carry_out_paced(self, operations: Sequence[Operation], pacing: Pacing) -> list[OperationResult]:
+        await pacing.in_thread(lambda: None)
+        return self._carry_out(operations)
 
     def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
         if not self.reactor.is_alive:

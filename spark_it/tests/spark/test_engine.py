@@ -261,7 +261,7 @@ def test_what_spark_finds_wrong(engine, topics, unique):
     for text, line, said in (
         (transform("SELECT\n  idd FROM orders"), 13, f"transform step: {no_column} `idd` cannot be resolved."),
         (transform("SELECT id id id FROM orders"), 12, "transform step: Syntax error at or near"),
-        (transform("SELECT id, id FROM orders"), 10, "transform step: duplicate column name id; name"),
+        (transform("SELECT id, id FROM orders"), 10, "transform step: duplicate column name id; rename"),
         ('[expect.orders]\nx = { sql = "no > 1" }\n', 11, f"expect x of orders: {no_column} `no` cannot be resolved."),
         (transform(ranked), 10, "transform step: Window function is not supported in ROW_NUMBER() (as column `n`)"),
         (transform("SELECT count(*) n FROM orders"), 10, "transform step: Invalid streaming output mode: append"),

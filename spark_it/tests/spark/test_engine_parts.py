@@ -190,7 +190,7 @@ def test_a_name_that_is_a_pattern_doubles_no_row(engine):
     folder.mkdir()
     (folder / "a.text").write_text("a\n", "utf-8")
     (folder / "b[1].text").write_text("b\n", "utf-8")
-    with pytest.raises(RunError, match=r"source rows: a file or folder has one of .*/in/b%5B1%5D.text"):
+    with pytest.raises(RunError, match=r"source rows: a file or folder name contains one of .*/in/b%5B1%5D.text"):
         engine.run(files("text"))
     assert engine.kept.rows == []
     (folder / "b[1].text").rename(folder / "b.text")

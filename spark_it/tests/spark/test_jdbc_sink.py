@@ -660,7 +660,7 @@ def test_sqlite(spark, tmp_path):
         database.commit()
     rough = sink_for(pipeline_of(f'{keys}table.name.format = "rough"', tmp_path), spark)
     for select, message in (
-        ("CAST(1 AS DECIMAL(38,9)) AS much", r'much of table rough is DECIMAL\(38,9\), .* write cast = "much"'),
+        ("CAST(1 AS DECIMAL(38,9)) AS much", r'much of table rough is DECIMAL\(38,9\), .* set cast = "much"'),
         ("'007' AS code", r"code of table rough is INTEGER, .* string, .* write CAST\(code AS INT\)"),
     ):
         with pytest.raises(SinkError, match=message):

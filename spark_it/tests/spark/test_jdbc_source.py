@@ -268,7 +268,7 @@ def test_times_in_other_columns(postgres, streamed, table):
     [(_, [row])] = pipe.batches
     assert row.value == b'{"id":1,"moment":"9999-12-31T23:59:59.999000Z","day":"9999-12-31"}'
     postgres.execute(f"INSERT INTO {table} VALUES (2, 'infinity')")
-    with pytest.raises(SourceError, match=r"source t: rows cannot be parsed: .*long overflow"):
+    with pytest.raises(SourceError, match=r"source t: rows cannot be read: .*long overflow"):
         pipe.start()
 
 

@@ -213,7 +213,7 @@ def test_an_iceberg_table_that_is_not_to_be_made(spark, tmp_path):
     text = 'connector = "iceberg"\niceberg.tables = "shop.t"\n'
     text += 'iceberg.catalog.type = "hadoop"\niceberg.catalog.warehouse = "lake"\n'
     sink = sink_for(pipeline_of(text + "auto.create = false", tmp_path), spark)
-    with pytest.raises(SinkError, match=r"the table does not exist;  create it, or set auto.create = true"):
+    with pytest.raises(SinkError, match=r"the table does not exist; create it, or set auto.create = true"):
         sink.prepare(spark.range(1).schema)
 
 
