@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 NO_RECORDS: Final = b""
 STORAGE_ERROR_SINCE: Final = 6
 _INVALID_OFFSET: Final = -1
-_MAX_ROWS_AT_ONCE: Final = 64
-"""Rows of aborted transactions that are created at once; more are created in the steps of the encoder."""
 
 Row = tuple["FetchPartition", FetchResponsePartitionData]
 Cause = Callable[["FetchPartition", KafkaError], KafkaError]
@@ -140,10 +138,8 @@ class LimitedRead:
             return row, 0
         if self._isolation_level == READ_COMMITTED:
             aborted = partition.aborted_transactions(asked.fetch_offset, region)
-            if len(aborted) > _MAX_ROWS_AT_ONCE:
+            if aborted:
                 row.aborted_transactions = rows(_aborted_row, aborted)
-            else:
-                row.aborted_transactions = [_aborted_row(entry) for entry in aborted]
         row.records = region
         if region.file is not log.state.active.file:
             self.is_urgent = True
