@@ -55,8 +55,7 @@ class SharedWrite:
             failure = error
         if write is None:
             self._idle()
-            for done in callers:
-                done(failure)
+            _call_back(callers, failure)
             return
         next_callers: list[Done] = []
         self._next = next_callers
@@ -72,7 +71,15 @@ class SharedWrite:
                 self._begin(next_callers)
             else:
                 self._idle()
-            for done in callers:
-                done(result)
+            _call_back(callers, result)
 
         self._run_in_thread(write, finish)
+
+
+def _call_back(callers: list[Done], result: Exception | None) -> None:
+    for done in callers:
+        try:
+            done(result)
+        except Exception:
+            # The others wait for the same write, whose result is theirs too.
+            logger.exception("a caller of a write failed with its result; please report it")

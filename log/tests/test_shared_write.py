@@ -51,7 +51,7 @@ def test_a_write_that_cannot_be_prepared_is_answered(error):
 
 
 @pytest.mark.parametrize("error", [REFUSED, DEFECT])
-def test_a_following_write_that_cannot_be_prepared_leaves_nobody_waiting(error):
+def test_a_following_write_that_cannot_be_prepared_calls_back_each_caller(error):
     writes = Writes()
     writes.request("first")
     writes.request("second")
@@ -61,7 +61,7 @@ def test_a_following_write_that_cannot_be_prepared_leaves_nobody_waiting(error):
     assert writes.idle_count == 1
 
 
-def test_a_result_that_cannot_be_recorded_leaves_nobody_waiting():
+def test_a_result_that_cannot_be_recorded_is_passed_to_each_caller():
     writes = Writes()
     writes.request("first")
     writes.request("second")
@@ -71,4 +71,22 @@ def test_a_result_that_cannot_be_recorded_leaves_nobody_waiting():
     writes.ended_error = None
     writes.under_way.pop()(None)
     assert writes.answers[1:] == [("second", None)]
+    assert writes.idle_count == 1
+
+
+@pytest.mark.parametrize("error", [None, REFUSED])
+def test_a_caller_that_fails_keeps_no_other_from_its_result(error, caplog):
+    writes = Writes()
+
+    def fail(error):
+        raise DEFECT
+
+    writes.request("first")
+    writes.shared.request(fail)
+    writes.request("second")
+    writes.under_way.pop()(None)
+    writes.prepare_error = error
+    writes.under_way.pop()(error)
+    assert writes.answers == [("first", None), ("second", error)]
+    assert "please report it" in caplog.text
     assert writes.idle_count == 1

@@ -75,13 +75,11 @@ class Flusher:
         if isinstance(error, ShortageError):
             # The high watermark of `flush.before.acks` waits for it.
             self._clock.callLater(_SHORTAGE_RETRY_S, self.request, partition)
-        if is_synced:
-            try:
+        try:
+            if is_synced:
                 partition.synced()
-            except Exception:
-                # Others who wait for the same sync come after this.
-                logger.exception("a synced partition failed; please report it partition=%r", partition)
-        self._fire(waiting, is_synced)
+        finally:
+            self._fire(waiting, is_synced)
 
     def _fire(self, waiting: _Waiting, is_synced: bool) -> None:
         while waiting:
