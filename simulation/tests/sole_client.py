@@ -1,7 +1,5 @@
 """One client of a simulated broker whose requests are answered one after the other, for tests."""
 
-import copy
-
 from odradek.log.storage.filesystem import write_whole
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -61,22 +59,33 @@ class SoleClient:
             self.world.broker.kill()
             self.start()
 
-    def restart_after_power_loss(self):
+    def lose_power(self):
         """All data that is not synced is lost."""
         self.world.disk._random = None  # type: ignore[assignment]
         self.world.broker.lose_power(lose_names=False)
+
+    def restart_after_power_loss(self):
+        self.lose_power()
         self.start()
 
     def wait(self, seconds):
         self.world.run(lambda: False, seconds)
 
-    def back_up_store(self):
-        return {path: copy.deepcopy(server._table) for path, server in self.world.metadata._servers.items()}
+    def leave_store_behind(self):
+        """Return a copy of the store, of before leader epochs grew from 0 to 3."""
+        self.wait(5)
+        self.stop()
+        backup = self.world.metadata.copy()
+        self.start()
+        self.restart_after_kill(times=3)
+        return backup
 
-    def restore_store(self, backup):
-        for path, table in backup.items():
-            self.world.metadata._servers[path]._table = copy.deepcopy(table)
-        self.world.metadata._sessions.clear()
+    def restart_with_store(self, backup):
+        """Replace the store by a copy of it, between a clean stop and a start."""
+        self.wait(5)
+        self.stop()
+        self.world.metadata.restore(backup)
+        self.start()
 
     def adopt(self):
         """Start without the store."""

@@ -9,17 +9,10 @@ def test_the_epochs_of_a_log_are_kept():
     client = SoleClient()
     client.create_topic()
     client.produce(b"a")
-    client.wait(5)
-    client.stop()
-    backup = client.back_up_store()
-    client.start()
-    client.restart_after_kill(times=3)
+    backup = client.leave_store_behind()
     assert client.epochs() == [3]
     client.produce(b"b")
-    client.wait(5)
-    client.stop()
-    client.restore_store(backup)
-    client.start()
+    client.restart_with_store(backup)
     assert client.epochs()[0] > 3
     assert client.log().leader_epochs.entries[:2] == [(0, 0), (3, 1)]
     assert client.end_of_epoch(3) == (3, 2)
@@ -34,16 +27,9 @@ def test_an_epoch_of_which_no_log_has_a_record_does_not_come_back():
     for name in ("t", "idle"):
         client.create_topic(name)
         client.produce(b"a", topic=name)
-    client.wait(5)
-    client.stop()
-    backup = client.back_up_store()
-    client.start()
-    client.restart_after_kill(times=3)
+    backup = client.leave_store_behind()
     client.produce(b"b")
-    client.wait(5)
-    client.stop()
-    client.restore_store(backup)
-    client.start()
+    client.restart_with_store(backup)
     assert client.epochs("idle")[0] > 3
 
 
@@ -51,14 +37,8 @@ def test_the_evidence_may_be_the_broker_epoch_of_the_last_stop():
     client = SoleClient()
     client.create_topic()
     client.produce(b"a")
-    client.wait(5)
-    client.stop()
-    backup = client.back_up_store()
-    client.start()
-    client.restart_after_kill(times=3)
-    client.stop()
-    client.restore_store(backup)
-    client.start()
+    backup = client.leave_store_behind()
+    client.restart_with_store(backup)
     assert client.epochs()[0] > 3
 
 
@@ -78,17 +58,10 @@ def test_a_coordinator_is_not_fenced_by_markers_of_later_epochs():
     client = SoleClient(**ONE_COORDINATOR)
     client.create_topic()
     client.commit_transaction(b"1")
-    client.wait(5)
-    client.stop()
-    backup = client.back_up_store()
-    client.start()
-    client.restart_after_kill(times=3)
+    backup = client.leave_store_behind()
     assert client.epochs("__transaction_state") == [3]
     client.commit_transaction(b"2")
-    client.wait(5)
-    client.stop()
-    client.restore_store(backup)
-    client.start()
+    client.restart_with_store(backup)
     client.commit_transaction(b"3")
     client.wait(5)
     assert client.log().last_stable_offset == client.log().log_end_offset
@@ -100,18 +73,14 @@ def test_a_start_that_fails_leaves_the_epochs_of_the_logs_in_place():
     client = SoleClient()
     client.create_topic()
     client.produce(b"a")
-    client.wait(5)
-    client.stop()
-    backup = client.back_up_store()
-    client.start()
-    client.restart_after_kill(times=3)
+    backup = client.leave_store_behind()
     client.produce(b"b")
     client.wait(5)
     client.stop()
     failures: list[str] = []
     client.world.on_start_failure = failures.append
     for passes in range(20):
-        client.restore_store(backup)
+        client.world.metadata.restore(backup)
         client.world.metadata.fail(passes, 1, after_commit=False)
         client.world.broker.start()
         client.world.run(lambda: client.world.broker.is_up or not client.world.broker.is_alive, 60)
