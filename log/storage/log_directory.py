@@ -223,27 +223,24 @@ class LogDirectory:
     def _write(self, file_name: str) -> None:
         if self.failure is not None:
             return
-        try:
-            self._checkpoints[file_name].write()
-        except OSError as error:
-            message = f"writing {file_name} failed in {self.path}: {error}"
-            raise storage_error(self.path, message, error) from error
+        self._write_file(file_name, self._checkpoints[file_name].write)
 
     def write_next_producer_id(self, next_id: int) -> None:
         """Record that all producer ids below `next_id` are reserved. For any thread."""
-        try:
-            checkpoints.write_next_producer_id(self.fs, self.path, next_id)
-        except OSError as error:
-            message = f"writing {checkpoints.PRODUCER_IDS_FILE} failed in {self.path}: {error}"
-            raise storage_error(self.path, message, error) from error
+        file_name = checkpoints.PRODUCER_IDS_FILE
+        self._write_file(file_name, lambda: checkpoints.write_next_producer_id(self.fs, self.path, next_id))
 
     def mark_clean(self, broker_epoch: int) -> None:
         """Record a clean stop, just before the lock is released: the next start need not recover."""
+        file_name = checkpoints.CLEAN_SHUTDOWN_FILE
+        self._write_file(file_name, lambda: checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch))
+
+    def _write_file(self, file_name: str, write: Callable[[], None]) -> None:
+        """Call `write`. Raises LogDirFailure, ShortageError or ExhaustedError in place of OSError."""
         try:
-            checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch)
+            write()
         except OSError as error:
-            message = f"writing {checkpoints.CLEAN_SHUTDOWN_FILE} failed in {self.path}: {error}"
-            raise storage_error(self.path, message, error) from error
+            raise storage_error(self.path, f"writing {file_name} failed in {self.path}: {error}", error) from error
 
     def failed(self, what: str, error: Exception) -> LogDirFailure | ShortageError:
         """The error for something that has to succeed: also a full disk fails the directory."""
