@@ -53,7 +53,6 @@ from odradek.replication.metadata.updates import LocalPublisher
 from odradek.replication.replicas.adoption import Adoption
 from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.server.config import BrokerConfig, Listener
-from odradek.server.coordinators.partition_count import count_partitions
 from odradek.server.coordinators.producer_id_blocks import ProducerIdBlocks
 from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.dispatch import Dispatch
@@ -452,6 +451,9 @@ class Broker:
             configured = self.config.transaction_state_log_num_partitions
         else:
             return found
+        # Imported here because only an adoption uses it; it imports the coordinators' records.
+        from odradek.server.coordinators.partition_count import count_partitions
+
         logs = [log for log in self.services.logs.all_logs() if log.topic == topic]
         return count_partitions(topic, found, configured, logs)
 
