@@ -1,13 +1,12 @@
 """Blocks of producer ids for the broker: reserved in the metadata store, then recorded in the log directories."""
 
-from collections.abc import Awaitable
-
 from twisted.internet.defer import Deferred
 
 from odradek.log.log_manager import LogManager
 from odradek.replication.metadata.producer_id_blocks import allocate_block
 from odradek.replication.metadata.store import MetadataStore
 from odradek.server.work.clock import Clock
+from odradek.server.work.waits import wait_until_done
 
 
 class ProducerIdBlocks:
@@ -34,25 +33,13 @@ class ProducerIdBlocks:
         self._under_way += 1
         try:
             block = await allocate_block(self._store, self._broker_id, least_id)
-            await self._record(block.stop)
+            await wait_until_done(lambda done: self._logs.record_producer_ids(block.stop, done))
         finally:
             self._under_way -= 1
             if self._waiting:
                 # After the caller has the block.
                 self._clock.callLater(0, self._wake)
         return block
-
-    def _record(self, next_id: int) -> Awaitable[None]:
-        recorded: Deferred[None] = Deferred()
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                recorded.callback(None)
-            else:
-                recorded.errback(error)
-
-        self._logs.record_producer_ids(next_id, done)
-        return recorded
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []

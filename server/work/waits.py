@@ -8,7 +8,7 @@ from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherR
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
-from odradek.log.background.tasks import RunInThread
+from odradek.log.background.tasks import Done, RunInThread
 from odradek.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -75,19 +75,25 @@ def _innermost(deferred: AnyDeferred) -> AnyDeferred:
     return deferred
 
 
-def call_in_thread(run_in_thread: RunInThread, work: Callable[[], T]) -> Deferred[T]:
-    """Call `work` in a thread, and return a Deferred of what it returns or raises."""
-    returned: list[T] = []
-    outcome: Deferred[T] = Deferred()
+def wait_until_done(start: Callable[[Done], None]) -> Deferred[None]:
+    """Call `start` with a function, and return a Deferred that fires when that is called: with its error, if any."""
+    outcome: Deferred[None] = Deferred()
 
     def done(error: Exception | None) -> None:
         if error is None:
-            outcome.callback(returned[0])
+            outcome.callback(None)
         else:
             outcome.errback(error)
 
-    run_in_thread(lambda: returned.append(work()), done)
+    start(done)
     return outcome
+
+
+def call_in_thread(run_in_thread: RunInThread, work: Callable[[], T]) -> Deferred[T]:
+    """Call `work` in a thread, and return a Deferred of what it returns or raises."""
+    returned: list[T] = []
+    ended = wait_until_done(lambda done: run_in_thread(lambda: returned.append(work()), done))
+    return ended.addCallback(lambda _: returned[0])
 
 
 def carry_through(work: Work[T]) -> Deferred[T]:
