@@ -48,7 +48,7 @@ class ProducerIdManager:
 
     @property
     def is_empty(self) -> bool:
-        """Whether `take` needs a new block."""
+        """Return whether no id is left, so that `take` needs a new block."""
         return self._block.stop <= max(self._block.start, self._least_id)
 
     async def prefetch(self) -> None:

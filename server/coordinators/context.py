@@ -111,7 +111,7 @@ class CoordinatorContext(Generic[S]):
         return 0 if log is None else log.log_end_offset
 
     def leads(self) -> bool:
-        """Return whether the partition is led here still, in the epoch in which the shard was loaded."""
+        """Return whether this broker still leads the partition, in the leader epoch in which the shard was loaded."""
         return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
     def wake(self) -> None:

@@ -358,6 +358,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             try:
                 done(ErrorCode.NONE)
             except Exception:
+                # The requests behind it still get their responses; the shard is loaded again from the log.
                 logger.exception(
                     "a coordinator failed after a write and is loaded again; please report this error partition=%s-%d",
                     self.topic, partition.index,

@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "odradek-metadata.db"
 SETTLE_INTERVAL_S = 1.0
-"""How long to wait before a store whose last commit has an unknown outcome is opened again."""
+"""Wait before a store whose last commit has an unknown outcome is opened again."""
 
 _ROWS_PER_STEP: Final = 50
 """About 0.3 ms."""

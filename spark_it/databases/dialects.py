@@ -84,7 +84,7 @@ class Dialect:
     cut_types: ClassVar[tuple[type[DataType], ...]] = ()
     """Types whose values the driver truncates, whatever the column's type is."""
     replaces_by_any_index: ClassVar[bool] = False
-    """Whether an upsert replaces the row that is equal in any unique index, not only in the keys."""
+    """An upsert replaces the row that is equal in any unique index, not only in the keys."""
     prefix_indexes: ClassVar[str | None] = None
     """Query for the prefix indexes of a table, by its database and name."""
 

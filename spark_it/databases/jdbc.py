@@ -88,7 +88,7 @@ class Column(NamedTuple):
     precision: int = 0
     scale: int = 0
     is_generated: bool = False
-    """Whether the database generates its values, as for an identity column."""
+    """The database generates the values, as for an identity column."""
 
 
 class UniqueIndex(NamedTuple):

@@ -82,7 +82,7 @@ def _max_message_bytes(topic: str, configuration: Mapping[str, Any]) -> int:
 
 _TIMEOUT_S = 30.0
 _PROPAGATION_S = 5.0
-"""How long the metadata of a new topic may take to reach all brokers."""
+"""Time within which the metadata of a new topic reaches all brokers."""
 _UNKNOWN = KafkaError.UNKNOWN_TOPIC_OR_PART
 _UNAUTHORIZED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
