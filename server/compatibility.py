@@ -39,7 +39,7 @@ _LIMITS_NOTE: Final = f"""
 A connection is closed with a log line if a request has more array elements than the last column, all arrays together,
 or more than {MAX_TAGGED_FIELDS:,} tagged fields in one struct, or if its response would exceed
 {MAX_RESPONSE_BYTES >> 20} MiB. Apache Kafka has no such limits and runs out of memory. No client comes near them: a
-fetch of 200,000 partitions has at most 400,000 elements.
+fetch of 50,000 partitions has at most 100,000 elements.
 """
 
 _PRODUCE_NOTE: Final = """

@@ -64,6 +64,19 @@ def test_who_comes_in_one_turn_shares_a_sync_and_who_comes_during_it_the_next():
     assert partition.syncs == 2
 
 
+def test_requests_of_several_iterations_during_a_sync_wake_the_partition_once():
+    logs, partition = Logs(), Partition()
+    flusher, clock = make(logs)
+    for _ in range(5):
+        flusher.request(partition)
+        clock.advance(0)
+    logs.end()
+    assert partition.syncs == 1
+    logs.end()
+    assert partition.syncs == 2
+    assert logs.under_way == []
+
+
 def test_a_request_joins_the_sync_of_who_waits_and_only_the_partition_hears_of_it():
     logs, partition, answers = Logs(), Partition(), []
     flusher, clock = make(logs)

@@ -3,9 +3,9 @@
 With `flush.before.acks` the high watermark follows the sync: `request` schedules a sync, after which `Partition.synced`
 is called. With `flush.messages` single responses wait: `flush` returns a Deferred.
 
-A sync runs on a thread. It begins at the end of the reactor iteration, so that all requests of that iteration share it;
-requests that arrive during a log's sync share the next one (`LogManager.flush`). Several partitions are synced at the
-same time. No sync is delayed to collect more requests.
+A sync runs on a thread. It begins at the end of the reactor iteration, so that all requests of that iteration share it.
+Requests that arrive during a partition's sync share the next one, which begins when that ends. Several partitions are
+synced at the same time. No sync is delayed to collect more requests.
 """
 
 import logging
@@ -34,6 +34,7 @@ class Flusher:
         self._logs = logs
         self._clock = clock
         self._is_scheduled = False
+        self._under_way: set[Partition] = set()
         self._next: dict[Partition, _Waiting] = {}
 
     def request(self, partition: "Partition") -> None:
@@ -41,7 +42,8 @@ class Flusher:
         if partition in self._next:
             return
         self._next[partition] = []
-        if not self._is_scheduled:
+        # During a sync the requests of all iterations make one call of the log manager, instead of one each.
+        if not self._is_scheduled and partition not in self._under_way:
             self._is_scheduled = True
             self._clock.callLater(0, self._begin_all)
 
@@ -54,15 +56,16 @@ class Flusher:
 
     def _begin_all(self) -> None:
         self._is_scheduled = False
-        requested, self._next = self._next, {}
-        for partition, waiting in requested.items():
-            self._begin(partition, waiting)
+        for partition in [one for one in self._next if one not in self._under_way]:
+            self._begin(partition)
 
-    def _begin(self, partition: "Partition", waiting: _Waiting) -> None:
+    def _begin(self, partition: "Partition") -> None:
+        waiting = self._next.pop(partition)
         log = partition.log
         if log is None:
             self._fire(waiting, False)
             return
+        self._under_way.add(partition)
         try:
             self._logs.flush(log, lambda error: self._ended(partition, waiting, error))
         except Exception as error:
@@ -72,6 +75,10 @@ class Flusher:
 
     def _ended(self, partition: "Partition", waiting: _Waiting, error: Exception | None) -> None:
         is_synced = error is None
+        self._under_way.discard(partition)
+        if partition in self._next:
+            # Before the responses, so that the disk is not idle while they are sent.
+            self._begin(partition)
         if isinstance(error, ShortageError):
             # The high watermark of `flush.before.acks` waits for it.
             self._clock.callLater(_SHORTAGE_RETRY_S, self.request, partition)
