@@ -28,11 +28,12 @@ Encoder = Callable[[Any, bytearray, list[Splice]], None]
 StepDecoder = Callable[[Buffer, int, int, int], Generator[None, None, tuple[Any, int]]]
 StepEncoder = Callable[[Any, bytearray, list[Splice]], Generator[None, None, None]]
 
-MAX_ELEMENTS: Final = 500_000
+MAX_ELEMENTS: Final = 100_000
 """Maximum number of array elements of one request, all arrays together. More are rejected before memory is allocated.
 
-A Fetch request for 200,000 partitions of as many topics has 400,000 elements. An element of 2 bytes becomes an object
-of 100 to 250 bytes, so this also bounds the memory of a request.
+A Fetch request for 50,000 partitions of as many topics has 100,000 elements. An element of 2 bytes becomes an object of
+100 to 250 bytes, so this bounds the memory of a request, and also the time of steps that treat all elements at once, as
+the sort of a list or the release of its memory.
 """
 
 
