@@ -110,6 +110,11 @@ class Faults:
         self._world.disk.fail(self._random.choice(_OPERATIONS), after=self._random.randint(1, 20), error=error)
         self._repair_later()
 
+    def fail_sync(self) -> None:
+        """Fail the sync of a file, whose unsynced data is lost once the page cache is dropped."""
+        self._world.disk.fail("sync", after=self._random.randint(1, 5), error=errno.EIO)
+        self._repair_later()
+
     def fill_disk(self) -> None:
         """Fill the disk for a limited time."""
         self._world.disk.is_full = True

@@ -94,6 +94,11 @@ def _observer(world: World) -> Callable[[Any], None]:
     return observe
 
 
+def draw_scenario(seed: int) -> Scenario:
+    """Return the scenario of a seed without its run."""
+    return scenario.draw(World(seed).new_random())
+
+
 class _Run:
     """The phases of a run; a failing phase ends the run."""
 

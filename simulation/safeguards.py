@@ -4,7 +4,7 @@ A safeguard is one or two functions of the broker, which are replaced during a r
 world's invariants and audits are disabled as well: the fault must be detected from the clients' history alone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -33,20 +33,35 @@ from odradek.server.handlers.delete_records import _PendingRequest
 from odradek.simulation.checks.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.machine.broker_process import SimulatedEnvironment
-from odradek.simulation.run import Report, run_seed
+from odradek.simulation.run import Report, draw_scenario, run_seed
+from odradek.simulation.scenario import RETENTION_MS, Scenario
 
 Replacement = tuple[Any, str, Callable[[Any], Any]]
 """Owner, attribute name, and a function that returns the replacement for the old value."""
 
 
+def _any_scenario(scenario: Scenario) -> bool:
+    return True
+
+
 class Safeguard(NamedTuple):
-    """A safeguard. `finds`: the expected violations, by kind or text; `seed`: a seed that shows one of them."""
+    """A safeguard.
+
+    finds: the expected violations, by kind or text
+    seed: a seed that shows one of them
+    permits: False for scenarios in which none of them can occur, or hardly; their seeds are not tried
+    """
 
     name: str
     what: str
     replacements: tuple[Replacement, ...]
     finds: tuple[ViolationKind | str, ...]
     seed: int
+    permits: Callable[[Scenario], bool] = _any_scenario
+
+    def seeds(self, candidates: Iterable[int]) -> Iterator[int]:
+        """Return the candidates whose scenario permits a violation."""
+        return (seed for seed in candidates if self.permits(draw_scenario(seed)))
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -232,6 +247,27 @@ async def _settles_nothing(*arguments: Any, **options: Any) -> int:
     return 0
 
 
+def _loses_unsynced_data(scenario: Scenario) -> bool:
+    """Return whether a power loss may follow a failed sync of acknowledged records."""
+    weights, interval_s = scenario.faults
+    return (
+        scenario.properties["flush.before.acks"] == "true"
+        and interval_s == 0.5
+        and "fail_sync" in weights
+        and ("lose_power" in weights or "lose_power_while_writing" in weights)
+    )
+
+
+def _adopts_aged_topics(scenario: Scenario) -> bool:
+    """Return whether retention by the broker's configuration would delete records of an adopted topic in time."""
+    return (
+        "lose_store" in scenario.faults.weights
+        and any(topic.is_aged for topic in scenario.topics)
+        and scenario.properties["log.retention.ms"] == str(RETENTION_MS)
+        and scenario.properties["log.retention.check.interval.ms"] == "500"
+    )
+
+
 _K: Final = ViolationKind
 
 SAFEGUARDS: Final = (
@@ -240,14 +276,14 @@ SAFEGUARDS: Final = (
         "Recovery checks the CRC of every batch.",
         ((segment_scan, "crc32c", _replaced_by(lambda data: _AnyChecksum())),),
         (_K.UNREADABLE, "wrong checksum", _K.LOST_WRITE, _K.ALTERED_RECORD),
-        9,
+        7,
     ),
     Safeguard(
         "cut",
         "Recovery removes the segments after an invalid byte.",
         ((_Loader, "_recover_from", _cut_nothing_behind),),
         (_K.HOLE, _K.UNREADABLE, _K.LOST_WRITE),
-        36,
+        7,
     ),
     Safeguard(
         "producer-state",
@@ -276,7 +312,7 @@ SAFEGUARDS: Final = (
             (ProducerEntry, "set_epoch", _epochs_never_fall),
         ),
         (_K.ABORTED_READ, _K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, _K.DUPLICATE),
-        3,
+        0,
     ),
     Safeguard(
         "markers",
@@ -290,35 +326,36 @@ SAFEGUARDS: Final = (
         "A starting coordinator completes transactions whose outcome is decided.",
         ((transaction_markers, "resume", _replaced_by(_nothing)),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, "gave up on"),
-        20,
+        1,
     ),
     Safeguard(
         "flush-before-acks",
         "With flush.before.acks the high watermark, and with it each response, waits for the sync.",
         ((Partition, "configure", _synced_at_once),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK),
-        17,
+        2,
     ),
     Safeguard(
         "sync-errors",
         "A failed sync takes the log directory offline.",
         ((LogSync, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        438,
+        627,
+        _loses_unsynced_data,
     ),
     Safeguard(
         "write-errors",
         "A failed write is not acknowledged.",
         ((Segment, "append", _failed_writes_count),),
         (_K.LOST_WRITE, _K.UNREADABLE, _K.LOST_TRANSACTION),
-        0,
+        19,
     ),
     Safeguard(
         "last-stable-offset",
         "A READ_COMMITTED fetch returns no records of an open transaction.",
         ((LogState, "last_stable_offset", _replaced_by(property(lambda self: self.high_watermark))),),
         (_K.DIRTY_READ, _K.ABORTED_READ),
-        2,
+        0,
     ),
     Safeguard(
         "aborted-list",
@@ -342,7 +379,7 @@ SAFEGUARDS: Final = (
             (transactional_offsets, "_check", _any_generation),
         ),
         (_K.OFFSET_BACK, _K.COPY_DUPLICATE),
-        32,
+        3,
     ),
     Safeguard(
         "largest-timestamps",
@@ -363,7 +400,8 @@ SAFEGUARDS: Final = (
         "Topics that are adopted without their configuration keep all records.",
         ((adoption, "SUSPENDED", _replaced_by({})),),
         (_K.LOST_WRITE,),
-        9,
+        14,
+        _adopts_aged_topics,
     ),
     Safeguard(
         "internal-topics",
@@ -377,7 +415,7 @@ SAFEGUARDS: Final = (
         "A directory counts as a partition only if it holds a topic id or a segment.",
         ((found_directories, "is_partition", _replaced_by(lambda *arguments: True)),),
         (_K.FOREIGN_TOPIC, "which is no partition, has been changed"),
-        13,
+        20,
     ),
     Safeguard(
         "delete-records",
@@ -387,14 +425,14 @@ SAFEGUARDS: Final = (
             (_PendingRequest, "wait", _answered_before_it_is_saved),
         ),
         (_K.DELETION_UNDONE,),
-        117,
+        87,
     ),
     Safeguard(
         "topic-ids",
         "Offsets of an earlier topic of the same name are not returned.",
         ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
-        62,
+        55,
     ),
     Safeguard(
         "monotonic-clock",

@@ -181,7 +181,7 @@ _FAULTS: Final[tuple[str, ...]] = (
 
 _RARER_FAULTS: Final[tuple[str, ...]] = (
     "fail_store", "fail_store_after_commit", "reorder_directories", "put_directory_first", "add_foreign_directory",
-    "lose_store",
+    "lose_store", "fail_sync",
 )  # fmt: skip
 
 
