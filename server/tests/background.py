@@ -5,9 +5,9 @@ from odradek.server.work.slices import Slices
 
 
 def background(clock, slice_s=1.0):
-    """Arguments of a coordinator runtime: the work of a thread is done in the next iteration, long work at once.
+    """Arguments of a coordinator runtime: a thread's work is done in the next iteration, long work at once.
 
-    With `slice_s=0` every step of long work is an iteration of its own.
+    With `slice_s=0` each step of long work takes an iteration of its own.
     """
     return {
         "slices": Slices(clock, clock.seconds, slice_s),
@@ -16,7 +16,7 @@ def background(clock, slice_s=1.0):
 
 
 def run_iteration(clock):
-    """One reactor iteration: make the calls that are due. Return whether there were any."""
+    """Run one reactor iteration: make the calls that are due. Return whether there were any."""
     due = [call for call in clock.getDelayedCalls() if call.getTime() <= clock.seconds()]
     for call in due:
         if call.active():

@@ -1,9 +1,9 @@
-"""One connection with a scripted kernel: every outcome of a system call, and the order of events, is chosen.
+"""One connection with a scripted kernel: a script determines outcomes of system calls and the order of events.
 
 `Edge` runs `KafkaTransport`, `SocketWriter` and `Connection` on Twisted's own TCP connection and `PlainEPollReactor`.
-How much a `send` takes, which event comes next, and when a handler's Deferred fires is taken from a `Script`. A script
-that has ended chooses 0 everywhere, which is the benign outcome: everything is read, sent and answered. The reactor
-runs until it would sleep for ever; then nothing may be left to do.
+A `Script` determines how much a `send` takes, which event comes next, and when a handler's Deferred fires. After its
+end a script chooses 0 everywhere, the benign outcome: everything is read, sent and answered. The reactor runs until it
+would sleep for ever; then nothing may be left to do.
 """
 
 import errno
@@ -46,7 +46,7 @@ FETCH_KEY = 1
 EDGE_FD, OTHER_FD = 1_000_000, 1_000_001
 MOST_POLLS = 2_000
 NOTHING = 2
-"""The choice of `send` that takes no byte."""
+"""The choice of a `send` that takes no byte."""
 
 
 @unique
@@ -70,10 +70,10 @@ class Kind(Enum):
     BROKEN_LATER = "a Deferred of a response that cannot be encoded"
     UNANSWERABLE = "an error for which no response can be made"
     UNANSWERABLE_LATER = "a Deferred of an error for which no response can be made"
-    REPEATED = "a response of the memo of produce requests"
-    REPEATED_LATER = "a Deferred of a response of that memo"
-    REPEATED_FAILS = "a failure of that memo"
-    REPEATED_FAILS_LATER = "a Deferred of a failure of that memo"
+    REPEATED = "a response of the produce fast path"
+    REPEATED_LATER = "a Deferred of a response of the produce fast path"
+    REPEATED_FAILS = "a failure of the produce fast path"
+    REPEATED_FAILS_LATER = "a Deferred of a failure of the produce fast path"
     PARKED = "a Deferred that fires when the test releases it"
     MALFORMED = "no behaviour: the frame cannot be decoded"
 
@@ -109,7 +109,7 @@ ERRORS = {
 
 
 class Script:
-    """Choices made in advance; `taken` notes each, with the number of options there were."""
+    """Choices made in advance; `taken` lists each with its number of options."""
 
     def __init__(self, choices=()):
         self._choices = choices
@@ -123,7 +123,7 @@ class Script:
 
 
 def run_all_scripts(run, depth):
-    """Call `run` with a script for each combination of the first `depth` choices; their number."""
+    """Call `run` with a script for each combination of the first `depth` choices. Return the number of scripts."""
     choices, count = [], 0
     while choices is not None:
         script = Script(choices)
@@ -137,7 +137,7 @@ def run_all_scripts(run, depth):
 
 
 class Region:
-    """A file region; its bytes tell which request it answers."""
+    """A file region; its bytes identify the request that it answers."""
 
     def __init__(self, content):
         self.content = content
@@ -152,7 +152,7 @@ def records(number):
 
 
 class ScriptedSocket:
-    """What Twisted and `SocketWriter` use of a socket. `sent` is what the peer receives."""
+    """The interface of a socket that Twisted and `SocketWriter` use. `sent` has the bytes that the peer receives."""
 
     def __init__(self, script, send_outcomes):
         self._script = script
@@ -215,7 +215,7 @@ class ScriptedSocket:
 
 
 class Other:
-    """Another connection: handling its request fires a Deferred that this one waits for."""
+    """Another connection: handling its request fires a Deferred that the tested connection waits for."""
 
     def __init__(self):
         self.work = deque()
@@ -234,7 +234,7 @@ class Other:
 
 
 class ScriptedPoller:
-    """epoll as far as the reactor uses it; `wait` supplies the events."""
+    """The part of epoll's interface that the reactor uses; `wait` supplies the events."""
 
     def __init__(self, wait):
         self.masks = {}
@@ -270,11 +270,11 @@ def make_reactor(wait, seconds):
 class Edge:
     """A connection with its client and its handlers: `run` it, then `check` the result.
 
-    kinds: the handlers' behaviour, request by request
-    cuts: how many requests arrive at once, over and over; with a half more, the last of them arrives in two pieces
+    kinds: the handlers' behaviour, for each request
+    cuts: numbers of requests that arrive at once, repeated; with 2.5 the second of two requests arrives in two pieces
     send_outcomes: 1: everything is taken; 3: also half, or nothing; 5: also one byte, all but one; 6: also EPIPE
-    may_leave: whether the client may close its side of the connection once it has sent everything
-    costs_s: the time that handlers take, request by request, over and over
+    may_leave: whether the client may close its side of the connection after it has sent everything
+    costs_s: the time that the handler takes, for each request, repeated
     is_ever_writable: whether write events occur
     max_idle_ms, max_wait_ms: of the registry, and of each request
     now_s: the clock
@@ -340,11 +340,11 @@ class Edge:
 
     @property
     def answers(self):
-        """The whole responses that the client has: correlation id, session id, error code and records."""
+        """The complete responses that the client received: correlation id, session id, error code and records."""
         found, position, data = [], 0, bytes(self.socket.sent)
         while len(data) - position >= SIZE_BYTES:
             (size,) = struct.unpack_from(">i", data, position)
-            assert 4 <= size < 1 << 20, "what was sent is no sequence of responses"
+            assert 4 <= size < 1 << 20, "the bytes sent are no sequence of responses"
             content = data[position + SIZE_BYTES : position + SIZE_BYTES + size]
             if len(content) < size:
                 break
@@ -383,7 +383,7 @@ class Edge:
         return outcome
 
     def _repeat(self, frame):
-        """In place of `ProduceFastPath.answer`."""
+        """Replace `ProduceFastPath.answer`."""
         (n,) = struct.unpack_from(">i", frame, SIZE_BYTES + 4)
         kind = self.kinds[n]
         if kind is Kind.REPEATED_FAILS:
@@ -442,11 +442,11 @@ class Edge:
         return FetchResponse(error_code=error.code)
 
     def release(self):
-        """The request in progress is answered."""
+        """Answer the request in progress."""
         self._fire(self.in_progress)
 
     def _fire(self, n):
-        """The Deferred of request `n` fires, unless it was cancelled meanwhile."""
+        """Fire the Deferred of request `n`, unless it has been cancelled."""
         deferred = self.deferreds.pop(n, None)
         if deferred is not None:
             self.in_progress = None
@@ -459,12 +459,12 @@ class Edge:
     # -- the kernel ------------------------------------------------------------------------------------------------
 
     def _wait(self, timeout, most):
-        """epoll_wait: one event or several, as chosen."""
+        """epoll_wait: one event or several, as the script chooses."""
         self._polls += 1
         assert self._polls < MOST_POLLS, "the reactor spins"
         events, used = [], set()
         while options := [option for option in self._options() if option[0] not in used]:
-            # The benign choice is one event a poll, and the first there is.
+            # The benign choice is one event a poll, the first that is possible.
             stops = int(bool(events))
             choice = self.script.choose(len(options) + stops) - stops
             if choice < 0:
@@ -516,7 +516,7 @@ class Edge:
             return self
 
     def check(self):
-        """Every request is answered once and in order, or the connection is closed; nothing is left over."""
+        """Assert that each request is answered once and in order, or the connection is closed, and nothing is left."""
         expected = list(self._expected())
         assert self.began == list(range(len(self.began)))
         assert not self.deferreds

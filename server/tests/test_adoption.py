@@ -1,4 +1,4 @@
-"""Data directories that lost their store, were moved, or hold what is no partition: broker processes over the wire."""
+"""Adoption by broker processes: data directories without a store, moved ones, and directories that are no partition."""
 
 import shutil
 import time
@@ -35,7 +35,7 @@ def month_ago_ms():
 
 
 def fill(wire):
-    """Topics whose records would go by the broker's defaults: old ones, and keys that are overwritten."""
+    """Create topics whose records the broker's defaults would delete: old records, and overwritten keys."""
     wire.create_topic("kept", 2, retention_ms=-1)
     wire.create_topic("compacted", cleanup_policy="compact", internal_segment_bytes=1000)
     for number in range(4):
@@ -44,7 +44,7 @@ def fill(wire):
 
 
 def wait_for_retention(wire):
-    """Until a check of all logs has deleted from a topic that was created for it."""
+    """Wait until a retention check of all logs has deleted records of a topic that is created for it."""
     wire.create_topic("witness", retention_ms=1, cleanup_policy="delete")
     wire.produce("witness", b"x", timestamp_ms=month_ago_ms())
     until(lambda: wire.offset("witness", EARLIEST) == 1)
@@ -68,7 +68,7 @@ def topic_id(wire, name):
 
 
 def refusal(broker):
-    """The line with which a start is refused."""
+    """Start the broker, which must fail. Return the line with the reason."""
     with pytest.raises(BrokerFailedError, match="exit code 1"):
         broker.start()
     lines = [line for line in broker.log_text().splitlines() if "cannot start" in line]
@@ -89,7 +89,7 @@ def set_directories(broker, *directories):
     broker.properties["log.dirs"] = ",".join(map(str, directories))
 
 
-def test_a_disk_that_is_put_first_does_not_hide_the_store(broker, tmp_path):
+def test_an_empty_directory_listed_first_does_not_hide_the_store(broker, tmp_path):
     set_directories(broker, tmp_path / "new", broker.data_dir)
     for _ in range(2):
         broker.restart()
@@ -125,7 +125,7 @@ def test_partitions_without_a_store_are_adopted_only_on_request(broker, is_empty
         assert bounds(wire, "kept", 1) == bounds(wire, "compacted") == (0, 4)
 
 
-def test_once_there_is_a_store_nothing_is_adopted(broker):
+def test_nothing_is_adopted_when_there_is_a_store(broker):
     other = broker.data_dir / "other-0"
     shutil.copytree(broker.data_dir / "kept-1", other)
     broker.properties |= ADOPT
@@ -145,7 +145,7 @@ def test_two_stores_are_refused(broker, tmp_path):
     assert refusal(broker).startswith(
         f"log.dirs has more than one metadata store, in {other} and in {broker.data_dir}; move"
     )
-    # One that was never written to is none.
+    # A store that was never written to does not count.
     (other / STORE).unlink()
     (other / STORE).touch()
     broker.start()
@@ -153,7 +153,7 @@ def test_two_stores_are_refused(broker, tmp_path):
         assert topic_configs(wire, "kept") == {"retention.ms": "-1"}
 
 
-def test_a_directory_that_cannot_be_read_may_have_the_store(broker, tmp_path):
+def test_an_unreadable_directory_may_contain_the_store(broker, tmp_path):
     data, aside = broker.data_dir, tmp_path / "aside"
     set_directories(broker, tmp_path / "other", data)
     shutil.move(data, aside)
@@ -170,7 +170,7 @@ def test_a_directory_that_cannot_be_read_may_have_the_store(broker, tmp_path):
         assert bounds(wire, "kept", 1) == (0, 4)
 
 
-def test_a_topic_deleted_while_its_directory_was_away_does_not_come_back(tmp_path):
+def test_a_topic_deleted_while_its_directory_was_absent_stays_deleted(tmp_path):
     paths = [tmp_path / name for name in ("one", "two")]
     properties = {**QUICK, "log.dirs": ",".join(map(str, paths))}
     with OdradekBroker(properties, directory=tmp_path / "broker") as broker:
@@ -200,7 +200,7 @@ def test_a_topic_deleted_while_its_directory_was_away_does_not_come_back(tmp_pat
 
 
 @pytest.mark.parametrize("is_adoption", [False, True])
-def test_a_directory_that_merely_looks_like_a_partition_is_left_alone(broker, is_adoption):
+def test_a_directory_with_a_partitions_name_but_no_log_is_left_alone(broker, is_adoption):
     foreign = broker.data_dir / "backup-20240101"
     foreign.mkdir()
     (foreign / "notes.txt").write_text("mine")
@@ -219,7 +219,7 @@ def test_a_directory_that_merely_looks_like_a_partition_is_left_alone(broker, is
     assert f"left alone count=2: {foreign}, {copy}" in broker.log_text()
 
 
-def test_the_metadata_of_apache_kafka_may_lie_in_a_directory_of_its_own(broker, tmp_path):
+def test_the_metadata_of_apache_kafka_may_be_in_its_own_directory(broker, tmp_path):
     broker.start()
     with Wire(broker.port) as wire:
         kept = topic_id(wire, "kept")
@@ -233,7 +233,7 @@ def test_the_metadata_of_apache_kafka_may_lie_in_a_directory_of_its_own(broker, 
         assert {topic.name for topic in wire.metadata().topics} == {"kept"}
         assert topic_configs(wire, "kept") == {"retention.ms": "-1"}
     assert len(list(broker.data_dir.glob("compacted-0.*-stray"))) == 1
-    # Topics were created since, and the store is lost: the metadata is out of date, whatever it has.
+    # Topics were created since, and the store is lost: Apache Kafka's metadata is out of date, whatever it contains.
     with Wire(broker.port) as wire:
         wire.create_topic("newer")
         wire.produce("newer", b"x")

@@ -1,4 +1,4 @@
-"""Every row of the table of APIs, in every version, over the wire; and the page that is derived from it."""
+"""The table of APIs: each API in every version over the wire, and the page that is generated from the table."""
 
 import socket
 import struct
@@ -22,7 +22,7 @@ def broker():
 
 
 def ask(connection, key, version, body):
-    """One request; its response without the header."""
+    """Send one request. Return its response without the header."""
     flexible = request_class(key).is_flexible(version)
     content = struct.pack(">hhih", key, version, 7, 4) + b"test" + (b"\0" if flexible else b"") + body
     connection.sendall(struct.pack(">i", len(content)) + content)
@@ -37,7 +37,7 @@ def ask(connection, key, version, body):
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=[api.name for api in APIS.values()])
-def test_every_version_of_every_api_is_answered_in_its_own_shape(broker, api):
+def test_each_version_of_each_api_is_answered_in_its_schema(broker, api):
     for version in range(api.first_version, api.last_version + 1):
         with version_in_failure(request_class(api.key), version):
             check_answer(broker, api, version)
@@ -56,7 +56,7 @@ def check_answer(broker, api, version):
     assert "unexpected error" not in broker.log_text()
 
 
-def test_what_is_advertised_is_the_table(broker):
+def test_api_versions_advertises_the_table(broker):
     with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
         answer = ask(connection, 18, 0, b"")
     response = codec.decode(response_class(18), 0, answer)

@@ -1,4 +1,4 @@
-"""What a broker does about itself."""
+"""Start, stop, configuration changes and metadata sessions of a broker in memory."""
 
 import errno
 import logging
@@ -18,7 +18,7 @@ from odradek.server.environment import Environment
 from odradek.server.tests.test_failing_store import FailingServer
 
 
-def test_without_any_log_directory_it_stops_once_and_has_failed():
+def test_a_broker_without_a_log_directory_stops_once_as_failed():
     stops = []
     reactor = SimpleNamespace(stop=lambda: stops.append(1), callLater=lambda delay_s, action: None)
     broker = Broker(BrokerConfig({}), Environment(reactor))
@@ -32,7 +32,7 @@ def test_without_any_log_directory_it_stops_once_and_has_failed():
     assert (stops, broker.has_failed) == ([1], True)
 
 
-def test_a_store_whose_disk_died_does_not_keep_it_from_stopping(caplog):
+def test_a_broker_stops_although_its_stores_disk_failed(caplog):
     async def close():
         raise StoreUnavailableError("disk I/O error")
 
@@ -59,13 +59,13 @@ class Port:
 
 
 class Reactor(Clock):
-    """Time that passes on command; nobody connects."""
+    """A clock whose ports accept no connections."""
 
     def listenTCP(self, *arguments, **options):  # noqa: N802
         return Port()
 
 
-class Unreal(Environment):
+class MemoryEnvironment(Environment):
     """A broker's environment in memory."""
 
     def __init__(self, server):
@@ -93,7 +93,7 @@ CONFIG = BrokerConfig({"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:
 
 
 def started(server):
-    return started_on(Unreal(server))
+    return started_on(MemoryEnvironment(server))
 
 
 def started_on(environment, config=CONFIG):
@@ -104,7 +104,7 @@ def started_on(environment, config=CONFIG):
     return broker
 
 
-def test_it_finishes_a_deletion_that_failed_half_way():
+def test_a_deletion_that_failed_half_way_is_finished():
     server = FailingServer()
     broker = started(server)
     create(broker.services, new("t"))
@@ -119,7 +119,7 @@ def test_it_finishes_a_deletion_that_failed_half_way():
     run_now(broker.stop())
 
 
-def test_it_stops_while_a_deletion_is_to_be_finished():
+def test_a_broker_stops_while_a_deletion_is_unfinished():
     server = FailingServer()
     broker = started(server)
     create(broker.services, new("t"))
@@ -136,12 +136,12 @@ def test_it_stops_while_a_deletion_is_to_be_finished():
 
 
 def test_a_start_that_loses_every_log_directory_fails():
-    """Nothing would be served, and nobody would hear of it."""
-    environment = Unreal(FailingServer())
+    """Otherwise the broker would run and serve nothing."""
+    environment = MemoryEnvironment(FailingServer())
     broker = started_on(environment)
     create(broker.services, new("t"))
     run_now(broker.stop())
-    again, fs = Unreal(environment.server), environment.fs
+    again, fs = MemoryEnvironment(environment.server), environment.fs
     again.fs = fs
     fs.remove_tree("/data/t-0")
     fs.fail("create", error=errno.EIO, path_contains="/data/t-0/")
@@ -154,8 +154,8 @@ def test_a_start_that_loses_every_log_directory_fails():
     assert broker.ports == []
 
 
-def test_a_changed_default_reaches_the_logs_one_by_one():
-    """There may be thousands of topics, whose properties all depend on it."""
+def test_a_changed_default_is_applied_to_one_log_at_a_time():
+    """The properties of thousands of topics may depend on one default."""
     broker = started(FailingServer())
     services = broker.services
     create(services, new("t", 3), new("u", configs={"retention.ms": "5"}))
@@ -174,14 +174,14 @@ def test_a_changed_default_reaches_the_logs_one_by_one():
     run_now(broker.stop())
 
 
-def test_a_broker_that_runs_takes_over_when_the_controllers_session_expires():
+def test_a_running_broker_becomes_controller_when_the_controllers_session_expires():
     server = FailingServer()
     first = started(server)
     create(first.services, new("t"))
     config = BrokerConfig({"node.id": "2", "log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9093"})
-    second = started_on(Unreal(server), config)
+    second = started_on(MemoryEnvironment(server), config)
     assert not second.services.controller.is_active
-    first._is_running = False  # It has died: nothing follows from its events any more.
+    first._is_running = False  # A crash: the broker no longer reacts to events.
     server.expire(first.services.controller.store)
     controller = second.services.controller
     assert (controller.is_active, controller.epoch) == (True, 2)
@@ -193,7 +193,7 @@ def test_a_broker_that_runs_takes_over_when_the_controllers_session_expires():
     run_now(second.stop())
 
 
-def test_a_broker_whose_session_expires_registers_again_and_serves_on():
+def test_a_broker_whose_session_expires_registers_again_and_keeps_serving():
     server = FailingServer()
     broker = started(server)
     create(broker.services, new("t"))
@@ -209,7 +209,7 @@ def test_a_broker_whose_session_expires_registers_again_and_serves_on():
     assert run_now(server.connect().get_children("/brokers/ids")) == []
 
 
-def test_a_broker_that_cannot_register_again_tries_on():
+def test_a_broker_that_cannot_register_again_keeps_trying():
     server = FailingServer()
     broker = started(server)
     server.refuse_paths("/brokers/ids/")

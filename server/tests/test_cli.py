@@ -25,13 +25,13 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"odradek {odradek.__version__}\n")
 
 
-def test_a_bad_value_ends_with_exit_code_2_and_one_line():
+def test_a_bad_value_exits_with_code_2_and_one_line():
     done = run("start", "--override", "num.partitions=none")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "odradek: Invalid value none for configuration num.partitions: expected a 32-bit integer\n"
 
 
-def test_everything_that_is_wrong_is_said_a_line_each():
+def test_each_error_is_reported_in_its_own_line():
     wrong = ["num.partitions=none", "listeners=nowhere", "log.segment.bytes=1", "default.replication.factor=x"]
     done = run("start", *(f"--override={one}" for one in wrong))
     assert (done.returncode, done.stdout) == (2, "")
@@ -63,11 +63,11 @@ def fail(capsys, *arguments):
         (["config", "retention.mss"], "Unknown configuration retention.mss, did you mean retention.ms?"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(capsys, arguments, message):
+def test_an_error_is_reported_in_one_line(capsys, arguments, message):
     assert message in fail(capsys, *arguments)
 
 
-def test_a_line_for_each_contradiction_and_each_override_that_is_none(capsys):
+def test_each_contradiction_and_each_malformed_override_has_a_line(capsys):
     with pytest.raises(SystemExit):
         cli.main(["start", "--override=authorizer.class.name=x", "--override=group.min.session.timeout.ms=9000000"])
     lines = capsys.readouterr().err.splitlines()
@@ -93,7 +93,7 @@ def test_a_line_for_each_contradiction_and_each_override_that_is_none(capsys):
         (None, ["log.dirs=/a"], "PLAINTEXT://127.0.0.1:9092", ("/a",)),
     ],
 )
-def test_where_a_broker_listens_and_keeps_its_data(tmp_path, properties, overrides, listeners, log_dirs):
+def test_listeners_and_log_directories_of_file_and_overrides(tmp_path, properties, overrides, listeners, log_dirs):
     from odradek.server.config import load_config
 
     path = None
@@ -104,7 +104,7 @@ def test_where_a_broker_listens_and_keeps_its_data(tmp_path, properties, overrid
     assert (config.text("listeners"), config.data_dirs) == (listeners, log_dirs)
 
 
-def test_where_it_listens_and_keeps_its_data_is_said_first(monkeypatch, capsys, tmp_path):
+def test_a_start_first_prints_listeners_and_log_directories(monkeypatch, capsys, tmp_path):
     from odradek.server import broker
 
     monkeypatch.chdir(tmp_path)
@@ -121,13 +121,13 @@ def test_where_it_listens_and_keeps_its_data_is_said_first(monkeypatch, capsys, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_which_something_is_wrong(capsys, tmp_path):
+def test_errors_in_a_file_are_reported(capsys, tmp_path):
     path = tmp_path / "server.properties"
     path.write_bytes(b"a=\\u12")
     assert "malformed" in fail(capsys, "start", str(path))
 
 
-def test_pipelines_are_another_program():
+def test_the_pipeline_command_runs_the_program_of_pipelines():
     done = run("pipeline", "--help")
     assert done.returncode == 0 and done.stdout.startswith("usage: odradek pipeline ")
     done = run("pipeline", "validate", "/no/such/file")
@@ -147,7 +147,7 @@ def test_config_shows_one_property_in_full(capsys):
     assert "scope: broker" in out and "scope: topic" in out and "one of: uncompressed, zstd" in out
 
 
-def test_the_configuration_page_is_what_the_declarations_say():
+def test_the_configuration_page_agrees_with_the_declarations():
     page = (DOCS / "configuration.md").read_text("utf-8")
     assert page == reference.markdown(), "run: odradek config --markdown > docs/configuration.md"
 

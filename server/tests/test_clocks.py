@@ -1,4 +1,4 @@
-"""Two clocks: `now_ms` is compared with timestamps of records alone, and nothing reads a clock of Python's own."""
+"""Two clocks: `now_ms` is compared with timestamps of records only, and no module reads Python's clocks itself."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""Compactions that last, in a real broker: nobody waits for them, neither acknowledgements nor the stop."""
+"""Long compactions in a broker process: neither acknowledgements nor the stop wait for them."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from odradek.server.tests.wire import Wire, until
 from odradek.testing import OdradekBroker
 
-# Compactions sleep for hours to keep to this rate; there are as many as the reactor's pool has threads.
+# At this rate compactions sleep for hours; there are as many of them as the reactor's pool has threads.
 SLOW = {
     "log.cleaner.threads": "10",
     "log.cleaner.io.max.bytes.per.second": "10",

@@ -5,7 +5,7 @@ from odradek.properties import PropertyError, UpdateMode
 from odradek.server.config import THEMES, BrokerConfig, config_of, load_config
 
 
-def test_kafka_s_own_sample_configuration_loads_with_one_warning():
+def test_kafkas_sample_configuration_loads_with_one_warning():
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -44,7 +44,7 @@ def test_kafka_s_own_sample_configuration_loads_with_one_warning():
     ]
 
 
-def test_an_unknown_property_is_a_warning_with_the_nearest_name():
+def test_an_unknown_property_gives_a_warning_with_the_nearest_name():
     config, warnings = config_of({"log.retention.hour": "1", "my.own.thing": "x"})
     assert warnings == [
         "unknown property log.retention.hour is ignored, did you mean log.retention.hours?",
@@ -103,7 +103,7 @@ def test_bad_values_and_contradictions_are_refused(values, message):
     assert all(isinstance(error, PropertyError) and "\n" not in str(error) for error in errors)
 
 
-def test_counts_of_internal_topics_fit_the_brokers_unless_asked_for():
+def test_counts_of_internal_topics_fit_the_broker_unless_given():
     config = config_of({"transaction.state.log.replication.factor": "3"}).config
     assert config.for_brokers("offsets.topic.replication.factor", 1) == 1
     assert config.for_brokers("offsets.topic.replication.factor", 2) == 2
@@ -143,13 +143,13 @@ def test_every_synonym_of_a_topic_property_is_declared_with_the_same_default():
             assert default is None or default * factor == prop.default, name
 
 
-def test_update_modes_are_kafka_s():
+def test_update_modes_are_kafkas():
     declared = BrokerConfig.declared()
     modes = {name: declared[name].update_mode for name in ("listeners", "log.retention.ms", "log.retention.hours")}
     assert list(modes.values()) == [UpdateMode.PER_BROKER, UpdateMode.CLUSTER_WIDE, UpdateMode.READ_ONLY]
 
 
-def test_every_property_belongs_to_one_theme_and_says_what_it_is_for():
+def test_every_property_has_one_theme_and_a_description():
     declared = BrokerConfig.declared()
     assert sum(len(theme.declared()) for theme in THEMES) == len(declared)
     assert all(prop.doc.endswith(".") for prop in declared.values())

@@ -76,13 +76,13 @@ TWO = {"listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT", "inter.broke
         ("A://127.0.0.1:1,B://127.0.0.2:1", "port 1 is used twice"),
     ],
 )
-def test_listeners_that_clash_are_refused(text, message):
+def test_conflicting_listeners_are_refused(text, message):
     with pytest.raises(PropertyError, match=message):
         config_of({**TWO, "listeners": text})
 
 
 @pytest.mark.parametrize("text", ["A://127.0.0.1:1,B://[::1]:1", "A://:0,B://:0", "A://:1,B://:2"])
-def test_listeners_that_do_not_clash(text):
+def test_listeners_without_conflict_are_accepted(text):
     assert len(config_of({**TWO, "listeners": text}).config.endpoints) == 2
 
 
@@ -96,12 +96,12 @@ def test_a_wildcard_is_not_advertised(host):
     assert config.advertise({}, "other") == (Listener("PLAINTEXT", "PLAINTEXT", "localhost", 9092),)
 
 
-def test_advertised_listeners_must_be_listened_on():
+def test_advertised_listeners_must_be_among_the_listeners():
     with pytest.raises(PropertyError, match=r"configuration advertised\.listeners: must name any of: PLAINTEXT"):
         endpoints(advertised_listeners="SSL://localhost:9092")
 
 
-def test_what_is_advertised_follows_the_bound_port_and_the_host():
+def test_advertised_addresses_use_the_bound_port_and_the_host_name():
     config = endpoints(listeners="PLAINTEXT://:0")
     assert [str(one) for one in config.advertise({"PLAINTEXT": 4711}, "box")] == ["PLAINTEXT://box:4711"]
     config = endpoints(listeners="PLAINTEXT://127.0.0.1:0", advertised_listeners="PLAINTEXT://127.0.0.1:0")

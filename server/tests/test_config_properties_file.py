@@ -24,7 +24,7 @@ from odradek.server.config.properties_file import read_properties
         ("", {}),
     ],
 )
-def test_java_s_syntax(text, expected):
+def test_javas_syntax(text, expected):
     assert read_properties(text.encode()) == expected
 
 
@@ -34,6 +34,6 @@ def test_encodings():
     assert read_properties(b"\xef\xbb\xbfa=1") == {"a": "1"}
 
 
-def test_a_malformed_escape():
+def test_a_malformed_escape_is_refused():
     with pytest.raises(ValueError, match="malformed"):
         read_properties(b"a=\\u12")

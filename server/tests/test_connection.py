@@ -1,4 +1,4 @@
-"""One connection: answers in request order, one request at a time, failures confined to their request."""
+"""One connection: responses in request order, one request at a time, a failure affects its request only."""
 
 import struct
 from types import SimpleNamespace
@@ -48,8 +48,8 @@ class Transport:
     def close(self):
         self.closed = True
 
-    def turn(self):
-        """A reactor iteration."""
+    def iterate(self):
+        """Run one reactor iteration."""
         self.scheduler.begin_iteration(self.now_s)
         self.scheduler.serve()
 
@@ -93,50 +93,50 @@ def setting(monkeypatch):
     return transport, Connection(transport, dispatch, RequestContext("host", "PLAINTEXT")), results, dispatch
 
 
-def test_answers_come_in_order_and_the_next_request_waits(setting):
+def test_responses_are_in_order_and_the_next_request_waits(setting):
     transport, connection, results, _ = setting
     first = Deferred()
     results.append(first)
     connection.frames_received([frame(1), frame(2)])
-    transport.turn()
+    transport.iterate()
     connection.frames_received([frame(3)])
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == []
     first.callback(HeartbeatResponse(error_code=27))
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == [(1, 27), (2, 0), (3, 0)]
 
 
-def test_what_ends_a_wait_does_not_begin_the_next_request_within_it(setting):
+def test_the_next_request_begins_in_a_later_iteration_than_the_end_of_a_wait(setting):
     transport, connection, results, _ = setting
     first, third = Deferred(), Deferred()
     results.append(first)
     connection.frames_received([frame(1), frame(2), frame(3), frame(4)])
-    transport.turn()
+    transport.iterate()
     first.callback(HeartbeatResponse(error_code=27))
     assert transport.answers() == [(1, 27)]
     results.extend([HeartbeatResponse(), third])
     connection.output_drained()
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == [(1, 27), (2, 0)]
-    # Put off from the first time, when the third is in progress by now.
-    transport.turn()
+    # This iteration serves the call that the first response scheduled; the third request is in progress.
+    transport.iterate()
     assert transport.answers() == [(1, 27), (2, 0)]
     third.callback(HeartbeatResponse())
     connection.connection_lost()
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == [(1, 27), (2, 0), (3, 0)]
 
 
-def test_a_response_the_socket_did_not_take_holds_the_next_request_back(setting):
+def test_an_unsent_response_delays_the_next_request(setting):
     transport, connection, _, _ = setting
     transport.writer.takes_all = False
     connection.frames_received([frame(1), frame(2)])
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == [(1, 0)]
     transport.writer.takes_all = True
     connection.output_drained()
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == [(1, 0), (2, 0)]
 
 
@@ -145,19 +145,19 @@ def test_too_many_waiting_requests_stop_the_reading(setting):
     first = Deferred()
     results.append(first)
     connection.frames_received([frame(n) for n in range(40)])
-    transport.turn()
+    transport.iterate()
     assert not transport.reading
     first.callback(HeartbeatResponse())
-    transport.turn()
+    transport.iterate()
     assert transport.reading
     assert [correlation_id for correlation_id, _ in transport.answers()] == list(range(40))
 
 
-def test_kafka_errors_are_answered_and_unforeseen_ones_counted(setting):
+def test_kafka_errors_are_answered_and_unexpected_errors_counted(setting):
     transport, connection, results, dispatch = setting
     results += [KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), ZeroDivisionError()]
     connection.frames_received([frame(1), frame(2), frame(3)])
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == [(1, 25), (2, -1), (3, 0)]
     assert dispatch.unexpected_errors == {"Heartbeat": 1}
 
@@ -168,10 +168,10 @@ def test_large_requests_that_wait_stop_the_reading_sooner(setting):
     results.append(first)
     large = frame(2, body=codec.encode(HeartbeatRequest(group_id="g" * 30_000, member_id="m"), 1) + bytes(2_000_000))
     connection.frames_received([frame(1), large])
-    transport.turn()
+    transport.iterate()
     assert not transport.reading
     first.callback(HeartbeatResponse())
-    transport.turn()
+    transport.iterate()
     assert transport.reading
 
 
@@ -180,9 +180,9 @@ def test_a_failed_deferred_is_answered_too(setting):
     waiting = Deferred()
     results.append(waiting)
     connection.frames_received([frame(1), frame(2)])
-    transport.turn()
+    transport.iterate()
     waiting.errback(KafkaError(ErrorCode.ILLEGAL_GENERATION))
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == [(1, 22), (2, 0)]
 
 
@@ -191,9 +191,9 @@ def test_a_request_that_a_stop_interrupts_is_not_answered(setting, caplog):
     waiting = Deferred()
     results.append(waiting)
     connection.frames_received([frame(1), frame(2)])
-    transport.turn()
+    transport.iterate()
     waiting.errback(SchedulerStopped())
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == []
     assert transport.closed
     assert not caplog.records
@@ -216,55 +216,55 @@ def test_a_request_that_a_stop_interrupts_is_not_answered(setting, caplog):
 def test_malformed_requests_close_the_connection(setting, bad, caplog):
     transport, connection, _, _ = setting
     connection.frames_received([bad, frame(2)])
-    transport.turn()
+    transport.iterate()
     good = bad == frame(1)
     assert transport.closed is not good
     assert len(transport.writer.sent) == (2 if good else 0)
     assert len(caplog.records) == (0 if good else 1)
 
 
-def test_bytes_left_over_after_a_request_are_ignored_as_kafka_does(setting):
+def test_bytes_after_a_request_are_ignored_as_in_kafka(setting):
     transport, connection, _, _ = setting
     body = codec.encode(HeartbeatRequest(group_id="g"), 1) + b"x"
     connection.frames_received([frame(1, body=body)])
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == [(1, 0)]
 
 
-def test_no_response_and_close(setting):
+def test_a_handler_may_return_no_response_or_close_the_connection(setting):
     transport, connection, results, _ = setting
     results += [NO_RESPONSE, CloseConnection("acks=0 failed")]
     connection.frames_received([frame(1), frame(2), frame(3)])
-    transport.turn()
+    transport.iterate()
     assert transport.answers() == []
     assert transport.closed
 
 
-def test_the_end_of_the_input_hastens_what_was_asked(setting):
+def test_the_end_of_the_input_hastens_the_request_in_progress(setting):
     transport, connection, results, _ = setting
     decoded, waiting, hastened = Deferred(), Wait(lambda: ""), []
     waiting.hasten = lambda: hastened.append(connection.context.has_input_ended)
     decoded.addCallback(lambda _: waiting)
     results.append(decoded)
     connection.frames_received([frame(1)])
-    transport.turn()
+    transport.iterate()
     decoded.callback(None)
     connection.input_ended()
     assert hastened == [True]
     assert not transport.closed
     waiting.callback(HeartbeatResponse())
-    transport.turn()
+    transport.iterate()
     assert len(transport.answers()) == 1
     assert transport.closed
 
 
-def test_a_lost_connection_cancels_what_it_asked(setting):
+def test_a_lost_connection_cancels_its_request(setting):
     transport, connection, results, _ = setting
     cancelled = []
     waiting = Deferred(cancelled.append)
     results.append(waiting)
     connection.frames_received([frame(1), frame(2)])
-    transport.turn()
+    transport.iterate()
     connection.connection_lost()
     assert cancelled == [waiting]
     assert transport.answers() == []

@@ -1,4 +1,4 @@
-"""Limits of connections are as in Apache Kafka: what is too many waits or is closed, and what goes lets others in."""
+"""Limits of connections, as in Apache Kafka: connections above a limit wait or are closed, until others are closed."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ PROTOCOLS = "INTERNAL:PLAINTEXT,CLIENT:PLAINTEXT"
 
 
 class Port:
-    """A port with clients in its queue: `waiting` has their addresses."""
+    """A port; `waiting` has the addresses of the clients in its queue."""
 
     def __init__(self):
         self.waiting = []
@@ -49,14 +49,14 @@ class Port:
 
 
 class Reactor(Clock):
-    """Names are resolved at once."""
+    """A clock that resolves names at once."""
 
     def resolve(self, name):
         return succeed("10.0.0.7") if name == "trusted.example" else fail(OSError(name))
 
 
 class Listening:
-    """The quotas of a broker with one listener, or two, and what is connected."""
+    """The quotas of a broker with one or two listeners, and its connections."""
 
     def __init__(self, *, spare=10_000, **properties):
         values = {name.replace("_", "."): str(value) for name, value in properties.items()}
@@ -85,7 +85,7 @@ class Listening:
         return config_of(values).config
 
     def connect(self, *hosts, port=None):
-        """Clients connect; the reactor runs until nothing changes."""
+        """Connect clients, and accept connections until nothing changes."""
         (port or self.port).waiting += hosts
         self.run()
 
@@ -112,7 +112,7 @@ def test_a_listener_accepts_a_bounded_number_in_one_iteration():
     assert len(listening.port.open) == 3 * MOST_ACCEPTS + 1
 
 
-def test_at_max_connections_clients_wait_until_others_go():
+def test_at_max_connections_clients_wait_until_others_are_closed():
     listening = Listening(max_connections=3)
     listening.connect(*["h"] * 5)
     assert (len(listening.port.open), len(listening.port.waiting)) == (3, 2)
@@ -126,7 +126,7 @@ def test_at_max_connections_clients_wait_until_others_go():
     assert (len(listening.port.open), len(listening.port.waiting)) == (1, 0)
 
 
-def test_the_inter_broker_listener_is_not_held_up_and_makes_others_close():
+def test_a_connection_to_the_inter_broker_listener_closes_another():
     listening = two_listeners(max_connections=2)
     internal, client = listening.ports["INTERNAL"], listening.ports["CLIENT"]
     listening.connect("a", "b", "c", port=client)
@@ -136,7 +136,7 @@ def test_the_inter_broker_listener_is_not_held_up_and_makes_others_close():
     assert listening.closed == [(1, "INTERNAL")]
 
 
-def test_a_limit_of_one_listener():
+def test_a_listener_may_have_its_own_limit():
     listening = two_listeners(**{"listener.name.client.max.connections": 1})
     internal, client = listening.ports["INTERNAL"], listening.ports["CLIENT"]
     listening.connect("a", "b", port=client)
@@ -144,7 +144,7 @@ def test_a_limit_of_one_listener():
     assert (len(client.open), len(client.waiting), len(internal.open)) == (1, 1, 2)
 
 
-def test_an_address_with_too_many_is_refused_at_once():
+def test_connections_above_the_limit_of_an_address_are_closed_at_once():
     overrides = "10.0.0.1:2, trusted.example:4, unknown.example:9, ::1:0"
     listening = Listening(max_connections_per_ip=1, max_connections_per_ip_overrides=overrides)
     hosts = ["10.0.0.1", "10.0.0.7", "10.0.0.9", "::1"]
@@ -163,26 +163,26 @@ def test_an_ipv4_address_counts_the_same_on_an_ipv6_socket():
     assert len(listening.port.open) == 2
 
 
-def test_beyond_the_creation_rate_connections_come_at_that_rate():
+def test_connections_above_the_creation_rate_are_accepted_at_that_rate():
     listening = Listening(max_connection_creation_rate=5, quota_window_num=3)
     listening.connect(*["h"] * 100)
     burst = len(listening.port.open)
-    assert burst == 11, "as many as two samples may have, and the one that is too many"
+    assert burst == 11, "the quota of two samples, and the connection that exceeds it"
     listening.pass_time(10)
     assert burst + 40 <= len(listening.port.open) <= burst + 55
     listening.port.close(len(listening.port.open))
     listening.run()
-    assert len(listening.port.open) <= 1, "a connection that goes does not end a pause"
+    assert len(listening.port.open) <= 1, "a closed connection does not end a pause"
 
 
-def test_a_rate_of_zero_lets_one_in_for_each_sample():
+def test_a_rate_of_zero_accepts_one_connection_a_sample():
     rate = CreationRate(11, 1)
     rate.quota = 0
     assert [rate.record(0.0), rate.record(5.0)] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("listener", ["INTERNAL", "CLIENT"])
-def test_a_creation_rate_of_one_listener(listener):
+def test_a_listener_may_have_its_own_creation_rate(listener):
     name = f"listener.name.{listener.lower()}.max.connection.creation.rate"
     listening = two_listeners(**{name: 1, "quota.window.num": 2})
     for port in listening.ports.values():
@@ -192,7 +192,7 @@ def test_a_creation_rate_of_one_listener(listener):
     assert set(counts.values()) == {20}
 
 
-def test_properties_change_while_the_broker_runs():
+def test_changed_properties_apply_at_once():
     listening = Listening(max_connections=2)
     listening.connect(*["h"] * 9)
     listening.quotas.update(Listening.config({"max.connections": "5"}))
@@ -216,17 +216,17 @@ def test_without_descriptors_clients_wait(caplog):
     assert (len(listening.port.open), len(listening.port.waiting)) == (20, 18)
     listening.spare = 33
     listening.pass_time(2)
-    assert len(listening.port.open) == 23, "files are closed without a connection being closed"
+    assert len(listening.port.open) == 23, "descriptors became free, although no connection was closed"
     assert len(caplog.records) == 1
 
 
-def test_a_few_connections_are_accepted_however_short_descriptors_are():
+def test_a_few_connections_are_accepted_without_spare_descriptors():
     listening = Listening(spare=0)
     listening.connect(*["h"] * 40)
     assert len(listening.port.open) == 8
 
 
-def test_a_broker_that_stops_accepts_nobody():
+def test_a_broker_that_stops_accepts_no_connection():
     listening = Listening(max_connections=1)
     listening.connect("h", "h")
     listening.port.factory.acceptor.stop()
@@ -246,13 +246,13 @@ def test_a_broker_that_stops_accepts_nobody():
         ({"listener.name.plaintext.max.connection.creation.rate": "x"}, "max.connection.creation.rate"),
     ],
 )
-def test_faulty_values(values, names):
+def test_invalid_values_are_refused(values, names):
     with pytest.raises(PropertyError) as refused:
         config_of(values)
     assert refused.value.name == names
 
 
-def test_a_configuration_keeps_what_listeners_have_of_their_own():
+def test_a_configuration_keeps_the_limits_of_listeners():
     name = "listener.name.client.max.connections"
     config = BrokerConfig({name: "7", "listeners": "PLAINTEXT://127.0.0.1:1"})
     assert config.listener_limits == {("CLIENT", "max.connections"): 7}
@@ -261,7 +261,7 @@ def test_a_configuration_keeps_what_listeners_have_of_their_own():
     assert name in repr(config)
 
 
-def test_listeners_are_limited_by_dynamic_configurations_as_well():
+def test_dynamic_configurations_limit_listeners():
     name = "listener.name.client.max.connections"
     configs = BrokerConfigs(1, BrokerConfig({name: "7", "listeners": "PLAINTEXT://127.0.0.1:1"}), ClusterMetadata())
     limits = [

@@ -28,10 +28,10 @@ def test_a_close_or_a_loss_ends_every_state(state):
     assert TRANSITIONS[state, E.CLOSE] is TRANSITIONS[state, E.LOSS] is S.CLOSED
 
 
-def test_a_refusal_counts_for_more_than_the_end_of_the_input():
+def test_a_refusal_overrides_the_end_of_the_input():
     assert follow(E.INPUT_END, E.REFUSAL) is follow(E.REFUSAL, E.INPUT_END) is S.REFUSED
 
 
-def test_nothing_is_begun_once_the_transport_closes():
+def test_a_closing_connection_ignores_refusals_and_the_end_of_the_input():
     for event in (E.INPUT_END, E.REFUSAL, E.TRANSPORT_CLOSE):
         assert follow(E.TRANSPORT_CLOSE, event) is S.CLOSING

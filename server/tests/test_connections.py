@@ -22,7 +22,7 @@ LOOK_S = 5.0
 
 
 def let_pass(edge, seconds):
-    """Let time pass, look by look."""
+    """Let time pass, with the registry's check every LOOK_S."""
     end_s = edge.now_s + seconds
     while edge.now_s < end_s:
         edge.now_s += LOOK_S
@@ -30,7 +30,7 @@ def let_pass(edge, seconds):
 
 
 def started(choices=(), kinds=(Kind.SMALL,), **options):
-    """A connection whose client has sent its requests; a look every five seconds."""
+    """A connection whose client has sent its requests, in a registry that checks it every LOOK_S."""
     edge = Edge(Script(choices), kinds, **options)
     edge.registry.start()
     return edge.run()
@@ -40,7 +40,7 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_connection_is_closed_when_nothing_was_read_or_sent_for_the_idle_time():
+def test_a_connection_without_reads_or_sends_is_closed_after_the_idle_time():
     edge = started(max_idle_ms=IDLE_S * 1000)
     let_pass(edge, IDLE_S)
     assert not edge.socket.is_closed
@@ -58,7 +58,7 @@ def test_an_idle_connection_is_closed_although_its_socket_is_not_writable():
 
 
 @pytest.mark.parametrize("kind", [Kind.CLOSE, Kind.CLOSE_LATER, Kind.MALFORMED], ids=lambda kind: kind.name)
-def test_a_connection_is_closed_for_what_the_client_sent_although_its_socket_is_not_writable(kind):
+def test_a_request_that_closes_the_connection_needs_no_writable_socket(kind):
     edge = started(kinds=[Kind.SMALL, kind], is_ever_writable=False)
     assert edge.answers == [(0, 0, 0, b"")]
     assert edge.socket.is_closed
@@ -95,7 +95,7 @@ def test_a_client_that_does_not_read_is_closed_as_idle(caplog):
     assert "closing idle connection" in closed
 
 
-def test_a_request_without_response_is_logged_once_with_what_it_waits_for(caplog):
+def test_a_request_without_response_is_logged_once_with_its_wait(caplog):
     edge = started(kinds=[Kind.PARKED], max_wait_ms=10_000)
     let_pass(edge, MARGIN_S + 10)
     assert warnings(caplog) == []
@@ -108,7 +108,7 @@ def test_a_request_without_response_is_logged_once_with_what_it_waits_for(caplog
     assert len(warnings(caplog)) == 1
 
 
-def test_the_next_request_without_response_is_logged_again(caplog):
+def test_each_request_without_response_is_logged(caplog):
     edge = started(kinds=[Kind.PARKED, Kind.PARKED], cuts=(2,))
     let_pass(edge, MARGIN_S + 2 * LOOK_S)
     edge.release()
@@ -118,7 +118,7 @@ def test_the_next_request_without_response_is_logged_again(caplog):
     assert "correlation_id=1" in second
 
 
-def test_a_client_that_reads_slowly_is_no_stall(caplog):
+def test_a_slow_reader_is_no_stall(caplog):
     edge = started([0, NOTHING], kinds=[Kind.RECORDS], is_ever_writable=False)
     let_pass(edge, MARGIN_S)
     edge.protocol.writer.has_progressed = True
@@ -128,7 +128,7 @@ def test_a_client_that_reads_slowly_is_no_stall(caplog):
     assert len(warnings(caplog)) == 1
 
 
-def test_a_request_that_nothing_holds_back_is_reported_as_a_defect(caplog):
+def test_a_request_that_waits_for_nothing_is_reported_as_a_defect(caplog):
     edge = started(kinds=[Kind.SMALL])
     edge.protocol.connection._backlog.append(b"forgotten")
     let_pass(edge, MARGIN_S + 2 * LOOK_S)
@@ -136,7 +136,7 @@ def test_a_request_that_nothing_holds_back_is_reported_as_a_defect(caplog):
     assert "please report it" in line
 
 
-def test_a_connection_that_cannot_be_looked_at_is_closed_and_the_next_look_comes(monkeypatch, caplog):
+def test_a_connection_whose_check_fails_is_closed_and_checks_go_on(monkeypatch, caplog):
     edge = started(kinds=[Kind.PARKED])
     monkeypatch.setattr(edge.protocol, "take_activity", lambda: 1 / 0)
     let_pass(edge, 2 * LOOK_S)
@@ -214,15 +214,15 @@ def stubs():
 
 
 def iterate(clock):
-    """One reactor iteration, in which all timers are due."""
-    # Not `advance`: it would also make the calls that are scheduled meanwhile.
+    """Run one reactor iteration, in which all timers are due."""
+    # `advance` would also make the calls that these calls schedule.
     calls, clock.calls = clock.calls, []
     for call in calls:
         call.called = 1
         call.func(*call.args, **call.kw)
 
 
-def test_many_connections_are_looked_at_in_parts(stubs):
+def test_many_connections_are_checked_in_parts(stubs):
     clock, registry = stubs
     connections = [StubTransport(registry) for _ in range(1000)]
     registry.start()
@@ -250,8 +250,8 @@ def test_a_connection_that_cannot_be_closed_does_not_keep_others_open(stubs, cap
     assert "please report it" in caplog.text
 
 
-def test_nothing_is_begun_once_a_connection_is_being_closed():
-    """A broker that stops answers waiting requests; a request behind them must not reach logs that are closed."""
+def test_a_closing_connection_begins_no_request():
+    """A stop answers waiting requests; a request behind them must not reach closed logs."""
     edge = started(kinds=[Kind.PARKED, Kind.SMALL], cuts=(2,))
     edge.registry.stop()
     edge.release()
@@ -281,7 +281,7 @@ def open_sockets(broker):
 
 
 def read_to_end(client):
-    """What the client can read until the broker's end, and whether that was orderly."""
+    """Read until the broker closes the connection. Return the data, and whether the close was orderly."""
     data = bytearray()
     try:
         while more := client.recv(1 << 16):
@@ -291,7 +291,7 @@ def read_to_end(client):
     return data, True
 
 
-def test_idle_connections_are_closed_whatever_their_unread_responses_fill_of_the_send_buffer():
+def test_idle_connections_are_closed_with_any_amount_of_unread_responses():
     """The kernel does not report a socket as writable while more than two thirds of its send buffer are in use."""
     frame = request_frame(ApiVersionsRequest(), 0)
     with OdradekBroker({"connections.max.idle.ms": "1000", "socket.send.buffer.bytes": "65536"}) as broker:
@@ -316,7 +316,7 @@ def test_idle_connections_are_closed_whatever_their_unread_responses_fill_of_the
 
 
 def test_a_broker_closes_a_connection_that_is_reset_after_its_input_has_ended():
-    # A look every two seconds.
+    # The registry checks connections every two seconds.
     with OdradekBroker({"connections.max.idle.ms": "16000"}) as broker, Wire(broker.port) as wire:
         wire.create_topic("t")
         before = open_sockets(broker)
@@ -324,7 +324,7 @@ def test_a_broker_closes_a_connection_that_is_reset_after_its_input_has_ended():
             leaving.send(Wire.fetch_request("t", 0, max_wait_ms=600_000, min_bytes=1), 11)
             until(lambda: open_sockets(broker) > before)
             leaving.socket.shutdown(socket.SHUT_WR)
-            # Once this is answered the broker has read the end, or reads it in the same iteration.
+            # When this is answered, the broker has read the end of the input, or reads it in the same iteration.
             wire.metadata("t")
             leaving.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         until(lambda: open_sockets(broker) <= before, timeout_s=10, what="the connection to be closed")

@@ -34,7 +34,7 @@ def process_state(broker):
 
 
 @pytest.mark.parametrize("count", [1, PIPELINED])
-def test_a_member_whose_heartbeat_has_arrived_stays_after_a_pause_beyond_its_session(broker, count):
+def test_a_heartbeat_that_arrived_in_a_pause_longer_than_the_session_keeps_the_member(broker, count):
     group = f"group-{count}"
     with Wire(broker.port) as wire:
         await_coordinator(wire, group)
@@ -46,7 +46,7 @@ def test_a_member_whose_heartbeat_has_arrived_stays_after_a_pause_beyond_its_ses
         until(lambda: process_state(broker) == "T")
         for _ in range(count):
             member.wire.send(heartbeat, 3)
-        time.sleep(SESSION_S + 0.3)  # the pause is what the test is about
+        time.sleep(SESSION_S + 0.3)  # the pause that is tested
     finally:
         os.kill(broker.pid, signal.SIGCONT)
     for _ in range(count):
@@ -59,20 +59,20 @@ def resident_bytes(broker):
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def test_interrupted_uploads_leave_no_memory_behind(broker):
+def test_the_memory_of_interrupted_uploads_is_released(broker):
     with Wire(broker.port) as wire:
         before = resident_bytes(broker)
         for _ in range(8):
             with socket.create_connection(("127.0.0.1", broker.port)) as upload:
                 upload.sendall(struct.pack(">i", 2 * UPLOAD_BYTES) + bytes(UPLOAD_BYTES))
             wire.ask(ApiVersionsRequest())
-        # The allocator keeps up to two uploads' worth; without the release it would be all eight.
+        # The allocator keeps the memory of up to two uploads; without the release it would be that of all eight.
         until(lambda: resident_bytes(broker) - before < 4 * UPLOAD_BYTES)
 
 
 def test_a_slow_iteration_is_logged_with_what_ran(broker):
     with Wire(broker.port) as wire:
-        # The first request of its kind imports its modules, and compiles its messages.
+        # The first request of an API imports its modules, and compiles its messages.
         wire.ask(DescribeClusterRequest())
     until(lambda: "reactor iteration was slow" in broker.log_text())
     assert re.search(r"wall_ms=\d+ cpu_ms=\d+ longest_ms=\d+ longest='\w+ client=/127.0.0.1", broker.log_text())

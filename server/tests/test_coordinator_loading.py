@@ -1,4 +1,4 @@
-"""Coordinators whose partitions cannot be read: the others serve, and what may pass is tried again."""
+"""Loading of coordinators: an unreadable partition affects no other, and transient failures are retried."""
 
 import logging
 from collections import Counter
@@ -69,7 +69,7 @@ def initialize(wire, transactional_id):
 
 
 def damage(broker, topic, index):
-    """Make the first record of a partition state a length that cannot be."""
+    """Set an impossible length in a partition's first record."""
     [segment] = sorted((broker.data_dir / f"{topic}-{index}").glob("*.log"))[:1]
     data = bytearray(segment.read_bytes())
     assert len(data) > RECORD_BATCH_OVERHEAD
@@ -120,7 +120,7 @@ def no_error(response):
     return None if response.error_code else response
 
 
-# -- reasons that pass -------------------------------------------------------------------------------------------------
+# -- transient failures ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ TRANSIENT = [MemoryError(), OSError(5, "input/output error"), LogDirFailure("/d"
 
 
 @pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: type(error).__name__)
-def test_a_load_that_failed_for_a_reason_that_passes_is_tried_again(world, monkeypatch, error, caplog):
+def test_a_load_with_a_transient_failure_is_retried(world, monkeypatch, error, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(world.offsets.log, "read", raises(error))
         world.groups.lead(world.offsets)
@@ -161,7 +161,7 @@ def test_a_load_that_failed_for_a_reason_that_passes_is_tried_again(world, monke
     assert world.fetch() == 1
 
 
-def test_the_pauses_between_attempts_grow(world, monkeypatch):
+def test_pauses_between_attempts_grow(world, monkeypatch):
     attempts = []
 
     def read(*_, **__):
@@ -176,14 +176,14 @@ def test_the_pauses_between_attempts_grow(world, monkeypatch):
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_a_load_that_is_to_be_tried_again_ends_with_leadership(world, monkeypatch):
+def test_retries_end_with_leadership(world, monkeypatch):
     monkeypatch.setattr(world.offsets.log, "read", raises(MemoryError()))
     world.groups.lead(world.offsets)
     world.groups.stop()
     assert world.clock.getDelayedCalls() == []
 
 
-def test_a_topic_that_is_deleted_between_two_attempts(world, monkeypatch):
+def test_offsets_of_a_topic_that_is_deleted_between_attempts_are_deleted(world, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(world.offsets.log, "read", raises(MemoryError()))
         world.groups.lead(world.offsets)
@@ -199,21 +199,21 @@ def test_a_topic_that_is_deleted_between_two_attempts(world, monkeypatch):
     [b"\0" * 100, bytes(8) + b"\0\0\1\0" + bytes(90)],
     ids=["length too small", "no whole batch"],
 )
-def test_bytes_that_are_no_batches_end_the_load(world, monkeypatch, caplog, chunk):
-    """Without an end it would go on reading the same bytes."""
+def test_bytes_without_a_complete_batch_end_the_load(world, monkeypatch, caplog, chunk):
+    """A load that went on would read the same bytes again."""
     monkeypatch.setattr(world.offsets.log, "read", lambda *_, **__: SimpleNamespace(read=lambda: chunk))
     world.groups.lead(world.offsets)
     for _ in range(10):
         world.clock.advance(MAX_RETRY_PAUSE_S)
     assert world.groups.shard(0).coordinator_state is CoordinatorState.CLOSED
     attempts = [call for call in world.clock.getDelayedCalls() if call.func == world.groups._retry_load]
-    assert attempts == [], "it is not tried again"
+    assert attempts == [], "the load is not retried"
     [record] = [record for record in caplog.records if "coordinator not loaded" in record.message]
     assert record.levelno == logging.ERROR
 
 
-def test_while_a_shard_is_loaded_groups_are_not_listed(world):
-    """As in Apache Kafka: the list would not be whole."""
+def test_groups_are_not_listed_while_a_shard_loads(world):
+    """As in Apache Kafka: the list would be incomplete."""
     world.groups.lead(world.offsets)
     assert world.groups.shard(0).coordinator_state is CoordinatorState.LOADING
     failures = []
@@ -227,7 +227,7 @@ SHARDS, BATCHES, RECORD_S, SLICE_S = 8, 150, 0.0001, 0.004
 
 
 class Shards:
-    """Group coordinators of partitions with as many commits each; to replay a record takes `RECORD_S`."""
+    """Group coordinators of partitions with equally many commits; the replay of a record takes `RECORD_S`."""
 
     def __init__(self, monkeypatch, codec=Codec.NONE, records_per_batch=1, batches=BATCHES):
         self.clock = Clock()
@@ -264,7 +264,7 @@ class Shards:
         self.clock.callLater(0, run_inline, work, done)
 
     def iterate(self):
-        """One reactor iteration; how many records were replayed in it."""
+        """Run one reactor iteration. Return the number of records that it replayed."""
         before = self.replayed.total()
         calls, self.clock.calls = self.clock.calls, []
         for call in calls:
@@ -272,7 +272,7 @@ class Shards:
             call.func(*call.args, **call.kw)
         return self.replayed.total() - before
 
-    def phases(self):
+    def states(self):
         return {shard.coordinator_state for shard in self.groups.shards()}
 
 
@@ -282,27 +282,27 @@ def context():
     return made
 
 
-def test_all_shards_share_the_slices_while_they_load(monkeypatch):
+def test_all_loading_shards_share_the_slices(monkeypatch):
     shards = Shards(monkeypatch)
     shards.groups.lead_only(shards.partitions)
     most, fewest_when_first_is_loaded = 0, None
     for _ in range(1_000):
         most = max(most, shards.iterate())
-        if fewest_when_first_is_loaded is None and CoordinatorState.ACTIVE in shards.phases():
+        if fewest_when_first_is_loaded is None and CoordinatorState.ACTIVE in shards.states():
             fewest_when_first_is_loaded = min(shards.replayed.values())
-        if shards.phases() == {CoordinatorState.ACTIVE}:
+        if shards.states() == {CoordinatorState.ACTIVE}:
             break
     assert set(shards.replayed.values()) == {BATCHES}
     assert most * RECORD_S < SLICE_S + 32 * RECORD_S, "a step has 32 records"
     assert len(shards.replayed) == SHARDS
-    assert fewest_when_first_is_loaded > BATCHES / 2, "none waits until others are through"
+    assert fewest_when_first_is_loaded > BATCHES / 2, "no shard waits until others are loaded"
 
 
-def test_requests_of_a_shard_are_refused_while_it_loads_and_no_longer(monkeypatch):
+def test_requests_are_refused_only_while_their_shard_loads(monkeypatch):
     shards = Shards(monkeypatch)
     shards.groups.lead(shards.partitions[0])
     for _ in range(100):
-        if shards.phases() == {CoordinatorState.ACTIVE}:
+        if shards.states() == {CoordinatorState.ACTIVE}:
             break
         fetched = shards.groups.shard(0).fetch_offsets(
             OffsetFetchRequestGroup(group_id="g", topics=None), context(), require_stable=False
@@ -316,7 +316,7 @@ def test_requests_of_a_shard_are_refused_while_it_loads_and_no_longer(monkeypatc
     assert shards.replayed.total() == BATCHES
 
 
-def test_a_shard_that_is_given_up_is_not_loaded_further(monkeypatch):
+def test_the_load_of_a_resigned_shard_ends(monkeypatch):
     shards = Shards(monkeypatch)
     for give_up in (lambda: shards.groups.resign(0), lambda: shards.partitions[0].retire()):
         shards.replayed.clear()
@@ -332,7 +332,7 @@ def test_a_shard_that_is_given_up_is_not_loaded_further(monkeypatch):
         assert shards.clock.getDelayedCalls() == []
 
 
-def test_a_load_ends_quietly_when_the_broker_stops(monkeypatch, caplog):
+def test_a_load_ends_without_a_warning_when_the_broker_stops(monkeypatch, caplog):
     shards = Shards(monkeypatch)
     shards.groups.lead_only(shards.partitions)
     shards.iterate()
@@ -344,11 +344,11 @@ def test_a_load_ends_quietly_when_the_broker_stops(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("records", [1, 2_000], ids=["small", "large when decompressed"])
-def test_what_may_be_large_is_decompressed_on_a_thread(monkeypatch, records):
+def test_batches_that_may_be_large_are_decompressed_on_a_thread(monkeypatch, records):
     shards = Shards(monkeypatch, Codec.ZSTD, records, batches=3)
     shards.groups.lead(shards.partitions[0])
     most = 0
-    while shards.phases() != {CoordinatorState.ACTIVE}:
+    while shards.states() != {CoordinatorState.ACTIVE}:
         most = max(most, shards.iterate())
     assert shards.replayed.total() == 3 * records
     assert shards.threads == 1 + (3 if records > 1 else 0)

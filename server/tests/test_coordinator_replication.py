@@ -1,8 +1,8 @@
-"""Coordinators whose follower lags, and then leads with less than the leader had: no response depends on what is lost.
+"""Coordinators whose follower lags and then leads with a shorter log: no response depends on a lost record.
 
-Random requests go to the runtimes; the test moves the high watermark, and sometimes it ends the leadership and cuts the
-log anywhere above the high watermark. Each response is compared with what a coordinator loads from the part of the log
-that was replicated when the response was sent.
+Random requests go to the runtimes; the test moves the high watermark, and sometimes ends the leadership and truncates
+the log anywhere above the high watermark. Each response is compared with the state that a coordinator loads from the
+part of the log that was replicated when the response was sent.
 """
 
 import random
@@ -60,7 +60,7 @@ PRODUCER_ID = 7
 
 
 def read_log(partition, end_offset):
-    """Header, and records of each batch that ends at or before an offset."""
+    """Yield header and records of each batch that ends at or before an offset."""
     if not end_offset:
         return
     region = partition.region_to_end(0, 1 << 20)
@@ -71,7 +71,7 @@ def read_log(partition, end_offset):
 
 
 class Follower:
-    """The second replica of one partition, which has whole batches and may become leader."""
+    """The second replica of one partition; it has complete batches, and may become leader."""
 
     def __init__(self, world, topic):
         self.world = world
@@ -88,7 +88,7 @@ class Follower:
         return self.partition.log.log_end_offset
 
     def ends(self):
-        """Where the log may be cut: the high watermark, and the ends of the batches above it."""
+        """Offsets at which the log may be truncated: the high watermark, and the ends of the batches above it."""
         ends = [header.next_offset for header, _ in read_log(self.partition, self.log_end_offset)]
         return [self.high_watermark, *[end for end in ends if end > self.high_watermark]]
 
@@ -96,7 +96,7 @@ class Follower:
         self.partition.update_follower(2, end_offset, 0, self.world.now_ms())
 
     def end_leadership(self, end_offset):
-        """Another broker has led, and this one leads again, with a log that was cut."""
+        """Lead again, with a truncated log, after another broker has led."""
         self.runtime.resign(0)
         self.partition.log.truncate_to(end_offset, self.world.now_ms())
         self.epoch += 1
@@ -128,7 +128,7 @@ class Walk:
         self.world.follow()
         for follower in (self.offsets, self.states):
             follower.runtime.stop()
-        assert self.answered == self.asked, "somebody still waits"
+        assert self.answered == self.asked, "a request has no response"
 
     def ask(self, follower, name, request, version, check, **more):
         context = RequestContext(api_version=version, client_id="c", client_host="/h")
@@ -187,7 +187,7 @@ class Walk:
         return group.stored
 
     def replicated_generations(self):
-        """The records of the group that are replicated, later ones included."""
+        """The replicated records of the group, all generations included."""
         return [
             read_group_metadata_value(record.value)
             for header, records in read_log(self.offsets.partition, self.offsets.high_watermark)
@@ -203,7 +203,7 @@ class Walk:
         return self.load_shard(end_offset)._state.groups
 
     def load_shard(self, end_offset):
-        """The group coordinator that is loaded from the log up to an offset."""
+        """Load a group coordinator from the log up to an offset."""
         shard = GroupShard(GroupSettings(), str, int)
         for header, records in read_log(self.offsets.partition, end_offset):
             for record in records:
@@ -237,7 +237,7 @@ class Walk:
         live = self.live_group
         if live is not None and live.state is STABLE:
             known = {member.member_id for value in self.replicated_generations() for member in value.members}
-            assert response.member_id in known, "its id may be lost"
+            assert response.member_id in known, "the member id may be lost"
 
     def do_join_all_and_sync(self):
         for _ in INSTANCES:
@@ -291,7 +291,7 @@ class Walk:
             assert request.member_id not in {member.member_id for member in stored.members}, "fenced by a lost record"
 
     def do_return_and_heartbeat(self):
-        """A static member restarts, and its former process sends a heartbeat."""
+        """Restart a static member, and send a heartbeat of its former process."""
         instance_id = self.rng.choice(INSTANCES)
         former = self.members[instance_id]
         self.members[instance_id] = ""
@@ -313,7 +313,7 @@ class Walk:
         group = self.live_group
         if not response.error_code and not response.members[0].error_code and group and group.state is EMPTY:
             replicated = self.replicated_group()
-            assert replicated is None or not replicated.members, "the members may come back"
+            assert replicated is None or not replicated.members, "the members may reappear"
 
     def do_commit(self):
         item = OffsetCommitRequestPartition(partition_index=0, committed_offset=self.asked)
@@ -368,7 +368,7 @@ class Walk:
     def deleted(self, error, end_offset):
         high_watermark = self.offsets.high_watermark
         if error == ErrorCode.GROUP_ID_NOT_FOUND:
-            assert "g" not in self.load_groups(min(high_watermark, end_offset)), "the group may come back"
+            assert "g" not in self.load_groups(min(high_watermark, end_offset)), "the group may reappear"
         elif not error:
             deletions = [
                 record.offset
@@ -408,7 +408,7 @@ class Walk:
     def initialized(self, request, response, _):
         if not response.error_code:
             self.epoch = response.producer_epoch
-            assert self.decided_transaction().producer_epoch == response.producer_epoch, "its epoch may be lost"
+            assert self.decided_transaction().producer_epoch == response.producer_epoch, "the epoch may be lost"
 
     def do_add(self):
         request = AddOffsetsToTxnRequest(
@@ -449,7 +449,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_no_response_depends_on_what_is_lost(seed):
+def test_no_response_depends_on_a_lost_record(seed):
     Walk(seed).run()
 
 
@@ -461,7 +461,7 @@ def test_no_response_depends_on_what_is_lost(seed):
         (ShardState, "replicated_group", lambda state, group_id: state.groups.get(group_id)),
     ],
 )
-def test_a_response_that_is_sent_too_early_is_noticed(monkeypatch, part, name, instead):
+def test_a_response_that_is_sent_too_early_is_detected(monkeypatch, part, name, instead):
     monkeypatch.setattr(part, name, instead)
     with pytest.raises(AssertionError):
         for seed in range(10 * SEEDS):

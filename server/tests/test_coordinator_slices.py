@@ -1,4 +1,4 @@
-"""Requests and deadlines that concern many groups or producers: in slices, between which other requests are decided."""
+"""Requests and deadlines of many groups or producers: handled in slices, with other requests between them."""
 
 from types import SimpleNamespace
 
@@ -44,13 +44,13 @@ GROUPS = 50
 
 
 class SlicedWorld(World):
-    """Every step of long work is an iteration of its own."""
+    """A world in which each step of long work takes an iteration of its own."""
 
     def __init__(self):
         super().__init__(slice_s=0)
 
     def iterate(self):
-        """One reactor iteration."""
+        """Run one reactor iteration."""
         calls, self.clock.calls = self.clock.calls, []
         for call in calls:
             if call.getTime() <= self.clock.seconds():
@@ -65,7 +65,7 @@ class SlicedWorld(World):
             if is_over():
                 return count
             self.iterate()
-        raise AssertionError("no end")
+        raise AssertionError("the work does not end")
 
     def state(self, group="g"):
         answers = self.ask(groups.describe_groups, DescribeGroupsRequest(groups=[group]), 5)
@@ -93,7 +93,7 @@ def committed(world):
 # -- DeleteGroups ------------------------------------------------------------------------------------------------------
 
 
-def test_groups_are_deleted_in_slices_and_each_is_looked_at_in_its_own(world):
+def test_groups_are_deleted_in_slices_and_each_is_checked_in_its_slice(world):
     world.commit_all()
     answers = world.ask(groups.delete_groups, DeleteGroupsRequest(groups_names=[*NAMES, "none", *NAMES]), 2)
     before = world.offsets.log.log_end_offset
@@ -113,7 +113,7 @@ def test_groups_are_deleted_in_slices_and_each_is_looked_at_in_its_own(world):
     assert committed(world) == ["g49"]
 
 
-def test_groups_are_deleted_although_the_client_is_gone(world):
+def test_groups_are_deleted_although_the_client_has_disconnected(world):
     world.commit_all()
     outcome = groups.delete_groups(
         world, SimpleNamespace(api_version=2), DeleteGroupsRequest(groups_names=[*NAMES, "none"])
@@ -146,7 +146,7 @@ def test_a_group_that_is_deleted_while_groups_are_listed_is_left_out(world, monk
     assert sorted(group.group_id for group in listed[0].groups) == sorted(set(NAMES) - {"g49"})
 
 
-def test_a_shard_that_is_given_up_while_groups_are_listed(world, monkeypatch):
+def test_a_listing_ends_where_its_shard_resigns(world, monkeypatch):
     world.commit_all()
     monkeypatch.setattr("odradek.coordinator.groups.admin.pieces", lambda items: iter([[group] for group in items]))
     listed = world.ask(groups.list_groups, ListGroupsRequest(), 5)
@@ -158,7 +158,7 @@ def test_a_shard_that_is_given_up_while_groups_are_listed(world, monkeypatch):
 # -- deadlines ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_that_arrived_while_the_broker_was_held_up_saves_the_member(world):
+def test_a_heartbeat_that_arrived_during_a_long_iteration_keeps_the_member(world):
     member_id = world.join_alone()
     world.sync(member_id)
     world.follow()
@@ -174,7 +174,7 @@ def test_a_heartbeat_that_arrived_while_the_broker_was_held_up_saves_the_member(
     assert world.state() != "Stable"
 
 
-def test_a_deadline_that_fails_is_reported_and_the_others_take_effect(world, monkeypatch, caplog):
+def test_a_failing_deadline_is_reported_and_others_take_effect(world, monkeypatch, caplog):
     member_id = world.join_alone()
     world.sync(member_id)
     world.follow()
@@ -197,18 +197,18 @@ LARGE = 2_000
 
 
 def begin_large_commit(world, version=9):
-    """One whose first steps are done."""
+    """Begin a large commit and run its first steps."""
     world.metadata.put_topic(TopicMetadata("t", OLD_ID, (PartitionMetadata(1, 0, (1,), (1,)),) * LARGE))
     items = [OffsetCommitRequestPartition(partition_index=index, committed_offset=index) for index in range(LARGE + 1)]
     topic = OffsetCommitRequestTopic(name="t", topic_id=OLD_ID, partitions=items)
     answers = world.ask(group_offsets.offset_commit, OffsetCommitRequest(group_id="g", topics=[topic]), version)
     world.iterate()
-    assert not world.groups.shard(0).count_offsets("g"), "it is not decided yet"
+    assert not world.groups.shard(0).count_offsets("g"), "the commit is still being prepared"
     return answers
 
 
 def finish(world, answers):
-    """The error of each partition."""
+    """Complete a large commit. Return the error code of each partition."""
     for _ in range(LARGE // 100):
         world.iterate()
     world.follow()
@@ -217,7 +217,7 @@ def finish(world, answers):
     return {row.partition_index: row.error_code for row in topic.partitions}
 
 
-def test_a_large_commit_is_prepared_in_slices_and_written_as_a_whole(world):
+def test_a_large_commit_is_prepared_in_slices_and_written_at_once(world):
     answers = begin_large_commit(world)
     world.commit(5, "other")
     world.follow()
@@ -228,7 +228,7 @@ def test_a_large_commit_is_prepared_in_slices_and_written_as_a_whole(world):
     assert world.groups.shard(0).count_offsets("g") == LARGE
 
 
-def test_a_large_commit_to_a_group_that_is_joined_while_it_is_prepared_is_refused(world):
+def test_a_join_during_the_preparation_of_a_large_commit_refuses_the_commit(world):
     answers = begin_large_commit(world)
     world.join(version=3)
     world.follow()
@@ -237,7 +237,7 @@ def test_a_large_commit_to_a_group_that_is_joined_while_it_is_prepared_is_refuse
     assert world.groups.shard(0).count_offsets("g") == 0
 
 
-def test_a_large_commit_for_a_topic_that_is_deleted_while_it_is_prepared_stores_nothing_of_it(world):
+def test_a_large_commit_stores_nothing_of_a_topic_deleted_during_its_preparation(world):
     answers = begin_large_commit(world, version=10)
     world.recreate_topic()
     errors = finish(world, answers)
@@ -245,7 +245,7 @@ def test_a_large_commit_for_a_topic_that_is_deleted_while_it_is_prepared_stores_
     assert world.groups.shard(0).count_offsets("g") == 0
 
 
-def test_a_large_commit_whose_coordinator_is_given_up_while_it_is_prepared(world):
+def test_a_large_commit_whose_coordinator_resigns_during_its_preparation_is_refused(world):
     answers = begin_large_commit(world)
     world.groups.resign(0)
     errors = finish(world, answers)
@@ -276,7 +276,7 @@ def commit_partitions(world, group, count):
 
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_the_tombstones_of_a_group_with_a_long_name_fit_into_their_batches(world, is_deleted):
-    """1,000 of them have more bytes than `max.message.bytes` allows; groups of the same step must not suffer."""
+    """1,000 tombstones exceed `max.message.bytes`; other groups of the same step must not be affected."""
     commit_partitions(world, "innocent", 5)
     commit_partitions(world, LONG_NAME, 900)
     shard = world.groups.shard(0)
@@ -286,15 +286,15 @@ def test_the_tombstones_of_a_group_with_a_long_name_fit_into_their_batches(world
     else:
         world.wait(RETENTION_MS + CHECK_MS)
     world.follow()
-    assert world.groups.shard(0) is shard, "the shard was not given up"
+    assert world.groups.shard(0) is shard, "the shard has not resigned"
     assert (shard.count_offsets("innocent"), shard.count_offsets(LONG_NAME)) == (0, 0)
 
 
 # -- deletion of topics ------------------------------------------------------------------------------------------------
 
 
-def test_a_deletion_that_is_under_way_goes_on_after_the_shard_is_loaded_anew(world, monkeypatch):
-    """Another result is written in part meanwhile."""
+def test_a_deletion_in_progress_continues_after_the_shard_is_loaded_again(world, monkeypatch):
+    """Another result, written in part, causes the load."""
     monkeypatch.setattr(topic_deletion, "OFFSETS_PER_STEP", 10)
     monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
     world.commit_all()
@@ -325,9 +325,9 @@ def _two_records():
     return result
 
 
-@pytest.mark.parametrize("is_loaded_anew", [True, False])
-def test_a_late_deletion_spares_an_offset_without_a_topic_id_of_the_successor(world, monkeypatch, is_loaded_anew):
-    """OffsetCommit 2 to 4 with a retention time: the id finds no place in the version of its record."""
+@pytest.mark.parametrize("is_loaded_again", [True, False])
+def test_a_late_deletion_keeps_the_successors_offset_without_a_topic_id(world, monkeypatch, is_loaded_again):
+    """OffsetCommit 2 to 4 with a retention time: the version of the record has no field for the id."""
 
     def commit_without_id(offset, partition):
         item = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
@@ -349,7 +349,7 @@ def test_a_late_deletion_spares_an_offset_without_a_topic_id_of_the_successor(wo
         world.recreate_topic()
         world.clock.advance(0)
     commit_without_id(42, 0)
-    if is_loaded_anew:
+    if is_loaded_again:
         world.groups._reload(world.groups._contexts[0])
         for _ in range(20):
             world.clock.advance(0)
@@ -363,7 +363,7 @@ def test_a_late_deletion_spares_an_offset_without_a_topic_id_of_the_successor(wo
 # -- DescribeProducers -------------------------------------------------------------------------------------------------
 
 
-def test_producers_are_described_as_of_one_moment_and_encoded_in_steps(world):
+def test_producers_are_described_at_one_point_in_time_and_encoded_in_steps(world):
     state = world.offsets.log.producer_state
     for producer_id in range(2_000):
         state.add_data(producer_id, 1, 7, producer_id, producer_id, 50, is_transactional=True)
@@ -383,10 +383,10 @@ def test_producers_are_described_as_of_one_moment_and_encoded_in_steps(world):
     assert [row.current_txn_start_offset for row in rows] == list(range(2_000))
 
 
-# -- clients that are gone ---------------------------------------------------------------------------------------------
+# -- clients that have disconnected ------------------------------------------------------------------------------------
 
 
-def test_a_commit_in_a_transaction_whose_client_goes_while_it_is_verified_leaves_nothing(world):
+def test_a_transactional_commit_whose_client_disconnects_during_verification_leaves_nothing(world):
     world.clock.advance(0)
     world.init()
     context = SimpleNamespace(api_version=5)
@@ -409,7 +409,7 @@ def test_a_commit_in_a_transaction_whose_client_goes_while_it_is_verified_leaves
     assert world.stored() == 6
 
 
-def test_all_transactions_of_a_request_are_decided_although_its_client_is_gone(world):
+def test_all_transactions_of_a_request_are_decided_although_its_client_has_disconnected(world):
     world.clock.advance(0)
     world.init()
     world.put_topic("u", OLD_ID)

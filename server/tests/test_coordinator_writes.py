@@ -1,4 +1,4 @@
-"""Decisions of coordinators while a write is in flight: on partitions of two replicas, of which the test moves one.
+"""Decisions of coordinators while a write is in flight, on partitions with a second replica that the test controls.
 
 Requests go through the handlers; the partitions have logs in memory.
 """
@@ -62,7 +62,7 @@ OLD_ID, NEW_ID = b"o" * 16, b"n" * 16
 
 
 class World:
-    """A broker's coordinators. Replica 2 of their partitions follows when `follow` is called, and only then."""
+    """A broker's coordinators. Replica 2 of their partitions fetches only when `follow` is called."""
 
     def __init__(self, commit_timeout_ms=NEVER_MS, slice_s=1.0):
         self.reactor = self.clock = Clock()
@@ -115,7 +115,7 @@ class World:
         self.metadata.put_topic(TopicMetadata(name, topic_id, partitions))
 
     def recreate_topic(self):
-        """As `server.broker` reacts to a topic that was deleted and created again."""
+        """Delete and create a topic, with the reaction of `server.broker`."""
         self.put_topic("t", NEW_ID)
         self.groups.topics_deleted([("t", OLD_ID)])
 
@@ -134,7 +134,7 @@ class World:
         return str(self.ids)
 
     def follow(self):
-        """The other replica has fetched everything, and what follows from that."""
+        """Let replica 2 fetch everything, also records that are appended in consequence."""
         logs = {partition: partition.log for partition in self.partitions.values()}
         while any(log.high_watermark < log.log_end_offset for log in logs.values()):
             for partition, log in logs.items():
@@ -145,7 +145,7 @@ class World:
             self.clock.advance(1)
 
     def restart(self):
-        """The coordinator is elected anew and loads what is in the log."""
+        """Resign, lead again and load the log."""
         self.follow()
         self.groups.resign(0)
         self.groups.lead(self.offsets)
@@ -155,7 +155,7 @@ class World:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def ask(self, handler, request, version, client_id=""):
-        """The answers: one, or none yet."""
+        """Call a handler. Return the list of its response, empty until there is one."""
         context = RequestContext("h", "PLAINTEXT")
         context.client_id = client_id
         context.api_version = version
@@ -197,7 +197,7 @@ class World:
         self.follow()
 
     def fetch(self, group="g", *, require_stable=False):
-        """The committed offset, or an error."""
+        """The committed offset, or the error code."""
         topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
         request = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=group, topics=[topic])], require_stable=require_stable
@@ -207,7 +207,7 @@ class World:
         return ErrorCode(item.error_code) if item.error_code else item.committed_offset
 
     def stored(self, group="g"):
-        """The offset of a topic of any id that is replicated, -1 for none."""
+        """The replicated offset of the topic's name, with any topic id; -1 for none."""
         found = self.groups.shard(0)._state.offsets.replicated(group, "t", 0)
         return -1 if found is None else found.value.offset
 
@@ -231,7 +231,7 @@ class World:
         return self.ask(groups.join_group, request, version, client_id)
 
     def join_alone(self, instance_id=None):
-        """The first member of a group that has joined; its id."""
+        """Join as a group's first member, and wait for the response. Return the member id."""
         answers = self.join(instance_id=instance_id, version=5 if instance_id else 3)
         self.follow()
         self.wait(4_000)
@@ -247,7 +247,7 @@ class World:
         return self.ask(groups.sync_group, request, 5)
 
     def static_member(self):
-        """A stable group of one static member; its id."""
+        """Make a stable group of one static member. Return the member id."""
         member_id = self.join_alone(instance_id="i")
         answers = self.sync(member_id, instance_id="i")
         self.follow()
@@ -278,7 +278,7 @@ def impatient():
 # -- expiry and deletion -----------------------------------------------------------------------------------------------
 
 
-def test_expiry_spares_a_commit_that_is_being_written(world):
+def test_expiry_keeps_an_offset_whose_commit_is_being_written(world):
     world.commit(1)
     world.follow()
     world.wait(RETENTION_MS - CHECK_MS // 2)
@@ -292,7 +292,7 @@ def test_expiry_spares_a_commit_that_is_being_written(world):
     assert world.fetch() == 2
 
 
-def test_expiry_spares_a_group_whose_first_commit_is_being_written(world):
+def test_expiry_keeps_a_group_whose_first_commit_is_being_written(world):
     world.join(version=5)
     world.follow()
     answers = world.commit(2)
@@ -305,7 +305,7 @@ def test_expiry_spares_a_group_whose_first_commit_is_being_written(world):
 
 
 @pytest.mark.parametrize("delete", [World.delete_offset, World.delete_group])
-def test_a_deletion_covers_a_commit_that_is_being_written(world, delete):
+def test_a_deletion_includes_a_commit_that_is_being_written(world, delete):
     world.commit(1)
     world.follow()
     committed, deleted = world.commit(2), delete(world)
@@ -318,7 +318,7 @@ def test_a_deletion_covers_a_commit_that_is_being_written(world, delete):
 
 
 @pytest.mark.parametrize("delete", [World.delete_offset, World.delete_group])
-def test_a_commit_after_a_deletion_that_is_being_written_stays(world, delete):
+def test_a_commit_during_the_write_of_a_deletion_stays(world, delete):
     world.commit(1)
     world.follow()
     delete(world)
@@ -329,7 +329,7 @@ def test_a_commit_after_a_deletion_that_is_being_written_stays(world, delete):
     assert world.fetch() == 2
 
 
-def test_a_second_deletion_is_not_confirmed_before_the_first(world):
+def test_a_second_deletion_is_not_answered_before_the_first_is_replicated(world):
     world.commit(1)
     world.follow()
     assert world.delete_offset() == world.delete_offset() == []
@@ -421,7 +421,7 @@ def test_commits_that_wait_for_the_same_replica_are_reported_once(impatient, cap
     assert caplog.text.count("not replicated in time") == 1
 
 
-def test_a_coordinator_that_resigns_answers_late_commits_once(impatient):
+def test_a_coordinator_that_resigns_answers_each_commit_once(impatient):
     answers = impatient.commit(1)
     impatient.wait(TIMEOUT_MS)
     later = impatient.commit(2)
@@ -433,7 +433,7 @@ def test_a_coordinator_that_resigns_answers_late_commits_once(impatient):
     assert not impatient.clock.getDelayedCalls()
 
 
-def test_a_commit_in_a_transaction_that_is_not_replicated_in_time(impatient):
+def test_a_transactional_commit_that_is_not_replicated_in_time_is_answered_and_stays(impatient):
     world = impatient
     world.init()
     world.commit_in_transaction(1)
@@ -449,7 +449,7 @@ def test_a_commit_in_a_transaction_that_is_not_replicated_in_time(impatient):
 
 
 @pytest.mark.parametrize("delete", [World.delete_offset, World.delete_group])
-def test_a_deletion_that_is_not_replicated_in_time(impatient, delete):
+def test_a_deletion_that_is_not_replicated_in_time_is_answered_and_stays(impatient, delete):
     impatient.commit(1)
     impatient.follow()
     answers = delete(impatient)
@@ -460,7 +460,7 @@ def test_a_deletion_that_is_not_replicated_in_time(impatient, delete):
     assert (impatient.fetch(), len(answers)) == (-1, 1)
 
 
-def test_a_first_join_that_is_not_replicated_in_time(impatient):
+def test_a_first_join_that_is_not_replicated_in_time_is_answered_once(impatient):
     answers = impatient.join()
     impatient.wait(TIMEOUT_MS)
     assert [answer.error_code for answer in answers] == [ErrorCode.MEMBER_ID_REQUIRED]
@@ -468,7 +468,7 @@ def test_a_first_join_that_is_not_replicated_in_time(impatient):
     assert (len(answers), impatient.state()) == (1, "Empty")
 
 
-def test_a_leave_that_is_not_replicated_in_time(impatient):
+def test_a_leave_that_is_not_replicated_in_time_is_answered_and_stays(impatient):
     member_id = impatient.static_member()
     answers = impatient.leave(member_id)
     impatient.wait(TIMEOUT_MS)
@@ -493,7 +493,7 @@ def test_an_assignment_that_is_not_replicated_in_time_is_replaced(impatient):
     assert (len(answers), world.state()) == (1, "Stable")
 
 
-def test_a_static_member_whose_return_is_not_replicated_in_time(impatient):
+def test_a_static_member_whose_return_is_not_replicated_in_time_may_return_again(impatient):
     world = impatient
     world.static_member()
     answers = world.join(instance_id="i")
@@ -507,13 +507,13 @@ def test_a_static_member_whose_return_is_not_replicated_in_time(impatient):
     assert world.heartbeat(joined.member_id, 1) == 0
     world.wait(2 * SESSION_MS)
     world.follow()
-    assert world.state() == "Empty", "a member that is silent is missed"
+    assert world.state() == "Empty", "a member without heartbeats is removed"
 
 
 # -- members -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_static_member_that_returns_during_a_long_write_is_missed(world):
+def test_a_static_member_that_returns_during_a_long_write_has_a_session(world):
     world.static_member()
     answers = world.join(instance_id="i")
     world.wait(2 * SESSION_MS)
@@ -527,7 +527,7 @@ def test_a_static_member_that_returns_during_a_long_write_is_missed(world):
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_who_joins_a_group_that_is_being_deleted_starts_another(world, version):
+def test_a_join_during_the_deletion_of_a_group_starts_another_group(world, version):
     world.commit(1)
     world.follow()
     deleted = world.delete_group()
@@ -540,7 +540,7 @@ def test_who_joins_a_group_that_is_being_deleted_starts_another(world, version):
     live = world.state()
     world.restart()
     assert live != "Dead"
-    assert world.state() == "Empty", "what is in memory is in the log"
+    assert world.state() == "Empty", "the group in memory is in the log"
     assert world.fetch() == -1
 
 
@@ -567,7 +567,7 @@ def test_a_member_with_the_longest_client_id_gets_its_assignment(world, name):
 # -- deleted topics ----------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_is_deleted_while_a_commit_is_written(world):
+def test_an_offset_whose_topic_is_deleted_during_its_write_is_deleted(world):
     answers = world.commit(1)
     world.recreate_topic()
     world.follow()
@@ -575,7 +575,7 @@ def test_a_topic_that_is_deleted_while_a_commit_is_written(world):
     assert world.stored() == -1
 
 
-def test_the_deletion_of_a_topic_spares_a_commit_for_its_successor(world):
+def test_the_deletion_of_a_topic_keeps_a_commit_for_its_successor(world):
     world.put_topic("t", NEW_ID)
     world.commit(1)
     world.groups.topics_deleted([("t", OLD_ID)])
@@ -583,7 +583,7 @@ def test_the_deletion_of_a_topic_spares_a_commit_for_its_successor(world):
     assert world.fetch() == 1
 
 
-def test_an_offset_whose_deletion_is_being_written_is_not_that_of_the_successor(world):
+def test_an_offset_whose_deletion_is_being_written_is_not_returned_for_the_successor(world):
     world.commit(1)
     world.follow()
     world.recreate_topic()
@@ -593,7 +593,7 @@ def test_an_offset_whose_deletion_is_being_written_is_not_that_of_the_successor(
     assert world.stored() == -1
 
 
-def test_a_topic_that_is_deleted_while_its_offsets_are_loaded(world):
+def test_offsets_of_a_topic_that_is_deleted_during_a_load_are_deleted(world):
     world.commit(1)
     world.follow()
     world.groups.resign(0)
@@ -606,7 +606,7 @@ def test_a_topic_that_is_deleted_while_its_offsets_are_loaded(world):
     assert world.stored() == -1
 
 
-def test_a_topic_whose_offsets_cannot_be_deleted_at_once(world, monkeypatch):
+def test_a_failed_deletion_of_a_topics_offsets_is_retried(world, monkeypatch):
     world.commit(1)
     world.follow()
 
@@ -623,8 +623,8 @@ def test_a_topic_whose_offsets_cannot_be_deleted_at_once(world, monkeypatch):
     assert world.stored() == -1
 
 
-def test_a_topic_whose_offsets_are_deleted_in_part(world, monkeypatch):
-    """The disk is full after the first of two batches: the shard is loaded anew, and deletes the rest."""
+def test_a_partial_deletion_of_a_topics_offsets_is_completed(world, monkeypatch):
+    """The disk is full after the first of two batches: the shard is loaded again, and deletes the rest."""
     for group in ("g", "h"):
         world.commit(1, group)
     world.follow()
@@ -645,7 +645,7 @@ def test_a_topic_whose_offsets_are_deleted_in_part(world, monkeypatch):
     assert (world.stored("g"), world.stored("h")) == (-1, -1)
 
 
-def test_a_topic_whose_offsets_are_deleted_in_part_at_the_second_attempt(world, monkeypatch):
+def test_a_deletion_of_a_topics_offsets_that_is_partial_at_its_second_attempt_is_completed(world, monkeypatch):
     for group in ("g", "h"):
         world.commit(1, group)
     world.follow()
@@ -669,10 +669,10 @@ def test_a_topic_whose_offsets_are_deleted_in_part_at_the_second_attempt(world, 
 
 
 @pytest.mark.parametrize("is_recreated", [True, False])
-def test_a_topic_that_is_deleted_while_its_commit_is_verified(world, is_recreated):
+def test_a_commit_whose_topic_is_deleted_during_its_verification_is_refused(world, is_recreated):
     world.init()
     answers = world.commit_in_transaction(5)
-    assert not answers, "the transaction's coordinator is asked to add the group's partition"
+    assert not answers, "the request to add the group's partition to the transaction is in progress"
     if is_recreated:
         world.recreate_topic()
     else:
@@ -685,7 +685,7 @@ def test_a_topic_that_is_deleted_while_its_commit_is_verified(world, is_recreate
     assert world.stored() == -1
 
 
-def test_the_deletion_of_a_topic_spares_its_successors_pending_offsets(world):
+def test_the_deletion_of_a_topic_keeps_its_successors_pending_offsets(world):
     world.init()
     world.put_topic("t", NEW_ID)
     answers = world.commit_in_transaction(5)
@@ -697,7 +697,7 @@ def test_the_deletion_of_a_topic_spares_its_successors_pending_offsets(world):
 
 
 @pytest.mark.parametrize("is_pending_of_successor", [True, False])
-def test_a_late_deletion_of_a_topics_offsets_spares_what_its_successor_has(world, monkeypatch, is_pending_of_successor):
+def test_a_late_deletion_of_a_topics_offsets_keeps_those_of_its_successor(world, monkeypatch, is_pending_of_successor):
     """The disk is full when the topic is deleted; one offset is committed, the other held by an open transaction."""
     world.init()
     if is_pending_of_successor:
@@ -723,7 +723,7 @@ def test_a_late_deletion_of_a_topics_offsets_spares_what_its_successor_has(world
     assert world.fetch() == 5
 
 
-def test_a_topic_that_is_deleted_twice_while_its_offsets_are_loaded(world):
+def test_offsets_of_a_topic_that_is_deleted_twice_during_a_load_are_deleted(world):
     world.commit(1)
     world.follow()
     world.groups.resign(0)
@@ -736,7 +736,7 @@ def test_a_topic_that_is_deleted_twice_while_its_offsets_are_loaded(world):
     assert world.stored() == -1
 
 
-def test_all_offsets_of_a_group_leave_out_those_of_an_earlier_topic(world):
+def test_all_offsets_of_a_group_exclude_those_of_an_earlier_topic(world):
     world.commit(1)
     world.follow()
     world.recreate_topic()

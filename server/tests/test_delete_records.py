@@ -1,4 +1,4 @@
-"""DeleteRecords on disks that are slow, full or broken: an answer without an error outlives a crash."""
+"""DeleteRecords on slow, full or failing disks: a deletion that is answered without an error outlives a crash."""
 
 import errno
 from random import Random
@@ -30,7 +30,7 @@ CHECKPOINT = "log-start-offset-checkpoint"
 
 
 class Broker:
-    """What a DeleteRecords request passes through; topic t has ten records in each of four partitions."""
+    """The parts of a broker that DeleteRecords uses; topic t has ten records in each of four partitions."""
 
     def __init__(self, configs=None):
         self.clock, self.threads, self.fs = Clock(), Threads(), MemoryFileSystem()
@@ -48,7 +48,10 @@ class Broker:
         self.threads.run()
 
     def delete(self, *asked, timeout_ms=5000):
-        """(error code, low watermark) by partition, once there is an answer: asked for as (partition, offset)."""
+        """Delete records of (partition, offset) pairs. Return a dict of (error code, low watermark) by partition.
+
+        The dict is filled when the response arrives.
+        """
         partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=p, offset=o) for p, o in asked]
         topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
         answer = delete_records(self.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms))
@@ -65,26 +68,26 @@ class Broker:
         return found
 
     def starts_after_crash(self):
-        """Where each partition begins after a power loss that keeps any part of what was not synced."""
+        """Log start offsets after a power loss that keeps a random part of the unsynced data."""
         self.fs.crash(Random(1))
         ids = {name: topic.topic_id for name, topic in self.cluster.image.topics.items()}
         again = opened(self.fs, PATHS, ids=ids)
         return {log.partition: log.log_start_offset for log in again.all_logs()}
 
     def writes(self):
-        """How often a checkpoint of log starts was written."""
+        """The number of written checkpoints of log start offsets."""
         return self.fs._counts.get("rename" + CHECKPOINT, 0)
 
 
 @pytest.fixture
 def broker():
     broker = Broker()
-    # Has the file system count these renames; the fault itself never comes.
+    # The file system counts the operations that a fault names; this fault never occurs.
     broker.fs.fail("rename", after=1_000_000, path_contains=CHECKPOINT)
     return broker
 
 
-def test_an_answer_waits_for_the_checkpoint(broker):
+def test_a_response_waits_for_the_checkpoint(broker):
     found = broker.delete((0, 7))
     assert found == {}
     broker.threads.run()
@@ -101,7 +104,7 @@ def test_a_deletion_that_changes_nothing_is_answered_at_once(broker):
     assert broker.threads.waiting == []
 
 
-def test_a_deletion_that_changes_nothing_waits_for_one_that_is_not_saved(broker):
+def test_a_deletion_that_changes_nothing_waits_for_an_unsaved_one(broker):
     first, second = broker.delete((0, 7)), broker.delete((0, 3))
     assert (first, second) == ({}, {})
     broker.threads.run()
@@ -127,8 +130,8 @@ def test_requests_during_a_write_share_the_next(broker):
     assert broker.starts_after_crash()[0] == 9
 
 
-def test_no_answer_names_an_offset_that_may_be_forgotten(broker):
-    """The second request moves the start while the first one's write has been done, and is not yet known to be."""
+def test_no_response_has_a_low_watermark_that_may_be_lost(broker):
+    """The second request moves the start after the first one's write, and before the end of that write is reported."""
     first = broker.delete((0, 3))
     work, done = broker.threads.waiting.pop()
     work()
@@ -138,7 +141,7 @@ def test_no_answer_names_an_offset_that_may_be_forgotten(broker):
     assert broker.starts_after_crash()[0] == 3
 
 
-def test_a_full_disk_is_reported_and_the_next_try_succeeds(broker):
+def test_a_full_disk_is_reported_and_the_next_attempt_succeeds(broker):
     broker.fs.is_full = True
     found = broker.delete((0, 7))
     broker.threads.run()
@@ -166,7 +169,7 @@ def test_a_broken_disk_is_reported_for_its_partitions_only(broker):
 
 
 @pytest.mark.parametrize(("timeout_ms", "limit_s"), [(5000, 5), (0, 1), (-1, 1)])
-def test_a_disk_that_hangs_does_not_hold_up_an_answer_for_ever(broker, timeout_ms, limit_s):
+def test_a_response_waits_for_a_hanging_disk_up_to_its_timeout(broker, timeout_ms, limit_s):
     found = broker.delete((0, 7), (1, 99), timeout_ms=timeout_ms)
     broker.clock.advance(limit_s - 0.001)
     assert found == {}
@@ -177,7 +180,7 @@ def test_a_disk_that_hangs_does_not_hold_up_an_answer_for_ever(broker, timeout_m
     assert broker.delete((0, 7)) == {0: (0, 7)}
 
 
-def test_a_topic_that_is_deleted_during_the_write(broker):
+def test_a_deletion_of_the_topic_during_the_write_fails_the_request(broker):
     found = broker.delete((0, 7))
     delete(broker.cluster, names=["t"], version=5)
     create(broker.cluster, new("t"))
@@ -186,7 +189,7 @@ def test_a_topic_that_is_deleted_during_the_write(broker):
     assert broker.starts_after_crash() == {0: 0}
 
 
-def test_a_client_that_is_gone(broker):
+def test_a_deletion_whose_client_disconnects_during_the_write_is_saved(broker):
     partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=0, offset=7)]
     topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
     answer = delete_records(broker.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=5000))
@@ -197,7 +200,7 @@ def test_a_client_that_is_gone(broker):
     assert broker.starts_after_crash()[0] == 7
 
 
-def test_an_answer_waits_for_followers_too(broker):
+def test_a_response_waits_for_followers_too(broker):
     partition = broker.cluster.replicas.get("t", 0)
     partition.apply(PartitionMetadata(1, 1, (1, 2), (1, 2)), partition.log)
     found = broker.delete((0, 7))
@@ -210,7 +213,7 @@ def test_an_answer_waits_for_followers_too(broker):
 
 
 def test_a_start_at_a_segments_base_outlives_a_power_loss():
-    """The removal of the segment before it is not synced: its file may be there again."""
+    """The removal of the segment before the start is not synced: its file may reappear."""
     broker = Broker({"segment.bytes": str(1 << 20)})
     log = broker.cluster.replicas.get("t", 0).log
     log.update_config(LogConfig({"internal.segment.bytes": "100"}, base=log.config))
@@ -224,7 +227,7 @@ def test_a_start_at_a_segments_base_outlives_a_power_loss():
     saved = broker.fs._nodes[f"{log.directory}/{name}"]
     broker.logs.delete_old_segments(log, 0)
     assert log.segments[0].base_offset == 10
-    # A later request has the checkpoint written again.
+    # Later requests write the checkpoint again.
     broker.delete((1, 1))
     broker.delete((2, 1))
     broker.threads.run()
@@ -233,9 +236,9 @@ def test_a_start_at_a_segments_base_outlives_a_power_loss():
     assert broker.starts_after_crash()[0] == 10
 
 
-def test_a_request_is_carried_out_although_its_client_is_gone(broker):
-    """Also the checkpoint: what consumers have seen gone does not come back after a crash."""
-    # Each step is a slice.
+def test_a_request_is_completed_although_its_client_has_disconnected(broker):
+    """The checkpoint is written too: deleted records do not reappear after a crash."""
+    # Each step takes a slice of its own.
     broker.services.slices = Slices(broker.clock, broker.clock.seconds, 0.0)
     partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=p, offset=5) for p in range(4)]
     topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]

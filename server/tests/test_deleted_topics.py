@@ -1,4 +1,4 @@
-"""Requests for a deleted topic whose replicas are not retired yet: they are refused, on the fast paths too."""
+"""Requests for a deleted topic whose replicas are not retired yet are refused, on the fast paths too."""
 
 import struct
 
@@ -29,7 +29,7 @@ BY_NAME, BY_ID = 11, 13
 
 
 class Applied:
-    """The outcome of steps that a test holds back."""
+    """The outcome of steps that a test delays."""
 
     def __await__(self):
         return
@@ -37,7 +37,7 @@ class Applied:
 
 
 class Client:
-    """A connection to a broker whose replicas follow the image when the test says so."""
+    """A connection to a broker whose replicas follow the image only when `follow` is called."""
 
     def __init__(self):
         self.broker = started(FailingServer())
@@ -69,7 +69,7 @@ class Client:
 
     def ask(self, request, version):
         self.connection.frame_received(request_frame(request, version))
-        self.transport.turn()
+        self.transport.iterate()
         answer = self.transport.writer.sent.pop()
         assert struct.unpack_from(">i", answer, 4) == (1,)
         start = 8 + response_is_flexible(request.api_key, request.is_flexible(version))
@@ -84,7 +84,7 @@ class Client:
         return row.error_code, row.base_offset
 
     def fetch(self, version, topic_id, offset=2):
-        """Fetch from the log's end: the response has no records."""
+        """Fetch from the log's end, so that the response has no records."""
         asked = FetchRequestFetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
         topic = FetchRequestFetchTopic(topic="t", topic_id=topic_id, partitions=[asked])
         request = FetchRequest(max_wait_ms=0, max_bytes=1000, session_epoch=-1, topics=[topic])

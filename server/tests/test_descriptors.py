@@ -1,4 +1,4 @@
-"""A broker process with few file descriptors refuses what needs one, and loses nothing; no disk is blamed."""
+"""A broker process with few file descriptors refuses requests that need one; no data is lost, no disk goes offline."""
 
 import os
 import resource
@@ -75,10 +75,10 @@ def test_partitions_that_cannot_be_opened_are_refused(broker):
         assert wire.produce("t", b"v", partition=99).error_code == 0
 
 
-def test_idle_connections_leave_the_broker_what_it_needs(broker):
+def test_idle_connections_leave_descriptors_to_the_broker(broker):
     with ExitStack() as idle, Wire(broker.port) as wire:
         wire.create_topic("t", 2)
-        # Fewer than the accepted ones and the system's queue together, which would make a connect wait.
+        # Fewer than the broker accepts and the system queues; any more would wait in `connect`.
         for _ in range(LIMIT - 50):
             idle.enter_context(socket.create_connection(("127.0.0.1", broker.port)))
         until(lambda: "file descriptors run short: new connections wait" in broker.log_text())
@@ -87,23 +87,23 @@ def test_idle_connections_leave_the_broker_what_it_needs(broker):
         assert not is_served(broker)
         for partition in (0, 1):
             assert wire.produce("t", b"v" * 1000, partition=partition).error_code == 0
-        assert creation(wire, "more", 5).error_code == 0, "connections leave some to the logs"
+        assert creation(wire, "more", 5).error_code == 0, "connections leave descriptors to the logs"
         assert wire.fetch("t").error_code == 0
         idle.close()
         until(lambda: is_served(broker))
     until(lambda: open_files(broker) < 60)
 
 
-def test_a_segment_that_cannot_be_begun_is_refused_until_there_is_a_descriptor(broker):
+def test_a_batch_that_needs_a_new_segment_is_refused_until_there_is_a_descriptor(broker):
     with Wire(broker.port) as wire:
         wire.create_topic("t")
         value = os.urandom(700_000)
         assert wire.produce("t", value).error_code == 0
-        assert wire.offset("t", LATEST) == 1, "which also has the broker import what it takes"
+        assert wire.offset("t", LATEST) == 1, "this also imports the modules that the last ListOffsets needs"
         limit(broker, 10)
         for _ in range(3):
             assert wire.produce("t", value).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert wire.produce("t", b"small").error_code == 0, "what needs no new segment is written"
+        assert wire.produce("t", b"small").error_code == 0, "a batch that needs no new segment is written"
         assert wire.offset("t", LATEST) == 2
         limit(broker, LIMIT)
         assert wire.produce("t", value).error_code == 0
@@ -114,7 +114,7 @@ def test_a_segment_that_cannot_be_begun_is_refused_until_there_is_a_descriptor(b
         assert wire.offset("t", LATEST) == 3
 
 
-def test_topics_can_be_deleted_when_nothing_can_be_opened(broker):
+def test_topics_can_be_deleted_when_no_file_can_be_opened(broker):
     with Wire(broker.port) as wire:
         wire.create_topic("t", 40)
         wire.metadata()
@@ -123,7 +123,7 @@ def test_topics_can_be_deleted_when_nothing_can_be_opened(broker):
         state = DeleteTopicsRequestDeleteTopicState(name="t")
         (deleted,) = wire.ask(DeleteTopicsRequest(topics=[state], timeout_ms=10_000)).responses
         limit(broker, LIMIT)
-        assert deleted.error_code in (0, ErrorCode.UNKNOWN_SERVER_ERROR), "the code itself may be what is not loaded"
+        assert deleted.error_code in (0, ErrorCode.UNKNOWN_SERVER_ERROR), "a module may not be loaded yet"
         if deleted.error_code:
             (deleted,) = wire.ask(DeleteTopicsRequest(topics=[state], timeout_ms=10_000)).responses
         assert deleted.error_code == 0
@@ -131,7 +131,7 @@ def test_topics_can_be_deleted_when_nothing_can_be_opened(broker):
 
 
 def started_with(soft, hard, directory):
-    """A `start` under these limits: its output when it has ended."""
+    """Run `odradek start` under these limits to its end. Return the completed process."""
     overrides = [f"--override=log.dirs={directory}", "--override=listeners=PLAINTEXT://127.0.0.1:0"]
     command = ["bash", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"', "-", sys.executable, "-m", "odradek"]
     return subprocess.run([*command, "start", *overrides], capture_output=True, text=True, timeout=30, check=False)
@@ -169,7 +169,7 @@ def test_a_start_raises_the_soft_limit():
         assert soft == hard
 
 
-def test_the_loss_of_all_log_directories_at_a_start_ends_it(tmp_path):
+def test_a_start_without_a_usable_log_directory_ends(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "meta.properties").mkdir()
     failed = started_with(1000, 1000, tmp_path / "data")

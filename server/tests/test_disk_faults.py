@@ -1,7 +1,7 @@
-"""Every change on the disk fails once under requests: what a client was told is there is there after the crash.
+"""Each change on the disk fails in one run: acknowledged records and offsets exist after the crash.
 
-Produce requests, new and repeated ones, with acks 1 and all, and offset commits, on a disk that breaks, or is full, at
-the first change, at the second, and so on. Then the machine loses power where the topics promise to outlive it.
+Produce requests, new and repeated ones, with acks 1 and all, and offset commits, on a disk that breaks or is full at
+the first change, at the second, and so on. If the topics have `flush.before.acks`, the machine then loses power.
 """
 
 import errno
@@ -51,7 +51,7 @@ ROUNDS = 6
 
 
 class Broker:
-    """The parts of a broker that requests pass through, on a disk and with a metadata store that outlive it."""
+    """The parts of a broker that handle the requests, on a disk and with a metadata store that outlive it."""
 
     def __init__(self, fs, server, promises_sync):
         self.clock = Clock()
@@ -79,7 +79,7 @@ class Broker:
         if cluster.replicas.get(OFFSETS, 0).log is not None:
             self.services.groups.lead(cluster.replicas.get(OFFSETS, 0))
         logs.log_dirs.on_failure = self._directory_failed
-        self.memo = ProduceFastPath(self.services)
+        self.fast_path = ProduceFastPath(self.services)
         self.context = RequestContext("host", "PLAINTEXT")
         self.context.api_version = VERSION
         self.other = RequestContext("host", "PLAINTEXT")
@@ -87,7 +87,7 @@ class Broker:
         self.settle()
 
     def _directory_failed(self, path, keys):
-        """As `server.broker` has it."""
+        """Do as `server.broker` does."""
         self.cluster.replicas.directory_failed(path)
         self.clock.callLater(0, self._note_offline)
 
@@ -100,7 +100,7 @@ class Broker:
             self.clock.advance(0)
 
     def answer(self, outcome):
-        """The response, once everything that is on its way has arrived; time runs out for what never does."""
+        """Run until the response has arrived, up to its timeout. Return the response."""
         if not isinstance(outcome, Deferred):
             return outcome
         found = []
@@ -112,7 +112,7 @@ class Broker:
         return response
 
     def produce(self, number, acks):
-        """The base offset, None if it was refused; as a repeating producer's request, if it is known."""
+        """Produce through the fast path if it has an answer. Return the base offset, None if the batch was refused."""
         batch = build_batch([(0, None, b"%d" % number, ())], producer_id=5, producer_epoch=0, base_sequence=number)
         data = ProduceRequestPartitionProduceData(index=0, records=memoryview(batch))
         topic = ProduceRequestTopicProduceData(name="t", partition_data=[data])
@@ -120,12 +120,12 @@ class Broker:
         head = struct.pack(">hhih", 0, VERSION, 1, 1) + b"c\0"
         body = head + codec.encode(request, VERSION)
         frame = struct.pack(">i", len(body)) + body
-        outcome = self.memo.answer(frame)
+        outcome = self.fast_path.answer(frame)
         if isinstance(outcome, PendingProduce):
             outcome = outcome.response
         if outcome is None:
             response = self.answer(produce(self.services, self.context, request))
-            self.memo.remember(frame, self.context, request, response)
+            self.fast_path.remember(frame, self.context, request, response)
         else:
             response = self.answer(outcome.response if isinstance(outcome, PendingProduce) else outcome)
         if isinstance(response, bytearray):
@@ -134,7 +134,7 @@ class Broker:
         return row.base_offset if row.error_code == 0 else None
 
     def commit(self, offset):
-        """Whether it was taken."""
+        """Commit an offset. Return whether the commit succeeded."""
         partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
         request = OffsetCommitRequest(
             group_id="g", generation_id_or_member_epoch=-1, member_id="",
@@ -161,7 +161,7 @@ class Broker:
 
 
 def live(broker):
-    """What was acknowledged: records by offset, and the last committed offset."""
+    """Send the requests. Return the acknowledged records by offset, and the last committed offset."""
     acknowledged, committed = {}, -1
     for number in range(ROUNDS):
         for _ in range(3):
@@ -183,7 +183,7 @@ def live(broker):
 
 @pytest.mark.parametrize("promises_sync", [False, True], ids=["plain", "flush.before.acks"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
-def test_what_was_acknowledged_is_there(error, promises_sync):
+def test_acknowledged_records_and_offsets_survive(error, promises_sync):
     change, failures = 0, 0
     while True:
         change += 1
@@ -209,4 +209,4 @@ def test_what_was_acknowledged_is_there(error, promises_sync):
     if error == errno.EIO:
         assert failures > 0
     elif not promises_sync:
-        assert failures == 0, "only a sync that finds no room cannot be tried again"
+        assert failures == 0, "only a failed sync cannot be retried on a full disk"

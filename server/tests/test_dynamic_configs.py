@@ -1,4 +1,4 @@
-"""Configurations changed by a client: in force at once, described with their sources, kept over a restart."""
+"""Configurations that a client changes: they apply at once, are described with their sources, and outlive restarts."""
 
 import itertools
 import time
@@ -35,7 +35,7 @@ numbers = itertools.count()
 
 
 class Admin:
-    """Alters and describes configurations over a connection of its own for each request."""
+    """A client that alters and describes configurations, each with its own connection."""
 
     def __init__(self, broker):
         self.broker = broker
@@ -45,7 +45,7 @@ class Admin:
             return wire.ask(request)
 
     def alter(self, kind, name, *operations, validate_only=False):
-        """Operations as (property, operation, value). Returns the error's code."""
+        """Alter by operations (property, operation, value). Return the error code."""
         configs = [
             IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=operation, value=value)
             for key, operation, value in operations
@@ -58,7 +58,7 @@ class Admin:
         return answer.error_code
 
     def set(self, kind, name, **values):
-        """Properties with _ for the dots; None takes one away."""
+        """Set properties, given by name with _ for the dots; None deletes one."""
         operations = [
             (key.replace("_", "."), *((DELETE, None) if value is None else (SET, str(value))))
             for key, value in values.items()
@@ -66,7 +66,7 @@ class Admin:
         assert self.alter(kind, name, *operations) == 0
 
     def describe(self, kind, name):
-        """All that is described, by name."""
+        """Describe all properties. Return the entries by name."""
         resource = DescribeConfigsRequestDescribeConfigsResource(resource_type=kind, resource_name=name)
         request = DescribeConfigsRequest(
             resources=[resource], include_synonyms=True, include_documentation=True
@@ -112,7 +112,7 @@ def topic(wire):
 
 
 def last_batch(wire, topic):
-    """The header of the last batch of a topic's only partition, and its records."""
+    """Header and records of the last batch of a topic's only partition."""
     data = memoryview(bytes(wire.fetch(topic, wire.offset(topic, LATEST) - 1).records))
     return read_header(data), list(iter_records(data))
 
@@ -120,7 +120,7 @@ def last_batch(wire, topic):
 # Topics
 
 
-def test_the_largest_batch_of_a_topic(admin, wire, topic):
+def test_a_topics_largest_batch_changes(admin, wire, topic):
     assert wire.produce(topic, b"x" * 3000).error_code == 0
     admin.set(TOPIC, topic, max_message_bytes=1000)
     assert wire.produce(topic, b"x" * 3000).error_code == ErrorCode.MESSAGE_TOO_LARGE
@@ -130,7 +130,7 @@ def test_the_largest_batch_of_a_topic(admin, wire, topic):
     assert wire.produce(topic, b"x" * 60_000).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_the_kind_of_a_topics_timestamps(admin, wire, topic):
+def test_a_topics_timestamp_type_changes(admin, wire, topic):
     long_ago_ms = int(time.time() * 1000) - 3_600_000
     wire.produce(topic, b"v", timestamp_ms=long_ago_ms)
     assert last_batch(wire, topic)[0].max_timestamp == long_ago_ms
@@ -145,7 +145,7 @@ def test_the_kind_of_a_topics_timestamps(admin, wire, topic):
 
 
 @pytest.mark.parametrize("sent", [Codec.NONE, Codec.LZ4], ids=lambda codec: codec.name)
-def test_a_topics_compression(admin, wire, topic, sent):
+def test_a_topics_compression_changes(admin, wire, topic, sent):
     batch = build_batch([(int(time.time() * 1000), b"k", b"value" * 50, (("h", b"1"),))] * 3, codec=sent)
     expected = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "zstd": Codec.ZSTD, "uncompressed": Codec.NONE}
     for name, codec in {**expected, "lz4": Codec.LZ4, "producer": sent}.items():
@@ -170,7 +170,7 @@ def test_a_compacted_topic_refuses_records_without_a_key(admin, wire, topic):
     assert wire.produce(topic, b"v", key=None).error_code == 0
 
 
-def test_no_more_replicas_need_to_be_in_sync_than_there_are(admin, wire, topic):
+def test_the_replicas_that_exist_suffice_for_min_insync_replicas(admin, wire, topic):
     """As in Kafka: on a single broker min.insync.replicas is kept, and has no effect."""
     admin.set(TOPIC, topic, min_insync_replicas=2)
     assert admin.value(TOPIC, topic, "min.insync.replicas") == ("2", TOPIC_CONFIG)
@@ -179,7 +179,7 @@ def test_no_more_replicas_need_to_be_in_sync_than_there_are(admin, wire, topic):
     assert admin.alter(TOPIC, topic, ("min.insync.replicas", SET, "0")) == ErrorCode.INVALID_CONFIG
 
 
-def test_retention_and_roll_times_of_a_topic(broker, admin, wire, topic):
+def test_a_topics_retention_and_roll_times_change(broker, admin, wire, topic):
     def segments():
         return len(list((broker.data_dir / f"{topic}-0").glob("*.log")))
 
@@ -196,7 +196,7 @@ def test_retention_and_roll_times_of_a_topic(broker, admin, wire, topic):
     until(lambda: wire.offset(topic, EARLIEST) == 2)
 
 
-def test_appending_to_and_subtracting_from_a_list(admin, topic):
+def test_a_list_can_be_appended_to_and_subtracted_from(admin, topic):
     def policy():
         return admin.value(TOPIC, topic, "cleanup.policy")
 
@@ -227,14 +227,14 @@ def test_validating_changes_nothing(admin, wire, topic):
     assert not admin.describe(BROKER, "")
 
 
-def test_a_change_is_made_whole_or_not_at_all(admin, topic):
+def test_a_change_with_an_invalid_value_changes_nothing(admin, topic):
     changes = (("retention.ms", SET, "5"), ("segment.ms", SET, "never"))
     assert admin.alter(TOPIC, topic, *changes) == ErrorCode.INVALID_CONFIG
     assert admin.value(TOPIC, topic, "retention.ms")[1] == DEFAULT
     assert admin.alter(TOPIC, "no-such-topic", changes[0]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_old_way_replaces_everything(admin, wire, topic):
+def test_alter_configs_replaces_all_properties(admin, wire, topic):
     admin.set(TOPIC, topic, retention_ms=5_000_000, segment_ms=6_000_000)
     configs = [AlterConfigsRequestAlterableConfig(name="segment.ms", value="7000000")]
     resource = AlterConfigsRequestAlterConfigsResource(resource_type=2, resource_name=topic, configs=configs)
@@ -254,7 +254,7 @@ def own():
         yield broker
 
 
-def test_where_a_value_comes_from_and_its_synonyms(own):
+def test_a_value_is_described_with_its_source_and_synonyms(own):
     admin = Admin(own)
     with Wire(own.port) as wire:
         wire.create_topic("t", max_message_bytes=10_000)
@@ -275,13 +275,13 @@ def test_where_a_value_comes_from_and_its_synonyms(own):
     assert admin.value(BROKER, "1", "message.max.bytes") == ("30000", DYNAMIC_BROKER)
     assert admin.value(BROKER, "", "message.max.bytes") == ("20000", DYNAMIC_DEFAULT)
     assert admin.value(BROKER, "1", "log.retention.hours") == ("5", STATIC)
-    # Kafka, too, finds no source for a value that was given in other units.
+    # As in Kafka, the source of a value that was given in other units is DEFAULT.
     assert admin.value(TOPIC, "t", "retention.ms") == ("18000000", DEFAULT)
     assert admin.value(BROKER, "1", "num.partitions") == ("1", DEFAULT)
     assert admin.value(TOPIC, "t", "segment.bytes") == ("1073741824", DEFAULT)
 
 
-def test_broker_values_are_in_force_at_once_and_outlive_restarts(own):
+def test_broker_values_apply_at_once_and_outlive_restarts(own):
     admin = Admin(own)
 
     def takes(size):
@@ -307,7 +307,7 @@ def test_broker_values_are_in_force_at_once_and_outlive_restarts(own):
     assert takes(40_000) and not takes(60_000)
 
 
-def test_a_dynamic_value_takes_the_place_of_its_synonym_in_other_units(own):
+def test_a_dynamic_value_replaces_its_synonym_in_other_units(own):
     admin = Admin(own)
     with Wire(own.port) as wire:
         wire.create_topic("t")
@@ -318,7 +318,7 @@ def test_a_dynamic_value_takes_the_place_of_its_synonym_in_other_units(own):
     assert Admin(own).value(TOPIC, "t", "retention.ms") == ("1000", DYNAMIC_DEFAULT)
 
 
-def test_what_a_broker_may_not_change(admin):
+def test_forbidden_and_invalid_broker_changes_are_refused(admin):
     assert admin.alter(BROKER, "1", ("log.dirs", SET, "/nowhere")) == ErrorCode.INVALID_REQUEST
     assert admin.alter(BROKER, "1", ("num.partitions", SET, "3")) == ErrorCode.INVALID_REQUEST
     assert admin.alter(BROKER, "7", ("message.max.bytes", SET, "3")) == ErrorCode.INVALID_REQUEST
@@ -336,7 +336,7 @@ def test_threads_change_by_a_factor_of_two_at_a_time(admin):
         assert admin.alter(BROKER, "", (name, DELETE, None)) == 0
 
 
-def test_what_compaction_heeds_is_in_force_at_once_and_after_a_restart():
+def test_compaction_properties_apply_at_once_and_after_a_restart():
     configs = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "internal_segment_bytes": 300}
 
     def checkpoint(broker):
@@ -362,7 +362,7 @@ def test_what_compaction_heeds_is_in_force_at_once_and_after_a_restart():
 # Switches
 
 
-def test_auto_creation_and_its_switches():
+def test_auto_creation_needs_both_the_requests_and_the_brokers_permission():
     def asked(wire, name, allow):
         topic = MetadataRequestTopic(name=name)
         return wire.ask(MetadataRequest(topics=[topic], allow_auto_topic_creation=allow), 9).topics[0].error_code
@@ -379,7 +379,7 @@ def test_auto_creation_and_its_switches():
         assert asked(wire, "made", allow=False) == unknown
 
 
-def test_topics_that_may_not_be_deleted():
+def test_topics_cannot_be_deleted_if_deletion_is_disabled():
     state = DeleteTopicsRequestDeleteTopicState(name="t")
     with OdradekBroker({"delete.topic.enable": "false"}) as broker, Wire(broker.port) as wire:
         wire.create_topic("t")

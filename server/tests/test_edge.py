@@ -1,4 +1,4 @@
-"""Requests, handlers and a socket in every order: each request is answered once, or the connection is closed."""
+"""Events of requests, handlers and a socket in any order: each request is answered once, or the connection closed."""
 
 import gc
 import itertools
@@ -17,7 +17,7 @@ from odradek.server.network import transport as transport_module
 from odradek.server.tests.edge import EDGE_FD, NOTHING, Edge, Kind, Script, run_all_scripts
 
 DEPTH = 7
-"""Choices of which every combination is tried; a scenario of two or three requests takes about this many."""
+"""The number of choices of which all combinations are run, about that of a scenario of two or three requests."""
 
 KINDS = [kind for kind in Kind if kind is not Kind.PARKED]
 ANSWERED = [Kind.SMALL, Kind.RECORDS, Kind.LATER, Kind.RECORDS_LATER, Kind.AT_ONCE, Kind.NO_RESPONSE_LATER]
@@ -25,19 +25,19 @@ ANSWERED = [Kind.SMALL, Kind.RECORDS, Kind.LATER, Kind.RECORDS_LATER, Kind.AT_ON
 
 @pytest.fixture
 def small_limits(monkeypatch):
-    """Limits that a few requests reach."""
+    """Set limits that a few requests reach."""
     monkeypatch.setattr(connection_module, "_BACKLOG_LIMIT", 2)
     monkeypatch.setattr(transport_module, "_TURN_LIMIT_BYTES", 12)
     monkeypatch.setattr(transport_module, "_PENDING_LIMIT_BYTES", 40)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_in_good_weather_every_kind_of_request_is_answered_or_closes_the_connection(kind):
+def test_without_faults_each_kind_of_request_is_answered_or_closes_the_connection(kind):
     Edge(Script(), [Kind.SMALL, kind, Kind.LATER, kind, Kind.RECORDS], (2, 3)).run().check()
 
 
-def test_a_socket_that_has_room_again_at_once_does_not_block_the_connection():
-    # The request arrives; the socket takes half of the response; then, before any event, it has room for the rest.
+def test_a_socket_that_has_room_again_at_once_does_not_stall_the_connection():
+    # The request arrives; the socket takes half of the response; before any event it has room for the rest.
     edge = Edge(Script([0, 1]), [Kind.SMALL, Kind.SMALL]).run().check()
     assert edge.script.taken[1] == (1, 5)
 
@@ -55,7 +55,7 @@ def test_every_order_of_partial_sends_and_events(kinds, cuts):
 
 
 @pytest.mark.parametrize("kind", [Kind.SMALL, Kind.RECORDS, Kind.LATER, Kind.CLOSE_LATER], ids=lambda kind: kind.name)
-def test_every_order_with_a_socket_that_fails_and_a_client_that_leaves(kind):
+def test_every_order_with_a_failing_socket_and_a_client_that_closes_its_side(kind):
     def run(script):
         Edge(script, (Kind.RECORDS, kind, Kind.SMALL), (3,), send_outcomes=6, may_leave=True).run().check()
 
@@ -72,12 +72,12 @@ def test_every_order_with_a_socket_that_fails_and_a_client_that_leaves(kind):
     may_leave=st.booleans(),
     costs_s=st.lists(st.sampled_from((0.0, 0.0001, 0.001, 0.003, 0.5)), min_size=1, max_size=4),
 )
-def test_any_order_of_anything(small_limits, kinds, cuts, choices, errors, may_leave, costs_s):
+def test_random_orders_of_all_kinds(small_limits, kinds, cuts, choices, errors, may_leave, costs_s):
     edge = Edge(Script(choices), kinds, cuts, send_outcomes=5 + errors, may_leave=may_leave, costs_s=costs_s)
     edge.run().check()
 
 
-def test_no_more_requests_are_begun_than_fit_into_memory_while_responses_are_not_read(small_limits):
+def test_unread_responses_limit_the_requests_that_are_begun(small_limits):
     edge = Edge(Script([0, *[NOTHING] * 1000]), [Kind.SMALL] * 300, (300,), is_ever_writable=False).run()
     assert len(edge.began) <= 3
     assert edge.protocol.writer.unsent_bytes <= 40 + 30
@@ -86,7 +86,7 @@ def test_no_more_requests_are_begun_than_fit_into_memory_while_responses_are_not
 
 @pytest.mark.parametrize("kind", [Kind.LATER, Kind.RECORDS_LATER, Kind.REPEATED_LATER], ids=lambda kind: kind.name)
 def test_a_client_that_has_closed_its_side_gets_all_responses(kind):
-    """As from Apache Kafka, which does not read the end before it has sent the response."""
+    """As with Apache Kafka, which reads the end of the input only after it has sent the response."""
     edge = Edge(Script(), [Kind.SMALL, kind, Kind.SMALL, kind], (4,), may_leave=True)
     edge.has_left = True
     edge.run().check()
@@ -116,7 +116,7 @@ def test_another_protocol_closes_the_connection_with_one_line(data, protocol, ca
     assert f"why='received {protocol} instead of a Kafka request'" in record.getMessage()
 
 
-def test_connections_are_kept_alive_and_send_at_once_as_those_of_kafka():
+def test_connections_have_keepalive_and_no_delay_as_in_kafka():
     options = Edge(Script(), []).socket.options
     assert (socket.IPPROTO_TCP, socket.TCP_NODELAY, True) in options
     assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, True) in options
@@ -167,7 +167,7 @@ def test_a_closed_connection_is_freed_without_the_garbage_collector(kinds, choic
 
 
 @pytest.mark.parametrize("kind", [Kind.RECORDS, Kind.RECORDS_LATER, Kind.SMALL, Kind.LATER], ids=lambda kind: kind.name)
-def test_a_response_that_cannot_be_sent_closes_the_connection_with_a_line(kind, caplog):
+def test_a_response_that_cannot_be_sent_closes_the_connection_with_a_log_line(kind, caplog):
     edge = Edge(Script(), [kind, Kind.SMALL], (2,))
 
     def fail(*arguments):
@@ -180,7 +180,7 @@ def test_a_response_that_cannot_be_sent_closes_the_connection_with_a_line(kind, 
     assert not edge.protocol.connection.is_in_line
 
 
-def test_a_request_that_cannot_be_cancelled_leaves_nothing_behind(caplog):
+def test_a_connection_whose_request_cannot_be_cancelled_is_unregistered(caplog):
     edge = Edge(Script(), [Kind.PARKED])
     edge.run()
 

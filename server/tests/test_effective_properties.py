@@ -1,7 +1,7 @@
-"""Every declared property is read by the broker, or says why it has no effect.
+"""Every declared property is read by the broker, or declares the reason why it has no effect.
 
-Read means: an attribute of its name is loaded, or its name is a string, somewhere outside of the declarations and
-of the checks that a start makes. Names made of a prefix, as for internal topics, are put together here as there.
+A property is read if an attribute of its name is loaded, or its name is a string, outside of the declarations and of
+the checks at the start. Names with a variable prefix, as of internal topics, are composed as in the source.
 """
 
 import ast
@@ -18,14 +18,14 @@ from odradek.server.config.loading import config_of
 ROOT = Path(odradek.__file__).resolve().parent.parent
 PACKAGES = ("log", "replication", "coordinator", "server")
 CHECKS = ("validate", "validate_change")
-"""Methods that look at a property without using it; private ones that begin so as well."""
+"""Prefixes of methods, private ones included, that check a property without using it."""
 
 REFUSED = {"authorizer.class.name"}
-"""Properties with which no start succeeds unless they are as by default: see BrokerConfig.validate."""
+"""Properties with which a start fails unless they have their default: see BrokerConfig.validate."""
 
 
 class Reads(ast.NodeVisitor):
-    """Names of attributes that are loaded, strings, and suffixes of f-strings that begin with a variable."""
+    """A visitor that collects loaded attributes, strings, and suffixes of f-strings that begin with a variable."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -53,7 +53,7 @@ class Reads(ast.NodeVisitor):
 
 
 def is_declaration(node: ast.stmt) -> bool:
-    """A property's declaration: its name there is no use of it."""
+    """Return whether a statement declares a property, which is no use of it."""
     return isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
 
 
@@ -84,7 +84,7 @@ def is_read(prop: Property[object]) -> bool:
     return prop.attribute in READS.names or prop.name in READS.names or composed
 
 
-def test_the_scan_finds_what_is_read() -> None:
+def test_the_scan_finds_properties_that_are_read() -> None:
     assert {"node_id", "fetch_max_bytes", "segment_bytes"} <= READS.names
     assert not {"group_consumer_max_size", "replica_fetch_max_bytes", "queued_max_requests"} & READS.names
 
@@ -99,19 +99,19 @@ def test_no_property_is_both_unmarked_and_unread(declared: dict[str, Property[ob
     assert unread == set()
 
 
-def test_what_a_topic_has_no_use_of_has_none_at_the_broker_either() -> None:
+def test_a_topic_property_without_effect_has_synonyms_without_effect() -> None:
     for prop in LogConfig.declared().values():
         for synonym in prop.synonyms:
             assert bool(BrokerConfig.declared()[synonym.name].no_effect) == bool(prop.no_effect), synonym.name
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_is_refused_is_refused(name: str) -> None:
+def test_a_refused_property_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         config_of({name: "some.java.Class"})
 
 
-def test_a_start_reports_what_has_no_effect_with_the_reason() -> None:
+def test_a_start_reports_properties_without_effect_with_the_reason() -> None:
     values = {"num.io.threads": "4", "queued.max.requests": "9", "zookeeper.connect": "z:2181", "ssl.key": "k"}
     assert config_of(values).warnings == [
         "properties without effect, because one event loop does the work: num.io.threads, queued.max.requests",

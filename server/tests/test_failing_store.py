@@ -1,6 +1,6 @@
-"""Requests on a metadata store that fails now and then: each topic has its own outcome, and image and store agree.
+"""Requests on a metadata store that fails sometimes: each topic has its own outcome, and image and store agree.
 
-Requests go as frames to a connection of a broker whose metadata store is in memory and refuses changes on command.
+Requests are frames on a connection of a broker whose metadata store is in memory and refuses changes on demand.
 """
 
 import itertools
@@ -47,13 +47,12 @@ MARK = "/admin/delete_topics/"
 
 
 class FailingStore(MemoryMetadataStore):
-    """Refuses the changes for which `refuses(operations)` is true; the server of its test has that."""
+    """A store that refuses the changes for which `refuses(operations)` of its FailingServer is true."""
 
     def _carry_out(self, operations):
         if self.failing.refuses(operations):
             raise StoreUnavailableError("database or disk is full")
         return super()._carry_out(operations)
-
 
     async def transaction(self, operations):
         results = await super().transaction(operations)
@@ -65,7 +64,7 @@ class FailingStore(MemoryMetadataStore):
 
 
 class FailingServer(MemoryMetadataServer):
-    """`answers`, unless it is None, takes the Deferreds for which changes wait after their commit."""
+    """The server of FailingStores. Unless `answers` is None, a change waits after its commit for a Deferred in it."""
 
     def __init__(self):
         super().__init__()
@@ -89,12 +88,12 @@ class FailingServer(MemoryMetadataServer):
         self.refuses = lambda operations: next(count) == number
 
     def refuse_removals(self):
-        """The second step of a deletion, and whatever else begins while it lasts."""
+        """Refuse the second step of a deletion, and other changes until `heal`."""
         self.refuses = lambda operations: not all(MARK in one.path for one in operations[1:])
 
 
 class DeferredExecutor:
-    """Runs the controller's events, which wait for Deferreds."""
+    """An executor of the controller's events, which wait for Deferreds."""
 
     def start(self, work):
         Deferred.fromCoroutine(work)
@@ -107,7 +106,7 @@ class DeferredExecutor:
 
 
 class Broker:
-    """One life of a broker on a store and a disk that outlive it."""
+    """One run of a broker on a store and a disk that outlive it."""
 
     def __init__(self, server=None, fs=None, directories=("/data",)):
         self.server = server or FailingServer()
@@ -138,7 +137,7 @@ class Broker:
     def ask(self, request):
         version = request.last_version
         self.connection.frames_received([request_frame(request, version)])
-        self.transport.turn()
+        self.transport.iterate()
         answer = self.transport.writer.sent.pop()
         start = 8 + response_is_flexible(request.api_key, request.is_flexible(version))
         return codec.decode(response_class(request.api_key), version, answer, start)
@@ -172,7 +171,7 @@ class Broker:
         return sorted(topic.name for topic in self.ask(MetadataRequest(topics=None)).topics)
 
     def wait(self, seconds):
-        """Time passes, a second at a time."""
+        """Let time pass, a second at a time."""
         for _ in range(seconds):
             self.clock.advance(1)
 
@@ -186,7 +185,7 @@ class Broker:
         return Broker(self.server, self.fs)
 
     def assert_agrees_with_store(self):
-        """What a start would load is what is served; nothing is left of what is not."""
+        """Assert that a start would load the served image, and that store and logs have nothing else."""
         loaded = ClusterMetadata()
         run_now(load_image(self.cluster.store, loaded))
         assert loaded.contents() == self.cluster.image.contents()
@@ -222,7 +221,7 @@ def test_a_topic_is_deleted_although_the_second_step_fails(broker):
     assert broker.delete("t") == {"t": E.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_the_second_step_is_tried_again_in_the_background(broker):
+def test_the_second_step_is_retried_in_the_background(broker):
     broker.create("t")
     broker.server.refuse_removals()
     broker.delete("t")
@@ -235,7 +234,7 @@ def test_the_second_step_is_tried_again_in_the_background(broker):
     broker.assert_agrees_with_store()
 
 
-def test_tries_become_rarer_but_never_rarer_than_a_minute(broker):
+def test_the_pause_between_attempts_grows_to_a_minute(broker):
     broker.create("t")
     tries = []
 
@@ -251,7 +250,7 @@ def test_tries_become_rarer_but_never_rarer_than_a_minute(broker):
     assert [later - earlier for earlier, later in itertools.pairwise(tries)] == [1, 2, 4, 8, 16, 32, *[60] * 5]
 
 
-def test_a_new_topic_of_the_name_finishes_the_deletion_first(broker):
+def test_a_new_topic_of_the_same_name_finishes_the_deletion_first(broker):
     broker.create("t")
     old_id = broker.cluster.image.topics["t"].topic_id
     broker.server.refuse_removals()
@@ -268,7 +267,7 @@ def test_a_new_topic_of_the_name_finishes_the_deletion_first(broker):
     broker.assert_agrees_with_store()
 
 
-def test_a_restart_finishes_the_deletion_or_starts_and_tries_on(broker):
+def test_a_restart_finishes_the_deletion_or_keeps_trying(broker):
     broker.create("t", "other")
     broker.server.refuse_removals()
     broker.delete("t")
@@ -287,10 +286,10 @@ def test_a_restart_finishes_the_deletion_or_starts_and_tries_on(broker):
     third.assert_agrees_with_store()
 
 
-def test_a_topic_that_cannot_be_removed_leaves_the_others_alone(broker):
+def test_a_topic_that_cannot_be_removed_affects_no_other(broker):
     names = ["a", "b", "c", "d"]
     broker.create(*names, "kept")
-    # Something in the store that nobody expects there.
+    # The unexpected node makes the removal of its topic fail.
     run_now(broker.cluster.store.create("/brokers/topics/b/unexpected"))
     assert broker.delete(*names) == dict.fromkeys(names, 0)
     assert broker.listed() == ["kept"]
@@ -301,7 +300,7 @@ def test_a_topic_that_cannot_be_removed_leaves_the_others_alone(broker):
     broker.assert_agrees_with_store()
 
 
-def test_a_topic_that_cannot_be_marked_is_not_deleted_and_the_others_are(broker, monkeypatch):
+def test_a_topic_that_cannot_be_marked_is_not_deleted_and_others_are(broker, monkeypatch):
     monkeypatch.setattr("odradek.replication.controller.topic_deletion.MAX_OPERATIONS", 2)
     names = ["a", "b", "c", "d", "e"]
     broker.create(*names)
@@ -321,7 +320,7 @@ def test_a_topic_that_is_marked_already_is_deleted(broker):
     broker.assert_agrees_with_store()
 
 
-def test_a_topic_with_more_partitions_than_a_transaction_takes(broker, monkeypatch):
+def test_a_topic_with_more_partitions_than_a_transaction_allows_is_deleted(broker, monkeypatch):
     monkeypatch.setattr("odradek.replication.controller.topic_deletion.MAX_OPERATIONS", 5)
     broker.create("t", partitions=9)
     removals = itertools.count()
@@ -345,10 +344,10 @@ def test_logs_that_cannot_be_deleted_do_not_stop_the_deletion_of_others():
     assert broker.create(*names) == dict.fromkeys(names, 0)
 
 
-def test_topics_grow_and_change_each_by_itself(broker):
+def test_each_topic_grows_and_changes_independently(broker):
     names = ["a", "b", "c"]
     broker.create(*names)
-    # The store refuses the change of one for a reason of its own, then for want of room.
+    # The store refuses the change of one topic, first because a node exists, then because the disk is full.
     run_now(broker.cluster.store.create("/brokers/topics/b/partitions/2"))
     assert broker.grow(3, *names) == {"a": 0, "b": E.UNKNOWN_SERVER_ERROR, "c": 0}
     run_now(broker.cluster.store.delete("/brokers/topics/b/partitions/2"))
@@ -361,7 +360,7 @@ def test_topics_grow_and_change_each_by_itself(broker):
     broker.assert_agrees_with_store()
 
 
-def test_a_store_that_cannot_be_read_for_a_moment_ends_no_term(broker, monkeypatch):
+def test_a_failed_read_of_the_store_does_not_end_the_controllers_term(broker, monkeypatch):
     broker.create("t")
     load = broker.cluster.store._table.load
 
@@ -397,7 +396,7 @@ def test_image_and_store_agree_whichever_change_fails(number, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_image_and_store_agree_after_anything(seed):
+def test_image_and_store_agree_after_random_requests(seed):
     random, broker = Random(seed), Broker()
     for _ in range(80):
         action = random.randrange(8)
@@ -427,8 +426,8 @@ def test_image_and_store_agree_after_anything(seed):
 
 @pytest.mark.parametrize("answered", range(3))
 @pytest.mark.parametrize("what", ["create", "delete", "grow", "alter"])
-def test_a_change_is_completed_although_the_client_leaves(broker, what, answered):
-    """The store has it: without the rest the broker would go on as if it had not been made, until the next start."""
+def test_a_change_is_completed_although_the_client_disconnects(broker, what, answered):
+    """The store has the change: if the broker did not complete it, the image would differ until the next start."""
     broker.create("t", "u")
     requests = {
         "create": CreateTopicsRequest(
@@ -444,7 +443,7 @@ def test_a_change_is_completed_although_the_client_leaves(broker, what, answered
     }
     answers = broker.server.answers = []
     broker.connection.frames_received([request_frame(requests[what], requests[what].last_version)])
-    broker.transport.turn()
+    broker.transport.iterate()
     for _ in range(answered):
         if answers:
             answers.pop().callback(None)

@@ -1,4 +1,4 @@
-"""Fetch: what is read, how long it waits, and what a session leaves out."""
+"""Fetch: records read, waits, limits, errors, and the partitions that a session omits."""
 
 import errno
 import itertools
@@ -37,7 +37,7 @@ UNKNOWN_ID = b"\x07" * 16
 
 
 class World:
-    """A cluster of one, a clock, and clients that fetch from it."""
+    """A cluster of one broker, a clock, and fetch requests."""
 
     def __init__(self):
         self.clock = Clock()
@@ -65,13 +65,13 @@ class World:
         return self.cluster.replicas.get(topic, index)
 
     def append(self, topic, index=0, *, size=100):
-        """One batch of one record; its size in bytes."""
+        """Append one batch of one record. Return its size in bytes."""
         batch = build_batch([(0, None, b"v" * size, ())])
         self.partition(topic, index).append_as_leader(memoryview(batch), required_acks=-1, now_ms=0)
         return len(batch)
 
     def start_fetch(self, *asked, version=BY_NAME, forgotten=(), has_input_ended=False, **request):
-        """Fetch of (topic name or id, index, offset, options of the partition), answered or still waiting."""
+        """Fetch (topic name or id, index, offset, options) of partitions. Return the response, or a Deferred of it."""
         topics = []
         for topic, index, offset, options in (one if len(one) == 4 else (*one, {}) for one in asked):
             options = {"partition_max_bytes": 1 << 20, **options}
@@ -86,20 +86,20 @@ class World:
         return fetch(self.services, context, message)
 
     def fetch(self, *asked, **request):
-        """A fetch that is answered at once."""
+        """Fetch, and assert that the response is immediate."""
         response = self.start_fetch(*asked, **request)
         assert not isinstance(response, Deferred)
         return response
 
     def park(self, *asked, **request):
-        """A fetch that has to wait: (deferred, its answers)."""
+        """Fetch, and assert that the request waits. Return the Deferred and the list of its results."""
         deferred, answers = self.start_fetch(*asked, **request), []
         assert isinstance(deferred, Deferred)
         deferred.addBoth(answers.append)
         assert answers == []
         return deferred, answers
 
-    def nobody_waits(self):
+    def is_idle(self):
         return not self.clock.getDelayedCalls() and not any(one.watchers for one in self.cluster.replicas)
 
 
@@ -127,28 +127,28 @@ def world():
 # -- waiting -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_answered_at_once(world):
+def test_available_records_are_returned_at_once(world):
     world.create("t")
     size = world.append("t")
     [row] = rows(world.fetch(("t", 0, 0)))
     assert (row.error_code, row.high_watermark, row.last_stable_offset, row.log_start_offset) == (0, 1, 1, 0)
     assert row.records.size_bytes == size
     assert row.aborted_transactions is None
-    assert world.nobody_waits()
+    assert world.is_idle()
 
 
-def test_an_append_ends_the_wait_and_nothing_is_left_behind(world):
+def test_an_append_ends_the_wait_and_removes_watcher_and_timer(world):
     world.create("t")
     _, answers = world.park(("t", 0, 0))
     size = world.append("t")
     assert sizes(answers[0]) == [size]
-    assert world.nobody_waits()
+    assert world.is_idle()
     world.append("t")
     world.clock.advance(1)
     assert len(answers) == 1
 
 
-def test_the_time_running_out_ends_the_wait_with_what_there_is(world):
+def test_the_timeout_ends_the_wait_with_the_available_records(world):
     world.create("t")
     size = world.append("t")
     _, answers = world.park(("t", 0, 0), min_bytes=10_000)
@@ -156,7 +156,7 @@ def test_the_time_running_out_ends_the_wait_with_what_there_is(world):
     assert answers == []
     world.clock.advance(0.001)
     assert sizes(answers[0]) == [size]
-    assert world.nobody_waits()
+    assert world.is_idle()
 
 
 def test_min_bytes_count_over_all_partitions(world):
@@ -170,15 +170,15 @@ def test_min_bytes_count_over_all_partitions(world):
     assert sizes(answers[0]) == [size] * 3
 
 
-def test_min_bytes_never_ask_for_more_than_max_bytes_allow(world):
+def test_min_bytes_are_limited_by_max_bytes(world):
     world.create("t")
     size = world.append("t")
     world.append("t")
     assert sizes(world.fetch(("t", 0, 0), min_bytes=1 << 30, max_bytes=size)) == [size]
 
 
-def test_min_bytes_are_not_waited_for_at_the_end_of_a_segment(world):
-    """The rest of an older segment is all that one fetch can give; more appends do not change that."""
+def test_a_fetch_to_the_end_of_an_older_segment_does_not_wait_for_min_bytes(world):
+    """One fetch returns at most the rest of an older segment, which appends do not extend."""
     world.create("t", **{"internal.segment.bytes": "1000"})
     size = world.append("t", size=700)
     world.append("t", size=700)
@@ -196,26 +196,26 @@ def test_a_roll_during_the_wait_ends_it(world):
 
 
 @pytest.mark.parametrize("wait", [0, -1, -(2**31)])
-def test_who_does_not_want_to_wait_does_not(world, wait):
+def test_a_fetch_without_max_wait_does_not_wait(world, wait):
     world.create("t")
     assert sizes(world.fetch(("t", 0, 0), max_wait_ms=wait)) == [0]
 
 
 @pytest.mark.parametrize("least", [0, -5])
-def test_who_asks_for_no_bytes_does_not_wait(world, least):
+def test_a_fetch_without_min_bytes_does_not_wait(world, least):
     world.create("t")
     assert sizes(world.fetch(("t", 0, 0), min_bytes=least)) == [0]
 
 
-def test_nothing_asked_nothing_to_wait_for(world):
+def test_a_fetch_without_partitions_does_not_wait(world):
     assert rows(world.fetch()) == []
 
 
-def test_a_client_that_goes_away_leaves_no_watcher_and_no_timer(world):
+def test_a_client_that_disconnects_leaves_no_watcher_and_no_timer(world):
     world.create("t", 2)
     deferred, answers = world.park(("t", 0, 0), ("t", 1, 0))
     deferred.cancel()
-    assert world.nobody_waits()
+    assert world.is_idle()
     world.append("t")
     world.clock.advance(1)
     assert len(answers) == 1
@@ -224,7 +224,7 @@ def test_a_client_that_goes_away_leaves_no_watcher_and_no_timer(world):
 @pytest.mark.parametrize("max_wait_ms", [400, 1 << 30])
 @pytest.mark.parametrize("is_before", [False, True])
 def test_a_client_that_has_closed_its_side_does_not_wait_for_long(world, is_before, max_wait_ms):
-    """It may be gone, or read on."""
+    """The client may have disconnected, or may still read."""
     world.create("t")
     deferred, answers = world.park(("t", 0, 0), max_wait_ms=max_wait_ms, has_input_ended=is_before)
     if not is_before:
@@ -235,11 +235,11 @@ def test_a_client_that_has_closed_its_side_does_not_wait_for_long(world, is_befo
     assert answers == []
     world.clock.advance(0.101)
     assert errors(answers[0]) == [E.NONE]
-    assert world.nobody_waits()
+    assert world.is_idle()
     hasten_wait(deferred)
 
 
-def test_several_waiters_all_get_what_was_appended(world):
+def test_all_waiting_fetches_return_the_appended_batch(world):
     world.create("t")
     parked = [world.park(("t", 0, 0))[1] for _ in range(3)]
     size = world.append("t")
@@ -252,10 +252,10 @@ def test_a_deleted_topic_ends_the_wait_and_is_unknown(world):
     _, by_id = world.park((topic_id, 0, 0), version=LATEST)
     world.delete("t")
     assert errors(by_name[0]) == errors(by_id[0]) == [E.UNKNOWN_TOPIC_OR_PARTITION]
-    assert world.nobody_waits()
+    assert world.is_idle()
 
 
-def test_what_does_not_exist_hastens_nobody(world):
+def test_missing_partitions_do_not_shorten_the_wait_for_others(world):
     world.create("t")
     _, answers = world.park((UNKNOWN_ID, 0, 0), (world.create("u"), 0, 0), version=LATEST)
     world.clock.advance(0.5)
@@ -266,7 +266,7 @@ def test_what_does_not_exist_hastens_nobody(world):
     assert sizes(answers[0]) == [size, 0, 0]
 
 
-def test_only_what_does_not_exist_is_answered_at_once(world):
+def test_a_fetch_of_missing_partitions_only_does_not_wait(world):
     world.create("t")
     assert errors(world.fetch((UNKNOWN_ID, 0, 0), (bytes(16), 0, 0), version=LATEST)) == [E.UNKNOWN_TOPIC_ID] * 2
     assert errors(world.fetch(("", 0, 0), ("t", -1, 0))) == [E.UNKNOWN_TOPIC_OR_PARTITION] * 2
@@ -275,7 +275,7 @@ def test_only_what_does_not_exist_is_answered_at_once(world):
 # -- limits --------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_batch_comes_whole_whatever_the_limits(world):
+def test_the_first_batch_is_complete_with_any_limits(world):
     world.create("t", 2)
     size = world.append("t", 0)
     world.append("t", 1)
@@ -285,7 +285,7 @@ def test_the_first_batch_comes_whole_whatever_the_limits(world):
 
 
 @pytest.mark.parametrize("most", [0, -1, -(2**31)])
-def test_absurd_limits_still_give_one_batch(world, most):
+def test_absurd_limits_return_one_batch(world, most):
     world.create("t", 2)
     size = world.append("t", 0)
     world.append("t", 1)
@@ -293,7 +293,7 @@ def test_absurd_limits_still_give_one_batch(world, most):
     assert sizes(world.fetch(("t", 0, 0, absurd), ("t", 1, 0, absurd), max_bytes=most)) == [size, 0]
 
 
-def test_a_partitions_limit_and_that_of_all_cut_behind_the_first_batch(world):
+def test_both_limits_apply_after_the_first_batch(world):
     world.create("t", 2)
     for _ in range(3):
         size = world.append("t", 0)
@@ -308,7 +308,7 @@ def test_a_partitions_limit_and_that_of_all_cut_behind_the_first_batch(world):
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 2**62])
-def test_an_offset_outside_of_the_log_is_said_at_once(world, offset):
+def test_an_offset_outside_of_the_log_is_an_error_at_once(world, offset):
     world.create("t", 2)
     world.append("t")
     response = world.fetch(("t", 1, 0), ("t", 0, offset), min_bytes=1000)
@@ -318,14 +318,14 @@ def test_an_offset_outside_of_the_log_is_said_at_once(world, offset):
     assert row.records == b""
 
 
-def test_epochs_that_do_not_match(world):
+def test_a_newer_leader_epoch_is_an_error(world):
     world.create("t")
     epoch = world.partition("t").leader_epoch
     for current, error in ((epoch, E.NONE), (-1, E.NONE), (epoch + 1, E.UNKNOWN_LEADER_EPOCH)):
         assert errors(world.fetch(("t", 0, 0, {"current_leader_epoch": current}), min_bytes=0)) == [error]
 
 
-def test_a_reader_with_another_history_is_told_where_it_parts(world):
+def test_a_reader_with_another_history_gets_the_diverging_epoch(world):
     world.create("t")
     world.append("t")
     log = world.partition("t").log
@@ -336,7 +336,7 @@ def test_a_reader_with_another_history_is_told_where_it_parts(world):
         assert (row.error_code, row.records, row.aborted_transactions) == (0, b"", None)
 
 
-def test_an_offset_below_the_log_is_out_of_range_whatever_the_epochs(world):
+def test_an_offset_below_the_log_is_out_of_range_with_any_epoch(world):
     world.create("t")
     world.append("t")
     world.append("t")
@@ -346,7 +346,7 @@ def test_an_offset_below_the_log_is_out_of_range_whatever_the_epochs(world):
     assert errors(world.fetch(("t", 0, 0, {"last_fetched_epoch": 2}))) == [E.OFFSET_OUT_OF_RANGE]
 
 
-def test_a_read_committed_answer_always_has_a_list_of_aborted_transactions(world):
+def test_a_read_committed_response_always_has_a_list_of_aborted_transactions(world):
     world.create("t")
     [row] = rows(world.fetch(("t", 0, 0), isolation_level=READ_COMMITTED, max_wait_ms=0))
     assert row.aborted_transactions == []
@@ -372,7 +372,7 @@ def test_many_aborted_transactions_are_created_when_the_response_is_encoded(worl
 
 
 def test_a_transaction_index_that_cannot_be_read_takes_the_directory_offline(world, monkeypatch):
-    """Whoever waits for that log, for a sync say, would wait in vain."""
+    """Requests that wait for the log, for a sync for example, would wait without end."""
     world.create("t")
     world.append("t")
 
@@ -398,60 +398,60 @@ def test_a_broker_without_a_replica_is_refused_at_each_partition(world):
 
 
 def begin(world, *asked, **request):
-    """A full fetch; the id of the session it opened."""
+    """Open a session with a full fetch. Return the arguments of its later fetches."""
     session_id = world.fetch(*asked, session_epoch=0, max_wait_ms=0, **request).session_id
     assert session_id
     return {"session_id": session_id, "max_wait_ms": 0, "version": request.get("version", BY_NAME)}
 
 
-def told(response):
+def partitions_of(response):
     return [(topic.topic, row.partition_index) for topic in response.responses for row in topic.partitions]
 
 
-def test_an_incremental_fetch_names_only_what_changed(world):
+def test_an_incremental_fetch_returns_only_changed_partitions(world):
     world.create("t", 3)
     session = begin(world, ("t", 0, 0), ("t", 1, 0), ("t", 2, 0))
-    assert told(world.fetch(**session, session_epoch=1)) == []
+    assert partitions_of(world.fetch(**session, session_epoch=1)) == []
     world.append("t", 1)
-    assert told(world.fetch(**session, session_epoch=2)) == [("t", 1)]
-    # Position unchanged: the records come again.
-    assert told(world.fetch(**session, session_epoch=3)) == [("t", 1)]
-    assert told(world.fetch(("t", 1, 1), **session, session_epoch=4)) == []
+    assert partitions_of(world.fetch(**session, session_epoch=2)) == [("t", 1)]
+    # The position is unchanged: the records are returned again.
+    assert partitions_of(world.fetch(**session, session_epoch=3)) == [("t", 1)]
+    assert partitions_of(world.fetch(("t", 1, 1), **session, session_epoch=4)) == []
 
 
-def test_who_gave_records_is_read_last_the_next_time(world):
+def test_a_partition_that_returned_records_is_read_last_the_next_time(world):
     world.create("t", 2)
     for index in (0, 1):
         world.append("t", index)
     session = begin(world, ("t", 0, 0), ("t", 1, 0), max_bytes=1)
-    assert told(world.fetch(**session, session_epoch=1, max_bytes=1)) == [("t", 0)]
+    assert partitions_of(world.fetch(**session, session_epoch=1, max_bytes=1)) == [("t", 0)]
     assert sizes(world.fetch(**session, session_epoch=2, max_bytes=1))[0] > 0
-    assert told(world.fetch(**session, session_epoch=3, max_bytes=1)) == [("t", 0)]
+    assert partitions_of(world.fetch(**session, session_epoch=3, max_bytes=1)) == [("t", 0)]
 
 
-def test_forgotten_partitions_are_not_fetched_and_a_session_without_any_ends(world):
+def test_forgotten_partitions_are_not_fetched_and_an_empty_session_ends(world):
     world.create("t", 2)
     session = begin(world, ("t", 0, 0), ("t", 1, 0))
     world.append("t", 0)
     world.append("t", 1)
-    assert told(world.fetch(**session, session_epoch=1, forgotten=[("t", 0), ("t", 9)])) == [("t", 1)]
+    assert partitions_of(world.fetch(**session, session_epoch=1, forgotten=[("t", 0), ("t", 9)])) == [("t", 1)]
     response = world.fetch(**session, session_epoch=2, forgotten=[("t", 1)])
-    assert (response.session_id, told(response)) == (0, [])
+    assert (response.session_id, partitions_of(response)) == (0, [])
     with pytest.raises(KafkaError) as raised:
         world.fetch(**session, session_epoch=3)
     assert raised.value.code == E.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_after_an_error_the_next_good_answer_is_sent(world):
+def test_the_first_success_after_an_error_is_returned(world):
     world.create("t")
     session = begin(world, ("t", 0, 0))
     assert errors(world.fetch(("t", 0, 5), **session, session_epoch=1)) == [E.OFFSET_OUT_OF_RANGE]
     assert errors(world.fetch(**session, session_epoch=2)) == [E.OFFSET_OUT_OF_RANGE]
     assert errors(world.fetch(("t", 0, 0), **session, session_epoch=3)) == [E.NONE]
-    assert told(world.fetch(**session, session_epoch=4)) == []
+    assert partitions_of(world.fetch(**session, session_epoch=4)) == []
 
 
-def test_a_topic_that_comes_to_be_is_fetched_by_the_session_that_asked_for_it(world):
+def test_a_session_fetches_a_topic_that_is_created_later(world):
     session = begin(world, ("t", 0, 0))
     assert errors(world.fetch(**session, session_epoch=1)) == [E.UNKNOWN_TOPIC_OR_PARTITION]
     world.create("t")
@@ -459,12 +459,12 @@ def test_a_topic_that_comes_to_be_is_fetched_by_the_session_that_asked_for_it(wo
     assert errors(world.fetch(**session, session_epoch=2)) == [E.NONE]
 
 
-def test_sessions_by_topic_id(world):
+def test_a_session_by_topic_id_does_not_accept_names(world):
     topic_id = world.create("t")
     session = begin(world, (topic_id, 0, 0), (UNKNOWN_ID, 0, 0), version=LATEST)
     assert errors(world.fetch(**session, session_epoch=1)) == [E.UNKNOWN_TOPIC_ID]
     forgotten = [(UNKNOWN_ID, 0)]
-    assert told(world.fetch(**session, session_epoch=2, forgotten=forgotten)) == []
+    assert partitions_of(world.fetch(**session, session_epoch=2, forgotten=forgotten)) == []
     world.append("t")
     response = world.fetch(**session, session_epoch=3)
     assert [topic.topic_id for topic in response.responses] == [topic_id]
@@ -473,11 +473,11 @@ def test_sessions_by_topic_id(world):
     assert raised.value.code == E.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_a_session_can_be_opened_with_nothing_and_filled_later(world):
+def test_a_session_can_be_opened_empty_and_filled_later(world):
     world.create("t")
     session = begin(world)
     world.append("t")
-    assert told(world.fetch(("t", 0, 0), **session, session_epoch=1)) == [("t", 0)]
+    assert partitions_of(world.fetch(("t", 0, 0), **session, session_epoch=1)) == [("t", 0)]
 
 
 def test_a_full_fetch_closes_the_session_it_names(world):
@@ -489,30 +489,30 @@ def test_a_full_fetch_closes_the_session_it_names(world):
     assert len(world.services.fetch_sessions) == 0
 
 
-def test_without_room_for_a_session_the_fetch_goes_on_without(world):
+def test_a_fetch_is_answered_without_a_session_if_the_cache_is_full(world):
     world.create("t")
     for _ in range(2):
         begin(world, ("t", 0, 0))
     assert world.fetch(("t", 0, 0), session_epoch=0, max_wait_ms=0).session_id == 0
 
 
-def test_a_session_that_went_on_elsewhere_is_not_answered_as_if_it_had_not(world):
+def test_a_waiting_fetch_fails_if_another_request_continues_its_session(world):
     world.create("t")
     session = begin(world, ("t", 0, 0))
     _, answers = world.park(**{**session, "max_wait_ms": 500}, session_epoch=1)
-    assert told(world.fetch(**session, session_epoch=2)) == []
+    assert partitions_of(world.fetch(**session, session_epoch=2)) == []
     size = world.append("t")
     assert (answers[0].error_code, answers[0].session_id) == (E.INVALID_FETCH_SESSION_EPOCH, session["session_id"])
-    assert told(answers[0]) == []
+    assert partitions_of(answers[0]) == []
     assert sizes(world.fetch(**session, session_epoch=3)) == [size]
 
 
-def test_a_session_that_was_emptied_elsewhere_is_over_for_who_waits(world):
+def test_a_waiting_fetch_fails_if_another_request_empties_its_session(world):
     world.create("t")
     session = begin(world, ("t", 0, 0))
     _, answers = world.park(**{**session, "max_wait_ms": 500}, session_epoch=1)
-    assert told(world.fetch(**session, session_epoch=2, forgotten=[("t", 0)])) == []
+    assert partitions_of(world.fetch(**session, session_epoch=2, forgotten=[("t", 0)])) == []
     world.append("t")
-    assert told(answers[0]) == []
+    assert partitions_of(answers[0]) == []
     assert answers[0].error_code == E.INVALID_FETCH_SESSION_EPOCH
-    assert world.nobody_waits()
+    assert world.is_idle()

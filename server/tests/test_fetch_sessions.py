@@ -1,4 +1,4 @@
-"""Fetch sessions against KIP-227."""
+"""Fetch sessions (KIP-227)."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def partitions(*indexes, offset=0):
     return found
 
 
-def test_a_session_expects_one_epoch_after_the_other():
+def test_the_epoch_of_a_session_advances_by_one():
     cache = make_cache()
     session = cache.create(partitions(0), False, 0)
     assert session.epoch == 1
@@ -36,7 +36,7 @@ def test_a_session_expects_one_epoch_after_the_other():
     assert session.epoch == 1
 
 
-def test_unknown_session_and_change_between_names_and_ids():
+def test_an_unknown_session_and_a_change_between_names_and_ids_are_errors():
     cache = make_cache()
     session = cache.create(partitions(0), True, 0)
     with pytest.raises(KafkaError) as raised:
@@ -56,7 +56,7 @@ def test_an_update_adds_changes_and_forgets():
     assert session.partitions["t", 0].high_watermark == 7
 
 
-def test_a_full_cache_puts_out_the_stale_then_the_smaller_old_one_and_otherwise_nobody():
+def test_a_full_cache_evicts_a_stale_session_then_a_smaller_old_one_or_none():
     cache = make_cache(slots=2)
     first = cache.create(partitions(0, 1, 2), False, 0)
     second = cache.create(partitions(0), False, 0)
@@ -86,7 +86,7 @@ def test_a_session_has_a_limited_number_of_partitions(monkeypatch):
 
 
 def test_all_sessions_have_a_limited_number_of_partitions(monkeypatch):
-    """The least recently used of the large ones ends for others, a small one does not."""
+    """The least recently used large session is evicted for others; a small one is not."""
     monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 20)
     cache = make_cache(slots=10)
     small = cache.create(partitions(0, 1), False, 0)
@@ -97,17 +97,17 @@ def test_all_sessions_have_a_limited_number_of_partitions(monkeypatch):
     with pytest.raises(KafkaError):
         cache.resume(second.id, 1, False, 2)
     cache.resume(third.id, 1, False, 2)
-    # What is forgotten, or goes with a session, makes room.
+    # Partitions that are forgotten, or end with their session, make room.
     cache.update(first, {}, [("t", index) for index in range(7)])
     cache.remove(third.id)
     cache.update(first, partitions(*range(10, 27)), [])
     assert [one in cache._sessions.values() for one in (small, first, second, third)] == [True, True, False, False]
-    # One that has ended meanwhile is not counted.
+    # The partitions of a session that has ended are not counted.
     cache.update(second, partitions(*range(10, 30)), [])
     assert len(cache) == 2
 
 
-def test_what_was_told_before_is_no_news_except_after_an_error():
+def test_a_partition_is_unchanged_if_its_last_response_was_equal_and_no_error():
     partition = FetchPartition("t", bytes(16), 0)
     assert partition.tell(5, 0, failed=False)
     assert not partition.tell(5, 0, failed=False)

@@ -1,4 +1,4 @@
-"""Whoever waits for the disk is answered by a sync that began after the append."""
+"""Flusher: a request that waits for the disk is answered after a sync that began after its append."""
 
 from twisted.internet.task import Clock
 
@@ -7,7 +7,7 @@ from odradek.server.work.flusher import Flusher
 
 
 class Logs:
-    """Syncs end when the test ends them."""
+    """Logs whose syncs end when `end` is called."""
 
     def __init__(self):
         self.under_way = []
@@ -39,7 +39,7 @@ def make(logs=None):
     return Flusher(logs or Logs(), clock), clock
 
 
-def test_who_comes_in_one_turn_shares_a_sync_and_who_comes_during_it_the_next():
+def test_requests_of_one_iteration_share_a_sync_and_later_ones_the_next():
     logs, partition, answers = Logs(), Partition(), []
     flusher, clock = make(logs)
 
@@ -77,7 +77,7 @@ def test_requests_of_several_iterations_during_a_sync_wake_the_partition_once():
     assert logs.under_way == []
 
 
-def test_a_request_joins_the_sync_of_who_waits_and_only_the_partition_hears_of_it():
+def test_a_request_joins_a_sync_and_only_its_partition_is_notified():
     logs, partition, answers = Logs(), Partition(), []
     flusher, clock = make(logs)
     flusher.request(partition)
@@ -98,7 +98,7 @@ def test_partitions_are_synced_at_the_same_time():
     assert len(logs.under_way) == 2
 
 
-def test_a_failed_sync_fails_those_it_was_for_and_only_them():
+def test_a_failed_sync_fails_only_its_own_requests():
     logs, partition, answers = Logs(), Partition(), []
     flusher, clock = make(logs)
     flusher.flush(partition).addCallback(answers.append)
@@ -120,7 +120,7 @@ def test_a_partition_that_went_offline_fails():
     assert answers == [False, False]
 
 
-def test_a_client_that_goes_away_leaves_the_others_their_sync():
+def test_a_client_that_disconnects_does_not_end_the_sync_of_others():
     logs, partition, answers = Logs(), Partition(), []
     flusher, clock = make(logs)
     gone = flusher.flush(partition)
@@ -149,7 +149,7 @@ def test_a_sync_that_fails_to_begin_affects_no_other_partition():
     assert answers == [False, True, False, True]
 
 
-def test_a_partition_that_fails_when_it_is_synced_answers_all_the_same(caplog):
+def test_requests_are_answered_although_their_partition_fails_after_the_sync(caplog):
     class Failing(Partition):
         def synced(self):
             raise RuntimeError("a defect")

@@ -1,7 +1,7 @@
 """Mutated requests against a broker process: it answers, or closes that one connection with one logged line.
 
-The requests name topics and groups that exist, so that mutants get beyond the handlers' first checks.
-`ODRADEK_FUZZ_REQUESTS` and `ODRADEK_FUZZ_SEED` set how many and which; what breaks is named by its bytes.
+The requests name topics and groups that exist, so that mutants pass the handlers' first checks.
+`ODRADEK_FUZZ_REQUESTS` and `ODRADEK_FUZZ_SEED` set the number of requests and the seed; failures show the bytes sent.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def broker():
 
 
 def corpus(rng, topic_ids):
-    """Sound frames of every API and version served, about things that mostly exist."""
+    """Valid frames of every API and version, which mostly name topics and groups that exist."""
 
     def likely(cls, item, source):
         name = item.name
@@ -90,7 +90,7 @@ def corpus(rng, topic_ids):
 
 
 def one_frame(stream):
-    """The stream without what follows its first frame, so that an answer ends what there is to expect."""
+    """Return the stream up to the end of its first frame, so that at most one response is expected."""
     if len(stream) < SIZE_BYTES:
         return stream
     (size,) = struct.unpack_from(">i", stream)
@@ -98,7 +98,7 @@ def one_frame(stream):
 
 
 def expectation(stream):
-    """What the broker has to do with the bytes: `wait` for more, `close`, or `answer`, and the API's name."""
+    """Return the broker's required reaction (`wait` for more bytes, `close`, `answer`, `either`) and the API's name."""
     if len(stream) < SIZE_BYTES:
         return "wait", "none"
     (size,) = struct.unpack_from(">i", stream)
@@ -114,18 +114,18 @@ def expectation(stream):
     if api is None:
         return "close", "none"
     if not api.first_version <= version <= api.last_version:
-        # ApiVersions of an unknown version is answered; anything after the header is not looked at.
+        # ApiVersions of an unknown version is answered; bytes after the header are ignored.
         return ("either" if key == API_VERSIONS_KEY else "close"), api.name
     try:
         read_request(stream)
     except DecodeError as error:
-        # Bytes left over after a request are no error for a broker.
+        # Bytes after a request are no error for a broker.
         return ("answer" if "left over" in str(error) else "close"), api.name
     return "answer", api.name
 
 
 class Fuzz:
-    """Sends streams over connections of their own and counts what comes back."""
+    """A client that sends each stream over its own connection, and counts the reactions."""
 
     def __init__(self, port):
         self.port = port
@@ -147,7 +147,7 @@ class Fuzz:
             self.answered[api_name] += 1
         if outcome == "close":
             self.closed += 1
-        # A Produce with acks=0 has no answer, and closes where it fails.
+        # A Produce with acks=0 has no response, and closes the connection if it fails.
         if expected in ("answer", "close") and outcome not in (expected, "silence") and api_name != "Produce":
             self.wrong.append((expected, outcome, stream.hex()))
         if expected == "close" and outcome == "silence":
@@ -189,13 +189,13 @@ def topic_ids(wire):
     return [wire.create_topic(name, partitions=2).topic_id for name in TOPICS]
 
 
-def test_the_broker_outlives_mutated_requests(broker):
+def test_the_broker_survives_mutated_requests(broker):
     rng = random.Random(SEED)
     with Wire(broker.port) as bystander:
         frames = corpus(rng, topic_ids(bystander))
         bystander.create_topic("untouched")
         bystander.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["readers"]), 4)
-        # Every handler loaded, every codec compiled: what is needed once does not count.
+        # After this all handlers are loaded and all codecs compiled: their memory does not count.
         asyncio.run(Fuzz(broker.port).all(frames))
         before_kb, before_lines, refused = resident_kb(broker.pid), len(broker.log_text()), refusals(broker)
 
@@ -214,15 +214,15 @@ def test_the_broker_outlives_mutated_requests(broker):
     assert refusals(broker) - refused == fuzz.closed
     assert len(broker.log_text()) - before_lines < 500 * REQUESTS
     assert resident_kb(broker.pid) - before_kb < GROWTH_LIMIT_KB
-    # Mutants that are all refused, or none, would prove little.
+    # Both reactions must occur.
     assert fuzz.outcomes["answer"] > REQUESTS / 20 and fuzz.outcomes["close"] > REQUESTS / 20
     if REQUESTS >= 5000:
         assert set(fuzz.answered) == {API_NAMES[key] for key in APIS}
     assert broker.restart().is_running
 
 
-def test_an_offset_kept_for_as_long_as_can_be_said(broker):
-    """Up to version 4 a commit says how long it counts; now and that together are more than 64 bits hold."""
+def test_an_offset_with_the_greatest_retention_time_is_kept(broker):
+    """Up to version 4 a commit has a retention time; the sum of the current time and the greatest exceeds 64 bits."""
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="")
     topic = OffsetCommitRequestTopic(name="one", partitions=[partition])
     request = OffsetCommitRequest(group_id="readers", retention_time_ms=2**63 - 1, topics=[topic])
@@ -234,8 +234,8 @@ def test_an_offset_kept_for_as_long_as_can_be_said(broker):
 
 
 @pytest.mark.parametrize("length", [-1, 2**31 - 1], ids=["negative", "oversized"])
-def test_what_came_before_a_bad_length_is_answered(broker, length):
-    """A request that waits holds back what follows it, the end of the connection included, as in Kafka."""
+def test_requests_before_a_bad_length_are_answered(broker, length):
+    """A request that waits delays later ones, and the close of the connection, as in Kafka."""
     with Wire(broker.port) as wire:
         wire.create_topic("one")
         waits = Wire.fetch_request("one", 0, max_wait_ms=100, min_bytes=1)

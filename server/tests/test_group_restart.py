@@ -1,4 +1,4 @@
-"""A broker that is killed while a group is at work: what was answered is still so, and the members go on."""
+"""A broker that is killed while a group is active: answered requests keep their effect, and the members continue."""
 
 import threading
 
@@ -38,7 +38,7 @@ def broker():
 
 
 def await_coordinator(wire, group=GROUP):
-    """Until the coordinator is there and has loaded its groups."""
+    """Wait until the group's coordinator has loaded its groups."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
     until(lambda: wire.ask(request, 4).coordinators[0].error_code == 0)
     loading = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
@@ -50,7 +50,7 @@ def describe(wire, group=GROUP):
 
 
 def committed(wire, group=GROUP):
-    """Offset and metadata by partition; what was not committed is left out."""
+    """Committed offset and metadata by partition, without partitions that have none."""
     topic = OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0, 1])
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[topic])])
     (answer,) = wire.ask(request, 8).groups
@@ -64,7 +64,7 @@ def committed(wire, group=GROUP):
 
 
 class Member:
-    """A member of the classic protocol, one request at a time."""
+    """A member of the classic protocol that sends one request at a time."""
 
     def __init__(self, port, group=GROUP, instance=None, session_ms=30_000):
         self.port, self.group, self.instance, self.session_ms = port, group, instance, session_ms
@@ -105,7 +105,7 @@ class Member:
         return code
 
     def sync(self):
-        """Error code and assignment; the leader gives each member its own id."""
+        """Synchronize; the leader assigns each member its own id. Return error code and assignment."""
         assignments = [
             SyncGroupRequestAssignment(member_id=member, assignment=member.encode()) for member in self.members
         ]
@@ -160,11 +160,11 @@ def kill(broker, *members):
 
 
 def two_members(broker, **options):
-    """A stable group of two; its leader first."""
+    """Make a stable group of two. Return the members, the leader first."""
     one, two = Member(broker.port, **options), Member(broker.port, **options)
     assert one.join() == 0
     assert one.sync()[0] == 0
-    # The second waits for the first to come again.
+    # The second member waits until the first has joined again.
     two.send_join()
     if (code := two.joined()) != 0:
         assert code == ErrorCode.MEMBER_ID_REQUIRED
@@ -179,7 +179,7 @@ def two_members(broker, **options):
     return one, two
 
 
-def test_members_go_on_after_a_crash(broker):
+def test_members_continue_after_a_crash(broker):
     one, two = two_members(broker)
     assert one.commit(17, 0, "so far") == 0 and two.commit(4, 1) == 0
     for _ in range(2):
@@ -190,14 +190,14 @@ def test_members_go_on_after_a_crash(broker):
             assert {member.member_id for member in group.members} == {one.id, two.id}
             assert {bytes(member.member_assignment) for member in group.members} == {one.id.encode(), two.id.encode()}
             assert committed(wire) == {0: (17, "so far"), 1: (4, "")}
-        # Nobody has to join again; who knows a generation that never was is still refused.
+        # No member has to join again; an unknown generation is still refused.
         assert one.heartbeat() == two.heartbeat() == 0
         assert one.sync() == (0, one.id.encode())
         one.generation += 1
         assert one.heartbeat() == ErrorCode.ILLEGAL_GENERATION
         one.generation -= 1
     assert one.commit(18) == 0
-    # A rebalance goes on counting where it was.
+    # A rebalance increases the generation from before the crash.
     before = one.generation
     assert two.leave() == 0
     assert one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -207,7 +207,7 @@ def test_members_go_on_after_a_crash(broker):
         assert committed(wire) == {0: (18, ""), 1: (4, "")}
 
 
-def test_a_member_that_does_not_come_back_is_missed(broker):
+def test_a_member_that_does_not_return_is_removed(broker):
     one, two = two_members(broker, session_ms=1000)
     kill(broker, one)
     until(lambda: one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS, what="the other's session to end")
@@ -216,14 +216,14 @@ def test_a_member_that_does_not_come_back_is_missed(broker):
     assert two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_keeps_its_place_over_a_crash(broker):
+def test_a_static_member_keeps_its_assignment_over_a_crash(broker):
     one = Member(broker.port, instance="i-1")
     assert one.join() == 0 and one.sync()[0] == 0
     kill(broker)
     again = Member(broker.port, instance="i-1")
     assert again.join() == 0
     assert again.generation == one.generation and again.id != one.id
-    # Its old self is fenced off.
+    # The former process of the member is fenced.
     one.reconnect()
     assert one.heartbeat() == ErrorCode.FENCED_INSTANCE_ID
     assert again.heartbeat() == 0
@@ -231,8 +231,8 @@ def test_a_static_member_keeps_its_place_over_a_crash(broker):
     assert again.sync()[0] == 0
 
 
-def test_a_crash_in_the_middle_of_a_rebalance(broker):
-    """Who waited is disconnected; the group is where its last answer left it, and can rebalance anew."""
+def test_a_group_rebalances_again_after_a_crash_in_a_rebalance(broker):
+    """Waiting members are disconnected; the group is in the state of its last response, and can rebalance again."""
     one, two = two_members(broker)
     three = Member(broker.port)
     three.send_join()
@@ -247,7 +247,7 @@ def test_a_crash_in_the_middle_of_a_rebalance(broker):
 
 
 def assert_joined_together(*members):
-    """All of them, each at its own pace, end up in one generation."""
+    """Assert that all members, each in its own thread, reach one generation."""
     stable_in = {}
     together = threading.Event()
 
@@ -271,7 +271,7 @@ def assert_joined_together(*members):
 
 
 class Committer(threading.Thread):
-    """A simple consumer that commits one offset after the other until the broker goes away."""
+    """A simple consumer that commits increasing offsets until the broker disconnects."""
 
     def __init__(self, port, start):
         super().__init__(daemon=True)
@@ -289,7 +289,7 @@ class Committer(threading.Thread):
             pass
 
 
-def test_commits_that_were_acknowledged_outlive_crashes(broker):
+def test_acknowledged_commits_outlive_crashes(broker):
     offset = 0
     for _ in range(3):
         committer = Committer(broker.port, offset)
@@ -300,5 +300,5 @@ def test_commits_that_were_acknowledged_outlive_crashes(broker):
         with Wire(broker.port) as wire:
             await_coordinator(wire)
             offset = committed(wire)[0][0]
-        # The last one may have been written and not acknowledged any more.
+        # The last commit may have been written without an acknowledgement.
         assert offset in (committer.acknowledged, committer.acknowledged + 1)

@@ -1,4 +1,4 @@
-"""Large batches are checked, and searched, between other requests; what changes meanwhile counts."""
+"""Large batches are checked and searched between other requests, with the changes that these make."""
 
 from types import SimpleNamespace
 
@@ -45,7 +45,7 @@ def asked(*timestamps):
 
 
 class Threads:
-    """Calls that wait for their thread."""
+    """Calls that wait for a thread."""
 
     def __init__(self):
         self.waiting = []
@@ -61,7 +61,7 @@ class Threads:
 
 
 class Machine:
-    """A broker's handlers, in which each reactor iteration is one step of long work."""
+    """A broker's handlers; each reactor iteration is one step of long work."""
 
     def __init__(self):
         self.cluster = Cluster()
@@ -95,7 +95,7 @@ class Machine:
     def step(self, count=1):
         for _ in range(count):
             if self.clock.calls:
-                # Not `advance`: it would also make the calls that are scheduled meanwhile.
+                # `advance` would also make the calls that this call schedules.
                 call = self.clock.calls.pop(0)
                 call.func(*call.args)
 
@@ -124,7 +124,7 @@ class Machine:
 
 
 class Pending:
-    """A request, and what became of it."""
+    """A request and its outcome."""
 
     def __init__(self, answer):
         self.deferred = answer
@@ -180,7 +180,7 @@ def test_others_append_while_a_large_batch_is_checked(machine):
     assert machine.partition.log.log_end_offset == MANY + 2
 
 
-def test_a_request_for_several_partitions_is_answered_whole(machine):
+def test_a_request_for_several_partitions_has_one_response(machine):
     create(machine.cluster, new("u", 2))
     rows = [ProduceRequestPartitionProduceData(index=0, records=LARGE)]
     more = [ProduceRequestPartitionProduceData(index=index, records=memoryview(SMALL)) for index in (0, 9)]
@@ -227,7 +227,7 @@ def test_without_acks_a_refusal_closes_the_connection(machine):
     ],
     ids=["deleted", "offline", "another leader"],
 )
-def test_what_the_partition_became_meanwhile_counts(machine, happens, code):
+def test_the_state_of_the_partition_after_the_check_counts(machine, happens, code):
     log = machine.partition.log
     pending = machine.produce()
     machine.step(2)
@@ -237,7 +237,7 @@ def test_what_the_partition_became_meanwhile_counts(machine, happens, code):
     assert log.log_end_offset == 0
 
 
-def test_a_failure_of_the_log_meanwhile_counts(machine):
+def test_a_failure_of_the_log_during_the_check_counts(machine):
     pending = machine.produce()
     machine.step(2)
     log = machine.partition.log
@@ -255,7 +255,7 @@ def test_a_failure_of_the_log_meanwhile_counts(machine):
         ({"max_message_bytes": 10}, ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )
-def test_properties_that_change_meanwhile_count(machine, properties, expected):
+def test_properties_that_change_during_the_check_count(machine, properties, expected):
     pending = machine.produce()
     machine.step(2)
     machine.configure(**properties)
@@ -267,7 +267,7 @@ def test_properties_that_change_meanwhile_count(machine, properties, expected):
         assert pending.row == (expected, -1)
 
 
-def test_a_client_that_goes_changes_nothing_of_what_is_being_checked(machine):
+def test_a_batch_being_checked_is_appended_although_its_client_disconnects(machine):
     pending = machine.produce()
     machine.step(12)
     assert machine.services.record_work.in_progress == 1
@@ -278,7 +278,7 @@ def test_a_client_that_goes_changes_nothing_of_what_is_being_checked(machine):
     assert machine.services.record_work.in_progress == 0
 
 
-def test_a_stop_appends_nothing_more(machine):
+def test_a_stop_ends_checks_without_an_append(machine):
     pending = machine.produce()
     machine.step(2)
     machine.slices.stop()
@@ -294,11 +294,11 @@ def test_a_repetition_on_another_connection_is_appended_once(machine):
     machine.finish()
     assert first.row == again.row == (0, 0)
     assert machine.partition.log.log_end_offset == MANY
-    # One that comes later is not checked.
+    # A later repetition is answered without a check.
     assert machine.produce(idempotent(0)).row == (0, 0)
 
 
-def test_the_sequence_is_that_at_the_append(machine):
+def test_the_sequence_is_checked_at_the_append(machine):
     assert machine.produce(idempotent(0, SMALL)).row == (0, 0)
     late = machine.produce(idempotent(1))
     machine.step(3)
@@ -308,7 +308,7 @@ def test_the_sequence_is_that_at_the_append(machine):
     assert machine.partition.log.log_end_offset == 2
 
 
-def test_a_transaction_that_ends_meanwhile_takes_no_more(machine):
+def test_a_transaction_that_ends_during_the_check_accepts_no_batch(machine):
     may_append = [True]
     verified = SimpleNamespace(error=lambda partition: None, may_append=lambda partition: may_append[0])
     machine.services.verifier = SimpleNamespace(before_produce=lambda request, version: verified)
@@ -335,7 +335,7 @@ def test_the_acknowledgement_waits_for_the_disk(machine):
     assert pending.row == (0, 0)
 
 
-def test_a_few_at_a_time_hold_memory(machine):
+def test_the_number_of_large_batches_in_progress_is_limited(machine):
     work = machine.services.record_work
     pending = [machine.produce() for _ in range(MOST_IN_PROGRESS + 2)]
     for _ in range(300):
@@ -343,12 +343,12 @@ def test_a_few_at_a_time_hold_memory(machine):
             machine.step()
     assert work.in_progress == MOST_IN_PROGRESS
     assert work.waiting == 2
-    # Short work does not stand behind them.
+    # Short work does not wait for a place.
     short = machine.look_up(-1)
     machine.step(20)
     assert work.waiting == 2
     assert short.outcome.topics[0].partitions[0].offset == 0
-    # A client that goes while it waits takes its work with it.
+    # The work of a client that disconnects while it waits is dropped.
     pending.pop().deferred.cancel()
     assert work.waiting == 1
     machine.finish()
@@ -357,7 +357,7 @@ def test_a_few_at_a_time_hold_memory(machine):
 
 
 def occupy(machine):
-    """Large batches on one connection: some have all the places, others wait."""
+    """Produce large batches on one connection until all places are taken and others wait."""
     context = RequestContext("host", "PLAINTEXT")
     for _ in range(2 * MOST_IN_PROGRESS):
         machine.produce(context=context)
@@ -397,7 +397,7 @@ def test_connections_get_places_in_turn(machine):
     assert (work.in_progress, work.waiting) == (0, 0)
 
 
-def test_what_a_thread_does_belongs_to_its_place(machine):
+def test_work_on_a_thread_keeps_its_place(machine):
     machine.configure(compression_type="gzip")
     pending = machine.produce()
     while not machine.threads.waiting and machine.clock.calls:
@@ -408,7 +408,7 @@ def test_what_a_thread_does_belongs_to_its_place(machine):
     assert machine.services.record_work.in_progress == 0
 
 
-def test_a_call_of_a_client_that_left_keeps_its_place_until_it_ends(machine):
+def test_a_call_keeps_its_place_until_it_ends_although_its_client_disconnects(machine):
     work = machine.services.record_work
     begun = []
 
@@ -438,7 +438,7 @@ def found(pending):
 
 
 def later_batch(count, later_at):
-    """Records with timestamp delta 0 but for one with 100."""
+    """A batch whose records have timestamp delta 0, except one with 100."""
     times = bytearray(many(count))
     late = build_batch([(NOW_MS, None, b"", ()), (NOW_MS + 100, None, b"", ())])[61 + 7 :]
     assert len(late) == 8
@@ -446,7 +446,7 @@ def later_batch(count, later_at):
     return raw_batch(bytes(payload), count, codec=Codec.ZSTD, max_timestamp=NOW_MS + 100)
 
 
-def test_a_search_gives_way_and_ends_with_what_it_finds(machine):
+def test_a_search_runs_in_steps_and_ends_at_its_result(machine):
     for later_at in (1000, 90_000):
         machine.produce(later_batch(100_000, later_at))
         machine.finish()
@@ -455,7 +455,7 @@ def test_a_search_gives_way_and_ends_with_what_it_finds(machine):
     while not late.is_over and steps < 1000:
         machine.step()
         steps += 1
-    # 100,000 records of which the 1,000th answers the question.
+    # 100,000 records, of which the 1,000th is the result.
     assert 2 < steps < 20
     assert found(late) == [(0, 1, NOW_MS + 100)]
     largest = machine.look_up(-3)
@@ -473,7 +473,7 @@ def test_partitions_are_searched_one_by_one(machine):
 
 
 @pytest.mark.parametrize("happens", ["retire", "take_offline"])
-def test_a_search_in_a_partition_that_is_lost_meanwhile_fails(machine, happens):
+def test_a_search_in_a_partition_that_is_lost_during_it_fails(machine, happens):
     machine.produce(later_batch(100_000, 90_000))
     machine.finish()
     pending = machine.look_up(NOW_MS + 1)
@@ -485,7 +485,7 @@ def test_a_search_in_a_partition_that_is_lost_meanwhile_fails(machine, happens):
     assert offset == -1
 
 
-def test_a_client_that_goes_ends_its_search(machine):
+def test_a_search_ends_when_its_client_disconnects(machine):
     machine.produce(later_batch(100_000, 90_000))
     machine.finish()
     pending = machine.look_up(NOW_MS + 1)
@@ -497,7 +497,7 @@ def test_a_client_that_goes_ends_its_search(machine):
     assert not machine.clock.getDelayedCalls()
 
 
-def test_a_search_goes_on_where_segments_are_deleted(machine):
+def test_a_search_continues_where_segments_are_deleted(machine):
     machine.configure(segment_bytes=1048576)
     machine.produce(later_batch(100_000, 90_000))
     machine.finish()
@@ -515,7 +515,7 @@ def test_a_search_goes_on_where_segments_are_deleted(machine):
 
 
 @pytest.mark.parametrize("timestamp", [NOW_MS + 150, -3])
-def test_a_search_in_a_topic_the_files_of_which_are_removed_is_no_failure_of_the_disk(machine, timestamp):
+def test_the_removal_of_files_during_a_search_is_no_disk_failure(machine, timestamp):
     machine.configure(file_delete_delay_ms=0, index_interval_bytes=1)
     for later_ms in range(100, 400, 100):
         for records in ([(NOW_MS + later_ms, None, bytes(99), ())], [(NOW_MS + later_ms + 1, None, b"", ())]):

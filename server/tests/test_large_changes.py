@@ -1,4 +1,4 @@
-"""Topics with many partitions are created, grown and deleted in steps, while others use the broker and its store."""
+"""Topics with many partitions are created, grown and deleted in steps, between which the broker serves others."""
 
 import itertools
 from types import SimpleNamespace
@@ -36,11 +36,11 @@ from odradek.server.work.slices import Slices
 from odradek.server.work.waits import carry_through
 
 COUNT = 60
-"""More operations than are carried out at once."""
+"""A number of partitions with more operations than the store carries out at once."""
 
 
 class Iterations(Clock):
-    """A clock that can run a single iteration: what is called later from within it has to wait."""
+    """A clock that can run a single iteration, without the calls that are scheduled in it."""
 
     def iterate(self):
         for call in [call for call in self.calls if call.getTime() <= self.seconds()]:
@@ -51,7 +51,7 @@ class Iterations(Clock):
 
 
 class Paced:
-    """A cluster of one on a SQLite store, in which every step waits for the clock and every commit for `commit`."""
+    """A cluster of one broker on a SQLite store. Steps wait for the clock, commits for a thread: see `iterate`."""
 
     def __init__(self, directory):
         self.clock = Iterations()
@@ -71,7 +71,7 @@ class Paced:
     def connect(self):
         return self.store
 
-    def turn(self, count=1, *, commit=True):
+    def iterate(self, count=1, *, commit=True):
         for _ in range(count):
             self.iterations += 1
             if commit and self.threads:
@@ -79,9 +79,9 @@ class Paced:
             self.clock.iterate()
 
     def finish(self, *requests):
-        """The responses of requests, when all have come."""
+        """Run until all requests are answered. Return their responses."""
         while not all(request.called for request in requests):
-            self.turn()
+            self.iterate()
             assert self.iterations < 20_000
         return [request.result for request in requests]
 
@@ -111,7 +111,7 @@ class Paced:
         return altered.addCallback(lambda response: response.responses[0].error_code)
 
     def assert_agrees(self):
-        """The image is what a start would load, and the logs are what the image names."""
+        """Assert that a start would load the image, and that the logs are those of the image."""
         loaded = ClusterMetadata()
         run_now(load_image(self.store, loaded))
         assert loaded.contents() == self.cluster.image.contents()
@@ -132,7 +132,7 @@ def paced(tmp_path):
     run_now(paced.store.close())
 
 
-def test_creation_growth_and_deletion_take_many_short_turns(paced):
+def test_creation_growth_and_deletion_take_many_short_iterations(paced):
     assert paced.finish(paced.create("t")) == [0]
     assert paced.iterations > 3 * COUNT
     paced.assert_agrees()
@@ -143,7 +143,7 @@ def test_creation_growth_and_deletion_take_many_short_turns(paced):
     paced.assert_agrees()
 
 
-def test_a_small_change_takes_few_turns(paced):
+def test_a_small_change_takes_few_iterations(paced):
     assert paced.finish(paced.create("t", 1)) == [0]
     assert paced.finish(paced.alter("t", "retention.ms", "5")) == [0]
     assert paced.iterations <= 10
@@ -162,7 +162,7 @@ def test_every_commit_is_made_in_a_thread(paced):
         yield paced.delete("t")
 
     for change in changes():
-        paced.turn(5, commit=False)
+        paced.iterate(5, commit=False)
         assert not change.called
         assert len(paced.threads) == 1
         paced.finish(change)
@@ -180,14 +180,14 @@ def test_a_transactional_producer_waits_for_the_commit_of_a_block_of_ids(paced):
     services = SimpleNamespace(producer_ids=ids, transactions=SimpleNamespace(run=run))
     request = InitProducerIdRequest(transactional_id="x")
     reply = init_producer_id(services, RequestContext("host", "PLAINTEXT"), request)
-    paced.turn(5, commit=False)
+    paced.iterate(5, commit=False)
     assert not reply.called
     paced.finish(reply)
     assert taken == [0]
     assert init_producer_id(services, RequestContext("host", "PLAINTEXT"), request).called
 
 
-def test_a_series_of_changes_lets_others_in_between(paced):
+def test_other_changes_run_between_those_of_a_series(paced):
     done = []
 
     async def change(name):
@@ -205,41 +205,41 @@ def test_a_series_of_changes_lets_others_in_between(paced):
     assert [done[:20].count(name) for name in "ab"] in ([9, 10], [10, 9], [10, 10])
 
 
-def test_each_turn_does_one_piece_of_work(paced, monkeypatch):
+def test_each_iteration_does_one_piece_of_work(paced, monkeypatch):
     rows, load = [], SqliteNodeTable.load
     monkeypatch.setattr(SqliteNodeTable, "load", lambda self, path: (rows.append(path), load(self, path))[1])
     request = paced.create("t")
     while not request.called:
         rows.clear()
         before = len(log_keys(paced.cluster))
-        paced.turn()
+        paced.iterate()
         assert len(rows) <= 12
         assert len(log_keys(paced.cluster)) - before <= 1
 
 
-@pytest.mark.parametrize("turns", [0, 5, 60, 125, 135, 180])
-def test_two_want_the_same_topic(paced, turns):
+@pytest.mark.parametrize("iterations", [0, 5, 60, 125, 135, 180])
+def test_one_of_two_creations_of_a_topic_succeeds(paced, iterations):
     first = paced.create("t")
-    paced.turn(turns)
+    paced.iterate(iterations)
     second = paced.create("t", 3)
     assert sorted(paced.finish(first, second)) == [0, ErrorCode.TOPIC_ALREADY_EXISTS]
     paced.assert_agrees()
 
 
 @pytest.mark.parametrize("count", [COUNT, COUNT + 1, 2 * COUNT])
-def test_two_want_a_topic_to_grow(paced, count):
+def test_two_growths_of_a_topic_are_made_in_order(paced, count):
     paced.finish(paced.create("t", 1))
     first = paced.grow("t", COUNT)
-    paced.turn(50)
+    paced.iterate(50)
     second = paced.grow("t", count)
     assert paced.finish(first, second) == [0, ErrorCode.INVALID_PARTITIONS if count == COUNT else 0]
     paced.assert_agrees()
 
 
-@pytest.mark.parametrize("turns", [0, 30, 125, 130, 160, 200])
-def test_a_topic_is_deleted_and_created_again_while_it_is_made(paced, turns):
+@pytest.mark.parametrize("iterations", [0, 30, 125, 130, 160, 200])
+def test_a_topic_may_be_deleted_and_created_again_during_its_creation(paced, iterations):
     first = paced.create("t")
-    paced.turn(turns)
+    paced.iterate(iterations)
     is_there = "t" in paced.cluster.image.topics
     second = paced.delete("t")
     assert paced.finish(first, second) == [0, 0 if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -249,12 +249,12 @@ def test_a_topic_is_deleted_and_created_again_while_it_is_made(paced, turns):
     paced.assert_agrees()
 
 
-def test_no_change_is_lost_that_was_asked_for_meanwhile(paced):
+def test_changes_requested_during_a_large_one_are_made(paced):
     paced.finish(paced.create("other", 1))
     requests = [paced.create("t")]
     names = ("retention.ms", "segment.ms", "flush.ms", "segment.jitter.ms")
     for number, name in enumerate(names):
-        paced.turn(40)
+        paced.iterate(40)
         requests.append(paced.alter("other", name, str(1000 + number)))
         requests.append(paced.alter("other", "retention.bytes", str(number)))
     assert paced.finish(*requests) == [0] * 9
@@ -263,12 +263,12 @@ def test_no_change_is_lost_that_was_asked_for_meanwhile(paced):
     paced.assert_agrees()
 
 
-def test_reads_of_the_store_wait_for_the_change_under_way(paced):
+def test_reads_of_the_store_wait_for_the_change_in_progress(paced):
     request = paced.create("t")
-    paced.turn(20)
+    paced.iterate(20)
     found = Deferred.fromCoroutine(paced.store.exists("/brokers/topics/t"))
     missing = Deferred.fromCoroutine(paced.store.get_children("/brokers/topics"))
-    paced.turn(20)
+    paced.iterate(20)
     assert not found.called
     paced.finish(request, found, missing)
     assert found.result is not None
@@ -285,12 +285,12 @@ def test_a_refused_change_leaves_nothing(paced):
 
 @pytest.mark.parametrize("count", [1, COUNT])
 @pytest.mark.parametrize("is_made", [True, False])
-def test_a_commit_with_an_unknown_outcome_is_looked_up(paced, is_made, count):
+def test_a_commit_with_an_unknown_outcome_is_read_back(paced, is_made, count):
     events = []
     paced.store.add_session_listener(events.append)
     request = paced.create("t", count)
     while not paced.threads:
-        paced.turn(commit=False)
+        paced.iterate(commit=False)
     paced.disk.commits, paced.disk.is_broken = [is_made], True
     assert paced.finish(request) == [ErrorCode.KAFKA_STORAGE_ERROR]
     paced.disk.is_broken = False
@@ -306,7 +306,7 @@ def test_a_commit_with_an_unknown_outcome_is_looked_up(paced, is_made, count):
 def test_a_commit_that_failed_and_was_not_made_changes_nothing(paced, count):
     request = paced.create("t", count)
     while not paced.threads:
-        paced.turn(commit=False)
+        paced.iterate(commit=False)
     paced.disk.commits = [False]
     assert paced.finish(request) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert paced.cluster.image.topics == {}
@@ -314,13 +314,13 @@ def test_a_commit_that_failed_and_was_not_made_changes_nothing(paced, count):
     paced.assert_agrees()
 
 
-def test_a_client_that_is_gone_does_not_stop_its_change(paced):
-    for turns in (0, 60, 130, 160):
-        request = paced.create(f"t{turns}").addErrback(lambda _: None)
-        paced.turn(turns)
+def test_a_change_is_completed_although_its_client_has_disconnected(paced):
+    for iterations in (0, 60, 130, 160):
+        request = paced.create(f"t{iterations}").addErrback(lambda _: None)
+        paced.iterate(iterations)
         request.cancel()
     while paced.clock.getDelayedCalls() or paced.threads:
-        paced.turn()
+        paced.iterate()
     assert sorted(paced.cluster.image.topics) == ["t0", "t130", "t160", "t60"]
     paced.assert_agrees()
 
@@ -329,14 +329,14 @@ def test_slices_that_stop_undo_the_change(paced):
     slices = Slices(paced.clock, lambda: 0.0, slice_s=0.0)
     paced.store.pace(ReactorPacing(paced.clock, slices, lambda: 0.0, run_inline, 0.0))
     request = paced.create("t").addErrback(lambda failure: failure.type.__name__)
-    paced.turn(60)
+    paced.iterate(60)
     slices.stop()
-    paced.turn()
+    paced.iterate()
     assert request.result == "SchedulerStopped"
     assert run_now(paced.store.get_children("/brokers/topics")) == []
 
 
-def test_work_of_the_broker_ends_with_it_in_silence(caplog):
+def test_a_stop_ends_work_of_the_broker_without_a_log_line(caplog):
     clock = Iterations()
     slices = Slices(clock, lambda: 0.0, slice_s=0.0)
     pacing = ReactorPacing(clock, slices, lambda: 0.0, run_inline, 0.0)
@@ -364,7 +364,7 @@ async def asking(work):
     await work
 
 
-def test_a_paced_transaction_tells_which_operation_failed(paced):
+def test_the_error_of_a_paced_transaction_names_the_failed_operation(paced):
     from odradek.replication.metadata.store import Create, NoNodeError
 
     operations = [Create(f"/n{number}") for number in range(150)]
@@ -380,7 +380,7 @@ def test_a_paced_transaction_tells_which_operation_failed(paced):
     assert not isinstance(error, StoreUnavailableError)
 
 
-def test_pauses_bound_the_work_of_one_turn():
+def test_pauses_limit_the_work_of_one_iteration():
     clock, now_s = Iterations(), itertools.count()
     pacing = ReactorPacing(clock, Slices(clock, lambda: 0.0), lambda: next(now_s) / 1000, run_inline, 0.004)
     steps = []
@@ -398,12 +398,12 @@ def test_pauses_bound_the_work_of_one_turn():
     assert steps == list(range(20))
 
 
-def test_changes_that_waited_for_a_large_one_are_committed_one_by_one_and_in_order(tmp_path, monkeypatch):
+def test_changes_that_waited_for_a_large_one_are_committed_singly_and_in_order(tmp_path, monkeypatch):
     paced = Paced(tmp_path)
     large = paced.create("large")
-    paced.turn(3, commit=False)
+    paced.iterate(3, commit=False)
     small = [paced.create(f"t{number}", 1) for number in range(8)]
-    paced.turn(commit=False)
+    paced.iterate(commit=False)
     commits = []
     commit = SqliteNodeTable.commit
 
@@ -414,7 +414,7 @@ def test_changes_that_waited_for_a_large_one_are_committed_one_by_one_and_in_ord
     monkeypatch.setattr(SqliteNodeTable, "commit", counted)
     late = None
     while not all(one.called for one in small):
-        paced.turn()
+        paced.iterate()
         if late is None and small[2].called:
             late = paced.create("t7", 1)
     assert len(set(commits)) == len(commits) == 9, "one in each iteration"

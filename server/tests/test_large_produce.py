@@ -1,4 +1,4 @@
-"""Produce to many partitions: appended in slices, in one response, and to the end although the client is gone."""
+"""Produce to many partitions: appended in slices, with one response, and completed if the client disconnects."""
 
 import struct
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ MANY = 2 * MOST_AT_ONCE
 
 
 class World:
-    """A broker's parts; each look at the time takes half a slice, so that little is done in each iteration."""
+    """A broker's parts. Each reading of the clock takes half a slice, so that an iteration does little work."""
 
     def __init__(self):
         self.clock, self.now_s = Clock(), 0.0
@@ -58,11 +58,11 @@ class World:
         return self.now_s
 
     def iterate(self):
-        """One reactor iteration: the calls that are due."""
+        """Run one reactor iteration. Return whether there was anything to do."""
         return run_iteration(self.clock)
 
     def produce(self, request):
-        """A Produce request: its outcome, and the responses or failures to come."""
+        """Send a Produce request. Return the handler's outcome, and the list of responses and failures."""
         outcome, answers = produce(self.services, context(), request), []
         if isinstance(outcome, Deferred):
             outcome.addBoth(answers.append)
@@ -79,7 +79,7 @@ class World:
         return [self.cluster.replicas.get("t", index).log.log_end_offset for index in range(MANY)]
 
     def replicate(self):
-        """Each partition gets a follower that has to acknowledge."""
+        """Give each partition a follower in the in-sync replicas."""
         for index in range(MANY):
             partition = self.cluster.replicas.get("t", index)
             partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
@@ -155,7 +155,7 @@ def test_topics_without_partitions_are_answered_in_slices(world):
     ]
 
 
-def test_of_a_partition_that_is_named_twice_the_last_batch_is_appended(world):
+def test_the_last_batch_of_a_repeated_partition_is_appended(world):
     data = [row(index) for index in range(MANY)]
     _, answers = world.produce(request(*data, row(3, count=5), row(4, count=2), row(3, count=7)))
     world.finish()
@@ -166,7 +166,7 @@ def test_of_a_partition_that_is_named_twice_the_last_batch_is_appended(world):
 
 
 @pytest.mark.parametrize("iterations", [0, 1, 3])
-def test_a_topic_that_is_deleted_meanwhile_is_unknown_from_then_on(world, iterations):
+def test_partitions_are_unknown_after_their_topic_is_deleted(world, iterations):
     _, answers = world.produce(to_all())
     for _ in range(iterations):
         world.iterate()
@@ -178,7 +178,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_unknown_from_then_on(world, iterat
     assert codes == [E.NONE] * appended + [E.UNKNOWN_TOPIC_OR_PARTITION] * (MANY - appended)
 
 
-def test_with_acks_0_nothing_is_answered_unless_an_append_fails(world):
+def test_with_acks_0_a_failed_append_closes_the_connection(world):
     _, answers = world.produce(to_all(acks=0))
     world.finish()
     assert answers == [NO_RESPONSE]
@@ -190,7 +190,7 @@ def test_with_acks_0_nothing_is_answered_unless_an_append_fails(world):
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize("iterations", range(4))
-def test_a_request_is_carried_out_although_its_client_is_gone(world, acks, iterations):
+def test_a_request_is_completed_although_its_client_has_disconnected(world, acks, iterations):
     content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(to_all(acks=acks), VERSION)
     connection = Connection(Transport(), Dispatch(world.services), context())
     connection.frame_received(struct.pack(">i", len(content)) + content)
@@ -212,7 +212,7 @@ def test_the_wait_for_replicas_ends_with_the_client(world):
     assert not world.clock.getDelayedCalls()
 
 
-def test_waiting_for_the_replicas_of_many_partitions_costs_as_much_for_each(world, monkeypatch):
+def test_the_wait_for_replicas_checks_each_partition_once(world, monkeypatch):
     world.replicate()
     _, answers = world.produce(to_all())
     world.finish()
@@ -231,7 +231,7 @@ def test_waiting_for_the_replicas_of_many_partitions_costs_as_much_for_each(worl
     assert looks == list(range(MANY))
 
 
-def test_partitions_that_are_not_replicated_in_time_say_so(world):
+def test_partitions_that_are_not_replicated_in_time_have_a_timeout_error(world):
     world.replicate()
     _, answers = world.produce(to_all())
     world.finish()
@@ -242,7 +242,7 @@ def test_partitions_that_are_not_replicated_in_time_say_so(world):
 
 
 @pytest.mark.parametrize("count", [1, MANY])
-def test_a_batch_is_appended_although_its_client_goes_away_during_the_verification(world, count):
+def test_a_batch_is_appended_although_its_client_disconnects_during_the_verification(world, count):
     verification = Deferred()
     world.services.verifier = SimpleNamespace(before_produce=lambda request, version: verification)
     data = [row(index) for index in range(count)]
@@ -256,7 +256,7 @@ def test_a_batch_is_appended_although_its_client_goes_away_during_the_verificati
 
 
 def test_a_request_that_fails_when_it_is_woken_affects_no_other_and_not_the_append(world):
-    """The one gets the error, which becomes UNKNOWN_SERVER_ERROR; the others are woken, the append is acknowledged."""
+    """The failed request has the error; the others are woken, and the append is acknowledged."""
     partition = world.cluster.replicas.get("t", 0)
     outcomes = []
     for attempt in (lambda: None, lambda: 1 / 0, lambda: "woken"):
@@ -269,7 +269,7 @@ def test_a_request_that_fails_when_it_is_woken_affects_no_other_and_not_the_appe
 
 
 def test_the_transaction_of_many_partitions_is_verified_in_slices(world, monkeypatch):
-    """The coordinator is asked once, when the verification of every partition has begun."""
+    """The coordinator gets one request, after the verification of all partitions has begun."""
     monkeypatch.setattr(transaction_verification, "PARTITIONS_PER_STEP", 2)
     coordinators = verification_tests.Coordinators(E.NONE)
     verifier = world.services.verifier = verification_tests.verifier(world.clock, None, coordinators)

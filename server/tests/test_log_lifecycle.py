@@ -1,4 +1,4 @@
-"""What becomes of records on a running broker: segments roll, go by age, size and request, and lie in directories."""
+"""Logs of a running broker: rolls, retention, DeleteRecords, compaction, deletion, and several log directories."""
 
 import itertools
 import os
@@ -62,13 +62,13 @@ def make_topic(wire):
 
 
 def files(broker, topic, suffix=".log", partition=0):
-    """Base offsets of a partition's files of a kind."""
+    """Base offsets of a partition's files with a suffix."""
     directory = broker.data_dir / f"{topic}-{partition}"
     return sorted(int(path.stem) for path in directory.glob(f"*{suffix}") if path.suffix == suffix)
 
 
 def read_all(wire, topic):
-    """Offsets, keys and values of all that is there."""
+    """Offsets, keys and values of all records of a topic."""
     found, offset, end = [], wire.offset(topic, EARLIEST), wire.offset(topic, LATEST)
     while offset < end:
         answer = wire.fetch(topic, offset)
@@ -103,7 +103,7 @@ def test_a_full_segment_is_followed_by_another(broker, wire, make_topic):
     directory = broker.data_dir / f"{topic}-0"
     assert all(path.stat().st_size <= SEGMENT_BYTES for path in directory.glob("*.log"))
     assert [offset for offset, _, _ in read_all(wire, topic)] == list(range(10))
-    # A batch that is larger than a segment has no place in any.
+    # A batch that is larger than a segment is refused.
     assert wire.produce(topic, b"x" * 2 * SEGMENT_BYTES).error_code == ErrorCode.RECORD_LIST_TOO_LARGE
 
 
@@ -117,9 +117,9 @@ def test_an_old_segment_is_followed_by_another(broker, wire, make_topic):
 # Retention
 
 
-def test_segments_go_by_age(broker, wire, make_topic):
+def test_segments_are_deleted_by_age(broker, wire, make_topic):
     topic = make_topic(internal_segment_bytes=SEGMENT_BYTES, retention_ms=HOUR_MS)
-    # The last segment is old as well, and still goes: a new one takes its place.
+    # The last segment is old as well, and is replaced by a new one.
     for age_ms in (3 * HOUR_MS, 3 * HOUR_MS, 2 * HOUR_MS, 2 * HOUR_MS, 2 * HOUR_MS):
         assert wire.produce(topic, VALUE, timestamp_ms=now_ms() - age_ms).error_code == 0
     until(lambda: wire.offset(topic, EARLIEST) == 5)
@@ -129,32 +129,32 @@ def test_segments_go_by_age(broker, wire, make_topic):
     assert wire.fetch(topic, 5).log_start_offset == 5
 
 
-def test_what_is_young_stays(broker, wire, make_topic):
+def test_segments_with_young_records_stay(broker, wire, make_topic):
     topic = make_topic(internal_segment_bytes=SEGMENT_BYTES, retention_ms=HOUR_MS)
-    # The young one first: retention may look at the segment before the others are there.
+    # The young record is the first: retention may check the segment before the others are written.
     for age_ms in (0, 3 * HOUR_MS, 3 * HOUR_MS, 3 * HOUR_MS):
         wire.produce(topic, VALUE, timestamp_ms=now_ms() - age_ms)
     witness = make_topic(retention_ms=1)
     wire.produce(witness, VALUE, timestamp_ms=now_ms() - HOUR_MS)
     until(lambda: wire.offset(witness, EARLIEST) == 1)
-    # The first segment has a young record, and what follows it goes only after it.
+    # The first segment has a young record, and later segments are deleted only after it.
     assert wire.offset(topic, EARLIEST) == 0 and len(read_all(wire, topic)) == 4
 
 
-def test_segments_go_by_size(broker, wire, make_topic):
+def test_segments_are_deleted_by_size(broker, wire, make_topic):
     topic = make_topic(internal_segment_bytes=SEGMENT_BYTES, retention_bytes=2 * SEGMENT_BYTES)
     for _ in range(20):
         wire.produce(topic, VALUE)
     until(lambda: len(files(broker, topic)) <= 3)
     kept = read_all(wire, topic)
-    # No more is deleted than it takes: what is left without its first segment is below the limit.
+    # No more is deleted than necessary: without its first segment the rest would be below the limit.
     assert wire.offset(topic, EARLIEST) == kept[0][0] == files(broker, topic)[0]
     size = sum(path.stat().st_size for path in (broker.data_dir / f"{topic}-0").glob("*.log"))
     assert 2 * SEGMENT_BYTES <= size < 3 * SEGMENT_BYTES
     assert kept[-1][0] == 19
 
 
-def test_a_slow_reader_gets_what_was_promised_from_a_segment_that_goes(broker, wire, make_topic):
+def test_a_slow_reader_gets_the_whole_response_from_a_deleted_segment(broker, wire, make_topic):
     topic = make_topic(segment_bytes=8 << 20)
     value = os.urandom(1 << 20)[:-1000]
     for _ in range(9):
@@ -164,7 +164,7 @@ def test_a_slow_reader_gets_what_was_promised_from_a_segment_that_goes(broker, w
         slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         request = Wire.fetch_request(topic, first)
         slow.send(request, 11)
-        # The answer has begun, and most of it is still a piece of the file.
+        # The response has begun, and most of it is still a file region.
         assert slow.socket.recv(1, socket.MSG_PEEK)
         assert delete_before(wire, topic, 9) == (0, 9)
         until(lambda: files(broker, topic) == [second])
@@ -198,7 +198,7 @@ def test_records_are_deleted_by_request(broker, wire, make_topic):
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "kill -9"])
 def test_deleted_records_stay_deleted(clean):
-    """The stop comes right after the answer, a minute before the next checkpoint is due."""
+    """The stop follows the response at once, a minute before the next checkpoint is due."""
     with OdradekBroker() as broker:
         with Wire(broker.port) as wire:
             wire.create_topic("t")
@@ -212,8 +212,8 @@ def test_deleted_records_stay_deleted(clean):
                 assert (wire.offset("t", EARLIEST), wire.offset("t", LATEST)) == (offset, 10)
 
 
-def test_deletions_that_were_answered_outlive_a_kill_among_many():
-    """Many connections delete at once and share writes; the kill comes with the first answers."""
+def test_answered_deletions_among_many_outlive_a_kill():
+    """Many connections delete at the same time and share writes; the kill follows the first responses."""
     partitions = 20
     with OdradekBroker() as broker:
         with Wire(broker.port) as wire:
@@ -238,7 +238,7 @@ def test_deletions_that_were_answered_outlive_a_kill_among_many():
 
 
 def held_files(broker, topic):
-    """What the broker's process has open of a topic, its deleted files included."""
+    """Files of a topic that the broker's process has open, deleted files included."""
     found = []
     for fd in os.listdir(f"/proc/{broker.pid}/fd"):
         try:
@@ -248,7 +248,7 @@ def held_files(broker, topic):
     return [path for path in found if f"/{topic}-" in path]
 
 
-def test_a_deleted_topic_takes_no_room_while_its_producers_stay(broker, wire, make_topic):
+def test_files_of_a_deleted_topic_are_closed_while_its_producers_stay_connected(broker, wire, make_topic):
     topic = make_topic(file_delete_delay_ms=20)
     with Wire(broker.port) as producer, Wire(broker.port) as consumer:
         for _ in range(3):
@@ -297,7 +297,7 @@ def test_a_deleted_topic_leaves_nothing_on_the_disk(broker, wire, make_topic):
     assert answer.error_code == 0
     assert not (broker.data_dir / f"{topic}-0").exists()
     assert wire.produce(topic, VALUE).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # The same name at once again, while the files of the old one are still there.
+    # A topic of the same name is created while the files of the deleted one still exist.
     wire.create_topic(topic)
     assert wire.produce(topic, VALUE).base_offset == 0
     until(lambda: not list(broker.data_dir.glob(f"{topic}*-delete")))
@@ -335,12 +335,12 @@ def described(broker):
 
 
 def partition_codes(broker, topic, partitions):
-    """What Produce answers for each partition."""
+    """Produce to each partition. Return the error codes."""
     with Wire(broker.port) as wire:
         return [wire.produce(topic, VALUE, partition=index).error_code for index in range(partitions)]
 
 
-def test_partitions_are_spread_over_the_directories_and_found_again(tmp_path):
+def test_partitions_are_spread_over_the_directories_and_stay_there(tmp_path):
     paths = [tmp_path / name for name in ("one", "two", "three")]
     properties = {**QUICK, "log.dirs": ",".join(map(str, paths))}
     with OdradekBroker(properties, directory=tmp_path / "broker") as broker:
@@ -362,7 +362,7 @@ def test_partitions_are_spread_over_the_directories_and_found_again(tmp_path):
             assert len(sizes) == 1 and sizes.pop() > len(VALUE)
 
 
-def test_a_directory_that_fails_takes_only_its_own_partitions_with_it(tmp_path):
+def test_a_failed_directory_affects_only_its_own_partitions(tmp_path):
     paths = [tmp_path / name for name in ("one", "two")]
     properties = {**QUICK, "log.dirs": ",".join(map(str, paths))}
     with OdradekBroker(properties, directory=tmp_path / "broker") as broker:

@@ -1,4 +1,4 @@
-"""Errors about texts of the greatest length are answered in every version, beside the results of what succeeded."""
+"""Errors about texts of the greatest length are answered in each version, together with the results of successes."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def wire(broker):
 
 
 @pytest.mark.parametrize("version", [4, 7])
-def test_a_topic_with_a_long_name_beside_a_good_one(wire, version):
+def test_a_topic_with_a_long_name_is_refused_and_another_created(wire, version):
     request = CreateTopicsRequest(topics=[new(LONG), new(f"good-{version}")], timeout_ms=10_000)
     results = {topic.name: topic for topic in wire.ask(request, version).topics}
     assert results[f"good-{version}"].error_code == ErrorCode.NONE
@@ -39,13 +39,13 @@ def test_a_topic_with_a_long_name_beside_a_good_one(wire, version):
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_long_value(wire, version):
+def test_a_long_value_is_refused(wire, version):
     request = IncrementalAlterConfigsRequest(resources=resources((TOPIC, "t", [("retention.ms", SET, LONG)])))
     [result] = wire.ask(request, version).responses
     assert result.error_code == ErrorCode.INVALID_CONFIG
 
 
-def test_a_long_group_id(wire):
+def test_a_long_group_id_is_answered(wire):
     await_coordinator(wire, "short")
     await_coordinator(wire, LONG)
     [group] = wire.ask(DescribeGroupsRequest(groups=[LONG]), 6).groups

@@ -1,4 +1,4 @@
-"""Requests about many topics, partitions or groups: handled in bounded steps, with the same result as in one."""
+"""Requests for many topics, partitions or groups: handled in bounded steps, with the result of a single step."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ PARTITIONS = 300
 
 
 class World:
-    """A broker with topics t and u; each step of work is a slice of its own."""
+    """A broker with topics t and u; each step of work takes a slice of its own."""
 
     def __init__(self):
         self.clock = Clock()
@@ -73,7 +73,7 @@ class World:
         return count
 
     def ask(self, handler, request, version=None):
-        """The number of slices and the response, as a client gets it."""
+        """Call a handler. Return the number of slices, and the response after encoding and decoding."""
         version = request.last_version if version is None else version
         context = RequestContext("host", "PLAINTEXT")
         context.api_version = version
@@ -145,7 +145,7 @@ def test_list_offsets_of_one_partition_many_times(world):
     # A partition is repeated within a topic, and between two entries of one topic.
     asked = list_latest(("t", [0, *[1] * count, 2]), ("u", [0]), ("t", [2]))
     steps, response = world.ask(list_offsets.list_offsets, asked, 7)
-    # One pass finds what is repeated, another answers.
+    # The first pass finds repeated partitions, the second answers.
     assert steps > 2 * count // ROWS_PER_STEP
     refused = ErrorCode.INVALID_REQUEST
     assert [
@@ -153,7 +153,7 @@ def test_list_offsets_of_one_partition_many_times(world):
     ] == [("t", [(0, 0), (1, refused), (2, refused)]), ("u", [(0, 0)]), ("t", [(2, refused)])]
 
 
-def test_what_list_offsets_counts_is_freed_in_steps():
+def test_the_counts_of_list_offsets_are_freed_in_steps():
     asked = list_latest(("t", range(20 * ROWS_PER_STEP)))
     assert sum(1 for _ in list_offsets._find_repeated(asked)) >= 39
 
@@ -168,7 +168,7 @@ def test_delete_records(world):
         delete_records.delete_records, dr.DeleteRecordsRequest(topics=topics, timeout_ms=1000)
     )
     assert steps > 6000 // ROWS_PER_STEP
-    # Of a partition that is named more than once, the last offset counts, as in Apache Kafka.
+    # The last offset of a repeated partition counts, as in Apache Kafka.
     found = {
         topic.name: [(row.partition_index, row.error_code, row.low_watermark) for row in topic.partitions]
         for topic in response.topics
@@ -197,7 +197,7 @@ def test_delete_records_of_many_topics(world):
     assert found == [(name, unknown) for name in names[1::2]]
 
 
-def test_what_delete_records_collects_is_released_in_steps(world):
+def test_the_offsets_of_delete_records_are_freed_in_steps(world):
     released = []
 
     class Offset(int):
@@ -316,8 +316,8 @@ class TestOffsetFetch:
             -1 if n % 2 else n for n in range(PARTITIONS)
         ]
 
-    def test_as_of_one_moment(self, world, monkeypatch):
-        """A transaction's offsets are seen together or not at all; a long fetch takes several steps."""
+    def test_at_one_point_in_time(self, world, monkeypatch):
+        """A transaction's offsets are visible together or not at all; a long fetch takes several steps."""
         monkeypatch.setattr(group_offsets, "SMALL_REQUEST_STEPS", 0)
         context = RequestContext("host", "PLAINTEXT")
         context.api_version = 9

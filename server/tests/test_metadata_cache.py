@@ -1,4 +1,4 @@
-"""Metadata for all topics: encoded once for each state of the image, in slices, and never out of date."""
+"""Metadata for all topics: encoded once for each state of the image, in slices, and always up to date."""
 
 from types import SimpleNamespace
 
@@ -49,7 +49,7 @@ def ask(services, version=VERSION, listener="A", **flags):
 
 
 def expected(image, version, listener, topic_operations):
-    """The response as its documentation describes it, made anew."""
+    """The response that the protocol's documentation requires, without a cache."""
     reachable = {
         broker.broker_id: endpoint
         for broker in image.brokers.values()
@@ -128,7 +128,7 @@ questions = st.tuples(st.sampled_from([0, 4, 8, 13]), st.sampled_from(["A", "B"]
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(changes, questions), max_size=30))
-def test_a_cached_response_is_that_of_the_present_image(steps):
+def test_a_cached_response_is_that_of_the_current_image(steps):
     image = ClusterMetadata("a-cluster")
     services = make_services(image)
     for step in steps:
@@ -166,7 +166,7 @@ def finish(services):
     return count
 
 
-def test_a_large_response_is_made_in_slices_once_for_all_who_ask():
+def test_a_large_response_is_encoded_in_slices_once_for_all_requests():
     image = large_image()
     services = make_services(image, slice_s=0)
     first, second, third = ask(services), ask(services), ask(services)
@@ -177,11 +177,11 @@ def test_a_large_response_is_made_in_slices_once_for_all_who_ask():
     assert finish(services) + 1 >= 2000 / encoder_source.STEP_ELEMENTS
     assert second.result is third.result
     assert second.result.body == expected(image, VERSION, "A", False)
-    # From now on it is there at once.
+    # Later requests are answered at once.
     assert ask(services).result is second.result
 
 
-def test_a_change_while_the_response_is_made():
+def test_a_change_during_the_encoding_affects_later_requests_only():
     image = large_image()
     services = make_services(image, slice_s=0)
     before = expected(image, VERSION, "A", False)
@@ -204,7 +204,7 @@ def test_the_number_of_values_is_bounded():
     assert len(services.metadata_bodies._values) == MOST_VALUES
 
 
-def test_a_failure_is_not_kept():
+def test_a_failure_is_not_cached():
     services = make_services(ClusterMetadata("a-cluster"))
 
     def failing():

@@ -1,4 +1,4 @@
-"""Fetches that wait: what an append costs for those of many partitions, and for many of them; reads in slices."""
+"""Waiting fetches of many partitions, and many waiting fetches: the cost of an append, and reads in slices."""
 
 import errno
 import gc
@@ -27,7 +27,7 @@ from odradek.server.handlers import fetch as handler
 from odradek.server.handlers.fetch import fetch
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import run_iteration
-from odradek.server.tests.test_fetch import BY_NAME, World, begin, errors, rows, sizes, told
+from odradek.server.tests.test_fetch import BY_NAME, World, begin, errors, partitions_of, rows, sizes
 from odradek.server.work.slices import SLICE_S, Slices
 
 E = ErrorCode
@@ -38,7 +38,7 @@ NEVER = 1 << 19
 
 
 class Reads:
-    """Counts the reads of partitions."""
+    """A list of the partitions that are read."""
 
     def __init__(self, monkeypatch):
         self.partitions = []
@@ -56,7 +56,7 @@ class Reads:
 
 
 class SlowWorld(World):
-    """A world in which each look at the time takes half a slice, so that little is done in each iteration."""
+    """A world in which each reading of the clock takes half a slice, so that an iteration does little work."""
 
     def __init__(self):
         super().__init__()
@@ -69,13 +69,13 @@ class SlowWorld(World):
         return self.now_s
 
     def iterate(self):
-        """One reactor iteration: the calls that are due."""
+        """Run one reactor iteration. Return whether there was anything to do."""
         return run_iteration(self.clock)
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    """A fetch of more than a few partitions is read in slices."""
+    """Have fetches of more than MOST_AT_ONCE partitions read in slices."""
     monkeypatch.setattr(handler, "MOST_AT_ONCE", MOST_AT_ONCE)
 
 
@@ -89,8 +89,8 @@ def slow():
     return SlowWorld()
 
 
-def of_all(world, count, offset=0, *, version=BY_NAME, topic="t", **options):
-    """A fetch of many partitions of one topic: its response, or a Deferred and the responses to come."""
+def fetch_all(world, count, offset=0, *, version=BY_NAME, topic="t", **options):
+    """Fetch many partitions of a topic. Return the handler's outcome, and the list of responses and failures."""
     asked = [
         FetchRequestFetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
         for index in range(count)
@@ -108,13 +108,13 @@ def of_all(world, count, offset=0, *, version=BY_NAME, topic="t", **options):
     return outcome, answers
 
 
-# -- what an append costs ------------------------------------------------------------------------------------------
+# -- cost of an append ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [MOST_AT_ONCE, MANY])
-def test_an_append_looks_only_at_the_partition_that_changed(world, monkeypatch, count):
+def test_an_append_causes_reads_of_its_own_partition_only(world, monkeypatch, count):
     world.create("t", count)
-    parked = [of_all(world, count, min_bytes=NEVER)[1] for _ in range(5)]
+    parked = [fetch_all(world, count, min_bytes=NEVER)[1] for _ in range(5)]
     reads = Reads(monkeypatch)
     world.append("t", 4)
     assert reads.take() == [4] * 5
@@ -123,24 +123,24 @@ def test_an_append_looks_only_at_the_partition_that_changed(world, monkeypatch, 
     assert parked == [[]] * 5
     world.clock.advance(0.5)
     assert all(sum(sizes(answers[0])) > 0 for answers in parked)
-    assert world.nobody_waits()
+    assert world.is_idle()
 
 
 @pytest.mark.parametrize("count", [MOST_AT_ONCE, MANY])
 def test_a_fetch_is_answered_when_its_bytes_reach_min_bytes_exactly(world, count):
     world.create("t", count)
     size = world.append("t", 2)
-    _, answers = of_all(world, count, min_bytes=4 * size)
+    _, answers = fetch_all(world, count, min_bytes=4 * size)
     world.append("t", 0)
     world.append("t", 0)
     assert answers == []
     world.append("t", count - 1)
     assert sum(sizes(answers[0])) == 4 * size
     assert sizes(answers[0])[0] == 2 * size
-    assert world.nobody_waits()
+    assert world.is_idle()
 
 
-def test_bytes_of_a_partition_count_up_to_its_limit(world):
+def test_available_bytes_of_a_partition_count_up_to_its_limit(world):
     world.create("t", 2)
     size = world.append("t", 0)
     two = {"partition_max_bytes": 2 * size}
@@ -166,13 +166,13 @@ def test_partitions_without_room_in_the_response_are_not_read(world, monkeypatch
     for index in range(50):
         size = world.append("t", index)
     reads = Reads(monkeypatch)
-    _, [response] = of_all(world, 50, max_bytes=2 * size)
+    _, [response] = fetch_all(world, 50, max_bytes=2 * size)
     assert reads.take() == [0, 1]
     assert sizes(response) == [size] * 2 + [0] * 48
     assert {row.high_watermark for row in rows(response)} == {1}
 
 
-def test_the_high_watermark_decides_and_not_the_log_end(world):
+def test_a_fetch_waits_for_the_high_watermark_not_the_log_end(world):
     world.create("t", 2)
     partition = world.partition("t")
     partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
@@ -217,7 +217,7 @@ FAILURES = {
 
 @pytest.mark.parametrize(("change", "error"), FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize("is_first", [True, False])
-def test_what_cannot_be_read_any_more_is_answered_at_once(world, change, error, is_first):
+def test_a_partition_that_becomes_unreadable_ends_the_wait(world, change, error, is_first):
     world.create("t", 1)
     world.create("u", 2)
     world.append("t")
@@ -227,11 +227,11 @@ def test_what_cannot_be_read_any_more_is_answered_at_once(world, change, error, 
     _, answers = world.park(*(asked if is_first else reversed(asked)), min_bytes=NEVER)
     change(world)
     assert sorted(errors(answers[0])) == [E.NONE, error]
-    assert world.nobody_waits()
+    assert world.is_idle()
 
 
-def test_segments_may_go_while_a_fetch_waits(world):
-    """The positions that were found when it began are not used again."""
+def test_segments_may_be_deleted_while_a_fetch_waits(world):
+    """The positions found at the start of the wait are not used again."""
     world.create("t", 2, **{"internal.segment.bytes": "1000"})
     for _ in range(3):
         size = world.append("t", size=300)
@@ -247,10 +247,10 @@ def test_segments_may_go_while_a_fetch_waits(world):
     assert errors(answers[0]) == [E.OFFSET_OUT_OF_RANGE, E.NONE]
 
 
-# -- many that wait for one partition ------------------------------------------------------------------------------
+# -- many fetches of one partition ---------------------------------------------------------------------------------
 
 
-def test_an_append_completes_a_few_of_many_fetches_at_once_and_the_others_in_turn(slow):
+def test_an_append_completes_a_few_of_many_fetches_in_each_iteration(slow):
     slow.create("t")
     parked = [slow.park(("t", 0, 0))[1] for _ in range(40)]
     size = slow.append("t")
@@ -263,7 +263,7 @@ def test_an_append_completes_a_few_of_many_fetches_at_once_and_the_others_in_tur
     assert not any(one.watchers for one in slow.cluster.replicas)
 
 
-def test_a_client_that_goes_away_while_its_fetch_is_queued_is_not_answered(slow):
+def test_a_queued_fetch_whose_client_disconnects_is_not_answered(slow):
     slow.create("t")
     parked = [slow.park(("t", 0, 0)) for _ in range(10)]
     slow.append("t")
@@ -276,7 +276,7 @@ def test_a_client_that_goes_away_while_its_fetch_is_queued_is_not_answered(slow)
     assert [len(answers) for _, answers in parked] == [1] * 10
 
 
-def test_timeouts_of_many_fetches_are_spread_as_well(slow):
+def test_timeouts_of_many_fetches_are_spread_over_iterations(slow):
     slow.create("t")
     parked = [slow.park(("t", 0, 0))[1] for _ in range(40)]
     slow.clock.rightNow += 0.5
@@ -298,7 +298,7 @@ def test_a_fetch_of_many_partitions_is_read_in_slices(slow, monkeypatch):
     monkeypatch.setattr(
         handler.LimitedRead, "read", lambda self, targets: (steps.append(len(targets)), read(self, targets))
     )
-    _, answers = of_all(slow, MANY)
+    _, answers = fetch_all(slow, MANY)
     assert answers == []
     while slow.iterate() and not answers:
         pass
@@ -310,9 +310,9 @@ def test_a_fetch_of_many_partitions_is_read_in_slices(slow, monkeypatch):
 
 @pytest.mark.parametrize("iterations", range(8))
 def test_an_append_during_the_first_read_is_not_missed(slow, iterations):
-    """Wherever the read is: before the partition, behind it, or done."""
+    """The read is before the partition, behind it, or done."""
     slow.create("t", MANY)
-    _, answers = of_all(slow, MANY)
+    _, answers = fetch_all(slow, MANY)
     for _ in range(iterations):
         slow.iterate()
     size = slow.append("t", MOST_AT_ONCE // 2)
@@ -325,7 +325,7 @@ def test_an_append_during_the_first_read_is_not_missed(slow, iterations):
 @pytest.mark.parametrize("iterations", range(8))
 def test_a_topic_that_is_deleted_during_the_first_read_ends_it(slow, iterations):
     slow.create("t", MANY)
-    _, answers = of_all(slow, MANY)
+    _, answers = fetch_all(slow, MANY)
     for _ in range(iterations):
         slow.iterate()
     slow.delete("t")
@@ -336,10 +336,10 @@ def test_a_topic_that_is_deleted_during_the_first_read_ends_it(slow, iterations)
 
 
 @pytest.mark.parametrize("iterations", range(12))
-def test_a_client_that_goes_away_leaves_nothing_behind_wherever_its_fetch_is(slow, iterations):
+def test_a_fetch_whose_client_disconnects_leaves_no_watcher(slow, iterations):
     slow.create("t", MANY)
     partitions = list(slow.cluster.replicas)
-    outcome, answers = of_all(slow, MANY)
+    outcome, answers = fetch_all(slow, MANY)
     for number in range(iterations):
         if number == 8:
             slow.append("t")
@@ -351,12 +351,12 @@ def test_a_client_that_goes_away_leaves_nothing_behind_wherever_its_fetch_is(slo
     while slow.iterate():
         pass
     assert len(answers) == 1
-    assert slow.nobody_waits()
+    assert slow.is_idle()
 
 
-def test_an_answer_of_many_partitions_is_complete_after_a_wait(slow):
+def test_a_response_for_many_partitions_is_complete_after_a_wait(slow):
     slow.create("t", MANY)
-    _, answers = of_all(slow, MANY)
+    _, answers = fetch_all(slow, MANY)
     while not any(call.getTime() > 0 for call in slow.clock.getDelayedCalls()):
         slow.iterate()
     size = slow.append("t", MANY - 1)
@@ -368,9 +368,9 @@ def test_an_answer_of_many_partitions_is_complete_after_a_wait(slow):
 # -- sessions on two connections -----------------------------------------------------------------------------------
 
 
-def test_a_session_of_many_partitions_names_only_what_changed(slow):
+def test_a_session_of_many_partitions_returns_only_changed_ones(slow):
     slow.create("t", MANY)
-    _, answers = of_all(slow, MANY, session_epoch=0, max_wait_ms=0)
+    _, answers = fetch_all(slow, MANY, session_epoch=0, max_wait_ms=0)
     while not answers:
         slow.iterate()
     session = {"session_id": answers[0].session_id, "max_wait_ms": 0}
@@ -380,15 +380,15 @@ def test_a_session_of_many_partitions_names_only_what_changed(slow):
         outcome.addBoth(answers.append)
         while not answers:
             slow.iterate()
-        assert told(answers[0]) == [("t", 7)]
+        assert partitions_of(answers[0]) == [("t", 7)]
 
 
 @pytest.mark.parametrize("iterations", range(6))
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a_session_is_continued_by_one_of_two_connections(slow, iterations, forgotten):
-    """The other gets INVALID_FETCH_SESSION_EPOCH, wherever its request is."""
+    """The request of the other gets INVALID_FETCH_SESSION_EPOCH at any point of its processing."""
     slow.create("t", MANY)
-    _, answers = of_all(slow, MANY, session_epoch=0, max_wait_ms=0)
+    _, answers = fetch_all(slow, MANY, session_epoch=0, max_wait_ms=0)
     while not answers:
         slow.iterate()
     session = {"session_id": answers[0].session_id}
@@ -413,10 +413,10 @@ def test_a_session_is_continued_by_one_of_two_connections(slow, iterations, forg
 
 
 @pytest.mark.parametrize("iterations", range(12))
-def test_what_a_superseded_response_would_have_told_is_told_later(slow, iterations):
-    """Of partitions without records the client is told the high watermark."""
+def test_changes_in_a_superseded_response_are_returned_later(slow, iterations):
+    """A partition without records is returned for its changed high watermark."""
     slow.create("t", MANY)
-    _, answers = of_all(slow, MANY, session_epoch=0, max_wait_ms=0)
+    _, answers = fetch_all(slow, MANY, session_epoch=0, max_wait_ms=0)
     while not answers:
         slow.iterate()
     session = {"session_id": answers[0].session_id, "max_wait_ms": 0}
@@ -444,8 +444,8 @@ def test_what_a_superseded_response_would_have_told_is_told_later(slow, iteratio
 
 
 def open_session(world, count):
-    """A session of many partitions: its id, and the session."""
-    _, answers = of_all(world, count, session_epoch=0, max_wait_ms=0)
+    """Open a session of many partitions. Return its id and the session."""
+    _, answers = fetch_all(world, count, session_epoch=0, max_wait_ms=0)
     while not answers:
         world.iterate()
     session_id = answers[0].session_id
@@ -465,7 +465,7 @@ def test_a_session_takes_no_request_while_a_large_one_is_applied(slow, monkeypat
 
     monkeypatch.setattr(FetchSession, "update", counted)
     if change == "add":
-        _, answers = of_all(slow, MANY, topic="none", session_id=session_id, session_epoch=1, max_wait_ms=0)
+        _, answers = fetch_all(slow, MANY, topic="none", session_id=session_id, session_epoch=1, max_wait_ms=0)
     else:
         answers, forgotten = [], [("t", index) for index in range(MANY - 1)]
         fetched = slow.start_fetch(session_id=session_id, session_epoch=1, forgotten=forgotten, max_wait_ms=0)
@@ -484,9 +484,9 @@ def test_a_session_takes_no_request_while_a_large_one_is_applied(slow, monkeypat
 
 
 @pytest.mark.parametrize("iterations", range(3))
-def test_a_session_of_which_a_request_is_applied_in_part_ends(slow, iterations):
+def test_a_session_with_a_partly_applied_request_ends(slow, iterations):
     session_id, held = open_session(slow, MANY)
-    outcome, answers = of_all(slow, MANY, topic="none", session_id=session_id, session_epoch=1)
+    outcome, answers = fetch_all(slow, MANY, topic="none", session_id=session_id, session_epoch=1)
     for _ in range(iterations):
         slow.iterate()
     assert held.is_busy
@@ -518,29 +518,29 @@ def test_a_session_that_becomes_too_large_ends(slow, monkeypatch):
     monkeypatch.setattr(handler, "MAX_SESSION_PARTITIONS", 2 * MANY)
     session_id, held = open_session(slow, MANY)
     for epoch, topic in enumerate(("u", "v"), 1):
-        _, answers = of_all(slow, MANY, topic=topic, session_id=session_id, session_epoch=epoch, max_wait_ms=0)
+        _, answers = fetch_all(slow, MANY, topic=topic, session_id=session_id, session_epoch=epoch, max_wait_ms=0)
         while not answers:
             slow.iterate()
         assert len(held.partitions) <= 2 * MANY + MOST_AT_ONCE
     assert answers[0].value.code == E.FETCH_SESSION_ID_NOT_FOUND
     assert len(slow.services.fetch_sessions) == 0
-    # A fetch of as many is answered, without a session.
-    _, answers = of_all(slow, 2 * MANY + 1, session_epoch=0, max_wait_ms=0)
+    # A fetch of that many partitions is answered without a session.
+    _, answers = fetch_all(slow, 2 * MANY + 1, session_epoch=0, max_wait_ms=0)
     while not answers:
         slow.iterate()
     assert (answers[0].session_id, len(rows(answers[0]))) == (0, 2 * MANY + 1)
 
 
 @pytest.mark.parametrize("epoch", [0, 1, -1])
-def test_a_response_of_many_partitions_is_made_in_steps(world, monkeypatch, epoch):
+def test_a_response_for_many_partitions_is_built_in_steps(world, monkeypatch, epoch):
     world.create("t", MANY)
-    _, answers = of_all(world, MANY, session_epoch=0, max_wait_ms=0)
+    _, answers = fetch_all(world, MANY, session_epoch=0, max_wait_ms=0)
     session_id = answers[0].session_id if epoch == 1 else 0
     for index in range(MANY):
         world.append("t", index)
     told_in_step, longest = [], []
     tell = FetchPartition.tell
-    monkeypatch.setattr(FetchPartition, "tell", lambda *told: (told_in_step.append(told), tell(*told))[1])
+    monkeypatch.setattr(FetchPartition, "tell", lambda *args: (told_in_step.append(args), tell(*args))[1])
     run = world.services.slices.run
 
     def measured(work):
@@ -554,14 +554,14 @@ def test_a_response_of_many_partitions_is_made_in_steps(world, monkeypatch, epoc
                 told_in_step.clear()
 
     monkeypatch.setattr(world.services.slices, "run", lambda work: run(measured(work)))
-    _, answers = of_all(world, MANY, session_id=session_id, session_epoch=epoch)
+    _, answers = fetch_all(world, MANY, session_id=session_id, session_epoch=epoch)
     assert sum(size > 0 for size in sizes(answers[0])) == MANY
     assert answers[0].session_id == session_id or epoch == 0
     assert max(longest) == (0 if epoch == -1 else MOST_AT_ONCE)
     assert len(longest) >= 2 * MANY // MOST_AT_ONCE
 
 
-def test_a_new_request_of_a_session_does_not_change_what_an_older_one_asks(world):
+def test_a_new_request_of_a_session_does_not_change_an_older_one(world):
     world.create("t", 2)
     world.append("t")
     session = begin(world, ("t", 0, 1), ("t", 1, 0))
@@ -571,18 +571,18 @@ def test_a_new_request_of_a_session_does_not_change_what_an_older_one_asks(world
     assert answers[0].error_code == E.INVALID_FETCH_SESSION_EPOCH
 
 
-# -- a dead disk ---------------------------------------------------------------------------------------------------
+# -- disk failures, missing partitions, memory ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("parked", [0, 20])
 @pytest.mark.parametrize("most_at_once", [MOST_AT_ONCE, 100])
-def test_a_dead_disk_is_found_once_and_not_once_per_partition(world, monkeypatch, most_at_once, parked):
+def test_a_disk_failure_is_found_once_and_not_once_per_partition(world, monkeypatch, most_at_once, parked):
     monkeypatch.setattr(handler, "MOST_AT_ONCE", most_at_once)
     count = 40
     world.create("t", count)
     for index in range(count):
         world.append("t", index)
-    waiting = [of_all(world, count, 1)[1] for _ in range(parked)]
+    waiting = [fetch_all(world, count, 1)[1] for _ in range(parked)]
     for partition in world.cluster.replicas:
         partition.log.segments[0].hints.clear()
     failures = []
@@ -595,14 +595,14 @@ def test_a_dead_disk_is_found_once_and_not_once_per_partition(world, monkeypatch
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(stack_depth() + 100)
     try:
-        _, answers = of_all(world, count)
+        _, answers = fetch_all(world, count)
     finally:
         sys.setrecursionlimit(limit)
     world.clock.advance(0)
     for found in (*waiting, answers):
         assert errors(found[0]) == [E.KAFKA_STORAGE_ERROR] * count
     assert len(failures) == 1
-    assert world.nobody_waits()
+    assert world.is_idle()
 
 
 @pytest.mark.parametrize("ends", ["append", "timeout"])
@@ -613,7 +613,7 @@ def test_partitions_that_do_not_exist_are_answered_in_steps(slow, monkeypatch, e
     monkeypatch.setattr(
         handler.LimitedRead, "refuse", lambda *args, **options: (refused.append(args), refuse(*args, **options))[1]
     )
-    _, answers = of_all(slow, 4 * MANY)
+    _, answers = fetch_all(slow, 4 * MANY)
     while not any(call.getTime() > 0 for call in slow.clock.getDelayedCalls()):
         slow.iterate()
     refused.clear()
@@ -634,7 +634,7 @@ def test_a_fetch_that_waits_keeps_little_of_partitions_that_do_not_exist(slow):
     count = 5000
     tracemalloc.start()
     try:
-        _, answers = of_all(slow, count)
+        _, answers = fetch_all(slow, count)
         while not any(call.getTime() > 0 for call in slow.clock.getDelayedCalls()):
             slow.iterate()
         kept_bytes = tracemalloc.get_traced_memory()[0]
@@ -670,7 +670,7 @@ def test_an_answered_fetch_is_freed_without_a_collection(world, count, monkeypat
     monkeypatch.setattr(handler, "_Fetch", Fetch)
     gc.disable()
     try:
-        outcome, answers = of_all(world, count)
+        outcome, answers = fetch_all(world, count)
         world.append("t")
         assert answers
         del outcome

@@ -10,7 +10,7 @@ NAMES = [f"group-{number}" for number in range(100)]
 
 
 def placed(count, up_to):
-    """The ids in the first partitions of a topic of `count` partitions."""
+    """Ids with their partitions in a topic of `count` partitions, of the partitions below `up_to`."""
     ids = [(name, partition_for(name, count)) for name in NAMES]
     return [one for one in ids if one[1] < up_to]
 
@@ -29,13 +29,13 @@ def test_the_count_fits_all_ids(count, found, configured, expected):
     assert fitting_count(found, configured, placed(count, found)) == expected
 
 
-def test_without_ids_it_is_the_configured_count():
+def test_without_ids_the_count_is_the_configured_one_or_that_found():
     assert fitting_count(5, 8, []) == 8
     assert fitting_count(5, 3, []) == 5
 
 
-def test_ids_that_no_count_fits_leave_the_count_that_fits_most():
-    """The topic was enlarged at some time: ids of before lie elsewhere."""
+def test_if_no_count_fits_all_ids_the_best_one_is_used():
+    """A topic that grew has older ids in other partitions."""
     ids = [*placed(16, 16), ("group-1", 3), ("group-2", 4)]
     assert fitting_count(16, 50, ids) == 16
     assert fitting_count(MAX_FOUND_PARTITIONS, 50, ids) == MAX_FOUND_PARTITIONS

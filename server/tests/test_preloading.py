@@ -1,4 +1,4 @@
-"""What is imported within functions can be imported early; what an import lacks fails one request, not the next."""
+"""Imports within functions are preloaded; an import with a transient failure fails one request, not the next."""
 
 import ast
 import subprocess
@@ -17,7 +17,7 @@ AT_START = {"server/cli.py", "server/broker.py", "server/environment.py", "serve
 """Modules whose functions import at the start only."""
 
 NOT_NEEDED = {"difflib", "re", "annotationlib", "crc32c"}
-"""Imported for a mistake in a configuration file, or in another version of Python."""
+"""Modules imported only for an error in a configuration file, or in another version of Python."""
 
 
 def imports_within_functions():
@@ -56,7 +56,7 @@ def test_everything_that_functions_import_is_preloaded():
     assert run(code, *needed).split() == []
 
 
-def test_an_import_without_a_descriptor_is_made_up_for():
+def test_an_import_that_lacks_a_descriptor_is_retried():
     code = """
         import os, resource
         from types import SimpleNamespace
@@ -92,6 +92,6 @@ def test_an_import_without_a_descriptor_is_made_up_for():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists what a process has mapped")
-def test_a_started_broker_loads_what_clients_need_before_they_do():
+def test_a_started_broker_preloads_modules_before_any_request():
     with OdradekBroker() as broker:
         until(lambda: "cramjam" in Path(f"/proc/{broker.pid}/maps").read_text())

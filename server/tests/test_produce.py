@@ -1,4 +1,4 @@
-"""Produce: what becomes of a batch whose partition changes under it."""
+"""Produce to a partition that fails or changes during the append."""
 
 import struct
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ VERSION = 9
 
 
 class BrokenDisk:
-    """A reader that is woken by an append and finds that the disk is broken."""
+    """A reader that an append wakes, and that takes the partition offline."""
 
     def __init__(self, partition):
         self.partition = partition
@@ -72,20 +72,20 @@ def context():
     return context
 
 
-def test_what_is_appended_is_acknowledged_though_the_disk_broke_for_a_reader(services):
+def test_an_appended_batch_is_acknowledged_although_a_reader_finds_a_failed_disk(services):
     BrokenDisk(services.replicas.get("t", 0))
     response = produce(services, context(), request())
     [row] = response.responses[0].partition_responses
     assert (row.error_code, row.base_offset) == (0, 0)
 
 
-def test_the_same_from_memory(services):
+def test_a_batch_appended_by_the_fast_path_is_acknowledged_although_a_reader_finds_a_failed_disk(services):
     content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
     frame = struct.pack(">i", len(content)) + content
-    memo = ProduceFastPath(services)
-    memo.remember(frame, context(), request(), produce(services, context(), request()))
+    fast_path = ProduceFastPath(services)
+    fast_path.remember(frame, context(), request(), produce(services, context(), request()))
     BrokenDisk(services.replicas.get("t", 0))
-    answer = memo.answer(frame)
+    answer = fast_path.answer(frame)
     response = codec.decode(ProduceResponse, VERSION, answer[9:])
     [row] = response.responses[0].partition_responses
     assert (row.error_code, row.base_offset) == (0, 1)
@@ -109,26 +109,26 @@ def test_a_reader_that_fails_when_woken_neither_fails_nor_repeats_the_append(ser
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["general", "from memory"])
-def test_what_would_have_to_wait_for_replicas_fails_at_once(services, is_known):
+def test_a_request_that_must_wait_for_replicas_of_an_offline_partition_fails_at_once(services, is_known):
     partition = services.replicas.get("t", 0)
     services.reactor = Clock()
     content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
     frame = struct.pack(">i", len(content)) + content
-    memo = ProduceFastPath(services)
-    memo.remember(frame, context(), request(), produce(services, context(), request()))
+    fast_path = ProduceFastPath(services)
+    fast_path.remember(frame, context(), request(), produce(services, context(), request()))
     partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
     produce(services, context(), request())
     partition.followers[2].log_end_offset = 2
     BrokenDisk(partition)
     answers = []
-    waiting = memo.answer(frame).response if is_known else produce(services, context(), request())
+    waiting = fast_path.answer(frame).response if is_known else produce(services, context(), request())
     waiting.addCallback(answers.append)
     [row] = answers[0].responses[0].partition_responses
     assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_defect_while_a_repeated_produce_waits_is_answered(services, monkeypatch):
-    """The frame was never decoded; the failure needs the request all the same."""
+def test_a_defect_during_the_wait_of_the_fast_path_is_answered(services, monkeypatch):
+    """The frame was not decoded; the error response needs the request."""
     partition = services.replicas.get("t", 0)
     services.reactor = Clock()
     services.verifier = SimpleNamespace()

@@ -26,7 +26,7 @@ class Machine:
         self.manager = ProducerIdManager(blocks.allocate, Deferred.fromCoroutine, blocks.ready)
 
     def ask(self, count):
-        """The ids, or errors, of requests at the same time; the list fills while `run` works."""
+        """Request ids at the same time. Return the list of ids and failures, which `run` fills."""
         answers = []
         for _ in range(count):
             Deferred.fromCoroutine(self.manager.next_id()).addBoth(answers.append)
@@ -38,7 +38,7 @@ class Machine:
             self.clock.advance(0)
 
 
-def test_no_id_is_given_out_before_its_block_is_recorded():
+def test_no_id_is_assigned_before_its_block_is_recorded():
     machine = Machine()
     answers = machine.ask(1)
     assert answers == []
@@ -56,7 +56,7 @@ def test_requests_at_the_same_time_share_a_block():
     assert run_now(next_block_start(machine.store)) == 3000
 
 
-def test_without_room_for_the_record_requests_fail_until_there_is():
+def test_requests_fail_while_the_disk_has_no_room_for_the_record():
     machine = Machine()
     machine.fs.is_full = True
     answers = machine.ask(2)

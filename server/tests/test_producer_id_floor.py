@@ -1,4 +1,4 @@
-"""The search for producer ids in use, each place by itself and with a clock that is of no help."""
+"""The search for producer ids in use, with the ids in one place at a time and a clock at 0."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def run_all(actions, threads):
 
 
 class Machine:
-    """Log directories and the broker's clock; each `settle` is a start with the store given."""
+    """Log directories of a broker; each `settle` is a start with a given store."""
 
     def __init__(self, *directories):
         self.fs = MemoryFileSystem()
@@ -69,7 +69,7 @@ def test_a_new_store_of_a_broker_without_logs_begins_at_zero():
     assert Machine().settle(MemoryMetadataStore()) == 0
 
 
-def test_producers_that_have_expired_count():
+def test_ids_of_expired_producers_count():
     machine = Machine()
     for producer_id in (41, 5):
         machine.append("t", data(producer_id))
@@ -79,7 +79,7 @@ def test_producers_that_have_expired_count():
     assert machine.settle(MemoryMetadataStore()) == 42
 
 
-def test_batches_are_searched_in_all_segments_and_once():
+def test_all_segments_are_searched_once():
     machine = Machine()
     for producer_id in (3, 77, 5, 6, 8):
         machine.append("t", data(producer_id))
@@ -90,7 +90,7 @@ def test_batches_are_searched_in_all_segments_and_once():
     assert machine.settle(store) == 78
     machine.append("t", data(500))
     log.producer_state.producers.clear()
-    assert machine.settle(store) == 1078, "the next block of a store that is not behind"
+    assert machine.settle(store) == 1078, "the next block of an up-to-date store"
 
 
 @pytest.mark.parametrize("ids", set(itertools.permutations((90, -1, 3))))
@@ -101,7 +101,7 @@ def test_values_of_transactional_ids_are_searched(ids):
     assert machine.settle(MemoryMetadataStore()) == 91
 
 
-def test_a_batch_that_cannot_be_read_is_passed_over(caplog):
+def test_an_unreadable_batch_is_skipped(caplog):
     machine = Machine()
     batch = bytearray(value("a", 20, -1, -1))
     machine.append(TRANSACTIONS, bytes(batch))
@@ -112,7 +112,7 @@ def test_a_batch_that_cannot_be_read_is_passed_over(caplog):
     assert "passing over a batch in the search for producer ids" in caplog.text
 
 
-def test_a_store_behind_the_producer_state_is_overtaken():
+def test_a_store_behind_the_producer_state_is_advanced():
     machine = Machine()
     store = MemoryMetadataStore()
     run_now(allocate_block(store, 1))
@@ -121,7 +121,7 @@ def test_a_store_behind_the_producer_state_is_overtaken():
     assert machine.settle(store) == 1501
 
 
-def test_a_store_behind_the_record_in_the_log_directories_is_overtaken(caplog):
+def test_a_store_behind_the_record_in_the_log_directories_is_advanced(caplog):
     machine = Machine()
     store = MemoryMetadataStore()
     run_now(allocate_block(store, 1))
@@ -142,7 +142,7 @@ def test_a_new_store_begins_above_the_record_in_the_log_directories():
     assert machine.settle(MemoryMetadataStore()) == 7000
 
 
-def test_a_store_behind_the_last_clean_stop_is_overtaken():
+def test_a_store_behind_the_last_clean_stop_is_advanced():
     machine = Machine()
     store = MemoryMetadataStore()
     run_now(allocate_block(store, 1))
@@ -156,7 +156,7 @@ def test_a_store_behind_the_last_clean_stop_is_overtaken():
     assert machine.settle(store, broker_epoch=11) == 5001
 
 
-def test_a_new_store_begins_at_the_time_if_there_may_be_more_than_is_found():
+def test_a_new_store_begins_at_the_clock_time_if_a_directory_is_offline():
     machine = Machine("/data/a", "/data/b")
     machine.logs.close(0)
     machine.fs.open("/data/b/replication-offset-checkpoint", create=True).write_pieces(0, [b"unreadable"], 10)
@@ -165,7 +165,7 @@ def test_a_new_store_begins_at_the_time_if_there_may_be_more_than_is_found():
     assert machine.settle(MemoryMetadataStore(), now_ms=1_800_000_000_000) == 1_800_000_000_000
 
 
-def test_the_next_id_of_a_store_that_is_taken_over_counts():
+def test_the_imported_next_id_counts():
     machine = Machine()
     machine.append("t", data(41))
     assert machine.settle(MemoryMetadataStore(), imported_next_id=3000) == 3000

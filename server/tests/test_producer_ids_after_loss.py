@@ -1,6 +1,6 @@
-"""Producer ids after the metadata store was lost, restored or started without a directory: none is given out again.
+"""Producer ids after the metadata store was lost or restored, or a directory was offline: no id is assigned twice.
 
-An id that the logs know makes a new producer's first batch pass for one that was sent again: it is acknowledged and not
+With an id that is in the logs, a new producer's first batch is taken for a repetition: it is acknowledged and not
 written. Each test has the id in one place only: producer state, `__transaction_state`, batches, an offline directory.
 """
 
@@ -46,7 +46,7 @@ class IdempotentProducer:
         self.sequences = {}
 
     def send(self, value, partition=0, age_ms=0):
-        """The offset of the one record, once it is acknowledged; asserts that the log has grown by it."""
+        """Produce one record, and assert that it is acknowledged and in the log. Return its offset."""
         sequence = self.sequences.get(partition, 0)
         self.sequences[partition] = sequence + 1
         batch = build_batch(
@@ -63,7 +63,7 @@ class IdempotentProducer:
         return end
 
 
-def test_ids_in_producer_state_are_not_given_out_by_a_new_store(broker):
+def test_a_new_store_does_not_assign_ids_in_producer_state(broker):
     before = IdempotentProducer(broker.port)
     before.send(b"before")
     broker.stop()
@@ -75,7 +75,7 @@ def test_ids_in_producer_state_are_not_given_out_by_a_new_store(broker):
     assert after.id > before.id
 
 
-def test_ids_in_producer_state_are_not_given_out_by_a_store_that_was_restored(broker, tmp_path):
+def test_a_restored_store_does_not_assign_ids_in_producer_state(broker, tmp_path):
     IdempotentProducer(broker.port).send(b"first block")
     broker.stop()
     shutil.copy(broker.data_dir / FILE_NAME, tmp_path)
@@ -91,7 +91,7 @@ def test_ids_in_producer_state_are_not_given_out_by_a_store_that_was_restored(br
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
-def test_ids_of_transactional_producers_are_not_given_out_by_a_new_store(broker, is_clean):
+def test_a_new_store_does_not_assign_ids_of_transactional_producers(broker, is_clean):
     transactional = Producer(broker.port, TOPIC, version=1)
     broker.stop() if is_clean else broker.kill()
     lose_store(broker)
@@ -105,7 +105,7 @@ def test_ids_of_transactional_producers_are_not_given_out_by_a_new_store(broker,
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
-def test_ids_of_transactional_producers_are_not_given_out_by_a_store_that_was_restored(broker, tmp_path, is_clean):
+def test_a_restored_store_does_not_assign_ids_of_transactional_producers(broker, tmp_path, is_clean):
     IdempotentProducer(broker.port).send(b"first block")
     broker.stop()
     shutil.copy(broker.data_dir / FILE_NAME, tmp_path)
@@ -119,8 +119,8 @@ def test_ids_of_transactional_producers_are_not_given_out_by_a_store_that_was_re
     assert idempotent.id > transactional.id
 
 
-def test_ids_in_batches_are_not_given_out_by_a_new_store(broker):
-    """Their producers wrote so long ago that no producer state has them, and may still be alive."""
+def test_a_new_store_does_not_assign_ids_in_batches(broker):
+    """The producers wrote so long ago that no producer state contains them; they may still be active."""
     before = IdempotentProducer(broker.port)
     before.send(b"long ago", partition=1, age_ms=TWO_DAYS_MS)
     broker.stop()
@@ -134,7 +134,7 @@ def test_ids_in_batches_are_not_given_out_by_a_new_store(broker):
     assert broker.log_text().count("searched batches for producer ids") == 1
 
 
-def test_a_new_store_waits_for_the_ids_in_a_directory_that_is_offline(tmp_path):
+def test_a_new_store_needs_all_log_directories_to_be_readable(tmp_path):
     directories = [tmp_path / "a", tmp_path / "b"]
     properties = {**PROPERTIES, "log.dirs": ",".join(map(str, directories))}
     with OdradekBroker(properties, directory=tmp_path / "broker") as broker:

@@ -1,4 +1,4 @@
-"""The program as its operator meets it: listeners, what it says when it cannot start, and how it stops."""
+"""The program `odradek start`: listeners, errors at the start, and the stop."""
 
 import re
 import socket
@@ -31,7 +31,7 @@ needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6
 
 
 def endpoints(wire):
-    """Where the broker says it is, by all the APIs that say it."""
+    """The broker's address in the responses of each API that returns it."""
     (broker,) = wire.metadata().brokers
     (described,) = wire.ask(DescribeClusterRequest(endpoint_type=1)).brokers
 
@@ -56,7 +56,7 @@ def test_an_ipv6_listener():
         assert broker.restart().port == port
 
 
-def test_clients_are_told_the_endpoint_of_the_listener_they_asked():
+def test_clients_get_the_endpoint_of_their_listener():
     properties = {
         "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0",
         "advertised.listeners": "INSIDE://inside.example:0,PLAINTEXT://outside.example:0",
@@ -71,7 +71,7 @@ def test_clients_are_told_the_endpoint_of_the_listener_they_asked():
                 assert endpoints(wire) == [(host, int(port))] * 3
 
 
-def test_a_listener_without_a_host_takes_every_address():
+def test_a_listener_without_a_host_listens_on_every_address():
     with OdradekBroker({"listeners": "PLAINTEXT://:0"}) as broker:
         for host in ["127.0.0.1", *(["::1"] if has_ipv6() else [])]:
             with Wire(broker.port, host) as wire:
@@ -94,11 +94,11 @@ def test_one_port_for_an_ipv4_and_an_ipv6_listener():
                 assert endpoints(wire) == [(host, port)] * 3
 
 
-# A start that fails, or that has something to say
+# Errors and warnings at the start
 
 
 def start(*overrides):
-    """The program until it ends by itself: exit code and lines of output."""
+    """Run the program to its end. Return exit code and lines of output."""
     command = [sys.executable, "-m", "odradek", "start"]
     for override in ("listeners=PLAINTEXT://127.0.0.1:0", *overrides):
         command += ["--override", override]
@@ -107,7 +107,7 @@ def start(*overrides):
 
 
 def assert_cannot_start(result, *words):
-    """One readable line says why, with no traceback, and nothing started."""
+    """Assert that one readable line has the reason, without a traceback, and that nothing started."""
     code, lines = result
     errors = [line for line in lines if " ERROR " in line]
     assert code == 1, lines
@@ -116,31 +116,31 @@ def assert_cannot_start(result, *words):
     assert not any("Traceback" in line or " started " in line for line in lines), lines
 
 
-def test_a_port_in_use_is_said_in_one_line(tmp_path):
+def test_a_port_in_use_is_reported_in_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = start(f"listeners=PLAINTEXT://127.0.0.1:{port}", f"log.dirs={tmp_path}")
     assert_cannot_start(result, f"127.0.0.1:{port}", "listeners")
 
 
-def test_a_locked_directory_is_said_in_one_line(tmp_path):
+def test_a_locked_directory_is_reported_in_one_line(tmp_path):
     with OdradekBroker(directory=tmp_path) as broker:
         assert_cannot_start(start(f"log.dirs={broker.data_dir}"), str(broker.data_dir), "another")
-        # Nor as a second directory, which only the lock file protects.
+        # As a second directory it is protected by the lock file only.
         assert_cannot_start(start(f"log.dirs={tmp_path / 'own'},{broker.data_dir}"), str(broker.data_dir))
         with Wire(broker.port) as wire:
             wire.create_topic("undisturbed")
             assert wire.produce("undisturbed", b"v").error_code == 0
 
 
-def test_a_file_in_place_of_a_directory_is_said_in_one_line(tmp_path):
+def test_a_file_in_place_of_a_directory_is_reported_in_one_line(tmp_path):
     path = tmp_path / "data"
     path.write_text("")
     assert_cannot_start(start(f"log.dirs={path}"), str(path), "log.dirs")
     assert_cannot_start(start(f"log.dirs={path / 'below'}"), str(path), "log.dirs")
 
 
-def test_a_store_of_a_newer_format_is_said_in_one_line_and_left_alone(tmp_path):
+def test_a_store_of_a_newer_format_is_reported_in_one_line_and_unchanged(tmp_path):
     with OdradekBroker(directory=tmp_path) as broker:
         assert broker.stop() == 0
     (store,) = broker.data_dir.glob("*.db")
@@ -153,7 +153,7 @@ def test_a_store_of_a_newer_format_is_said_in_one_line_and_left_alone(tmp_path):
     assert store.read_bytes() == before
 
 
-def test_a_store_that_is_none_is_said_in_one_line(tmp_path):
+def test_a_file_that_is_no_store_is_reported_in_one_line(tmp_path):
     with OdradekBroker(directory=tmp_path) as broker:
         broker.stop()
     (store,) = broker.data_dir.glob("*.db")
@@ -161,13 +161,13 @@ def test_a_store_that_is_none_is_said_in_one_line(tmp_path):
     assert_cannot_start(start(f"log.dirs={broker.data_dir}"), str(store))
 
 
-def test_a_directory_of_another_broker_is_said_in_one_line(tmp_path):
+def test_a_directory_of_another_broker_is_reported_in_one_line(tmp_path):
     with OdradekBroker({"node.id": "1"}, directory=tmp_path) as broker:
         broker.stop()
     assert_cannot_start(start(f"log.dirs={broker.data_dir}", "node.id=2"), str(broker.data_dir), "node id 1")
 
 
-def test_an_unknown_property_is_warned_of_with_the_nearest_name(tmp_path):
+def test_an_unknown_property_gives_a_warning_with_the_nearest_name(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text(
         f"# a comment\nlisteners = PLAINTEXT://127.0.0.1:0\nlog.dirs: {tmp_path / 'data'}\nnum.partitons=3\n"
@@ -188,14 +188,14 @@ def test_an_unknown_property_is_warned_of_with_the_nearest_name(tmp_path):
     assert len(warnings) == 1 and "num.partitons" in warnings[0] and "num.partitions?" in warnings[0], lines
 
 
-# The end of it
+# Stop
 
 
 def loaded_lines(broker):
     return [line for line in broker.log_text().splitlines() if "loaded logs " in line]
 
 
-def test_a_clean_stop_is_marked_and_the_next_start_knows(tmp_path):
+def test_a_clean_stop_is_recorded_and_read_at_the_next_start(tmp_path):
     with OdradekBroker(directory=tmp_path) as broker:
         with Wire(broker.port) as wire:
             wire.create_topic("kept")
@@ -213,7 +213,7 @@ def test_a_clean_stop_is_marked_and_the_next_start_knows(tmp_path):
 
 
 class Producer(threading.Thread):
-    """Writes numbered records, one a request, until the broker goes away."""
+    """A producer that writes numbered records, one a request, until the broker disconnects."""
 
     def __init__(self, port, partition):
         super().__init__(daemon=True)
@@ -254,7 +254,7 @@ def values(wire, topic, partition=0):
 
 
 def end_under_load(broker, end):
-    """Ends the broker while producers write and fetches wait; the producers and how long it took, in seconds."""
+    """End the broker while producers write and fetches wait. Return the producers, and the duration in seconds."""
     with Wire(broker.port) as wire:
         wire.create_topic("load", partitions=2)
         wire.create_topic("silent")
@@ -278,7 +278,7 @@ def end_under_load(broker, end):
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["SIGTERM", "kill -9"])
-def test_what_was_acknowledged_under_load_is_there_after_a_restart(tmp_path, clean):
+def test_records_acknowledged_under_load_outlive_the_end_of_the_broker(tmp_path, clean):
     with OdradekBroker(directory=tmp_path) as broker:
         codes = []
         producers, took_s = end_under_load(
@@ -292,13 +292,13 @@ def test_what_was_acknowledged_under_load_is_there_after_a_restart(tmp_path, cle
         with Wire(broker.port) as wire:
             for producer in producers:
                 found = values(wire, "load", producer.partition)
-                # The last one may have been written and not acknowledged any more.
+                # The last record may have been written without an acknowledgement.
                 assert producer.acknowledged <= len(found) <= producer.acknowledged + 1
                 assert found == [b"%d" % number for number in range(len(found))]
             assert wire.produce("load", b"on").error_code == 0
 
 
-def test_idle_connections_do_not_hold_up_the_stop():
+def test_idle_connections_do_not_delay_the_stop():
     with OdradekBroker() as broker:
         connections = [Wire(broker.port) for _ in range(20)]
         connections[0].socket.sendall(b"\0\0")

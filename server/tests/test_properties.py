@@ -31,7 +31,7 @@ class Sample(PropertySet):
     secret = password("secret", doc="A secret.")
 
 
-def test_defaults_hold_until_a_value_is_given():
+def test_defaults_apply_until_a_value_is_given():
     config = Sample({})
     assert (config.flag, config.small, config.size_bytes, config.wait_ms) == (False, 3, 10, None)
     assert (config.ratio, config.colour, config.names, config.secret) == (0.5, "red", ("a",), None)
@@ -92,7 +92,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one():
     assert caught.value.nearest is None
 
 
-def test_replace_makes_a_new_set_and_none_takes_a_value_back():
+def test_replace_makes_a_new_set_and_none_removes_a_value():
     first = Sample({"size.bytes": "5"})
     second = first.replace({"size.bytes": "6", "flag": "true"})
     third = second.replace({"size.bytes": None})
@@ -121,7 +121,7 @@ def test_values_are_plain_attributes_of_the_instance():
     assert not hasattr(type(Sample.size_bytes), "__set__")
 
 
-def test_text_of_a_value_reads_back_to_the_value():
+def test_the_text_of_a_value_is_parsed_to_the_value():
     config = Sample({"flag": "TRUE", "names": "a, b", "ratio": "0.25"})
     assert [config.text(name) for name in ("flag", "names", "ratio", "wait.ms")] == ["true", "a,b", "0.25", None]
 
@@ -140,7 +140,7 @@ def test_a_declaration_is_read_from_the_class():
     assert list(Sample.declared())[:2] == ["flag", "small"]
 
 
-def test_topic_properties_have_kafka_s_names_and_synonyms():
+def test_topic_properties_have_kafkas_names_and_synonyms():
     declared = LogConfig.declared()
     assert len(declared) == 34 + len({"flush.before.acks"})
     assert declared["retention.ms"].synonyms == (
@@ -161,18 +161,18 @@ def test_gzip_has_levels_1_to_9_and_its_own_default(level):
 @pytest.mark.parametrize(
     ("text", "replicas"), [("", ()), ("*", ("*",)), ("0:1", ("0:1",)), ("0:1,1:2", ("0:1", "1:2"))]
 )
-def test_throttled_replicas(text, replicas):
+def test_throttled_replicas_are_parsed(text, replicas):
     config = LogConfig({"leader.replication.throttled.replicas": text})
     assert config.leader_replication_throttled_replicas == replicas
 
 
 @pytest.mark.parametrize("text", ["0", "a:b", "*,0:1", ":"])
-def test_bad_throttled_replicas(text):
+def test_malformed_throttled_replicas_are_refused(text):
     with pytest.raises(PropertyError, match="partition:broker"):
         LogConfig({"leader.replication.throttled.replicas": text})
 
 
-def test_what_follows_from_topic_properties():
+def test_values_derived_from_topic_properties():
     config = LogConfig({"cleanup.policy": "compact", "max.compaction.lag.ms": "5"})
     assert (config.compacts, config.deletes, config.max_segment_ms) == (True, False, 5)
     assert LogConfig({"internal.segment.bytes": "1000"}).segment_limit_bytes == 1000
@@ -183,7 +183,7 @@ def test_what_follows_from_topic_properties():
     assert not neither.compacts and not neither.deletes
 
 
-def test_topic_properties_that_contradict_one_another():
+def test_contradictory_topic_properties_are_refused():
     config = LogConfig({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
     with pytest.raises(PropertyError, match=r"must be at most max\.compaction\.lag\.ms"):
         config.validate()

@@ -1,4 +1,4 @@
-"""Properties whose effect is seen outside of any request: sizes of buffers, the codec of committed offsets."""
+"""Properties with an effect outside of requests: buffer sizes, and the codec of committed offsets."""
 
 import socket
 from types import SimpleNamespace
@@ -31,14 +31,14 @@ def buffer_sizes(properties):
                 return [accepted.getsockopt(socket.SOL_SOCKET, one) for one in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
 
 
-def test_connections_have_the_buffers_that_are_asked_for():
-    # Linux counts what it needs besides, as much again.
+def test_connections_have_the_configured_buffer_sizes():
+    # Linux doubles the value for its own needs.
     given = buffer_sizes({"socket.send.buffer.bytes": "50000", "socket.receive.buffer.bytes": "30000"})
     assert given in ([100_000, 60_000], [50_000, 30_000])
 
 
 @pytest.mark.parametrize("text", ["-1", None])
-def test_otherwise_the_system_chooses(text):
+def test_without_buffer_sizes_the_system_chooses(text):
     names = ("socket.send.buffer.bytes", "socket.receive.buffer.bytes")
     with socket.create_server(("127.0.0.1", 0)) as plain, socket.create_connection(plain.getsockname()):
         accepted, _ = plain.accept()
@@ -47,8 +47,8 @@ def test_otherwise_the_system_chooses(text):
     assert buffer_sizes({} if text is None else dict.fromkeys(names, text)) == untouched
 
 
-def test_committed_offsets_are_stored_in_the_codec_of_the_offsets_topic():
-    properties = {"offsets.topic.compression.codec": int(Codec.ZSTD), "offsets.topic.num.partitions": 1}
+def test_committed_offsets_are_stored_with_the_configured_codec():
+    properties = {"offsets.topic.compression.codec": str(int(Codec.ZSTD)), "offsets.topic.num.partitions": "1"}
     partitions = [OffsetCommitRequestPartition(partition_index=n, committed_offset=n + 10) for n in range(40)]
     topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
     commit = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)

@@ -1,4 +1,4 @@
-"""A waiting request is completed exactly once: by an event, by its timeout or by the client going away."""
+"""A waiting request is completed exactly once: by an event, by its timeout, or by the end of the connection."""
 
 import gc
 import weakref
@@ -30,7 +30,7 @@ def setting():
     return clock, partitions, ready, answers, operation
 
 
-def test_an_event_that_suffices_completes_it_once(setting):
+def test_a_sufficient_event_completes_an_operation_once(setting):
     clock, partitions, ready, answers, _ = setting
     partitions[0].happen()
     assert answers == []
@@ -43,7 +43,7 @@ def test_an_event_that_suffices_completes_it_once(setting):
     assert clock.getDelayedCalls() == []
 
 
-def test_the_timeout_completes_it_with_what_there_is(setting):
+def test_the_timeout_completes_an_operation(setting):
     clock, partitions, ready, answers, _ = setting
     clock.advance(0.499)
     assert answers == []
@@ -53,7 +53,7 @@ def test_the_timeout_completes_it_with_what_there_is(setting):
     assert answers == ["late"]
 
 
-def test_a_client_that_goes_away_leaves_nothing_behind(setting):
+def test_a_cancelled_operation_leaves_no_watcher_and_no_timer(setting):
     clock, partitions, ready, answers, operation = setting
     operation.deferred.cancel()
     assert answers[0].check(CancelledError)
@@ -65,7 +65,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(setting):
     assert clock.getDelayedCalls() == []
 
 
-def test_an_error_while_looking_is_the_answer(setting):
+def test_an_error_of_an_attempt_is_the_result(setting):
     clock, partitions, _, answers, operation = setting
     operation._try_complete = lambda: 1 / 0
     partitions[0].happen()
@@ -74,44 +74,44 @@ def test_an_error_while_looking_is_the_answer(setting):
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
-def test_a_timeout_that_is_not_positive_is_over_at_once(timeout_ms):
+def test_a_timeout_that_is_not_positive_expires_at_once(timeout_ms):
     clock, answers = Clock(), []
     DelayedOperation(lambda: None, lambda: "late").wait(clock, timeout_ms, [Partition()]).addBoth(answers.append)
     clock.advance(0)
     assert answers == ["late"]
 
 
-def test_a_response_that_is_made_is_kept_although_the_look_for_it_woke_the_operation():
-    """Making it may have changed a fetch session: it is not made a second time."""
-    partition, answers, looks = Partition(), [], []
+def test_a_response_is_kept_although_its_attempt_woke_the_operation():
+    """A response may have changed a fetch session: it is not made a second time."""
+    partition, answers, attempts = Partition(), [], []
 
-    def look():
-        looks.append(1)
-        if len(looks) == 1:
+    def attempt():
+        attempts.append(1)
+        if len(attempts) == 1:
             partition.happen()
-        return f"response {len(looks)}"
+        return f"response {len(attempts)}"
 
-    DelayedOperation(look, lambda: "late").wait(Clock(), 500, [partition]).addBoth(answers.append)
+    DelayedOperation(attempt, lambda: "late").wait(Clock(), 500, [partition]).addBoth(answers.append)
     partition.happen()
     assert answers == ["response 1"]
-    assert looks == [1]
+    assert attempts == [1]
     assert partition.watchers == {}
 
 
 @pytest.mark.parametrize("outcome", [None, ZeroDivisionError()])
-def test_an_operation_that_is_woken_by_its_own_look_is_completed_once(outcome):
-    partition, answers, looks = Partition(), [], []
+def test_an_operation_that_is_woken_by_its_own_attempt_is_completed_once(outcome):
+    partition, answers, attempts = Partition(), [], []
 
-    def look():
-        looks.append(1)
-        if len(looks) > 1:
+    def attempt():
+        attempts.append(1)
+        if len(attempts) > 1:
             return "the first"
         partition.happen()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    DelayedOperation(look, lambda: "late").wait(Clock(), 500, [partition]).addBoth(answers.append)
+    DelayedOperation(attempt, lambda: "late").wait(Clock(), 500, [partition]).addBoth(answers.append)
     partition.happen()
     assert answers == ["the first"]
     assert partition.watchers == {}
@@ -137,7 +137,7 @@ STEP_S = 0.0005
 
 
 class Retries:
-    """Operations that are woken while many requests do long work. `iterate` runs one reactor iteration."""
+    """Operations that are woken while many requests do long work."""
 
     def __init__(self):
         self.clock = Clock()
@@ -167,20 +167,20 @@ class Retries:
         partition.happen()
 
     def iterate(self):
-        """The operations retried, and the time that the iteration took."""
+        """Run one reactor iteration. Return the number of operations retried, and its duration in seconds."""
         count, began_s = len(self.retried), self.now_s
         run_iteration(self.clock)
         return len(self.retried) - count, self.now_s - began_s
 
 
-def test_an_operation_is_retried_at_once_although_long_work_uses_up_the_slices():
+def test_an_operation_is_retried_at_once_although_long_work_fills_the_slices():
     retries = Retries()
     retries.iterate()
     retries.wake(1, STEP_S / 10)
     assert len(retries.retried) == 1
 
 
-def test_woken_operations_do_not_take_turns_with_long_work_and_leave_it_its_time():
+def test_woken_operations_run_before_long_work_and_leave_it_a_slice():
     retries = Retries()
     retries.iterate()
     retries.wake(100, STEP_S / 10)

@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest run of its own, with a stand-in for the broker."""
+"""The pytest plugin, in a separate pytest run with a stand-in for the broker."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The reactor: input before timers that are late, and a watchdog for iterations that take too long."""
+"""The reactor: input is handled before late timers, and a watchdog reports iterations that take too long."""
 
 import logging
 import select
@@ -14,12 +14,12 @@ FIRST_FD = 1_000_002
 
 
 def expire(edge, timers, due_s):
-    """Have a timer note how many requests had been begun when it ran."""
+    """Schedule a timer that records the number of requests begun before it."""
     edge.reactor.callLater(due_s, lambda: timers.append(len(edge.began)))
     edge.reactor.runUntilCurrent()
 
 
-def test_after_a_pause_requests_that_have_arrived_come_before_timers_that_expired_in_it():
+def test_after_a_pause_requests_precede_timers_that_expired_in_it():
     edge, timers = Edge(Script(), [Kind.SMALL] * 3), []
     expire(edge, timers, due_s=10.0)
     edge.now_s += PAUSE_S
@@ -27,8 +27,8 @@ def test_after_a_pause_requests_that_have_arrived_come_before_timers_that_expire
     assert timers == [3]
 
 
-def test_pipelined_requests_come_before_the_timers_too():
-    # The backlog takes many iterations, and is read in pieces as the connection stops reading in between.
+def test_pipelined_requests_precede_expired_timers_too():
+    # The backlog takes many iterations; the connection pauses reading, so that it is read in pieces.
     edge, timers = Edge(Script(), [Kind.SMALL] * 100, (20,), costs_s=(0.002,)), []
     expire(edge, timers, due_s=10.0)
     edge.now_s += PAUSE_S
@@ -36,7 +36,7 @@ def test_pipelined_requests_come_before_the_timers_too():
     assert timers == [100]
 
 
-def test_timers_wait_for_input_no_longer_than_they_were_late():
+def test_timers_wait_for_input_at_most_as_long_as_they_were_late():
     edge, timers = Edge(Script(), [Kind.SMALL] * 100, (20,), costs_s=(0.01,)), []
     expire(edge, timers, due_s=10.0)
     edge.now_s += 10.1
@@ -45,7 +45,7 @@ def test_timers_wait_for_input_no_longer_than_they_were_late():
     assert 10 <= timers[0] <= 12
 
 
-def test_a_timer_in_time_does_not_wait_for_input():
+def test_a_punctual_timer_does_not_wait_for_input():
     edge, timers = Edge(Script(), [Kind.SMALL]), []
     expire(edge, timers, due_s=10.0)
     edge.now_s += 10.001
@@ -92,7 +92,7 @@ def test_a_slow_timer_is_reported_with_its_name(caplog):
     assert "checkpoint" in line
 
 
-def test_slow_slices_are_reported_with_the_work_that_is_left(caplog):
+def test_slow_slices_are_reported_with_the_remaining_work(caplog):
     edge = watched()
 
     def search_the_log():
@@ -110,7 +110,7 @@ def test_slow_slices_are_reported_with_the_work_that_is_left(caplog):
     assert "search_the_log" in line
 
 
-def test_many_short_pieces_of_work_are_slow_together(caplog):
+def test_many_short_pieces_of_work_are_reported_as_one_slow_iteration(caplog):
     edge = watched()
 
     def work():
@@ -124,7 +124,7 @@ def test_many_short_pieces_of_work_are_slow_together(caplog):
     assert "longest_ms=10" in line
 
 
-def test_a_thread_that_was_not_scheduled_is_told_from_one_that_was_busy():
+def test_an_unscheduled_thread_is_not_counted_as_busy():
     edge = watched([Kind.SMALL], cpu_s=lambda: 0.0, costs_s=(0.25,)).run()
     assert edge.reactor.watchdog.slow_iterations == 1
     assert edge.reactor.watchdog.busy_iterations == 0
@@ -141,7 +141,7 @@ def test_waiting_for_events_and_short_iterations_are_not_reported(caplog):
 
 
 class Reader:
-    """A socket that is readable, and takes a while to read."""
+    """A readable socket; a read takes `cost_s`, and returns `error`."""
 
     def __init__(self, edge, descriptor, cost_s=0.0, error=None):
         self.descriptor = descriptor
@@ -164,7 +164,7 @@ class Reader:
 
 
 def readable_once(edge, readers):
-    """Have the next poll find all of them readable, and what it finds besides."""
+    """Have the next poll report all readers as readable, in addition to its own events."""
     wait = edge.reactor._poller.poll
     is_first = iter([True])
 
@@ -175,7 +175,7 @@ def readable_once(edge, readers):
     edge.reactor._poller.poll = poll
 
 
-def test_an_iteration_has_an_end_although_many_sockets_are_ready():
+def test_an_iteration_is_limited_although_many_sockets_are_ready():
     edge = Edge(Script(), [])
     readers = [Reader(edge, FIRST_FD + number, cost_s=0.001) for number in range(8)]
     readable_once(edge, readers)

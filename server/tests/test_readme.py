@@ -1,4 +1,4 @@
-"""What README.md says to type does what it says; only ports, which the README cannot know, are put in."""
+"""The commands and code in README.md have the results that it states; only ports are replaced."""
 
 import os
 import re
@@ -21,7 +21,7 @@ TIMEOUT_S = 60
 
 
 def block(word):
-    """The one Python block that has the word."""
+    """The one Python block that contains the word."""
     (found,) = [block for block in BLOCKS if word in block]
     return found
 
@@ -33,7 +33,7 @@ def run(*arguments, **options):
 
 @pytest.fixture(scope="module")
 def broker():
-    """As `odradek start` has it, with nothing set for the sake of tests but the port and the directory."""
+    """A broker with the settings of `odradek start`; OdradekBroker replaces port and directory."""
     properties = {"group.initial.rebalance.delay.ms": "3000", "offsets.topic.num.partitions": "50"}
     with OdradekBroker(properties) as broker:
         yield broker
@@ -46,8 +46,8 @@ def type_in(code, broker):
     return done.stdout.splitlines()
 
 
-def test_the_readme_has_no_block_that_is_not_tried():
-    """Spark's is tried where Spark is."""
+def test_every_block_of_the_readme_is_run():
+    """The block for Spark is run by the tests of spark_it."""
     tried = [block(word) for word in ("import KafkaConsumer", "confluent_kafka", "pyspark", "test_it", "with Odradek")]
     assert sorted(tried) == sorted(BLOCKS)
 
@@ -96,8 +96,8 @@ def test_the_commands(tmp_path):
         assert done.returncode == 0 and done.stdout and not done.stderr
 
 
-def test_make_start_is_what_the_readme_says(tmp_path):
-    """The command behind `make start`, on the address and in the directory that the README names."""
+def test_make_start_does_what_the_readme_states(tmp_path):
+    """The command of `make start`; its address and directory are those that README.md names."""
     makefile = (Path(odradek.__file__).parent.parent / "Makefile").read_text("utf-8")
     assert re.findall(r"^\t\$\(BIN\)/odradek (.*)$", makefile, re.MULTILINE) == ["start"]
     assert f"runs a broker on {README_ADDRESS}, data in ./data" in README
@@ -113,6 +113,6 @@ def test_make_start_is_what_the_readme_says(tmp_path):
     assert f"data={tmp_path / 'data'}" in line
 
 
-def test_the_licence_is_an_expression_as_build_tools_expect_it():
+def test_the_license_is_an_spdx_expression():
     project = tomllib.loads((Path(odradek.__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["license"] == "Apache-2.0"

@@ -1,4 +1,4 @@
-"""The request scheduler: cheap requests first, nobody starves, and an iteration is bounded in time."""
+"""The request scheduler: cheap requests first, no starvation, and iterations of limited duration."""
 
 import struct
 from collections import deque
@@ -17,7 +17,7 @@ def request(api_key):
 
 
 class Client:
-    """A connection with requests that take the times given."""
+    """A connection with requests of given API keys and costs."""
 
     def __init__(self, line, name, *requests):
         self.name = name
@@ -51,12 +51,12 @@ class Client:
             self.line.scheduler.account(self, request(api_key))
             self.waits_since_s = self.line.now_s
             if self.writer is not None:
-                self.line.turn.add(self.writer)
+                self.line.coalescer.add(self.writer)
         return self.next_api_key
 
 
 class Writer:
-    """Has something to send after each request of its client."""
+    """A writer that has data to send after each request of its client."""
 
     def __init__(self, line):
         self._line = line
@@ -73,11 +73,11 @@ class Line:
         self.now_s = 0.0
         self.served = []
         self.longest_wait_s = 0.0
-        self.turn = WriteCoalescer()
-        self.scheduler = RequestScheduler(lambda: self.now_s, self.turn)
+        self.coalescer = WriteCoalescer()
+        self.scheduler = RequestScheduler(lambda: self.now_s, self.coalescer)
 
     def iterate(self):
-        """One iteration; the connections served."""
+        """Run one iteration. Return the names of the connections served, in order."""
         self.served = []
         self.scheduler.begin_iteration(self.now_s)
         self.scheduler.serve()
@@ -98,7 +98,7 @@ def test_connections_begin_one_request_each_in_turn():
     assert line.scheduler.waiting == 0
 
 
-def test_a_connection_that_waits_alone_begins_as_many_as_an_iteration_allows():
+def test_a_single_connection_begins_as_many_requests_as_an_iteration_allows():
     line = Line()
     line.client("a", *[(PING, 0.001)] * 8)
     assert line.iterate() == ["a"] * 5
@@ -128,7 +128,7 @@ def test_a_ping_does_not_wait_for_two_hundred_commits():
     assert max(delays_s) < 2 * ITERATION_S
 
 
-def test_a_client_that_is_known_to_be_cheap_does_not_wait_for_others_of_the_same_api():
+def test_a_client_with_cheap_requests_does_not_wait_for_others_of_the_same_api():
     line = Line()
     known = line.client("known", (METADATA, 0.00005))
     line.iterate()
@@ -139,7 +139,7 @@ def test_a_client_that_is_known_to_be_cheap_does_not_wait_for_others_of_the_same
     assert line.iterate()[0] == "known"
 
 
-def test_one_slow_answer_does_not_make_a_client_expensive():
+def test_one_slow_request_does_not_make_a_client_expensive():
     line = Line()
     ping = line.client("ping", *[(PING, 0.00003)] * 3)
     line.iterate()
@@ -164,7 +164,7 @@ def test_an_expensive_request_is_begun_although_cheap_ones_never_end():
     assert 0.001 + first.index("commit") * 0.00005 <= 0.001 + OVERTAKING_S + 0.0001
 
 
-def test_responses_at_hand_are_sent_before_more_expensive_requests_are_begun():
+def test_responses_are_sent_before_more_expensive_requests_are_begun():
     line = Line()
     costs_s = {"ping": 0.00001, "heartbeat": 0.0001, "commit": 0.001}
     clients = [line.client(name, (PING, cost_s)) for name, cost_s in costs_s.items()]
@@ -176,7 +176,7 @@ def test_responses_at_hand_are_sent_before_more_expensive_requests_are_begun():
     assert [client.writer.flushed_at for client in clients] == [2, 2, None]
 
 
-def test_a_request_is_begun_as_it_is_read_while_nothing_waits_and_the_iteration_is_young():
+def test_a_request_is_begun_when_read_if_none_waits_and_the_iteration_is_short():
     line = Line()
     line.scheduler.begin_iteration(line.now_s)
     client = line.client("a")
@@ -194,7 +194,7 @@ def test_a_request_is_begun_as_it_is_read_while_nothing_waits_and_the_iteration_
     assert not line.scheduler.is_direct
 
 
-def test_a_reactor_that_does_not_look_is_asked_once_to_serve():
+def test_a_sleeping_reactor_is_woken_once():
     line, asked = Line(), []
     coalescer = WriteCoalescer()
     line.scheduler = RequestScheduler(lambda: line.now_s, coalescer, wake=lambda: asked.append(1), iteration_s=0.0)

@@ -1,4 +1,4 @@
-"""Long work gives way after every slice, and all work shares the slices."""
+"""Slices: long work pauses after each slice, and all work shares the slices."""
 
 import gc
 import weakref
@@ -31,9 +31,9 @@ class Work:
         return name
 
     def iterate(self):
-        """One reactor iteration; the steps done in it."""
+        """Run one reactor iteration. Return the steps done in it."""
         self.log.clear()
-        # Not `advance`: it would also make the calls that are scheduled meanwhile.
+        # `advance` would also make the calls that these calls schedule.
         calls, self.clock.calls = self.clock.calls, []
         for call in calls:
             call.func(*call.args)
@@ -52,7 +52,7 @@ def test_short_work_ends_at_once(work):
     assert not work.clock.getDelayedCalls()
 
 
-def test_long_work_gives_way_after_each_slice(work):
+def test_long_work_pauses_after_each_slice(work):
     results = []
     work.slices.run(work.steps("a", 7)).addCallback(results.append)
     assert work.log == ["a"] * 3
@@ -77,11 +77,11 @@ def test_a_small_request_does_not_wait_for_large_ones(work):
     assert "".join(work.log) == "aaabbbcccc"
 
 
-def test_work_that_begins_shares_the_slice_with_what_is_left(work):
+def test_new_work_shares_the_slice_with_unfinished_work(work):
     work.slices.run(work.steps("a", 9))
     for began in "bcd":
         work.clock.callLater(0, lambda name=began: work.slices.run(work.steps(name, 9)))
-        assert len(work.iterate()) <= 3 + 1, "a tick takes one step at least"
+        assert len(work.iterate()) <= 3 + 1, "an iteration runs at least one step"
 
 
 def test_short_work_shares_the_slice_too(work):
@@ -93,10 +93,10 @@ def test_short_work_shares_the_slice_too(work):
     assert work.iterate() == "d"
     assert results == ["d"]
     work.slices.run(work.steps("e", 1))
-    assert work.log[-1] == "e", "the slice has been renewed"
+    assert work.log[-1] == "e", "the iteration has a new slice"
 
 
-def test_work_within_a_step_counts_as_its_part(work):
+def test_work_within_a_step_is_part_of_the_step(work):
     def outer():
         work.slices.run(work.steps("b", 2))
         yield
@@ -130,7 +130,7 @@ def test_cancelled_work_is_closed(work):
     assert not work.clock.getDelayedCalls()
 
 
-def test_stop_ends_what_is_left(work):
+def test_stop_ends_unfinished_work(work):
     failures = []
     work.slices.run(work.steps("a", 9)).addErrback(lambda failure: failures.append(failure.type))
     work.slices.stop()
@@ -139,7 +139,7 @@ def test_stop_ends_what_is_left(work):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_stop_ends_all_that_is_left(work, count):
+def test_stop_ends_all_unfinished_work(work, count):
     failures = []
     waited_for = Deferred()
 
@@ -158,7 +158,7 @@ def test_stop_ends_all_that_is_left(work, count):
     assert not work.clock.getDelayedCalls()
 
 
-def test_work_may_end_other_work_at_stop(work):
+def test_work_may_cancel_other_work_at_stop(work):
     failures = []
     second = []
 

@@ -1,7 +1,7 @@
 """Clients with small receive buffers that pipeline requests and read in pieces, against a broker process.
 
-The responses of one client exceed what the socket holds, so that the broker's sends are partial over and over while the
-client reads. Every request is answered once and in order, and no connection stops.
+The responses of one client exceed the capacity of the socket, so that the broker's sends are partial again and again
+while the client reads. Every request is answered once and in order, and no connection stalls.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ CLIENTS = 12
 REQUESTS = 1_500
 RECEIVE_BUFFER_BYTES = 4096
 OUTSTANDING_BYTES = 3_000_000
-"""More than the socket buffers of both sides hold: then the broker is stopped again and again."""
+"""More than the capacity of both sides' socket buffers, so that the broker's sends are blocked again and again."""
 
 SILENCE_S = 60
 TOPIC = "records"
@@ -35,11 +35,11 @@ PARTITIONS = 2
 VALUE = bytes(20_000)
 GROUP = "group"
 OFFSET_METADATA = "m" * 4096
-"""As long as allowed: a response with it is large, and costs the broker little."""
+"""Metadata of the greatest length: the response is large, and costs the broker little."""
 
 
 class SlowReader:
-    """One connection: sends requests before earlier ones are answered, and reads in pieces of any size."""
+    """A connection that sends requests before earlier ones are answered, and reads in pieces of random size."""
 
     def __init__(self, port, kinds, rng):
         self._rng = rng
@@ -61,7 +61,7 @@ class SlowReader:
         return self.answered == REQUESTS
 
     def step(self):
-        """Maybe send, maybe read; whether anything was read."""
+        """Send and read at random. Return whether anything was read."""
         if len(self._unsent) < 4096 and self._outstanding_bytes < OUTSTANDING_BYTES and self._rng.random() < 0.5:
             for _ in range(self._rng.choice((1, 2, 4, 8))):
                 self._ask()
@@ -112,7 +112,7 @@ def broker():
 
 
 def commit_offsets(wire):
-    """Commit an offset with large metadata for each partition; the error code."""
+    """Commit an offset with large metadata for each partition. Return the error code."""
     rows = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata=OFFSET_METADATA)
         for index in range(PARTITIONS)
@@ -122,14 +122,14 @@ def commit_offsets(wire):
 
 
 def response_bytes(port, frame):
-    """The size of the response to a request that always has the same."""
+    """Send a request whose response has a constant size. Return this size."""
     with Wire(port) as wire:
         wire.socket.sendall(frame)
         return 4 + struct.unpack(">i", wire._exactly(4))[0]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_request_is_answered_in_order_and_no_connection_stops(broker, seed):
+def test_every_request_is_answered_in_order_and_no_connection_stalls(broker, seed):
     frames = {
         "offsets": request_frame(OffsetFetchRequest(group_id=GROUP, topics=None), 7),
         "api versions": request_frame(ApiVersionsRequest(), 2),
@@ -146,7 +146,7 @@ def test_every_request_is_answered_in_order_and_no_connection_stops(broker, seed
             time.sleep(0.0005)
         now_s = time.monotonic()
         silent = [client.answered for client in unfinished if now_s - client.heard_s > SILENCE_S]
-        assert not silent, f"no response for {SILENCE_S} s behind so many: {silent}\n{broker.log_text()[-2000:]}"
+        assert not silent, f"no response for {SILENCE_S} s after {silent} responses\n{broker.log_text()[-2000:]}"
         unfinished = [client for client in unfinished if not client.is_done]
     for client in clients:
         client.socket.close()

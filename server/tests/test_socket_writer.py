@@ -6,7 +6,7 @@ from odradek.server.network.transport import SocketWriter
 
 
 def test_an_iteration_sends_a_bounded_number_of_pieces():
-    """Not only of bytes: a response may have a small piece for each of thousands of partitions."""
+    """A response may have a small piece for each of thousands of partitions."""
     sent, registered, drained = [], [], []
 
     def send(data, flags=0):

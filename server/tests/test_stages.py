@@ -1,4 +1,4 @@
-"""Optional stages of the request pipeline: they run in order before the handler, if there are any."""
+"""Optional stages of the request pipeline, which run in order before the handler."""
 
 from types import SimpleNamespace
 
@@ -49,7 +49,7 @@ def setting(monkeypatch):
 
 
 def noting(calls, name, error=None):
-    """A factory of checks that note that they ran, and fail with `error`."""
+    """A factory of checks that record their call, and raise `error`."""
 
     def factory(api, version):
         def check(context, request):
@@ -64,7 +64,7 @@ def noting(calls, name, error=None):
 
 def ask(transport, connection):
     connection.frames_received([frame(1)])
-    transport.turn()
+    transport.iterate()
     return transport.answers()
 
 
@@ -76,7 +76,7 @@ def test_the_stages_run_in_order_before_the_handler(setting):
     assert calls == [*((name, "Heartbeat", 1, "g") for name in names), "handler"]
 
 
-def test_a_stage_that_refuses_keeps_the_later_ones_and_the_handler_from_running(setting):
+def test_a_refusal_prevents_later_stages_and_the_handler(setting):
     calls, connect = setting
     error = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     stages = Stages(authorize=noting(calls, "authorize", error), quota=noting(calls, "quota"))
@@ -99,13 +99,13 @@ def test_a_version_that_needs_no_check_has_none(setting):
     assert calls == ["handler"]
 
 
-def test_without_checks_the_handler_is_called_directly_and_may_be_remembered():
+def test_without_checks_the_handler_is_called_directly_and_has_a_fast_path():
     api = Dispatch(SimpleNamespace()).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
     assert api.handle is produce
     assert api.may_be_remembered
 
 
-def test_the_fast_path_does_not_pass_by_a_check():
+def test_a_check_disables_the_fast_path():
     stages = Stages(authorize=lambda api, version: lambda context, request: None)
     api = Dispatch(SimpleNamespace(), stages=stages).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
     assert api.handle is not produce

@@ -1,4 +1,4 @@
-"""The broker fixture, against a stand-in for the broker: starting, failing, stopping, restarting, leaving nothing."""
+"""OdradekBroker with a stand-in for the broker: start, failures, stop, restart and clean-up."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def is_alive(pid):
     return True
 
 
-def test_a_broker_is_reachable_and_then_gone():
+def test_a_broker_is_reachable_and_removed_at_the_end():
     with OdradekBroker() as broker:
         pid, directory = broker.pid, broker.directory
         assert broker.is_running
@@ -96,7 +96,7 @@ def test_several_listeners():
         assert broker.restart().addresses == before
 
 
-def test_stop_gives_the_exit_code_and_is_repeatable():
+def test_stop_returns_the_exit_code_and_is_repeatable():
     broker = OdradekBroker().start()
     assert broker.start() is broker
     assert broker.stop() == 0
@@ -105,7 +105,7 @@ def test_stop_gives_the_exit_code_and_is_repeatable():
     broker.close()
 
 
-def test_a_broker_that_held_up_all_requests_fails_the_tests_of_odradek(monkeypatch):
+def test_an_iteration_above_the_limit_fails_the_test(monkeypatch):
     monkeypatch.setenv("ODRADEK_MOST_ITERATION_MS", "500")
     with pytest.raises(BrokerFailedError, match="cpu_ms=700"), OdradekBroker({"slow": "yes"}):
         pass
@@ -117,7 +117,7 @@ def test_a_broker_that_held_up_all_requests_fails_the_tests_of_odradek(monkeypat
         pass
 
 
-def test_a_broker_that_does_not_start_says_why():
+def test_a_broker_that_does_not_start_is_reported_with_its_output():
     broker = OdradekBroker({"fail": "yes"})
     with pytest.raises(BrokerFailedError, match=r"did not start, exit code 2(.|\n)*something is wrong"):
         broker.__enter__()
@@ -171,14 +171,14 @@ def wait_until_gone(pid):
         os.close(descriptor)
 
 
-def test_a_broker_ends_with_a_test_process_that_forgets_it(tmp_path):
+def test_a_broker_ends_with_a_test_process_that_does_not_stop_it(tmp_path):
     process, pid = hold(tmp_path, "sys.exit(3)", plain=True)
     assert process.wait(20) == 3
     process.stdout.close()
     assert wait_until_gone(pid)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a parent's death to its child")
 def test_a_broker_ends_with_a_test_process_that_is_killed(tmp_path):
     process, pid = hold(tmp_path, "signal.pause()", plain=False)
     process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Markers and coordinators' records on partitions whose high watermark follows only when the test lets it."""
+"""Markers and coordinators' records on partitions whose high watermark the test controls."""
 
 from types import SimpleNamespace
 
@@ -52,7 +52,7 @@ OFFSET_KEY = offset_commit_tombstone("g", "t", 0).key
 
 
 class World:
-    """A broker's parts, with partitions of one or of two replicas."""
+    """A broker's parts, with partitions of one or two replicas."""
 
     def __init__(self, slice_s=1.0):
         self.clock = Clock()
@@ -115,7 +115,7 @@ def world():
 
 
 def follow(partition):
-    """The other replica has fetched everything."""
+    """Let the other replica fetch everything."""
     partition.update_follower(2, partition.log.log_end_offset, 0, NOW_MS)
 
 
@@ -148,7 +148,7 @@ def test_a_marker_is_done_when_it_is_replicated(world):
     quick, slow = world.add("quick"), world.add("slow", replicas=(1, 2))
     done = []
     run_at_once(world.markers.send(outcome("quick", "slow", "gone", commit=False), lambda *answer: done.append(answer)))
-    assert done == [(("quick", 0), 0), (("gone", 0), 0)], "what is gone has nothing to be decided"
+    assert done == [(("quick", 0), 0), (("gone", 0), 0)], "a deleted partition needs no marker"
     assert markers(quick) == markers(slow) == [("ABORT", 9, EPOCH)]
     follow(slow)
     assert done[2:] == [(("slow", 0), 0)]
@@ -157,7 +157,7 @@ def test_a_marker_is_done_when_it_is_replicated(world):
     assert not slow.watchers
 
 
-def test_a_marker_of_a_partition_that_is_led_elsewhere_then(world):
+def test_a_marker_of_a_partition_that_another_broker_leads_fails(world):
     slow = world.add("slow", replicas=(1, 2))
     done = []
     run_at_once(world.markers.send(outcome("slow"), lambda *answer: done.append(answer)))
@@ -167,7 +167,7 @@ def test_a_marker_of_a_partition_that_is_led_elsewhere_then(world):
     assert done[1:] == [(("slow", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)]
 
 
-def test_a_marker_that_comes_too_late_is_refused(world):
+def test_a_late_marker_is_refused(world):
     world.add("t")
     done = []
     world.markers.write(("t", 0), Marker(ID, EPOCH, 9, True, 2), done.append)
@@ -176,7 +176,7 @@ def test_a_marker_that_comes_too_late_is_refused(world):
     assert done == [0, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
 
 
-def test_another_brokers_markers(world):
+def test_markers_of_another_broker_are_written(world):
     world.add("t")
     slow = world.add("slow", replicas=(1, 2))
     entry = WriteTxnMarkersRequestWritableTxnMarker(
@@ -207,7 +207,7 @@ def test_another_brokers_markers(world):
 
 
 def commit_offset(world, offset):
-    """What a shard would decide on a TxnOffsetCommit; the answers sent."""
+    """Run the decision of a TxnOffsetCommit. Return the list of responses."""
     result = CoordinatorResult()
     value = OffsetCommitValue(
         offset=offset,
@@ -250,7 +250,7 @@ def test_offsets_are_written_in_the_transaction_and_wait_for_its_marker(world):
     assert visible(world) == 5
 
 
-def test_a_marker_takes_effect_after_what_was_written_before_it(world):
+def test_a_marker_takes_effect_after_earlier_writes(world):
     offsets = world.add(OFFSETS, replicas=(1, 2))
     done = []
     answers = commit_offset(world, 5)
@@ -260,7 +260,7 @@ def test_a_marker_takes_effect_after_what_was_written_before_it(world):
     assert (answers, done, visible(world)) == (["written"], [0], 5)
 
 
-def test_a_marker_for_groups_that_are_loading_has_to_come_again(world):
+def test_a_marker_for_a_loading_group_shard_is_refused(world):
     done = []
     partition = world.add("t")
     world.partitions[OFFSETS, 0] = partition
@@ -269,8 +269,8 @@ def test_a_marker_for_groups_that_are_loading_has_to_come_again(world):
     assert not markers(partition)
 
 
-def test_what_an_append_sets_free_comes_after_it(world):
-    """The log was synced by another: the append is what tells who waited, and that leads to the next marker."""
+def test_a_marker_that_an_append_causes_is_written_after_it(world):
+    """The log is synced elsewhere: the next append notifies the waiting marker, which causes another marker."""
     offsets = world.add(OFFSETS)
     offsets.configure(LogConfig({"flush.before.acks": "true"}))
     done = []
@@ -288,7 +288,7 @@ def test_what_an_append_sets_free_comes_after_it(world):
     assert (answers, done, visible(world)) == (["written"], [0, 0], 5)
 
 
-def test_records_that_are_written_in_part_are_loaded_anew(world, monkeypatch):
+def test_a_partial_write_loads_the_shard_again(world, monkeypatch):
     monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
     offsets = world.add(OFFSETS)
     commit_offset(world, 5)
@@ -309,7 +309,7 @@ def test_records_that_are_written_in_part_are_loaded_anew(world, monkeypatch):
     world.clock.advance(0)
     world.clock.advance(0)
     assert world.groups.shard(0).coordinator_state is CoordinatorState.ACTIVE
-    assert visible(world) is None, "as the log has it"
+    assert visible(world) is None, "the state is that of the log"
 
 
 def test_a_write_is_not_acknowledged_by_the_high_watermark_of_a_follower(world):
@@ -324,7 +324,7 @@ def test_a_write_is_not_acknowledged_by_the_high_watermark_of_a_follower(world):
     assert answers == [ErrorCode.NOT_COORDINATOR]
 
 
-def test_a_shard_that_fails_after_a_write_is_loaded_anew(world, caplog):
+def test_a_shard_that_fails_after_a_write_is_loaded_again(world, caplog):
     class Failing(ReplyWhenWritten):
         def written(self, result, now_ms):
             raise RuntimeError("a defect")
@@ -344,14 +344,14 @@ def test_a_shard_that_fails_after_a_write_is_loaded_anew(world, caplog):
     assert world.groups.shard(0).coordinator_state is CoordinatorState.ACTIVE
 
 
-def test_a_marker_is_written_whatever_the_topics_limit_is(world):
+def test_a_marker_is_written_with_any_limit_of_the_topic(world):
     world.add("t").configure(LogConfig({"max.message.bytes": "70"}))
     done = []
     world.markers.write(("t", 0), Marker(ID, EPOCH, 9, True, 2), done.append)
     assert done == [0]
 
 
-def test_records_that_may_be_written_apart_fit_the_limit_of_the_topic(world):
+def test_records_of_a_divisible_result_fit_the_limit_of_the_topic(world):
     offsets = world.add(OFFSETS)
     offsets.configure(LogConfig({"max.message.bytes": "300"}))
     result = CoordinatorResult()
@@ -362,11 +362,11 @@ def test_records_that_may_be_written_apart_fit_the_limit_of_the_topic(world):
     assert max(len(batch) for batch in batches(offsets)) <= 300
 
 
-# -- disks that break in the midst of it -----------------------------------------------------------------------------
+# -- disk failures ---------------------------------------------------------------------------------------------------
 
 
-class FindsItBroken:
-    """Somebody whom the next append wakes, and who finds the disk broken."""
+class DiskFailureWatcher:
+    """A watcher that the next append wakes, and that finds a disk failure."""
 
     def __init__(self, partition):
         self.partition = partition
@@ -377,16 +377,16 @@ class FindsItBroken:
         self.partition.take_offline()
 
 
-def test_a_disk_found_broken_while_a_coordinator_appends(world):
-    FindsItBroken(world.add(STATE))
+def test_a_disk_failure_during_an_append_ends_the_coordinator(world):
+    DiskFailureWatcher(world.add(STATE))
     assert [answer.error_code for answer in Client(world).init()] == [ErrorCode.NOT_COORDINATOR]
     assert world.transactions.shard(0).coordinator_state is CoordinatorState.CLOSED
 
 
 @pytest.mark.parametrize("topic", [OFFSETS, "t"])
-def test_a_disk_found_broken_while_a_marker_is_appended(world, topic):
+def test_a_disk_failure_during_the_append_of_a_marker_is_an_error(world, topic):
     partition = world.add(topic)
-    FindsItBroken(partition)
+    DiskFailureWatcher(partition)
     done = []
     world.markers.write((topic, 0), Marker(ID, EPOCH, 0, True), done.append)
     assert done in ([ErrorCode.NOT_LEADER_OR_FOLLOWER], [ErrorCode.KAFKA_STORAGE_ERROR])
@@ -405,7 +405,7 @@ def raises(error):
     [raises(LogDirFailure("/d", "broken")), lambda *_, **__: SimpleNamespace(read=raises(OSError("broken")))],
     ids=["index", "records"],
 )
-def test_a_disk_found_broken_while_a_coordinator_loads(world, monkeypatch, read):
+def test_a_disk_failure_during_a_load_ends_the_coordinator(world, monkeypatch, read):
     state = world.add(STATE)
     Client(world).init()
     world.transactions.resign(0)
@@ -421,7 +421,7 @@ def test_a_disk_found_broken_while_a_coordinator_loads(world, monkeypatch, read)
 
 
 class Client:
-    """A producer that speaks to the coordinator; answers come at once, or when they may."""
+    """A producer that sends requests to the coordinator. Each returns the list of its response."""
 
     def __init__(self, world):
         self.world = world
@@ -478,13 +478,13 @@ def test_the_end_is_not_written_before_the_last_marker(world):
     client = Client(world)
     client.init()
     client.add("slow")
-    assert client.end()[0].error_code == 0, "the decision is the answer"
+    assert client.end()[0].error_code == 0, "the response follows the decision"
     assert client.state == "PrepareCommit"
     follow(slow)
     assert client.state == "CompleteCommit"
 
 
-def test_markers_that_fail_are_tried_again(world):
+def test_failed_markers_are_retried(world):
     world.add(STATE)
     data = world.add("t")
     client = Client(world)
@@ -499,7 +499,7 @@ def test_markers_that_fail_are_tried_again(world):
     assert markers(data) == [("COMMIT", 5, 0)]
 
 
-def test_a_decision_that_is_not_replicated_has_no_effect_yet(world):
+def test_a_decision_has_no_effect_before_it_is_replicated(world):
     state = world.add(STATE, replicas=(1, 2))
     data = world.add("t")
     client = Client(world)
@@ -515,7 +515,7 @@ def test_a_decision_that_is_not_replicated_has_no_effect_yet(world):
     assert markers(data) == [("COMMIT", 5, 0)]
 
 
-def test_who_takes_over_finishes_it_with_a_newer_epoch(world):
+def test_the_next_coordinator_completes_a_transaction_with_a_newer_epoch(world):
     state = world.add(STATE)
     slow = world.add("slow", replicas=(1, 2))
     client = Client(world)
@@ -530,8 +530,8 @@ def test_who_takes_over_finishes_it_with_a_newer_epoch(world):
     assert client.state == "CompleteCommit"
 
 
-def test_a_disk_that_fails_ends_the_coordinator(world):
-    """What was on its way may be on the disk or not: nobody may decide again before it is loaded."""
+def test_an_offline_partition_ends_the_coordinator(world):
+    """A write in flight may be on the disk or not: no decision is possible before the next load."""
     state = world.add(STATE, replicas=(1, 2))
     client = Client(world)
     answers = client.init()
@@ -544,7 +544,7 @@ def test_a_disk_that_fails_ends_the_coordinator(world):
     assert not world.clock.getDelayedCalls()
 
 
-def test_a_reply_that_is_there_and_one_that_comes():
+def test_a_pending_reply_may_be_made_before_or_after_its_outcome():
     now, later = PendingReply(str), PendingReply(str)
     now.respond(1)
     assert now.outcome() == 1
@@ -557,7 +557,7 @@ def test_a_reply_that_is_there_and_one_that_comes():
 # -- writes that are not replicated in time --------------------------------------------------------------------------
 
 
-def test_a_request_whose_record_is_not_replicated_in_time_is_answered_and_its_decision_stands(world, caplog):
+def test_a_decision_that_is_not_replicated_in_time_is_answered_and_stands(world, caplog):
     state = world.add(STATE, replicas=(1, 2))
     world.clock.advance(0)
     data = world.add("t")
@@ -585,7 +585,7 @@ def test_a_request_whose_record_is_not_replicated_in_time_is_answered_and_its_de
     assert caplog.text.count("not replicated in time") == 2
 
 
-def test_a_request_that_timed_out_is_not_answered_again_when_the_coordinator_resigns(world):
+def test_a_resignation_does_not_answer_a_timed_out_request_again(world):
     world.add(STATE, replicas=(1, 2))
     world.clock.advance(0)
     client = Client(world)
@@ -625,7 +625,7 @@ def test_many_markers_are_sent_in_slices():
 
 
 def test_a_coordinator_that_resigns_sends_no_more_markers():
-    """The next one sends those that are missing; later ones might end the next transaction."""
+    """The next coordinator sends the missing markers; late ones could end the next transaction."""
     world = World(slice_s=0)
     state = world.add(STATE)
     world.clock.advance(0)
@@ -642,7 +642,7 @@ def test_a_coordinator_that_resigns_sends_no_more_markers():
 
 
 def test_markers_are_sent_after_a_load_only_when_the_decision_is_replicated(world):
-    """It could still be lost, and then be made otherwise."""
+    """The decision could still be lost, and then be made differently."""
     state = world.add(STATE, replicas=(1, 2))
     world.clock.advance(0)
     data = world.add("t")

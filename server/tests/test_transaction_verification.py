@@ -1,4 +1,4 @@
-"""Verification of a first batch, with a coordinator that says what the test wants, when the test wants."""
+"""Verification of a transaction's first batch, with scripted responses of the coordinator."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ ID, EPOCH = 7, 3
 
 
 class Coordinators:
-    """Stands for the transaction coordinators: answers by script, each answer an error, or a Deferred to come."""
+    """A stand-in for the transaction coordinators. Each of `answers` is an error code, or a Deferred of one."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -134,8 +134,8 @@ def test_the_first_batch_is_verified_and_the_next_is_not(clock, partition, versi
     assert len(coordinators.asked) == 1
 
 
-def test_a_marker_between_answer_and_append_ends_it(clock, partition):
-    """The transaction that the coordinator spoke of is over."""
+def test_a_marker_between_response_and_append_refuses_the_batch(clock, partition):
+    """The coordinator's response was for a transaction that has ended."""
     asked = Deferred()
     waiting = verifier(clock, partition, Coordinators(asked)).before_produce(produce(batch()), 11)
     mark(partition, EPOCH)
@@ -147,7 +147,7 @@ def test_a_marker_between_answer_and_append_ends_it(clock, partition):
     assert caught.value.code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_the_marker_of_the_transaction_before_does_not(clock, partition):
+def test_the_previous_transactions_marker_does_not_refuse_the_batch(clock, partition):
     asked = Deferred()
     waiting = verifier(clock, partition, Coordinators(asked)).before_produce(produce(batch()), 12)
     mark(partition, EPOCH)
@@ -157,7 +157,7 @@ def test_the_marker_of_the_transaction_before_does_not(clock, partition):
     assert append(partition, done[0]).first_offset == 1
 
 
-def test_an_answer_that_came_for_another_attempt_lets_nothing_in(clock, partition):
+def test_the_response_to_an_earlier_verification_permits_no_append(clock, partition):
     first, second = Deferred(), Deferred()
     it = verifier(clock, partition, Coordinators(first, second))
     done = []
@@ -181,9 +181,9 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("code", "told"), ERRORS)
-def test_errors_by_version(clock, partition, code, told):
-    for version, expected in zip((10, 11, 12), told, strict=True):
+@pytest.mark.parametrize(("code", "expected_codes"), ERRORS)
+def test_errors_by_version(clock, partition, code, expected_codes):
+    for version, expected in zip((10, 11, 12), expected_codes, strict=True):
         verified = verifier(clock, partition, Coordinators(code)).before_produce(produce(batch()), version)
         assert verified.error(partition).code == expected
 
@@ -194,7 +194,7 @@ def test_a_busy_transaction_is_an_error_at_once_for_old_clients(clock, partition
     assert verified.error(partition).code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_a_busy_transaction_is_waited_for(clock, partition):
+def test_a_busy_transaction_is_retried(clock, partition):
     busy = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
     coordinators = Coordinators(*busy, ErrorCode.NONE)
     waiting = verifier(clock, partition, coordinators).before_produce(produce(batch()), 12)
@@ -207,17 +207,17 @@ def test_a_busy_transaction_is_waited_for(clock, partition):
     assert not clock.getDelayedCalls()
 
 
-def test_a_busy_transaction_is_not_waited_for_longer_than_it_pays(clock, partition):
+def test_retries_of_a_busy_transaction_are_limited(clock, partition):
     coordinators = Coordinators(*[ErrorCode.CONCURRENT_TRANSACTIONS] * 10)
     done = []
     verifier(clock, partition, coordinators).before_produce(produce(batch()), 12).addCallback(done.append)
     clock.pump([0.001] * 150)
     assert done[0].error(partition).code == ErrorCode.CONCURRENT_TRANSACTIONS
-    assert len(coordinators.asked) == 10, "after 1, 2, 4, 8 and 16 ms, then every 20 ms"
+    assert len(coordinators.asked) == 10, "retries after 1, 2, 4, 8 and 16 ms, then every 20 ms"
     assert not clock.getDelayedCalls()
 
 
-def test_a_client_that_leaves_meanwhile(clock, partition):
+def test_retries_end_when_the_client_disconnects(clock, partition):
     coordinators = Coordinators(*[ErrorCode.CONCURRENT_TRANSACTIONS] * 10)
     waiting = verifier(clock, partition, coordinators).before_produce(produce(batch()), 12)
     failures = []
@@ -227,31 +227,31 @@ def test_a_client_that_leaves_meanwhile(clock, partition):
     assert not clock.getDelayedCalls()
 
 
-def test_an_old_epoch_is_refused_without_asking(clock, partition):
+def test_an_old_epoch_is_refused_without_the_coordinator(clock, partition):
     mark(partition, EPOCH + 1)
     verified = verifier(clock, partition, Coordinators()).before_produce(produce(batch()), 12)
     assert verified.error(partition).code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_without_a_coordinator(clock, partition):
+def test_without_a_coordinator_the_batch_is_refused(clock, partition):
     it = verifier(clock, partition, Coordinators(), leader_of_state=-1)
     verified = it.before_produce(produce(batch()), 12)
     assert verified.error(partition).code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_several_producers_in_one_request(clock, partition):
+def test_several_producers_in_one_request_are_refused(clock, partition):
     with pytest.raises(KafkaError) as caught:
         verifier(clock, partition, Coordinators()).before_produce(produce(batch(), batch(producer_id=8)), 11)
     assert caught.value.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_nothing_transactional_asks_nobody(clock, partition):
+def test_a_request_without_transactional_batches_needs_no_verification(clock, partition):
     plain = build_batch([(0, b"k", b"v", ())])
     assert verifier(clock, partition, Coordinators()).before_produce(produce(plain, b"", b"short"), 12) is None
 
 
-def test_verification_switched_off(clock, partition):
-    """Old clients are believed then; what the requests of new ones add must be added all the same."""
+def test_verification_may_be_disabled(clock, partition):
+    """Batches of old clients are not verified; partitions of new clients' batches are still added."""
     it = verifier(clock, partition, Coordinators(ErrorCode.NONE), enabled=False)
     assert append(partition, it.before_produce(produce(batch()), 11)).first_offset == 0
     mark(partition, EPOCH)
@@ -268,7 +268,7 @@ def test_support_by_version(of, versions):
     assert {version: of(version).name for version in versions} == versions
 
 
-def test_offsets_have_no_sequence(clock, partition):
+def test_offset_commits_are_verified_without_a_sequence(clock, partition):
     coordinators = Coordinators(ErrorCode.NONE)
     it = verifier(clock, partition, coordinators)
     verified = it.verify(Writer("x", ID, EPOCH, Support.ADDS), {partition: -1})

@@ -1,6 +1,6 @@
-"""Transactions over the wire: what a producer and its readers see, also across a crash; features that clients go by.
+"""Transactions over the wire: producers, readers, crashes, and the features that clients use.
 
-What each API says to right and wrong requests, version by version, is held against Apache Kafka in `compat_tests`.
+`compat_tests` compare the responses of each API and version with Apache Kafka's.
 """
 
 import itertools
@@ -82,7 +82,7 @@ def topic(shared):
 
 @pytest.fixture
 def broker():
-    """One of the test's own, to be stopped and started."""
+    """A broker of the test's own, which it may stop and start."""
     with OdradekBroker(PROPERTIES) as broker:
         with Wire(broker.port) as wire:
             wire.create_topic(TOPIC, partitions=2)
@@ -90,7 +90,7 @@ def broker():
 
 
 class Producer:
-    """A transactional producer, one request at a time: of transaction version 2 unless told otherwise."""
+    """A transactional producer that sends one request at a time, of transaction version 2 unless one is given."""
 
     def __init__(self, port, topic, name=None, version=2, timeout_ms=60_000):
         self.wire = Wire(port)
@@ -132,7 +132,7 @@ class Producer:
         )
 
     def request(self, *parts):
-        """A produce of (partition, batch) parts."""
+        """A Produce request with a batch for each (partition, batch) pair."""
         data = [ProduceRequestPartitionProduceData(index=partition, records=batch) for partition, batch in parts]
         topics = [ProduceRequestTopicProduceData(name=self.topic, partition_data=data)]
         return ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=10_000, topic_data=topics)
@@ -181,7 +181,7 @@ def await_coordinator(wire, name, key_type=1):
 
 
 def committed_values(wire, topic, partition=0):
-    """What a read_committed consumer would hand on; and the partition's last stable offset."""
+    """Values that a read_committed consumer returns, and the partition's last stable offset."""
     request = Wire.fetch_request(topic, 0, partition)
     request.isolation_level = READ_COMMITTED
     answer = wire.ask(request, 11).responses[0].partitions[0]
@@ -209,7 +209,7 @@ def committed_offset(wire, topic, partition=0):
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_only_what_is_committed_is_read(shared, topic, version):
+def test_only_committed_records_are_returned(shared, topic, version):
     producer = Producer(shared.port, topic, version=version)
     with Wire(shared.port) as wire:
         for number, commit in enumerate([True, False, True]):
@@ -217,13 +217,13 @@ def test_only_what_is_committed_is_read(shared, topic, version):
                 assert producer.add(0, 1) == {0: 0, 1: 0}
             for partition in (0, 1):
                 assert producer.produce(b"%d" % number, partition=partition).error_code == 0
-            assert committed_values(wire, topic)[0] == [b"0"][:number], "an open transaction is not read"
+            assert committed_values(wire, topic)[0] == [b"0"][:number], "open transactions are not returned"
             assert producer.end(commit) == 0
         for partition in (0, 1):
             assert committed_values(wire, topic, partition) == ([b"0", b"2"], 6)
 
 
-def test_a_reader_that_waits_is_woken_by_the_marker(shared, topic):
+def test_a_marker_wakes_a_waiting_reader(shared, topic):
     producer = Producer(shared.port, topic)
     producer.produce(b"a")
     with Wire(shared.port) as wire:
@@ -256,8 +256,8 @@ def test_the_latest_offset_by_isolation(shared, topic):
     assert (latest(0), latest(1)) == (3, 3)
 
 
-def test_many_batches_of_one_transaction(shared, topic):
-    """The first takes the long way, the rest the short one; after the end the short one is closed."""
+def test_later_batches_of_a_transaction_are_refused_after_its_end(shared, topic):
+    """The first batch is verified, and later ones are not; after the end a batch is refused."""
     producer = Producer(shared.port, topic)
     for number in range(5):
         assert producer.produce(b"%d" % number).base_offset == number
@@ -281,7 +281,7 @@ def test_a_partition_that_is_named_twice_gets_the_last_batch(shared, topic):
         assert committed_values(wire, topic, 1)[0] == [b"other"]
 
 
-def test_plain_batches_of_one_partition_in_one_request(shared, topic):
+def test_the_last_of_two_plain_batches_for_a_partition_is_appended(shared, topic):
     def batch(value):
         return build_batch([(int(time.time() * 1000), b"k", value, ())])
 
@@ -306,7 +306,7 @@ def test_offsets_take_effect_with_the_transaction(shared, topic):
         assert committed_offset(wire, topic) == 5
 
 
-def test_offsets_of_old_clients_have_to_be_announced(shared, topic):
+def test_old_clients_must_add_offsets_to_the_transaction(shared, topic):
     with Wire(shared.port) as wire:
         await_coordinator(wire, GROUP, key_type=0)
         producer = Producer(shared.port, topic, version=0)
@@ -322,7 +322,7 @@ def test_offsets_of_old_clients_have_to_be_announced(shared, topic):
 
 
 def test_every_offset_is_answered(shared, topic):
-    """Those of topics that there are not, beside those that fail for another reason."""
+    """Unknown topics have their own error, other topics that of the transaction."""
     with Wire(shared.port) as wire:
         await_coordinator(wire, GROUP, key_type=0)
     producer = Producer(shared.port, topic, version=0)
@@ -341,8 +341,8 @@ def test_every_offset_is_answered(shared, topic):
     }
 
 
-def test_offsets_are_announced_before_any_group_was(broker):
-    """An old producer announces the group first and looks for its coordinator only then."""
+def test_offsets_may_be_added_before_the_offsets_topic_exists(broker):
+    """An old producer adds the group to the transaction before it finds the group's coordinator."""
     producer = Producer(broker.port, TOPIC, version=0)
     request = AddOffsetsToTxnRequest(
         transactional_id=producer.name, producer_id=producer.id, producer_epoch=producer.epoch, group_id=GROUP
@@ -354,14 +354,14 @@ def test_offsets_are_announced_before_any_group_was(broker):
     assert committed_offset(producer.wire, TOPIC) == 5
 
 
-def test_internal_topics_are_not_for_clients_to_add(shared, topic):
+def test_clients_cannot_add_internal_topics(shared, topic):
     producer = Producer(shared.port, topic, version=0)
     producer.topic = "__transaction_state"
     assert producer.add(0) == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
-def test_a_transaction_of_a_topic_that_is_deleted(shared, topic):
-    """Its partitions are gone, and so is what there was to decide about them."""
+def test_a_transaction_of_a_deleted_topic_is_completed(shared, topic):
+    """Deleted partitions need no markers."""
     producer = Producer(shared.port, topic)
     producer.produce(b"a")
     with Wire(shared.port) as wire:
@@ -371,8 +371,8 @@ def test_a_transaction_of_a_topic_that_is_deleted(shared, topic):
     until(lambda: producer.state == "CompleteCommit")
 
 
-def test_a_coordinators_topic_that_is_deleted(broker):
-    """It comes again, empty, when somebody asks for a coordinator."""
+def test_a_deleted_coordinator_topic_is_created_again(broker):
+    """FindCoordinator creates it again, empty."""
     producer = Producer(broker.port, TOPIC)
     with Wire(broker.port) as wire:
         await_coordinator(wire, GROUP, key_type=0)
@@ -390,8 +390,8 @@ def test_a_coordinators_topic_that_is_deleted(broker):
 
 
 @pytest.mark.parametrize("validate_only", [True, False])
-def test_a_coordinators_topic_cannot_grow(broker, validate_only):
-    """Its state would not be found any more: committed offsets read as -1, transactions as unknown."""
+def test_a_coordinator_topic_cannot_grow(broker, validate_only):
+    """In other partitions the state would not be found: committed offsets would be -1, transactions unknown."""
     producer = Producer(broker.port, TOPIC)
     with Wire(broker.port) as wire:
         await_coordinator(wire, GROUP, key_type=0)
@@ -422,8 +422,8 @@ def test_a_transaction_past_its_timeout_is_aborted(shared, topic):
     assert producer.end() in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE)
 
 
-def test_transactions_that_wait_for_the_disk():
-    """Every step is answered in another turn of the reactor; also what is not answered at all."""
+def test_transactions_with_flush_before_acks():
+    """Each request, with acks=0 too, is completed in a later reactor iteration."""
     with OdradekBroker({**PROPERTIES, "flush.before.acks": "true"}) as broker, Wire(broker.port) as wire:
         wire.create_topic(TOPIC, partitions=2)
         producer = Producer(broker.port, TOPIC)
@@ -462,8 +462,8 @@ def test_an_open_transaction_outlives_a_crash(broker):
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_was_decided_before_a_crash_is_finished_after_it(broker, commit):
-    """As if the crash had come between the decision and the first marker: only the record of it is there."""
+def test_a_decision_before_a_crash_is_completed_after_it(broker, commit):
+    """Only the record of the decision exists, as after a crash before the first marker."""
     producer = Producer(broker.port, TOPIC)
     producer.produce(b"a", partition=0)
     producer.produce(b"b", partition=1)
@@ -479,7 +479,7 @@ def test_what_was_decided_before_a_crash_is_finished_after_it(broker, commit):
 
 
 def decide(wire, producer, commit):
-    """Write the decision over a transaction behind its coordinator's back."""
+    """Write the record of a decision without the transaction's coordinator."""
     value = TransactionLogValue(
         producer_id=producer.id,
         previous_producer_id=producer.id,
@@ -501,7 +501,7 @@ def decide(wire, producer, commit):
 
 
 def as_admin(wire, request, version):
-    """Ask as the one client that may write to internal topics."""
+    """Send a request with the client id that may write to internal topics. Return the response."""
     wire._correlation_id += 1
     wire.socket.sendall(request_frame(request, version, wire._correlation_id, b"__admin_client"))
     return wire.receive(request, version)
@@ -549,18 +549,18 @@ def test_features_of_a_new_cluster(shared):
 
 
 def test_version_0_of_update_features_lowers_nothing(shared):
-    """It would say so by `allow_downgrade`, which Kafka's controller does not look at any more."""
+    """Version 0 has `allow_downgrade` for this, which Kafka's controller ignores."""
     with Wire(shared.port) as wire:
         assert update(wire, 1, 2, version=0) == ErrorCode.INVALID_UPDATE_VERSION
         assert update(wire, 2, 1, version=0) == 0
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_feature_is_changed_and_stays_so(broker, version):
+def test_a_changed_feature_outlives_a_restart(broker, version):
     upgrade, downgrade = 1, 2
     refused = ErrorCode.INVALID_UPDATE_VERSION
     with Wire(broker.port) as wire:
-        assert update(wire, 1, upgrade, version=version) == refused, "lower than it is"
+        assert update(wire, 1, upgrade, version=version) == refused, "lower than the current level"
         assert update(wire, 3, upgrade, version=version) == refused, "not supported"
         assert update(wire, -1, downgrade, version=version) == refused
         assert update(wire, 1, feature="metadata.version", version=version) == refused
@@ -568,7 +568,7 @@ def test_a_feature_is_changed_and_stays_so(broker, version):
         assert update(wire, 1, downgrade, version=version, validate_only=True) == 0
         assert features(wire)[1:] == ({"transaction.version": 2}, 0)
         assert update(wire, 1, downgrade, version=version) == 0
-        assert update(wire, 2, downgrade, version=version) == refused, "higher than it is"
+        assert update(wire, 2, downgrade, version=version) == refused, "higher than the current level"
         assert features(wire)[1:] == ({"transaction.version": 1}, 1)
     broker.restart()
     with Wire(broker.port) as wire:
@@ -579,8 +579,8 @@ def test_a_feature_is_changed_and_stays_so(broker, version):
         assert features(wire)[1:] == ({"transaction.version": 2}, 3)
 
 
-def test_records_are_written_by_the_level(broker):
-    """Version 1 of a transaction's record came with the feature; without it an older broker may have to read it."""
+def test_the_feature_level_determines_the_version_of_records(broker):
+    """At feature level 0 an older broker must be able to read the record, which has version 0."""
 
     def value_versions(wire):
         versions = []

@@ -1,4 +1,4 @@
-"""What a request without a response waits for, in words; and how long it may wait."""
+"""Descriptions of the waits of requests without a response, and the time that they may take."""
 
 from types import SimpleNamespace
 
@@ -22,11 +22,11 @@ from odradek.server.network.stalls import own_timeout_ms
 from odradek.server.work.waits import UNNAMED, Wait, describe_wait, wait_for_all
 
 
-def test_a_deferred_without_a_name():
+def test_a_plain_deferred_has_no_name():
     assert describe_wait(Deferred()) == UNNAMED
 
 
-def test_the_deferred_that_a_callback_returned_counts():
+def test_the_wait_of_a_returned_deferred_is_described():
     first, second = Wait(lambda: "first"), Wait(lambda: "second")
     first.addCallback(lambda _: second)
     assert describe_wait(first) == "first"
@@ -34,7 +34,7 @@ def test_the_deferred_that_a_callback_returned_counts():
     assert describe_wait(first) == "second"
 
 
-def test_several_waits_are_named_while_they_last():
+def test_several_waits_are_described_until_they_end():
     waits = [Wait(lambda: "one"), Wait(lambda: "two"), Deferred()]
     results = []
     everything = wait_for_all(waits)
@@ -57,7 +57,7 @@ def test_the_error_of_one_of_several_waits_keeps_its_code(count):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_cancelling_cancels_every_wait(count):
+def test_a_cancellation_cancels_every_wait(count):
     cancelled = []
     waits = [Deferred(cancelled.append) for _ in range(count)]
     everything = wait_for_all(waits)
@@ -66,14 +66,14 @@ def test_cancelling_cancels_every_wait(count):
     assert cancelled == waits
 
 
-def test_the_purgatory_names_its_partitions():
+def test_the_description_of_a_delayed_operation_names_partitions():
     partitions = [SimpleNamespace(topic="t", index=index, watchers={}) for index in range(5)]
     operation = DelayedOperation(lambda: None, lambda: None)
     operation.wait(Clock(), 500, partitions)
     assert describe_wait(operation.deferred) == "purgatory: t-0, t-1, t-2 and 2 more"
 
 
-def test_the_time_a_request_may_wait():
+def test_the_time_that_a_request_may_wait():
     groups = None
     assert own_timeout_ms(groups, FetchRequest(max_wait_ms=500)) == 500
     assert own_timeout_ms(groups, ProduceRequest(timeout_ms=30_000)) == 30_000
@@ -81,7 +81,7 @@ def test_the_time_a_request_may_wait():
     assert own_timeout_ms(groups, HeartbeatRequest()) == 0
 
 
-def test_members_of_a_group_wait_for_the_slowest_of_them():
+def test_members_of_a_group_may_wait_for_the_longest_rebalance_timeout():
     shard = GroupShard(GroupSettings(), lambda: "id", int)
     written = run_at_once(shard.finish_loading(0))
     assert not written.records

@@ -1,4 +1,4 @@
-"""A connection for tests that says exactly what it is told, in the project's own messages."""
+"""A client connection for tests, which sends the project's own messages unchanged."""
 
 import socket
 import struct
@@ -35,7 +35,7 @@ LATEST, EARLIEST = -1, -2
 
 
 def until(condition, timeout_s=TIMEOUT_S, what="the condition to hold"):
-    """The first true answer of `condition`, asked again and again; an AssertionError when it takes too long."""
+    """Call `condition` until its result is true, and return that; fail after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
@@ -44,14 +44,14 @@ def until(condition, timeout_s=TIMEOUT_S, what="the condition to hold"):
 
 
 def request_frame(request, version, correlation_id=1, client_id=b"test"):
-    """A request as it goes over the wire, length first."""
+    """A request's bytes on the wire, length first."""
     head = struct.pack(">hhih", request.api_key, version, correlation_id, len(client_id)) + client_id
     content = head + (b"\0" if request.is_flexible(version) else b"") + codec.encode(request, version)
     return struct.pack(">i", len(content)) + content
 
 
 class Wire:
-    """One connection. Requests are of `odradek.protocol.messages`, in the latest version unless told otherwise."""
+    """One connection. Requests are of `odradek.protocol.messages`, in the latest version unless one is given."""
 
     def __init__(self, port, host="127.0.0.1"):
         self.socket = socket.create_connection((host, port), TIMEOUT_S)
@@ -88,15 +88,15 @@ class Wire:
             data += more
         return bytes(data)
 
-    # -- what most tests need ----------------------------------------------------------------------------------------
+    # -- common requests ---------------------------------------------------------------------------------------------
 
     def metadata(self, *topics):
-        """Metadata of these topics, none created; without names, of all."""
+        """Metadata of these topics, or of all topics without names; creates none."""
         asked = [MetadataRequestTopic(name=name) for name in topics] or None
         return self.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False), 9)
 
     def create_topic(self, name, partitions=1, **configs):
-        """A topic; properties by name, with _ for the dots."""
+        """Create a topic; properties are given by name, with _ for the dots."""
         topic = CreateTopicsRequestCreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         topic.configs = [
             CreateTopicsRequestCreatableTopicConfig(name=key.replace("_", "."), value=str(value))
@@ -107,7 +107,7 @@ class Wire:
         return answer
 
     def produce(self, topic, *values, key=b"k", partition=0, acks=-1, timestamp_ms=None, batch=None):
-        """One batch of these values; the answer of its partition."""
+        """Produce one batch of these values. Return the partition's response."""
         if batch is None:
             now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
             batch = build_batch((now_ms, key, value, ()) for value in values)
@@ -140,5 +140,5 @@ class Wire:
         )
 
     def fetch(self, topic, offset=0, partition=0):
-        """The partition of a Fetch answer, at once."""
+        """Fetch one partition without a wait. Return the partition's response."""
         return self.ask(self.fetch_request(topic, offset, partition), 11).responses[0].partitions[0]

@@ -1,4 +1,4 @@
-"""The space that the store reserves: as large as any change, and there again after each stop."""
+"""The store's reserve: it has room for any change, and is allocated again at each stop."""
 
 import os
 
@@ -15,7 +15,7 @@ def open_store(directory):
 
 
 def allocated(directory, suffix="-wal"):
-    """Size of a file, all of which is on the disk."""
+    """Size of a file; asserts that the disk has blocks for all of it."""
     stat = (directory / f"{FILE_NAME}{suffix}").stat()
     assert stat.st_blocks * 512 >= stat.st_size
     return stat.st_size
@@ -26,7 +26,7 @@ def pragma(store, name):
     return value
 
 
-def test_a_new_store_has_reserved_space_and_so_has_a_closed_one(tmp_path):
+def test_a_new_store_and_a_closed_store_have_reserved_space(tmp_path):
     store = open_store(tmp_path)
     assert allocated(tmp_path) == LEAST_LOG_BYTES
     assert pragma(store, "freelist_count") >= FREE_PAGES // 2
@@ -36,7 +36,7 @@ def test_a_new_store_has_reserved_space_and_so_has_a_closed_one(tmp_path):
     allocated(tmp_path, "")
 
 
-def test_the_largest_change_fits_into_what_is_reserved(tmp_path):
+def test_the_largest_change_fits_into_the_reserve(tmp_path):
     """All nodes are deleted in one transaction, and the log does not grow beyond what was allocated before."""
     store = open_store(tmp_path)
     for start in range(0, 24_000, 2000):
@@ -51,7 +51,7 @@ def test_the_largest_change_fits_into_what_is_reserved(tmp_path):
     run_now(store.close())
 
 
-def test_free_pages_are_made_again_when_few_are_left(tmp_path):
+def test_free_pages_are_added_when_few_are_left(tmp_path):
     store = open_store(tmp_path)
     least = FREE_PAGES
     for number in range(300):
@@ -61,7 +61,7 @@ def test_free_pages_are_made_again_when_few_are_left(tmp_path):
     run_now(store.close())
 
 
-def test_without_room_a_store_opens_and_reserves_when_there_is_some(tmp_path, monkeypatch, caplog):
+def test_a_store_opens_on_a_full_disk_and_reserves_once_there_is_room(tmp_path, monkeypatch, caplog):
     statvfs = os.statvfs
     is_full = True
 
@@ -80,7 +80,7 @@ def test_without_room_a_store_opens_and_reserves_when_there_is_some(tmp_path, mo
 
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
-def test_a_store_is_as_it_was(tmp_path, ending):
+def test_a_copied_store_opens_with_its_nodes(tmp_path, ending):
     store = open_store(tmp_path)
     run_now(store.create("/a", b"1"))
     target = tmp_path / "again"

@@ -24,7 +24,7 @@ class TestSqliteStore(StoreContract):
         run_now(store.close())
 
 
-def test_persistent_nodes_stay_and_ephemeral_ones_go_with_the_session(tmp_path):
+def test_persistent_nodes_stay_and_ephemeral_nodes_end_with_the_session(tmp_path):
     store = open_store(tmp_path)
     run_now(store.create("/a", b"1"))
     run_now(store.set("/a", b"2"))
@@ -40,7 +40,7 @@ def test_persistent_nodes_stay_and_ephemeral_ones_go_with_the_session(tmp_path):
     assert run_now(store.get("/b")).stat.created_id > before.stat.modified_id
     run_now(store.close())
     assert sorted(os.listdir(tmp_path)) == [FILE_NAME, f"{FILE_NAME}-wal"]
-    assert not any((tmp_path / f"{FILE_NAME}-wal").read_bytes()), "it is reserved, and empty"
+    assert not any((tmp_path / f"{FILE_NAME}-wal").read_bytes()), "the log is reserved, and empty"
 
 
 def test_a_newer_format_is_refused(tmp_path):
@@ -52,7 +52,7 @@ def test_a_newer_format_is_refused(tmp_path):
         open_store(tmp_path)
 
 
-def test_what_is_no_store_is_refused(tmp_path):
+def test_files_that_are_no_store_are_refused(tmp_path):
     (tmp_path / FILE_NAME).write_bytes(b"not a database" * 100)
     with pytest.raises(StoreFormatError):
         open_store(tmp_path)
@@ -64,12 +64,12 @@ def test_what_is_no_store_is_refused(tmp_path):
         open_store(tmp_path)
 
 
-def test_a_directory_that_is_not_there(tmp_path):
+def test_a_missing_directory_is_an_unavailable_store(tmp_path):
     with pytest.raises(StoreUnavailableError):
         open_store(tmp_path / "none")
 
 
-def test_a_second_process_is_kept_out(tmp_path):
+def test_a_second_open_store_is_refused(tmp_path):
     store = open_store(tmp_path)
     with pytest.raises(StoreLockedError):
         open_store(tmp_path)
@@ -77,7 +77,7 @@ def test_a_second_process_is_kept_out(tmp_path):
     run_now(open_store(tmp_path).close())
 
 
-def test_a_full_disk_fails_the_change_and_nothing_else(tmp_path):
+def test_a_full_disk_fails_the_change_only(tmp_path):
     store = open_store(tmp_path)
     run_now(store.create("/a", b"kept"))
     connection = store._nodes._connection
@@ -108,7 +108,7 @@ while True:
 """
 
 
-def test_what_was_acknowledged_outlives_kill_9(tmp_path):
+def test_acknowledged_changes_outlive_kill_9(tmp_path):
     seed = random.Random(7)
     acknowledged = -1
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""A COMMIT that fails: whether the change was made is read back, and the image on top agrees with the store."""
+"""A COMMIT that fails: the store reads back whether the change was made, and the image agrees with the store."""
 
 import random
 import sqlite3
@@ -17,7 +17,7 @@ MADE = pytest.mark.parametrize("is_made", [True, False], ids=["made", "not made"
 
 
 class Disk:
-    """What the store's connections do: `commits` has for each COMMIT to come whether it is made before it fails."""
+    """The store's connections. Each of the next COMMITs fails, after it is made if its entry in `commits` is true."""
 
     def __init__(self):
         self.commits = []
@@ -81,7 +81,7 @@ def test_a_change_that_was_not_made_is_reported_as_failed(store, disk):
 
 
 @MADE
-def test_until_the_outcome_can_be_read_the_store_is_unavailable(store, disk, clock, is_made):
+def test_the_store_is_unavailable_until_the_outcome_can_be_read(store, disk, clock, is_made):
     run_now(store.create("/a", b"0"))
     run_now(store.create("/alive", ephemeral=True))
     events = []
@@ -93,7 +93,7 @@ def test_until_the_outcome_can_be_read_the_store_is_unavailable(store, disk, clo
     for attempt in (store.get("/a"), store.set("/a", b"2"), store.get_children("/")):
         with pytest.raises(StoreUnavailableError, match="is not known yet"):
             run_now(attempt)
-    assert disk.opened == opened, "the file is opened again by the clock alone"
+    assert disk.opened == opened, "only the timer opens the file again"
     clock.advance(SETTLE_INTERVAL_S)
     assert disk.opened > opened
     assert events == [SessionEvent.DISCONNECTED]
@@ -106,7 +106,7 @@ def test_until_the_outcome_can_be_read_the_store_is_unavailable(store, disk, clo
     assert not clock.getDelayedCalls()
 
 
-def test_what_was_read_back_outlives_the_process(tmp_path, store, disk):
+def test_changes_that_were_read_back_outlive_the_process(tmp_path, store, disk):
     seed = random.Random(5)
     run_now(store.create("/a", b"-1"))
     last = -1
@@ -127,7 +127,7 @@ def test_what_was_read_back_outlives_the_process(tmp_path, store, disk):
         run_now(again.close())
 
 
-# The controller on top
+# The controller
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def assert_agreement(cluster):
 
 @MADE
 @pytest.mark.parametrize("is_read_at_once", [True, False], ids=["read at once", "read later"])
-def test_the_image_is_that_of_the_store(cluster, disk, clock, is_made, is_read_at_once):
+def test_the_image_agrees_with_the_store(cluster, disk, clock, is_made, is_read_at_once):
     create(cluster, new("kept", partitions=2))
     create(cluster, new("gone", configs={"retention.ms": "5"}))
     controller = cluster.controller
@@ -185,7 +185,7 @@ def test_the_image_is_that_of_the_store(cluster, disk, clock, is_made, is_read_a
 
 
 @MADE
-def test_a_topic_whose_creation_was_not_reported_is_there_or_not(cluster, disk, clock, is_made):
+def test_a_topic_of_unknown_outcome_exists_if_its_creation_was_made(cluster, disk, clock, is_made):
     disk.commits, disk.is_broken = [is_made], True
     [result] = create(cluster, new("perhaps"))
     assert result.error_code == 56

@@ -1,4 +1,4 @@
-"""A damaged store: one readable line that names the file and what to do, at the start and while running."""
+"""Damaged stores: one readable line names the file and the remedy, at the start and while the broker runs."""
 
 import random
 import sqlite3
@@ -63,7 +63,7 @@ def test_a_damaged_page_is_found_when_the_store_is_opened(tmp_path):
     assert found > 10
 
 
-def test_a_damaged_first_page(tmp_path):
+def test_a_damaged_first_page_is_refused(tmp_path):
     run_now(filled(tmp_path).close())
     overwrite(tmp_path / FILE_NAME, 0, bytes(32))
     with pytest.raises(StoreFormatError) as failure:
@@ -95,7 +95,7 @@ def test_random_damage_is_readable_or_harmless(tmp_path):
     assert StoreDamagedError in outcomes
 
 
-def test_damage_that_comes_while_the_store_is_in_use(tmp_path):
+def test_damage_while_the_store_is_in_use_is_reported(tmp_path):
     store = filled(tmp_path)
     path = tmp_path / FILE_NAME
     store._nodes._connection.execute("PRAGMA wal_checkpoint")
@@ -111,7 +111,7 @@ def test_damage_that_comes_while_the_store_is_in_use(tmp_path):
         run_now(store.close())
 
 
-def test_a_node_that_cannot_be_decoded(tmp_path):
+def test_a_node_that_cannot_be_decoded_is_named(tmp_path):
     store = filled(tmp_path)
     controller = Controller(store, LocalPublisher(ClusterMetadata()), 1, lambda: 0)
     run_now(store.create("/brokers/topics/t", b'{"version":3,"partitions":'))

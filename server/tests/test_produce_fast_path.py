@@ -1,5 +1,4 @@
-"""A connection that remembers answers as one that does not: each frame goes to a connection that has sent the same
-head before, and to a fresh one, and both must say the same."""
+"""Produce fast path: its responses equal those of a fresh connection."""
 
 import itertools
 import socket
@@ -45,7 +44,7 @@ class Client:
     def ask(self, message, version, change=lambda frame: frame):
         flexible = type(message).is_flexible(version)
         key, correlation_id = type(message).api_key, next(self.correlation_ids)
-        head = struct.pack(">hhih", key, version, correlation_id, 4) + b"memo" + (b"\0" if flexible else b"")
+        head = struct.pack(">hhih", key, version, correlation_id, 4) + b"test" + (b"\0" if flexible else b"")
         content = change(head + codec.encode(message, version))
         self.socket.sendall(struct.pack(">i", len(content)) + content)
         first = self.stream.read(8)
@@ -107,7 +106,7 @@ def row(response):
 
 @pytest.mark.parametrize("acks", [-1, 1])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_offsets_go_on_and_partitions_alternate(client, topic, version, acks):
+def test_offsets_increase_while_partitions_alternate(client, topic, version, acks):
     for count, expected in ((1, 0), (3, 1), (2, 4), (400, 6)):
         for index in (0, 1):
             response = answer(client, request(topic, batch(count), acks, index), version)
@@ -147,8 +146,8 @@ def test_errors_are_those_of_a_fresh_connection(broker, client, topic, version, 
 
 
 @pytest.mark.parametrize("version", [9, 13])
-def test_a_transaction_is_not_for_who_says_no_transactional_id(broker, client, topic, version):
-    """Even where the transaction is open, and the producer's numbers are right."""
+def test_a_batch_of_a_transaction_without_transactional_id_is_refused(broker, client, topic, version):
+    """The transaction is open, and producer id, epoch and sequence are right."""
     producer = Producer(broker.port, topic[0])
     producer.add(0)
     message = request(topic, producer.batch(b"first"))
@@ -178,7 +177,7 @@ def test_a_duplicate_is_answered_with_its_first_offset(client, topic, version):
     ],
     ids=["one byte short", "no tags", "bad tags", "left over"],
 )
-def test_frames_of_another_shape_take_the_general_way(broker, client, topic, version, change):
+def test_malformed_repetitions_are_answered_as_on_a_fresh_connection(broker, client, topic, version, change):
     for _ in range(2):
         answer(client, request(topic, batch()), version)
     fresh = Client(broker)
@@ -191,7 +190,7 @@ def test_frames_of_another_shape_take_the_general_way(broker, client, topic, ver
 
 
 @pytest.mark.parametrize("version", [9, 13])
-def test_a_topic_that_is_deleted_and_made_again_is_found_again(client, topic, version):
+def test_a_topic_that_is_deleted_and_created_again_is_found(client, topic, version):
     name = topic[0]
     for _ in range(2):
         assert row(answer(client, request(topic, batch()), version)).error_code == 0
@@ -210,7 +209,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_found_again(client, topic, ve
 
 @pytest.mark.parametrize("acks", [-1, 1])
 @pytest.mark.parametrize("config", [("flush.messages", "1"), ("flush.before.acks", "true")], ids=lambda pair: pair[0])
-def test_an_answer_that_waits_for_the_disk(client, config, acks):
+def test_a_response_that_waits_for_the_disk_is_sent(client, config, acks):
     name = next(_names)
     config = CreateTopicsRequestCreatableTopicConfig(name=config[0], value=config[1])
     creation = CreateTopicsRequestCreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[config])
@@ -221,7 +220,7 @@ def test_an_answer_that_waits_for_the_disk(client, config, acks):
         assert row(response).log_start_offset == 0
 
 
-def test_many_topics_of_many_lengths(client):
+def test_topics_with_names_of_many_lengths(client):
     topics = [("x" * length, bytes(16)) for length in range(1, 9)]
     client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name, _ in topics]), 9)
     for expected in range(3):
@@ -230,7 +229,7 @@ def test_many_topics_of_many_lengths(client):
 
 
 def open_files(broker, topic):
-    """The files of a topic that the broker has open."""
+    """Files of a topic that the broker has open."""
     directory = Path(f"/proc/{broker.pid}/fd")
     found = []
     for link in directory.iterdir():
@@ -239,7 +238,7 @@ def open_files(broker, topic):
     return [path for path in found if f"/{topic}-" in path]
 
 
-def test_a_deleted_topic_s_files_are_closed_while_clients_that_used_them_stay_connected():
+def test_files_of_a_deleted_topic_are_closed_while_its_clients_stay_connected():
     with OdradekBroker({"log.segment.delete.delay.ms": "0", "log.initial.task.delay.ms": "0"}) as broker:
         clients = producer, reader, waiting = [Client(broker) for _ in range(3)]
         creation = CreateTopicsRequestCreatableTopic(name="gone", num_partitions=1, replication_factor=1)

@@ -25,12 +25,12 @@ class Writer:
         self.is_aborted = True
 
 
-def test_a_writer_that_fails_is_closed_and_the_others_are_flushed(caplog):
-    turn, flushed = WriteCoalescer(), []
+def test_a_failing_writer_is_aborted_and_others_are_flushed(caplog):
+    coalescer, flushed = WriteCoalescer(), []
     first, failing, last = Writer(flushed), Writer(flushed, ZeroDivisionError("a defect")), Writer(flushed)
     for writer in (first, failing, last):
-        turn.add(writer)
-    turn.flush()
+        coalescer.add(writer)
+    coalescer.flush()
     assert flushed == [first, failing, last]
     assert [writer.is_aborted for writer in flushed] == [False, True, False]
     (record,) = caplog.records
@@ -38,24 +38,24 @@ def test_a_writer_that_fails_is_closed_and_the_others_are_flushed(caplog):
     assert record.exc_info[0] is ZeroDivisionError
 
 
-def test_what_is_added_while_others_are_flushed_is_flushed_too():
-    turn, flushed = WriteCoalescer(), []
+def test_a_writer_added_during_a_flush_is_flushed_too():
+    coalescer, flushed = WriteCoalescer(), []
     late = Writer(flushed)
-    early = Writer(flushed, then=lambda: turn.add(late))
-    turn.add(early)
-    turn.flush()
+    early = Writer(flushed, then=lambda: coalescer.add(late))
+    coalescer.add(early)
+    coalescer.flush()
     assert flushed == [early, late]
 
 
-def test_many_writers_do_not_wait_for_the_end():
-    turn, flushed = WriteCoalescer(), []
+def test_many_writers_are_flushed_before_the_end_of_the_iteration():
+    coalescer, flushed = WriteCoalescer(), []
     for _ in range(WriteCoalescer.LIMIT):
-        turn.add(Writer(flushed))
+        coalescer.add(Writer(flushed))
     assert len(flushed) == WriteCoalescer.LIMIT
 
 
-def test_calls_that_a_flush_after_the_timers_schedules_are_made_before_the_reactor_sleeps():
-    # The request arrives; its Deferred fires in a timer; sending the response fails, which schedules the end.
+def test_calls_scheduled_by_the_last_flush_are_made_before_the_reactor_sleeps():
+    # The request arrives; its Deferred fires in a timer; sending the response fails, which schedules the close.
     edge = Edge(Script([0, 1, 5]), [Kind.LATER], send_outcomes=6).run()
     assert edge.script.taken[2] == (5, 6)
     edge.check()
