@@ -1,6 +1,7 @@
-"""Absurd values in requests of every API get the error that Apache Kafka answers to the same frame.
+"""Absurd values in requests of every API get the error that Apache Kafka returns for the same frame.
 
-`ANSWERS` is what Apache Kafka 4.3.0 said; where Odradek says something else on purpose, `BETTER` has it.
+`ANSWERS` has the errors of Apache Kafka 4.3.0, `BETTER` those in which Odradek differs on purpose, and `BEFORE` the
+requests that make cases independent of the others.
 """
 
 import socket
@@ -567,15 +568,20 @@ ANSWERS = {
 }
 
 BETTER = {
-    # Apache Kafka has nothing to say here but UNKNOWN_SERVER_ERROR.
+    # Apache Kafka returns UNKNOWN_SERVER_ERROR.
     "incremental, operation 9": "INVALID_REQUEST",
     "incremental, operation -1": "INVALID_REQUEST",
     "describe topics, empty name": "INVALID_TOPIC_EXCEPTION",
 }
 
+BEFORE = {
+    "delete groups, empty": (commit(""), 9),
+    "describe groups, empty": (DeleteGroupsRequest(groups_names=[""]), 2),
+}
+
 
 def ask(port, request, version):
-    """The response's error codes in the order in which they stand in it; None if the connection was closed."""
+    """Send a request. Return the response's error codes in their order, or None if the connection was closed."""
     key = request.api_key
     flexible = request_class(key).is_flexible(version)
     head = struct.pack(">hhih", key, version, 7, 4) + b"test" + (b"\0" if flexible else b"")
@@ -623,6 +629,8 @@ def broker():
 
 @pytest.mark.parametrize(("version", "name", "request_"), CASES, ids=[name for _, name, _ in CASES])
 def test_the_error_is_apache_kafkas(broker, version, name, request_):
+    if name in BEFORE:
+        ask(broker.port, *BEFORE[name])
     codes = ask(broker.port, request_, version)
     expected = BETTER.get(name, ANSWERS[name])
     assert (None if codes is None else " ".join(ErrorCode(code).name for code in codes)) == expected
@@ -630,7 +638,7 @@ def test_the_error_is_apache_kafkas(broker, version, name, request_):
 
 
 def test_a_transactional_batch_of_an_unknown_transaction_leaves_nothing_behind(broker):
-    """What nobody could end must not begin, or readers would wait for its end; no coordinator is there to be asked."""
+    """A transaction that has no coordinator could not be ended, and readers would wait for its end."""
     batch = records(transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
     before = ask(broker.port, produce(), 12)
     assert ask(broker.port, produce(data=batch, transactional_id="t"), 12) == [ErrorCode.NOT_ENOUGH_REPLICAS]
