@@ -1,5 +1,6 @@
-"""Large requests and responses of one connection: in slices, in order, and stopped when the client is gone."""
+"""Large requests and responses of a connection: in slices, in order, and stopped when the client disconnects."""
 
+import gc
 import struct
 from itertools import pairwise
 from types import SimpleNamespace
@@ -56,15 +57,15 @@ class Setting:
         return result
 
     def iterate(self):
-        """Run reactor iterations until nothing is left to do; their number."""
+        """Run reactor iterations until nothing is left to do. Return their number."""
         count = 0
-        self.transport.turn()
+        self.transport.iterate()
         while self.clock.calls:
-            # Not `advance`: it would also make the calls that are scheduled meanwhile.
+            # `advance` would also make the calls that these calls schedule.
             calls, self.clock.calls = self.clock.calls, []
             for call in calls:
                 call.func(*call.args)
-            self.transport.turn()
+            self.transport.iterate()
             count += 1
         return count
 
@@ -112,7 +113,7 @@ def small_frame(correlation_id):
 
 def test_a_large_request_is_decoded_in_slices_and_the_next_waits(setting):
     setting.connection.frames_received([request_frame(large_request(), VERSION, 1), small_frame(2)])
-    setting.transport.turn()
+    setting.transport.iterate()
     assert setting.requests == []
     assert setting.connection.in_progress.request is None
     assert setting.iterate() > 10
@@ -123,14 +124,14 @@ def test_a_large_request_is_decoded_in_slices_and_the_next_waits(setting):
 def test_a_large_response_is_encoded_in_slices_and_the_next_waits(setting):
     setting.results.append(large_response())
     setting.connection.frames_received([request_frame(MetadataRequest(), VERSION, 1), small_frame(2)])
-    setting.transport.turn()
+    setting.transport.iterate()
     assert setting.transport.writer.sent == []
     assert setting.iterate() > 10
     assert setting.answer(0) == (1, large_response())
     assert setting.correlation_ids == [1, 2]
 
 
-def test_a_large_response_that_comes_later(setting):
+def test_a_large_response_of_a_deferred_is_encoded_in_slices(setting):
     response = Deferred()
     setting.results.append(response)
     setting.connection.frames_received([request_frame(large_request(), VERSION, 1), small_frame(2)])
@@ -143,7 +144,7 @@ def test_a_large_response_that_comes_later(setting):
     assert setting.correlation_ids == [1, 2]
 
 
-def test_a_failed_large_request_is_answered_at_each_element(setting):
+def test_a_failed_large_request_has_an_error_for_each_element(setting):
     setting.results.append(KafkaError(ErrorCode.NOT_CONTROLLER))
     setting.connection.frame_received(request_frame(large_request(), VERSION, 1))
     setting.iterate()
@@ -157,7 +158,7 @@ def test_a_large_request_that_is_malformed_closes_the_connection(setting, caplog
     frame = request_frame(large_request(), VERSION, 1)
     position = frame.rindex(b"topic-2990")
     setting.connection.frames_received([frame[: position - 1] + b"\xff" + frame[position:], small_frame(2)])
-    setting.transport.turn()
+    setting.transport.iterate()
     assert not setting.transport.closed
     setting.iterate()
     assert setting.transport.closed
@@ -181,7 +182,7 @@ def test_work_for_a_lost_connection_stops(setting, is_response):
     setting.results.append(large_response())
     request = MetadataRequest() if is_response else large_request()
     setting.connection.frame_received(request_frame(request, VERSION, 1))
-    setting.transport.turn()
+    setting.transport.iterate()
     setting.connection.connection_lost()
     assert setting.iterate() <= 1
     assert len(setting.requests) == is_response
@@ -204,26 +205,27 @@ def test_a_very_large_message_is_released_in_steps(setting, monkeypatch, release
     frame = request_frame(request, VERSION, 1)
     del request
     setting.requests = SimpleNamespace(append=lambda request: None)
+    gc.collect()  # Messages of earlier tests are not counted.
     monkeypatch.setattr(counted, "__del__", lambda element: ended.append(1), raising=False)
     setting.connection.frame_received(frame)
-    setting.transport.turn()
+    setting.transport.iterate()
     counts = [0]
     while setting.clock.calls:
         call = setting.clock.calls.pop(0)
         call.func(*call.args)
         del call
-        setting.transport.turn()
+        setting.transport.iterate()
         counts.append(len(ended))
     assert counts[-1] == len(names)
     assert max(after - before for before, after in pairwise(counts)) <= RELEASED_PER_STEP
     assert setting.correlation_ids == [1]
 
 
-def test_a_body_that_is_encoded_already(setting):
+def test_an_encoded_body_is_sent_as_it_is(setting):
     body = Deferred()
     setting.results.append(body)
     setting.connection.frames_received([request_frame(MetadataRequest(), VERSION, 1), small_frame(2)])
-    setting.transport.turn()
+    setting.transport.iterate()
     body.callback(EncodedBody(codec.encode(large_response(), VERSION)))
     setting.iterate()
     assert setting.answer(0) == (1, large_response())
