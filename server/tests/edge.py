@@ -14,6 +14,7 @@ from collections import deque
 from enum import Enum, unique
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.tcp import Connection as TcpConnection
@@ -124,7 +125,8 @@ class Script:
 
 def run_all_scripts(run, depth):
     """Call `run` with a script for each combination of the first `depth` choices. Return the number of scripts."""
-    choices, count = [], 0
+    choices: list[int] | None = []
+    count = 0
     while choices is not None:
         script = Script(choices)
         run(script)
@@ -212,6 +214,10 @@ class ScriptedSocket:
     def getsockopt(self, level, option):
         assert (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR)
         return self.error
+
+
+def send_file(socket, file, position, size_bytes):
+    return socket.send_file(file, position, size_bytes)
 
 
 class Other:
@@ -302,15 +308,15 @@ class Edge:
         own_timeout_ms = partial(stalls.own_timeout_ms, None)
         self.registry = ConnectionRegistry(self.reactor, own_timeout_ms, more.get("max_idle_ms", -1))
         dispatch = Dispatch(services, {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")})
-        any_handler_module.edge, any_handler_module.edge_error = self._handle, self._error_response
+        handlers: Any = any_handler_module
+        handlers.edge, handlers.edge_error = self._handle, self._error_response
         context = RequestContext("host", "PLAINTEXT")
-        self.protocol = KafkaTransport(
-            lambda transport: Connection(transport, dispatch, context),
-            1 << 20,
-            self.registry,
-            lambda socket, file, position, size: socket.send_file(file, position, size),
+        protocol: Any = KafkaTransport(
+            lambda transport: Connection(transport, dispatch, context), 1 << 20, self.registry, send_file
         )
-        self.tcp = TcpConnection(self.socket, self.protocol, self.reactor)
+        scripted: Any = self.socket
+        self.protocol = protocol
+        self.tcp: Any = TcpConnection(scripted, protocol, self.reactor)
         self.tcp.connected = 1
         self.protocol.makeConnection(self.tcp)
         if REPEATED & set(self.kinds):
@@ -350,8 +356,11 @@ class Edge:
                 break
             (correlation_id,) = struct.unpack_from(">i", content)
             response = codec.decode(FetchResponse, VERSION, content, 4)
-            rows = [bytes(row.records) for topic in response.responses for row in topic.partitions]
-            found.append((correlation_id, response.session_id, response.error_code, b"".join(rows)))
+            received = b""
+            for row in (row for topic in response.responses for row in topic.partitions):
+                assert isinstance(row.records, bytes | memoryview)
+                received += row.records
+            found.append((correlation_id, response.session_id, response.error_code, received))
             position += SIZE_BYTES + size
         return found
 
@@ -393,7 +402,8 @@ class Edge:
             return None
         self._begin(n)
         if kind in LATER:
-            return PendingProduce(FetchRequest(session_id=n), self._promise(n))
+            # Requests of an Edge are Fetch requests, also in place of a Produce.
+            return PendingProduce(FetchRequest(session_id=n), self._promise(n))  # type: ignore[arg-type]
         return self._outcome(n, kind)
 
     def _begin(self, n):
@@ -486,8 +496,8 @@ class Edge:
             yield "edge", lambda events: events.append((EDGE_FD, select.EPOLLOUT))
         if reads and writes:
             yield "edge", lambda events: self._readable(events, select.EPOLLOUT)
-        if self.deferreds and self.kinds[self.in_progress] is not Kind.PARKED:
-            n = self.in_progress
+        n = self.in_progress
+        if n is not None and self.kinds[n] is not Kind.PARKED:
             yield "other", lambda events: self._other_readable(events, self._fire, n)
             yield "other", lambda events: self._other_readable(events, self.reactor.callLater, 0, self._fire, n)
         if self._may_leave and not self.has_left:

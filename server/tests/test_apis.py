@@ -9,6 +9,8 @@ import pytest
 from odradek.protocol import codec
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages import request_class, response_class
+from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.tests.values import version_in_failure
 from odradek.server import compatibility
 from odradek.server.apis import APIS, advertised_first_version
@@ -45,9 +47,9 @@ def test_each_version_of_each_api_is_answered_in_its_schema(broker, api):
 
 def check_answer(broker, api, version):
     request = request_class(api.key)()
-    if api.name == "Produce":
+    if isinstance(request, ProduceRequest):
         request.acks = 1
-    if api.name == "ApiVersions":
+    if isinstance(request, ApiVersionsRequest):
         request.client_software_name, request.client_software_version = "test", "1"
     with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
         answer = ask(connection, api.key, version, codec.encode(request, version))
@@ -59,7 +61,7 @@ def check_answer(broker, api, version):
 def test_api_versions_advertises_the_table(broker):
     with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
         answer = ask(connection, 18, 0, b"")
-    response = codec.decode(response_class(18), 0, answer)
+    response = codec.decode(ApiVersionsResponse, 0, answer)
     advertised = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
     assert advertised == {api.key: (advertised_first_version(api), api.last_version) for api in APIS.values()}
 
@@ -71,7 +73,7 @@ def test_api_versions_in_an_unknown_version_is_answered_in_version_0(broker, ver
         connection.sendall(struct.pack(">i", len(content)) + content)
         stream = connection.makefile("rb")
         size, correlation_id = struct.unpack(">ii", stream.read(8))
-        response = codec.decode(response_class(18), 0, stream.read(size - 4))
+        response = codec.decode(ApiVersionsResponse, 0, stream.read(size - 4))
     assert correlation_id == 7
     assert response.error_code == 35
     assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 4)]

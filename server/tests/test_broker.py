@@ -4,6 +4,7 @@ import errno
 import logging
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -22,11 +23,12 @@ def test_a_broker_without_a_log_directory_stops_once_as_failed():
     stops = []
     reactor = SimpleNamespace(stop=lambda: stops.append(1), callLater=lambda delay_s, action: None)
     broker = Broker(BrokerConfig({}), Environment(reactor))
-    broker._logs = SimpleNamespace(online_directories=["/other"])
+    logs: Any = SimpleNamespace(online_directories=["/other"])
+    broker._logs = logs
     broker._is_running = True
     broker._on_directory_failure("/data", [])
     assert (stops, broker.has_failed) == ([], False)
-    broker._logs.online_directories.clear()
+    logs.online_directories.clear()
     for _ in range(2):
         broker._on_directory_failure("/other", [])
     assert (stops, broker.has_failed) == ([1], True)
@@ -38,7 +40,8 @@ def test_a_broker_stops_although_its_stores_disk_failed(caplog):
 
     reactor = SimpleNamespace(stop=lambda: None, callLater=lambda delay_s, action: None)
     broker = Broker(BrokerConfig({}), Environment(reactor))
-    broker._store = SimpleNamespace(close=close)
+    store: Any = SimpleNamespace(close=close)
+    broker._store = store
     with caplog.at_level(logging.WARNING):
         run_now(broker.stop())
     assert "disk I/O error" in caplog.text
@@ -68,8 +71,11 @@ class Reactor(Clock):
 class MemoryEnvironment(Environment):
     """A broker's environment in memory."""
 
+    fs: MemoryFileSystem
+
     def __init__(self, server):
-        super().__init__(Reactor(), Random(1))
+        reactor: Any = Reactor()
+        super().__init__(reactor, Random(1))
         self.fs = MemoryFileSystem()
         self.server = server
 
@@ -98,7 +104,7 @@ def started(server):
 
 def started_on(environment, config=CONFIG):
     broker = Broker(config, environment)
-    failures = []
+    failures: list[Any] = []
     Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
     assert failures == []
     return broker
@@ -145,7 +151,7 @@ def test_a_start_that_loses_every_log_directory_fails():
     again.fs = fs
     fs.remove_tree("/data/t-0")
     fs.fail("create", error=errno.EIO, path_contains="/data/t-0/")
-    failures = []
+    failures: list[Any] = []
     broker = Broker(CONFIG, again)
     Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
     [failure] = failures

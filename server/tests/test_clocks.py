@@ -3,6 +3,7 @@
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from odradek.server.environment import Environment
 
@@ -52,7 +53,7 @@ def test_clocks_are_passed_in():
 
 
 def test_the_monotonic_clock_does_not_follow_the_wall_clock(monkeypatch):
-    environment = Environment(None)
+    environment = Environment(SimpleNamespace())
     before_ms, monotonic_ms = environment.now_ms(), environment.monotonic_ms()
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() - 3600)

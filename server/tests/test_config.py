@@ -155,4 +155,6 @@ def test_every_property_has_one_theme_and_a_description():
     assert all(prop.doc.endswith(".") for prop in declared.values())
     for prop in declared.values():
         if prop.default is not None:
-            assert prop.parse(prop.format(prop.default)) == prop.default
+            text = prop.format(prop.default)
+            assert text is not None
+            assert prop.parse(text) == prop.default

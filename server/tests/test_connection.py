@@ -33,6 +33,9 @@ class Writer:
     def send_one(self, data):
         self.sent.append(bytes(data))
 
+    def send(self, pieces):
+        raise AssertionError("a response has one piece")
+
     def flush(self):
         pass
 

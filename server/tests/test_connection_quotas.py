@@ -1,6 +1,7 @@
 """Limits of connections, as in Apache Kafka: connections above a limit wait or are closed, until others are closed."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import fail, succeed
@@ -60,7 +61,8 @@ class Listening:
 
     def __init__(self, *, spare=10_000, **properties):
         values = {name.replace("_", "."): str(value) for name, value in properties.items()}
-        self.clock = Reactor()
+        clock: Any = Reactor()
+        self.clock = clock
         self.spare = spare
         self.closed = []
         self.quotas = ConnectionQuotas(
@@ -73,7 +75,8 @@ class Listening:
         )
         self.ports = {}
         for listener in self.config(values).endpoints:
-            port = self.ports[listener.name] = Port()
+            port: Any = Port()
+            self.ports[listener.name] = port
             port.factory.acceptor = self.quotas.listen(listener.name, port)
             port.factory.acceptor.start()
         self.port = self.ports.get("CLIENT") or self.ports["PLAINTEXT"]
@@ -86,7 +89,7 @@ class Listening:
 
     def connect(self, *hosts, port=None):
         """Connect clients, and accept connections until nothing changes."""
-        (port or self.port).waiting += hosts
+        (port or self.port).waiting.extend(hosts)
         self.run()
 
     def run(self):
@@ -264,10 +267,9 @@ def test_a_configuration_keeps_the_limits_of_listeners():
 def test_dynamic_configurations_limit_listeners():
     name = "listener.name.client.max.connections"
     configs = BrokerConfigs(1, BrokerConfig({name: "7", "listeners": "PLAINTEXT://127.0.0.1:1"}), ClusterMetadata())
-    limits = [
-        configs.resolve(default, own).listener_limits["CLIENT", "max.connections"]
-        for default, own in (({}, {}), ({name: "5"}, {}), ({name: "5"}, {name: "3"}))
-    ]
-    assert limits == [7, 5, 3]
+    for default, own, expected in (({}, {}, 7), ({name: "5"}, {}, 5), ({name: "5"}, {name: "3"}, 3)):
+        config = configs.resolve(default, own)
+        assert isinstance(config, BrokerConfig)
+        assert config.listener_limits["CLIENT", "max.connections"] == expected
     with pytest.raises(PropertyError):
         configs.resolve({name: "0"}, {})

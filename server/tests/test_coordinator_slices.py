@@ -1,7 +1,5 @@
 """Requests and deadlines of many groups or producers: handled in slices, with other requests between them."""
 
-from types import SimpleNamespace
-
 import pytest
 from twisted.internet.defer import Deferred
 
@@ -38,6 +36,7 @@ from odradek.protocol.messages.txn_offset_commit import (
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.handlers import group_offsets, groups, producers, transaction_offsets, transactions
+from odradek.server.request import RequestContext
 from odradek.server.tests.test_coordinator_writes import CHECK_MS, OFFSETS, OLD_ID, RETENTION_MS, SESSION_MS, World
 
 GROUPS = 50
@@ -86,6 +85,12 @@ def world():
 NAMES = [f"g{number}" for number in range(GROUPS)]
 
 
+def context(version):
+    made = RequestContext("h", "PLAINTEXT")
+    made.api_version = version
+    return made
+
+
 def committed(world):
     return sorted(world.groups.shard(0)._state.offsets.visible.groups, key=lambda name: int(name[1:]))
 
@@ -115,9 +120,7 @@ def test_groups_are_deleted_in_slices_and_each_is_checked_in_its_slice(world):
 
 def test_groups_are_deleted_although_the_client_has_disconnected(world):
     world.commit_all()
-    outcome = groups.delete_groups(
-        world, SimpleNamespace(api_version=2), DeleteGroupsRequest(groups_names=[*NAMES, "none"])
-    )
+    outcome = groups.delete_groups(world, context(2), DeleteGroupsRequest(groups_names=[*NAMES, "none"]))
     assert isinstance(outcome, Deferred)
     outcome.addErrback(lambda failure: None)
     outcome.cancel()
@@ -389,13 +392,12 @@ def test_producers_are_described_at_one_point_in_time_and_encoded_in_steps(world
 def test_a_transactional_commit_whose_client_disconnects_during_verification_leaves_nothing(world):
     world.clock.advance(0)
     world.init()
-    context = SimpleNamespace(api_version=5)
     item = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5)
     request = TxnOffsetCommitRequest(
         transactional_id="x", group_id="g", producer_id=7, producer_epoch=0,
         topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[item])],
     )  # fmt: skip
-    outcome = transaction_offsets.txn_offset_commit(world, context, request)
+    outcome = transaction_offsets.txn_offset_commit(world, context(5), request)
     outcome.addErrback(lambda failure: None)
     outcome.cancel()
     world.follow()
@@ -421,7 +423,7 @@ def test_all_transactions_of_a_request_are_decided_although_its_client_has_disco
         for transactional_id in ("none", "x")
     ]  # fmt: skip
     request = AddPartitionsToTxnRequest(transactions=asked)
-    outcome = transactions.add_partitions_to_txn(world, SimpleNamespace(api_version=5), request)
+    outcome = transactions.add_partitions_to_txn(world, context(5), request)
     outcome.addErrback(lambda failure: None)
     outcome.cancel()
     world.clock.advance(0)

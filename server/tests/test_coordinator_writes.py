@@ -4,6 +4,7 @@ Requests go through the handlers; the partitions have logs in memory.
 """
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -87,14 +88,15 @@ class World:
             reactor=self.clock, now_ms=self.now_ms, monotonic_ms=self.monotonic_ms, random_uuid=self.next_id,
             partition_count=lambda: 1, load_buffer_bytes=1 << 20, **shared,
         )  # fmt: skip
-        self.markers = MarkerSender(self)
+        services: Any = self
+        self.markers = MarkerSender(services)
         self.transactions = TransactionCoordinatorRuntime(
             TransactionSettings(transaction_version=2), reactor=self.clock, now_ms=self.now_ms,
             monotonic_ms=self.monotonic_ms, take_producer_id=lambda: 7,
             begin_producer_ids_at=lambda least_id: None, partition_count=lambda: 1, load_buffer_bytes=1 << 20,
             markers=self.markers, **shared,
         )  # fmt: skip
-        self.verifier = TransactionVerifier(self)
+        self.verifier = TransactionVerifier(services)
         self.partitions = {name: self.add(name) for name in (OFFSETS, STATE)}
         self.replicas = SimpleNamespace(get=lambda topic, index: self.partitions[topic])
         self.put_topic("t", OLD_ID)
@@ -160,7 +162,7 @@ class World:
         context.client_id = client_id
         context.api_version = version
         outcome = handler(self, context, request)
-        answers = []
+        answers: list[Any] = []
         if isinstance(outcome, Deferred):
             outcome.addCallback(answers.append)
         else:

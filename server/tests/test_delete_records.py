@@ -22,6 +22,7 @@ from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.delete_records import delete_records
+from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices
 
 E = ErrorCode
@@ -44,6 +45,7 @@ class Broker:
         )
         create(self.cluster, new("t", 4, configs=configs))
         for partition in self.cluster.replicas:
+            assert partition.log is not None
             append(partition.log, *[b"x"] * 10)
         self.threads.run()
 
@@ -54,7 +56,8 @@ class Broker:
         """
         partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=p, offset=o) for p, o in asked]
         topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
-        answer = delete_records(self.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms))
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+        answer = delete_records(self.services, RequestContext("host", "PLAINTEXT"), request)
         found = {}
 
         def answered(response):
@@ -192,7 +195,8 @@ def test_a_deletion_of_the_topic_during_the_write_fails_the_request(broker):
 def test_a_deletion_whose_client_disconnects_during_the_write_is_saved(broker):
     partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=0, offset=7)]
     topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
-    answer = delete_records(broker.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=5000))
+    request = DeleteRecordsRequest(topics=topics, timeout_ms=5000)
+    answer = delete_records(broker.services, RequestContext("host", "PLAINTEXT"), request)
     answer.addErrback(lambda failure: None)
     answer.cancel()
     broker.threads.run()
@@ -216,6 +220,7 @@ def test_a_start_at_a_segments_base_outlives_a_power_loss():
     """The removal of the segment before the start is not synced: its file may reappear."""
     broker = Broker({"segment.bytes": str(1 << 20)})
     log = broker.cluster.replicas.get("t", 0).log
+    assert log is not None
     log.update_config(LogConfig({"internal.segment.bytes": "100"}, base=log.config))
     log.roll(0)
     append(log, b"y")
@@ -242,7 +247,8 @@ def test_a_request_is_completed_although_its_client_has_disconnected(broker):
     broker.services.slices = Slices(broker.clock, broker.clock.seconds, 0.0)
     partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=p, offset=5) for p in range(4)]
     topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
-    answer = delete_records(broker.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=5000))
+    request = DeleteRecordsRequest(topics=topics, timeout_ms=5000)
+    answer = delete_records(broker.services, RequestContext("host", "PLAINTEXT"), request)
     failures = []
     answer.addErrback(lambda failure: failures.append(failure.type))
     answer.cancel()

@@ -1,6 +1,7 @@
 """Requests for a deleted topic whose replicas are not retired yet are refused, on the fast paths too."""
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,8 @@ class Client:
         answer = self.transport.writer.sent.pop()
         assert struct.unpack_from(">i", answer, 4) == (1,)
         start = 8 + response_is_flexible(request.api_key, request.is_flexible(version))
-        [topic] = codec.decode(response_class(request.api_key), version, answer, start).responses
+        response: Any = codec.decode(response_class(request.api_key), version, answer, start)
+        [topic] = response.responses
         return topic
 
     def produce(self, version, topic_id):

@@ -9,6 +9,7 @@ import struct
 from contextlib import suppress
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -103,7 +104,7 @@ class Broker:
         """Run until the response has arrived, up to its timeout. Return the response."""
         if not isinstance(outcome, Deferred):
             return outcome
-        found = []
+        found: list[Any] = []
         outcome.addCallback(found.append)
         self.settle()
         if not found:
@@ -121,8 +122,6 @@ class Broker:
         body = head + codec.encode(request, VERSION)
         frame = struct.pack(">i", len(body)) + body
         outcome = self.fast_path.answer(frame)
-        if isinstance(outcome, PendingProduce):
-            outcome = outcome.response
         if outcome is None:
             response = self.answer(produce(self.services, self.context, request))
             self.fast_path.remember(frame, self.context, request, response)

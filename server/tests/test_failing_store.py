@@ -49,6 +49,8 @@ MARK = "/admin/delete_topics/"
 class FailingStore(MemoryMetadataStore):
     """A store that refuses the changes for which `refuses(operations)` of its FailingServer is true."""
 
+    failing: "FailingServer"
+
     def _carry_out(self, operations):
         if self.failing.refuses(operations):
             raise StoreUnavailableError("database or disk is full")

@@ -3,6 +3,7 @@
 import errno
 import itertools
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -93,7 +94,8 @@ class World:
 
     def park(self, *asked, **request):
         """Fetch, and assert that the request waits. Return the Deferred and the list of its results."""
-        deferred, answers = self.start_fetch(*asked, **request), []
+        deferred = self.start_fetch(*asked, **request)
+        answers: list[Any] = []
         assert isinstance(deferred, Deferred)
         deferred.addBoth(answers.append)
         assert answers == []

@@ -1,5 +1,7 @@
 """Flusher: a request that waits for the disk is answered after a sync that began after its append."""
 
+from typing import Any
+
 from twisted.internet.task import Clock
 
 from odradek.log.background.shared_write import SharedWrite
@@ -15,8 +17,11 @@ class Logs:
 
     def flush(self, log, done):
         if log not in self._writes:
-            self._writes[log] = SharedWrite(lambda: len, self._run_in_thread, lambda error: error)
+            self._writes[log] = SharedWrite(lambda: self._write, self._run_in_thread, lambda error: error)
         self._writes[log].request(done)
+
+    def _write(self):
+        raise AssertionError("no thread runs the write")
 
     def _run_in_thread(self, write, done):
         self.under_way.append(done)
@@ -36,7 +41,8 @@ class Partition:
 
 def make(logs=None):
     clock = Clock()
-    return Flusher(logs or Logs(), clock), clock
+    stand_in: Any = logs or Logs()
+    return Flusher(stand_in, clock), clock
 
 
 def test_requests_of_one_iteration_share_a_sync_and_later_ones_the_next():

@@ -178,7 +178,9 @@ class Fuzz:
 
 def resident_kb(pid):
     with open(f"/proc/{pid}/status") as status:
-        return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1])
+        size = re.search(r"VmRSS:\s+(\d+)", status.read())
+    assert size is not None
+    return int(size[1])
 
 
 def refusals(broker):

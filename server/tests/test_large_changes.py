@@ -171,7 +171,11 @@ def test_every_commit_is_made_in_a_thread(paced):
 
 def test_a_transactional_producer_waits_for_the_commit_of_a_block_of_ids(paced):
     store, taken = paced.store, []
-    ids = ProducerIdManager(lambda least_id: allocate_block(store, 1, least_id), pytest.fail, store.ready)
+
+    def start(steps):
+        raise AssertionError("the next block is allocated too early")
+
+    ids = ProducerIdManager(lambda least_id: allocate_block(store, 1, least_id), start, store.ready)
 
     def run(transactional_id, decide):
         taken.append(ids.take())
@@ -207,7 +211,12 @@ def test_other_changes_run_between_those_of_a_series(paced):
 
 def test_each_iteration_does_one_piece_of_work(paced, monkeypatch):
     rows, load = [], SqliteNodeTable.load
-    monkeypatch.setattr(SqliteNodeTable, "load", lambda self, path: (rows.append(path), load(self, path))[1])
+
+    def counted(self, path):
+        rows.append(path)
+        return load(self, path)
+
+    monkeypatch.setattr(SqliteNodeTable, "load", counted)
     request = paced.create("t")
     while not request.called:
         rows.clear()

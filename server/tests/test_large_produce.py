@@ -2,6 +2,7 @@
 
 import struct
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
@@ -63,7 +64,8 @@ class World:
 
     def produce(self, request):
         """Send a Produce request. Return the handler's outcome, and the list of responses and failures."""
-        outcome, answers = produce(self.services, context(), request), []
+        outcome = produce(self.services, context(), request)
+        answers: list[Any] = []
         if isinstance(outcome, Deferred):
             outcome.addBoth(answers.append)
         else:
@@ -258,7 +260,7 @@ def test_a_batch_is_appended_although_its_client_disconnects_during_the_verifica
 def test_a_request_that_fails_when_it_is_woken_affects_no_other_and_not_the_append(world):
     """The failed request has the error; the others are woken, and the append is acknowledged."""
     partition = world.cluster.replicas.get("t", 0)
-    outcomes = []
+    outcomes: list[Any] = []
     for attempt in (lambda: None, lambda: 1 / 0, lambda: "woken"):
         operation = DelayedOperation(attempt, lambda: "late")
         operation.wait(world.clock, 1000, [partition]).addBoth(outcomes.append)

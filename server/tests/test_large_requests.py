@@ -191,7 +191,8 @@ def test_work_for_a_lost_connection_stops(setting, is_response):
 
 @pytest.mark.parametrize("released", ["request", "response", "rows of one topic"])
 def test_a_very_large_message_is_released_in_steps(setting, monkeypatch, released):
-    request, counted, ended = MetadataRequest(), MetadataResponseTopic, []
+    request, ended = MetadataRequest(), []
+    counted: type[object] = MetadataResponseTopic
     names = [f"{number:040}" for number in range(19_000)]
     if released == "request":
         request.topics, counted = [MetadataRequestTopic(name=name) for name in names], MetadataRequestTopic

@@ -2,8 +2,10 @@
 
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from odradek.coordinator.groups.settings import GroupSettings
@@ -20,6 +22,7 @@ from odradek.protocol.messages import offset_commit as oc
 from odradek.protocol.messages import offset_delete as od
 from odradek.protocol.messages import offset_fetch as of
 from odradek.protocol.messages import offset_for_leader_epoch as epochs
+from odradek.protocol.schema import Message
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
@@ -78,13 +81,14 @@ class World:
         context = RequestContext("host", "PLAINTEXT")
         context.api_version = version
         outcome = handler(self, context, request)
-        answers = []
-        if hasattr(outcome, "addBoth"):
+        answers: list[Any] = []
+        if isinstance(outcome, Deferred):
             outcome.addBoth(answers.append)
         else:
             answers.append(outcome)
         steps = self.iterate() + 1
-        (response,) = answers
+        response: Message = answers.pop()
+        assert answers == []
         out = bytearray()
         encoding = codec.step_encoder(type(response), version)(response, out, [])
         steps += sum(1 for _ in encoding)
@@ -306,8 +310,8 @@ class TestOffsetFetch:
             topics = [of.OffsetFetchRequestTopics(name=name, partition_indexes=n) for name, n in wanted.items()]
             request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="g", topics=topics)])
         else:
-            topics = [of.OffsetFetchRequestTopic(name=name, partition_indexes=n) for name, n in wanted.items()]
-            request = of.OffsetFetchRequest(group_id="g", topics=topics)
+            named = [of.OffsetFetchRequestTopic(name=name, partition_indexes=n) for name, n in wanted.items()]
+            request = of.OffsetFetchRequest(group_id="g", topics=named)
         steps, response = world.ask(group_offsets.offset_fetch, request, version)
         assert steps > PARTITIONS // ROWS_PER_STEP
         topics = response.groups[0].topics if version >= 8 else response.topics
@@ -322,7 +326,7 @@ class TestOffsetFetch:
         context = RequestContext("host", "PLAINTEXT")
         context.api_version = 9
         request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="g", topics=None)])
-        answers = []
+        answers: list[Any] = []
         group_offsets.offset_fetch(world, context, request).addCallback(answers.append)
         assert not answers
         items = [oc.OffsetCommitRequestPartition(partition_index=n, committed_offset=1000) for n in range(PARTITIONS)]

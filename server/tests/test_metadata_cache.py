@@ -233,6 +233,7 @@ def test_more_missing_topics_than_a_request_may_create_are_unknown():
     reply = metadata(services, context, MetadataRequest(topics=topics, allow_auto_topic_creation=True))
     while not reply.called:
         services.clock.advance(1)
+    assert isinstance(reply.result, MetadataResponse)
     codes = {topic.name: topic.error_code for topic in reply.result.topics}
     assert codes.pop("not/legal") == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert set(codes.values()) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

@@ -6,6 +6,8 @@ import sys
 import tracemalloc
 import weakref
 from itertools import pairwise
+from types import FrameType
+from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
@@ -22,6 +24,7 @@ from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.replicas.partition import READ_COMMITTED, Partition
 from odradek.server.fetching import fetch_sessions
 from odradek.server.fetching.fetch_sessions import FetchPartition, FetchSession
+from odradek.server.fetching.limited_read import LimitedRead
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.handlers import fetch as handler
 from odradek.server.handlers.fetch import fetch
@@ -100,7 +103,7 @@ def fetch_all(world, count, offset=0, *, version=BY_NAME, topic="t", **options):
     context = RequestContext("host", "PLAINTEXT")
     context.api_version = version
     outcome = fetch(world.services, context, request)
-    answers = []
+    answers: list[Any] = []
     if isinstance(outcome, Deferred):
         outcome.addBoth(answers.append)
     else:
@@ -294,10 +297,13 @@ def test_a_fetch_of_many_partitions_is_read_in_slices(slow, monkeypatch):
     slow.create("t", MANY)
     size = slow.append("t", 5)
     steps = []
-    read = handler.LimitedRead.read
-    monkeypatch.setattr(
-        handler.LimitedRead, "read", lambda self, targets: (steps.append(len(targets)), read(self, targets))
-    )
+    read = LimitedRead.read
+
+    def counted(self, targets):
+        steps.append(len(targets))
+        read(self, targets)
+
+    monkeypatch.setattr(LimitedRead, "read", counted)
     _, answers = fetch_all(slow, MANY)
     assert answers == []
     while slow.iterate() and not answers:
@@ -400,7 +406,8 @@ def test_a_session_is_continued_by_one_of_two_connections(slow, iterations, forg
         slow.start_fetch(**session, session_epoch=1)
     assert raised.value.code == E.INVALID_FETCH_SESSION_EPOCH
     left_out = [("t", index) for index in range(MANY)] if forgotten else []
-    second, others = slow.start_fetch(**session, session_epoch=2, forgotten=left_out, max_wait_ms=0), []
+    second = slow.start_fetch(**session, session_epoch=2, forgotten=left_out, max_wait_ms=0)
+    others: list[Any] = []
     if isinstance(second, Deferred):
         second.addBoth(others.append)
     else:
@@ -503,7 +510,7 @@ def test_topics_without_partitions_take_steps_too(slow, field):
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0, min_bytes=1, **topics)
     context = RequestContext("host", "PLAINTEXT")
     context.api_version = BY_NAME
-    answers = []
+    answers: list[Any] = []
     fetch(slow.services, context, request).addBoth(answers.append)
     for _ in range(3):
         slow.iterate()
@@ -540,7 +547,12 @@ def test_a_response_for_many_partitions_is_built_in_steps(world, monkeypatch, ep
         world.append("t", index)
     told_in_step, longest = [], []
     tell = FetchPartition.tell
-    monkeypatch.setattr(FetchPartition, "tell", lambda *args: (told_in_step.append(args), tell(*args))[1])
+
+    def counted(*args):
+        told_in_step.append(args)
+        return tell(*args)
+
+    monkeypatch.setattr(FetchPartition, "tell", counted)
     run = world.services.slices.run
 
     def measured(work):
@@ -609,10 +621,13 @@ def test_a_disk_failure_is_found_once_and_not_once_per_partition(world, monkeypa
 def test_partitions_that_do_not_exist_are_answered_in_steps(slow, monkeypatch, ends):
     slow.create("t", 1)
     refused = []
-    refuse = handler.LimitedRead.refuse
-    monkeypatch.setattr(
-        handler.LimitedRead, "refuse", lambda *args, **options: (refused.append(args), refuse(*args, **options))[1]
-    )
+    refuse = LimitedRead.refuse
+
+    def counted(*args, **options):
+        refused.append(args)
+        return refuse(*args, **options)
+
+    monkeypatch.setattr(LimitedRead, "refuse", counted)
     _, answers = fetch_all(slow, 4 * MANY)
     while not any(call.getTime() > 0 for call in slow.clock.getDelayedCalls()):
         slow.iterate()
@@ -648,7 +663,8 @@ def test_a_fetch_that_waits_keeps_little_of_partitions_that_do_not_exist(slow):
 
 
 def stack_depth():
-    frame, depth = sys._getframe(), 0
+    frame: FrameType | None = sys._getframe()
+    depth = 0
     while frame is not None:
         frame, depth = frame.f_back, depth + 1
     return depth
@@ -658,9 +674,8 @@ def stack_depth():
 def test_an_answered_fetch_is_freed_without_a_collection(world, count, monkeypatch):
     world.create("t", count)
     freed = []
-    create = handler._Fetch
 
-    class Fetch(create):
+    class Fetch(handler._Fetch):
         __slots__ = ("__weakref__",)
 
         def __init__(self, *arguments):

@@ -1,5 +1,7 @@
 """Blocks of producer ids, reserved in the store and recorded in the log directories."""
 
+from typing import Any
+
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
@@ -27,7 +29,7 @@ class Machine:
 
     def ask(self, count):
         """Request ids at the same time. Return the list of ids and failures, which `run` fills."""
-        answers = []
+        answers: list[Any] = []
         for _ in range(count):
             Deferred.fromCoroutine(self.manager.next_id()).addBoth(answers.append)
         return answers

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError
@@ -13,6 +14,8 @@ from odradek.server.work.slices import SLICE_S, Slices
 
 
 class Partition:
+    """A stand-in for a partition: only its watchers are used."""
+
     def __init__(self):
         self.watchers = {}
         self.log_end_watchers = {}
@@ -24,7 +27,9 @@ class Partition:
 
 @pytest.fixture
 def setting():
-    clock, partitions, ready, answers = Clock(), [Partition(), Partition()], [], []
+    partitions: list[Any] = [Partition(), Partition()]
+    answers: list[Any] = []
+    clock, ready = Clock(), []
     operation = DelayedOperation(lambda: ready[-1] if ready else None, lambda: "late")
     operation.wait(clock, 500, partitions).addBoth(answers.append)
     return clock, partitions, ready, answers, operation
@@ -75,15 +80,19 @@ def test_an_error_of_an_attempt_is_the_result(setting):
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
 def test_a_timeout_that_is_not_positive_expires_at_once(timeout_ms):
-    clock, answers = Clock(), []
-    DelayedOperation(lambda: None, lambda: "late").wait(clock, timeout_ms, [Partition()]).addBoth(answers.append)
+    clock = Clock()
+    partition: Any = Partition()
+    answers: list[Any] = []
+    DelayedOperation(lambda: None, lambda: "late").wait(clock, timeout_ms, [partition]).addBoth(answers.append)
     clock.advance(0)
     assert answers == ["late"]
 
 
 def test_a_response_is_kept_although_its_attempt_woke_the_operation():
     """A response may have changed a fetch session: it is not made a second time."""
-    partition, answers, attempts = Partition(), [], []
+    partition: Any = Partition()
+    answers: list[Any] = []
+    attempts = []
 
     def attempt():
         attempts.append(1)
@@ -100,7 +109,9 @@ def test_a_response_is_kept_although_its_attempt_woke_the_operation():
 
 @pytest.mark.parametrize("outcome", [None, ZeroDivisionError()])
 def test_an_operation_that_is_woken_by_its_own_attempt_is_completed_once(outcome):
-    partition, answers, attempts = Partition(), [], []
+    partition: Any = Partition()
+    answers: list[Any] = []
+    attempts = []
 
     def attempt():
         attempts.append(1)
@@ -145,7 +156,7 @@ class Retries:
         self.slices = Slices(self.clock, lambda: self.now_s)
         self.queue = CompletionQueue(self.slices)
         self.retried = []
-        self.failures = []
+        self.failures: list[Any] = []
         for _ in range(LONG_WORK):
             self.slices.run(self._long_work()).addErrback(lambda failure: self.failures.append(failure.type))
 
@@ -156,7 +167,7 @@ class Retries:
 
     def wake(self, count, cost_s):
         """Wake operations that are not completed; each retry takes `cost_s`."""
-        partition = Partition()
+        partition: Any = Partition()
         for _ in range(count):
 
             def retry():
@@ -204,10 +215,11 @@ def test_operations_that_wait_for_their_retry_end_with_the_slices():
 
 
 def test_an_operation_may_wait_for_the_end_of_a_log():
-    clock, partition, ready = Clock(), Partition(), []
+    partition: Any = Partition()
+    clock, ready = Clock(), []
     operation = DelayedOperation(lambda: ready[-1] if ready else None, lambda: "late")
     operation.watch(PartitionWatch(partition), log_end=True)
-    answers = []
+    answers: list[Any] = []
     operation.begin(clock, 500).addBoth(answers.append)
     ready.append("data")
     partition.happen()

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from odradek.server.network.transport import SocketWriter
+from odradek.server.network.write_coalescer import WriteCoalescer
 
 
 def test_an_iteration_sends_a_bounded_number_of_pieces():
@@ -19,7 +20,7 @@ def test_an_iteration_sends_a_bounded_number_of_pieces():
         unregisterProducer=lambda: None,
         startWriting=lambda: None,
     )
-    writer = SocketWriter(transport, None, lambda *_: 0, lambda: drained.append(True))
+    writer = SocketWriter(transport, WriteCoalescer(), lambda *_: 0, lambda: drained.append(True))
     pieces = [b"%d" % number for number in range(2000)]
     writer.send(list(pieces))
     steps = [len(sent)]

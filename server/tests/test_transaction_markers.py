@@ -1,6 +1,7 @@
 """Markers and coordinators' records on partitions whose high watermark the test controls."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
@@ -32,6 +33,7 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersRequestWritableTxnMarker,
     WriteTxnMarkersRequestWritableTxnMarkerTopic,
+    WriteTxnMarkersResponse,
 )
 from odradek.protocol.records import iter_batches, iter_records, parse_control_record, read_header
 from odradek.replication.metadata.image import PartitionMetadata
@@ -73,7 +75,8 @@ class World:
             load_buffer_bytes=1 << 20,
             **shared,
         )
-        self.markers = MarkerSender(self)
+        services: Any = self
+        self.markers = MarkerSender(services)
         self.transactions = TransactionCoordinatorRuntime(
             TransactionSettings(marker_retry_backoff_ms=100),
             reactor=self.clock,
@@ -191,9 +194,11 @@ def test_markers_of_another_broker_are_written(world):
         transaction_version=2,
     )
     context = RequestContext("h", "PLAINTEXT")
-    assert write_txn_markers(world, context, WriteTxnMarkersRequest(markers=[])).result.markers == []
+    empty = write_txn_markers(world, context, WriteTxnMarkersRequest(markers=[])).result
+    assert isinstance(empty, WriteTxnMarkersResponse)
+    assert empty.markers == []
     waiting = write_txn_markers(world, context, WriteTxnMarkersRequest(markers=[entry]))
-    answers = []
+    answers: list[Any] = []
     waiting.addCallback(answers.append)
     assert not answers
     follow(slow)
@@ -548,7 +553,7 @@ def test_a_pending_reply_may_be_made_before_or_after_its_outcome():
     now, later = PendingReply(str), PendingReply(str)
     now.respond(1)
     assert now.outcome() == 1
-    got = []
+    got: list[Any] = []
     later.outcome().addCallback(got.append)
     later.respond(2)
     assert got == [2]

@@ -587,7 +587,9 @@ def test_the_feature_level_determines_the_version_of_records(broker):
         for index in (0, 1):
             records = wire.fetch("__transaction_state", partition=index).records
             for batch in iter_batches(bytes(records or b"")):
-                versions += [int.from_bytes(record.value[:2], "big") for record in iter_records(batch)]
+                for record in iter_records(batch):
+                    assert record.value is not None
+                    versions.append(int.from_bytes(record.value[:2], "big"))
         return sorted(versions)
 
     with Wire(broker.port) as wire:

@@ -1,6 +1,7 @@
 """Descriptions of the waits of requests without a response, and the time that they may take."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -36,7 +37,7 @@ def test_the_wait_of_a_returned_deferred_is_described():
 
 def test_several_waits_are_described_until_they_end():
     waits = [Wait(lambda: "one"), Wait(lambda: "two"), Deferred()]
-    results = []
+    results: list[Any] = []
     everything = wait_for_all(waits)
     everything.addCallback(results.append)
     assert describe_wait(everything) == f"one and two and {UNNAMED}"
@@ -67,7 +68,7 @@ def test_a_cancellation_cancels_every_wait(count):
 
 
 def test_the_description_of_a_delayed_operation_names_partitions():
-    partitions = [SimpleNamespace(topic="t", index=index, watchers={}) for index in range(5)]
+    partitions: list[Any] = [SimpleNamespace(topic="t", index=index, watchers={}) for index in range(5)]
     operation = DelayedOperation(lambda: None, lambda: None)
     operation.wait(Clock(), 500, partitions)
     assert describe_wait(operation.deferred) == "purgatory: t-0, t-1, t-2 and 2 more"
@@ -94,7 +95,7 @@ def test_members_of_a_group_may_wait_for_the_longest_rebalance_timeout():
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         )
         shard.on_appended(shard.join_group(join, RequestContext(api_version=3), object(), 0), 0, 0)
-    groups = SimpleNamespace(index_of=lambda group_id: 0, shard=lambda index: shard)
+    groups: Any = SimpleNamespace(index_of=lambda group_id: 0, shard=lambda index: shard)
     assert own_timeout_ms(groups, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
     assert own_timeout_ms(groups, SyncGroupRequest(group_id="g")) == 300_000
     assert own_timeout_ms(groups, SyncGroupRequest(group_id="other")) == 0

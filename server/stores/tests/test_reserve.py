@@ -5,7 +5,6 @@ import os
 import pytest
 
 from odradek.replication.metadata.store import Create, Delete, run_now
-from odradek.server.stores import reserve
 from odradek.server.stores.reserve import FREE_PAGES, LEAST_LOG_BYTES
 from odradek.server.stores.sqlite import FILE_NAME, SqliteMetadataStore
 
@@ -68,7 +67,7 @@ def test_a_store_opens_on_a_full_disk_and_reserves_once_there_is_room(tmp_path, 
     class Full:
         f_bavail, f_frsize = 0, 4096
 
-    monkeypatch.setattr(reserve.os, "statvfs", lambda path: Full if is_full else statvfs(path))
+    monkeypatch.setattr(os, "statvfs", lambda path: Full if is_full else statvfs(path))
     store = open_store(tmp_path)
     run_now(store.create("/a"))
     assert allocated(tmp_path) < LEAST_LOG_BYTES

@@ -76,7 +76,7 @@ def test_random_damage_is_readable_or_harmless(tmp_path):
     path = tmp_path / FILE_NAME
     content = path.read_bytes()
     seed = random.Random(3)
-    outcomes = set()
+    outcomes: set[type[MetadataStoreError] | None] = set()
     for _ in range(60):
         damaged = bytearray(content)
         for _ in range(seed.choice((1, 5, 40))):
