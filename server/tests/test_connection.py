@@ -208,22 +208,30 @@ def test_a_request_that_a_stop_interrupts_is_not_answered(setting, caplog):
     [
         b"\x00\x00\x00\x02\x00\x0c",
         frame(1, body=b""),
-        frame(1) + b"",
+
         struct.pack(">ihhih", 10, 999, 0, 1, -1),
         struct.pack(">ihhih", 10, 12, 99, 1, -1),
         struct.pack(">ihhih", 10, 12, 1, 1, -2),
         struct.pack(">ihhih", 10, 12, 1, 1, 500),
     ],
-    ids=["short", "no body", "good", "unknown key", "unknown version", "negative client id", "long client id"],
+    ids=["short", "no body", "unknown key", "unknown version", "negative client id", "long client id"],
 )
 def test_malformed_requests_close_the_connection(setting, bad, caplog):
     transport, connection, _, _ = setting
     connection.frames_received([bad, frame(2)])
     transport.iterate()
-    good = bad == frame(1)
-    assert transport.closed is not good
-    assert len(transport.writer.sent) == (2 if good else 0)
-    assert len(caplog.records) == (0 if good else 1)
+    assert transport.closed
+    assert transport.writer.sent == []
+    assert len(caplog.records) == 1
+
+
+def test_well_formed_requests_keep_the_connection_open(setting, caplog):
+    transport, connection, _, _ = setting
+    connection.frames_received([frame(1), frame(2)])
+    transport.iterate()
+    assert not transport.closed
+    assert transport.answers() == [(1, 0), (2, 0)]
+    assert caplog.records == []
 
 
 def test_bytes_after_a_request_are_ignored_as_in_kafka(setting):

@@ -278,9 +278,9 @@ class Walk:
         request = HeartbeatRequest(
             group_id="g", generation_id=self.generation_id, member_id=member_id, group_instance_id=instance_id
         )
-        self.ask(self.offsets, "heartbeat", request, 4, self.beaten)
+        self.ask(self.offsets, "heartbeat", request, 4, self.heartbeat_answered)
 
-    def beaten(self, request, response, _):
+    def heartbeat_answered(self, request, response, _):
         if response.error_code == ErrorCode.FENCED_INSTANCE_ID:
             self.fenced(request)
 
@@ -300,7 +300,7 @@ class Walk:
         request = HeartbeatRequest(
             group_id="g", generation_id=self.generation_id, member_id=former, group_instance_id=instance_id
         )
-        self.ask(self.offsets, "heartbeat", request, 4, self.beaten)
+        self.ask(self.offsets, "heartbeat", request, 4, self.heartbeat_answered)
 
     def do_leave(self):
         members = [

@@ -159,7 +159,7 @@ class Broker:
         return found
 
 
-def live(broker):
+def send_requests(broker):
     """Send the requests. Return the acknowledged records by offset, and the last committed offset."""
     acknowledged, committed = {}, -1
     for number in range(ROUNDS):
@@ -190,7 +190,7 @@ def test_acknowledged_records_and_offsets_survive(error, promises_sync):
         broker = Broker(fs, server, promises_sync)
         fs.fail_at(change, error=error)
         before = fs.operations
-        acknowledged, committed = live(broker)
+        acknowledged, committed = send_requests(broker)
         if fs.operations - before < change:
             break
         failures += len(acknowledged) < ROUNDS

@@ -53,10 +53,12 @@ class World:
             slices=Slices(self.clock, self.clock.seconds),
         )
         self.services.completions = CompletionQueue(self.services.slices)
+        self.created = []
 
     def create(self, name, partitions=1, **configs):
         [result] = create(self.cluster, new(name, partitions, configs=configs))
         assert result.error_code == 0
+        self.created += [self.partition(name, index) for index in range(partitions)]
         return result.topic_id
 
     def delete(self, name):
@@ -102,7 +104,8 @@ class World:
         return deferred, answers
 
     def is_idle(self):
-        return not self.clock.getDelayedCalls() and not any(one.watchers for one in self.cluster.replicas)
+        """Return whether there is no timer, and no watcher of any partition, deleted ones included."""
+        return not self.clock.getDelayedCalls() and not any(one.watchers for one in self.created)
 
 
 def named(topic):

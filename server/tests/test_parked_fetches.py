@@ -331,6 +331,7 @@ def test_an_append_during_the_first_read_is_not_missed(slow, iterations):
 @pytest.mark.parametrize("iterations", range(8))
 def test_a_topic_that_is_deleted_during_the_first_read_ends_it(slow, iterations):
     slow.create("t", MANY)
+    partitions = list(slow.cluster.replicas)
     _, answers = fetch_all(slow, MANY)
     for _ in range(iterations):
         slow.iterate()
@@ -338,7 +339,7 @@ def test_a_topic_that_is_deleted_during_the_first_read_ends_it(slow, iterations)
     for _ in range(30):
         slow.iterate()
     assert E.UNKNOWN_TOPIC_OR_PARTITION in errors(answers[0])
-    assert not any(one.watchers for one in slow.cluster.replicas)
+    assert not any(one.watchers for one in partitions)
 
 
 @pytest.mark.parametrize("iterations", range(12))

@@ -18,10 +18,10 @@ def placed(count, up_to):
 @pytest.mark.parametrize(
     ("count", "found", "configured", "expected"),
     [
-        pytest.param(8, 8, 8, 8, id="everything is there"),
+        pytest.param(8, 8, 8, 8, id="all directories exist"),
         pytest.param(8, 5, 8, 8, id="the last directories are missing"),
         pytest.param(8, 8, 50, 8, id="another count was configured"),
-        pytest.param(50, 47, 8, 50, id="neither"),
+        pytest.param(50, 47, 8, 50, id="missing directories and another configured count"),
         pytest.param(100, 100, 50, 100, id="more than configured"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_batch_appended_by_the_fast_path_is_acknowledged_although_a_reader_fin
     assert (row.error_code, row.base_offset) == (0, 1)
 
 
-@pytest.mark.parametrize("is_known", [False, True], ids=["general", "from memory"])
+@pytest.mark.parametrize("is_known", [False, True], ids=["general path", "fast path"])
 def test_a_reader_that_fails_when_woken_neither_fails_nor_repeats_the_append(services, is_known):
     partition = services.replicas.get("t", 0)
     content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
@@ -116,7 +116,7 @@ def test_a_reader_that_fails_when_woken_neither_fails_nor_repeats_the_append(ser
     assert partition.log.log_end_offset == 1 + is_known
 
 
-@pytest.mark.parametrize("is_known", [False, True], ids=["general", "from memory"])
+@pytest.mark.parametrize("is_known", [False, True], ids=["general path", "fast path"])
 def test_a_request_that_must_wait_for_replicas_of_an_offline_partition_fails_at_once(services, is_known):
     partition = services.replicas.get("t", 0)
     services.reactor = Clock()

@@ -280,11 +280,11 @@ def test_a_marker_that_an_append_causes_is_written_after_it(world):
     offsets.configure(LogConfig({"flush.before.acks": "true"}))
     done = []
 
-    def then_the_next(error):
+    def write_next_marker(error):
         done.append(error)
         world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
 
-    world.markers.write((OFFSETS, 0), Marker(ID + 1, EPOCH, 0, True), then_the_next)
+    world.markers.write((OFFSETS, 0), Marker(ID + 1, EPOCH, 0, True), write_next_marker)
     offsets.log.flush(0)
     answers = commit_offset(world, 5)
     assert (answers, done) == ([], [0])

@@ -124,12 +124,12 @@ def mark(partition, epoch):
 @pytest.mark.parametrize(("version", "verify_only"), [(9, True), (11, True), (12, False)])
 def test_the_first_batch_is_verified_and_the_next_is_not(clock, partition, version, verify_only):
     coordinators = Coordinators(ErrorCode.NONE)
-    it = verifier(clock, partition, coordinators)
-    verified = it.before_produce(produce(batch()), version)
+    verification = verifier(clock, partition, coordinators)
+    verified = verification.before_produce(produce(batch()), version)
     assert verified.error(partition) is None
     assert append(partition, verified).first_offset == 0
     assert [asked.verify_only for asked in coordinators.asked] == [verify_only]
-    verified = it.before_produce(produce(batch(sequence=1)), version)
+    verified = verification.before_produce(produce(batch(sequence=1)), version)
     assert append(partition, verified, 1).first_offset == 1
     assert len(coordinators.asked) == 1
 
@@ -159,11 +159,11 @@ def test_the_previous_transactions_marker_does_not_refuse_the_batch(clock, parti
 
 def test_the_response_to_an_earlier_verification_permits_no_append(clock, partition):
     first, second = Deferred(), Deferred()
-    it = verifier(clock, partition, Coordinators(first, second))
+    verification = verifier(clock, partition, Coordinators(first, second))
     done = []
-    it.before_produce(produce(batch()), 11).addCallback(done.append)
+    verification.before_produce(produce(batch()), 11).addCallback(done.append)
     mark(partition, EPOCH)
-    it.before_produce(produce(batch()), 11).addCallback(done.append)
+    verification.before_produce(produce(batch()), 11).addCallback(done.append)
     first.callback(ErrorCode.NONE)
     assert not done[0].may_append(partition)
     second.callback(ErrorCode.NONE)
@@ -234,8 +234,8 @@ def test_an_old_epoch_is_refused_without_the_coordinator(clock, partition):
 
 
 def test_without_a_coordinator_the_batch_is_refused(clock, partition):
-    it = verifier(clock, partition, Coordinators(), leader_of_state=-1)
-    verified = it.before_produce(produce(batch()), 12)
+    verification = verifier(clock, partition, Coordinators(), leader_of_state=-1)
+    verified = verification.before_produce(produce(batch()), 12)
     assert verified.error(partition).code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
@@ -252,10 +252,10 @@ def test_a_request_without_transactional_batches_needs_no_verification(clock, pa
 
 def test_verification_may_be_disabled(clock, partition):
     """Batches of old clients are not verified; partitions of new clients' batches are still added."""
-    it = verifier(clock, partition, Coordinators(ErrorCode.NONE), enabled=False)
-    assert append(partition, it.before_produce(produce(batch()), 11)).first_offset == 0
+    verification = verifier(clock, partition, Coordinators(ErrorCode.NONE), enabled=False)
+    assert append(partition, verification.before_produce(produce(batch()), 11)).first_offset == 0
     mark(partition, EPOCH)
-    verified = it.before_produce(produce(batch(sequence=1)), 12)
+    verified = verification.before_produce(produce(batch(sequence=1)), 12)
     assert append(partition, verified, 1).first_offset == 2
 
 
@@ -270,6 +270,6 @@ def test_support_by_version(of, versions):
 
 def test_offset_commits_are_verified_without_a_sequence(clock, partition):
     coordinators = Coordinators(ErrorCode.NONE)
-    it = verifier(clock, partition, coordinators)
-    verified = it.verify(Writer("x", ID, EPOCH, Support.ADDS), {partition: -1})
+    verification = verifier(clock, partition, coordinators)
+    verified = verification.verify(Writer("x", ID, EPOCH, Support.ADDS), {partition: -1})
     assert verified.may_append(partition)
