@@ -297,7 +297,9 @@ class TestOffsetFetch:
             request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="g", topics=None)] * 2)
         steps, response = world.ask(group_offsets.offset_fetch, request, version)
         assert steps > PARTITIONS // 2 // ROWS_PER_STEP
-        for topics in [group.topics for group in response.groups] if version >= 8 else [response.topics]:
+        found = [group.topics for group in response.groups] if version >= 8 else [response.topics]
+        assert len(found) == (2 if version >= 8 else 1)
+        for topics in found:
             assert [
                 (topic.name, [(row.partition_index, row.committed_offset) for row in topic.partitions])
                 for topic in topics
