@@ -1,3 +1,5 @@
+"""Command line of the broker: arguments, errors, properties, and lines of the log."""
+
 import logging
 import subprocess
 import sys

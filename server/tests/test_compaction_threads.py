@@ -33,8 +33,8 @@ def broker():
         yield broker
 
 
-def count(broker: OdradekBroker, what: str) -> int:
-    return len(re.findall(what, broker.log_text()))
+def count(broker: OdradekBroker, pattern: str) -> int:
+    return len(re.findall(pattern, broker.log_text()))
 
 
 def test_acknowledgements_and_the_stop_do_not_wait_for_compactions(broker: OdradekBroker) -> None:

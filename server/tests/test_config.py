@@ -1,3 +1,5 @@
+"""Configuration of the broker: sources, checks, and defaults of topics."""
+
 import pytest
 
 from odradek.log.config import LogConfig

@@ -1,3 +1,5 @@
+"""Listeners and advertised listeners in the configuration."""
+
 import pytest
 
 from odradek.properties import PropertyError

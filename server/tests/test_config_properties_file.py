@@ -1,3 +1,5 @@
+"""Properties files in the syntax of Java."""
+
 import pytest
 
 from odradek.server.config.properties_file import read_properties

@@ -427,8 +427,8 @@ def test_image_and_store_agree_after_random_requests(seed):
 
 
 @pytest.mark.parametrize("answered", range(3))
-@pytest.mark.parametrize("what", ["create", "delete", "grow", "alter"])
-def test_a_change_is_completed_although_the_client_disconnects(broker, what, answered):
+@pytest.mark.parametrize("change", ["create", "delete", "grow", "alter"])
+def test_a_change_is_completed_although_the_client_disconnects(broker, change, answered):
     """The store has the change: if the broker did not complete it, the image would differ until the next start."""
     broker.create("t", "u")
     requests = {
@@ -444,7 +444,7 @@ def test_a_change_is_completed_although_the_client_disconnects(broker, what, ans
         "alter": alteration(5, "t", "u"),
     }
     answers = broker.server.answers = []
-    broker.connection.frames_received([request_frame(requests[what], requests[what].last_version)])
+    broker.connection.frames_received([request_frame(requests[change], requests[change].last_version)])
     broker.transport.iterate()
     for _ in range(answered):
         if answers:
@@ -454,5 +454,5 @@ def test_a_change_is_completed_although_the_client_disconnects(broker, what, ans
         answers.pop().callback(None)
     broker.server.answers = None
     broker.connect()
-    assert broker.listed() == {"create": ["t", "u", "v"], "delete": ["u"]}.get(what, ["t", "u"])
+    assert broker.listed() == {"create": ["t", "u", "v"], "delete": ["u"]}.get(change, ["t", "u"])
     broker.assert_agrees_with_store()

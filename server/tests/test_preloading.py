@@ -91,7 +91,7 @@ def test_an_import_that_lacks_a_descriptor_is_retried():
     run(code)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists what a process has mapped")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the mapped files of a process")
 def test_a_started_broker_preloads_modules_before_any_request():
     with OdradekBroker() as broker:
         until(lambda: "cramjam" in Path(f"/proc/{broker.pid}/maps").read_text())

@@ -1,3 +1,5 @@
+"""Declared properties, their values, and the properties of topics."""
+
 import pytest
 
 from odradek.log.config import LogConfig

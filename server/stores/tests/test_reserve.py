@@ -36,7 +36,7 @@ def test_a_new_store_and_a_closed_store_have_reserved_space(tmp_path):
 
 
 def test_the_largest_change_fits_into_the_reserve(tmp_path):
-    """All nodes are deleted in one transaction, and the log does not grow beyond what was allocated before."""
+    """All nodes are deleted in one transaction, and the log does not grow beyond its allocated size."""
     store = open_store(tmp_path)
     for start in range(0, 24_000, 2000):
         run_now(store.transaction([Create(f"/{number:05d}", bytes(150)) for number in range(start, start + 2000)]))

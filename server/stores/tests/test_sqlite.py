@@ -1,3 +1,5 @@
+"""SQLite metadata store: the contract of stores, files, format and lock."""
+
 import os
 import random
 import signal

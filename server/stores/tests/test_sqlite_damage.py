@@ -121,18 +121,18 @@ def test_a_node_that_cannot_be_decoded_is_named(tmp_path):
     run_now(store.close())
 
 
-@pytest.mark.parametrize("what", ["a page", "a node", "no table"])
-def test_a_broker_does_not_start_on_a_damaged_store(what):
+@pytest.mark.parametrize("damage", ["a page", "a node", "no table"])
+def test_a_broker_does_not_start_on_a_damaged_store(damage):
     with OdradekBroker() as broker:
         with Wire(broker.port) as wire:
             wire.create_topic("t")
         broker.stop()
         path = broker.data_dir / FILE_NAME
-        if what == "a page":
+        if damage == "a page":
             overwrite(path, PAGE_BYTES, b"\xff" * 512)
         else:
             with sqlite3.connect(path) as connection:
-                statement = "DROP TABLE node" if what == "no table" else "UPDATE node SET data = '[]'"
+                statement = "DROP TABLE node" if damage == "no table" else "UPDATE node SET data = '[]'"
                 connection.execute(statement)
             connection.close()
         with pytest.raises(BrokerFailedError) as failure:
