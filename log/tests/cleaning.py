@@ -1,4 +1,4 @@
-"""What the tests of compaction share: a log manager over any file system, and short names for what they do to a log."""
+"""Helpers of the compaction tests: a log manager over any file system, and short functions that change a log."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def make_log(fs: FileSystem, config: dict[str, str] | None = None, **options: An
 
 
 def put(log: PartitionLog, *records: tuple[bytes | None, bytes | None], now_ms: int = T0, **fields: Any) -> None:
-    """Append one batch, and have it on the disk: nothing else is compacted."""
+    """Append one batch and flush it, because only flushed records are compacted."""
     batch = build_batch([(now_ms, key, value, ()) for key, value in records], **fields)
     origin = fields.get("origin", Origin.CLIENT)
     log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=now_ms, origin=origin)
@@ -77,7 +77,7 @@ def records(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def latest(found: list[tuple[int, bytes | None, bytes | None]]) -> dict[bytes | None, bytes | None]:
-    """What a reader of the whole topic ends with; a tombstone leaves nothing."""
+    """Return the last value of each key, without the keys whose last record is a tombstone."""
     state: dict[bytes | None, bytes | None] = {}
     for _, key, value in found:
         state[key] = value

@@ -1,4 +1,4 @@
-"""Log managers for tests, on the in-memory file system, and what is done to them."""
+"""Log managers for tests, on the in-memory file system, and operations on them."""
 
 from collections.abc import Sequence
 from random import Random
@@ -32,12 +32,12 @@ def make_manager(
 
 
 def set_monotonic(manager: LogManager, now_ms: int) -> None:
-    """Let the manager's monotonic clock stand at `now_ms`."""
+    """Set the manager's monotonic clock to `now_ms`."""
     manager._monotonic = manager.cleaner._monotonic = manager.schedule._monotonic = lambda: now_ms / 1000
 
 
 def known(ids: dict[str, bytes], partition_count: int = 100, *, are_complete: bool = False) -> KnownPartitions:
-    """The partitions of topics, by the topics' ids."""
+    """The partitions of the topics in `ids`, each with `partition_count` partitions."""
     return KnownPartitions(
         lambda topic, partition: ids.get(topic) if partition < partition_count else None, are_complete
     )
@@ -51,13 +51,20 @@ def opened(
     return manager
 
 
+def served(manager: LogManager, topic: str = "t", partition: int = 0) -> PartitionLog:
+    """Return a log that the manager has."""
+    log = manager.get(topic, partition)
+    assert log is not None
+    return log
+
+
 def damage(fs: MemoryFileSystem, path: str) -> None:
-    """A file that no start can make sense of."""
+    """Overwrite the first byte of a file, so that no start can read the file."""
     fs.open(path).write_pieces(0, [b"9"], 1)
 
 
 def folders(fs: MemoryFileSystem, path: str) -> list[str]:
-    """The partitions' folders, those that were renamed as `t-0-stray`."""
+    """Return the names of the partitions' directories, without the random part: `t-0`, `t-0-stray`."""
     found = [parse_directory_name(name) for name in fs.list_names(path)]
     return [f"{one.topic}-{one.partition}{one.suffix}" for one in found if one is not None]
 
@@ -69,7 +76,7 @@ def append(log: PartitionLog, *values: bytes, now_ms: int = 0) -> None:
 
 
 def run_until(manager: LogManager, start_ms: int, end_ms: int) -> int:
-    """Run what is due from `start_ms` to `end_ms` of both clocks; the time of what is due next."""
+    """Run the tasks that are due from `start_ms` to `end_ms` of both clocks. Return the time of the next one."""
     now_ms = start_ms
     while now_ms <= end_ms:
         now_ms = run_due(manager, now_ms)
@@ -77,6 +84,6 @@ def run_until(manager: LogManager, start_ms: int, end_ms: int) -> int:
 
 
 def run_due(manager: LogManager, now_ms: int) -> int:
-    """Run what is due at `now_ms` of both clocks; the time of what is due next."""
+    """Run the tasks that are due at `now_ms` of both clocks. Return the time of the next one."""
     set_monotonic(manager, now_ms)
     return now_ms + manager.run_due(now_ms)

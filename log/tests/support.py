@@ -1,8 +1,14 @@
-"""What the log's tests share: batches, a log in memory, and reading it back."""
+"""Helpers of the log's tests: batches, a log in memory, and reads of the whole log."""
 
+from collections.abc import Sequence
+from typing import Any
+
+from odradek.log.append import AppendInfo
 from odradek.log.config import LogConfig
+from odradek.log.flush import LogSync
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import open_partition_log
+from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.validation.batch import LongValidation
 from odradek.log.validation.long_batch import check_in_steps
@@ -14,43 +20,80 @@ LOG_DIRECTORY = "/data"
 DIRECTORY = "/data/topic-0"
 
 
-def batch(values=(b"v",), *, key=b"k", timestamp=NOW_MS, codec=Codec.NONE, **producer) -> memoryview:
-    """A produced batch: one record for each value, all at `timestamp` unless it is a list."""
+def batch(
+    values: Sequence[bytes | None] = (b"v",),
+    *,
+    key: bytes | None = b"k",
+    timestamp: int | list[int] = NOW_MS,
+    codec: Codec = Codec.NONE,
+    **producer: Any,
+) -> memoryview:
+    """Build a produced batch: one record for each value, all at `timestamp` unless it is a list."""
     times = timestamp if isinstance(timestamp, list) else [timestamp] * len(values)
     records = [(time, key, value, ()) for time, value in zip(times, values, strict=True)]
     return memoryview(build_batch(records, codec=codec, **producer))
 
 
-def idempotent(sequence, count=1, *, producer_id=7, epoch=0, **keywords) -> memoryview:
+def idempotent(
+    sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, **keywords: Any
+) -> memoryview:
     values = [b"%d" % (sequence + index) for index in range(count)]
     return batch(values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **keywords)
 
 
-def misnumbered(produced, offset_deltas) -> memoryview:
-    """A produced batch whose records have other offset deltas than 0, 1, 2..."""
+def misnumbered(produced: bytes | memoryview, offset_deltas: Sequence[int]) -> memoryview:
+    """Rebuild a produced batch with other offset deltas than 0, 1, 2..."""
     records = list(iter_records(produced))
     for record, offset_delta in zip(records, offset_deltas, strict=True):
         record.offset = offset_delta
     return memoryview(rebuild_batch(read_header(produced), records))
 
 
-def config(**properties) -> LogConfig:
-    """Small segments and frequent index entries, so that little data exercises everything."""
+def config(**properties: object) -> LogConfig:
+    """A configuration with small segments and frequent index entries, so that little data is enough for a test."""
     values = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
     values |= {name.replace("_", "."): str(value) for name, value in properties.items()}
     return LogConfig(values)
 
 
-def open_log(fs=None, cfg=None, *, directory=DIRECTORY, is_clean=True, now_ms=NOW_MS, **keywords) -> PartitionLog:
+def open_log(
+    fs: FileSystem | None = None,
+    cfg: LogConfig | None = None,
+    *,
+    directory: str = DIRECTORY,
+    is_clean: bool = True,
+    now_ms: int = NOW_MS,
+    **keywords: Any,
+) -> PartitionLog:
     fs = MemoryFileSystem() if fs is None else fs
     return open_partition_log(
         fs, directory, "topic", 0, cfg or config(), is_clean=is_clean, now_ms=now_ms, **keywords
     )
 
 
-def append(log, *args, leader_epoch=0, now_ms=NOW_MS, **keywords):
-    """Append a batch as a leader and let the high watermark follow."""
-    data = args[0] if args and isinstance(args[0], memoryview) else batch(*args, **keywords)
+def memory_fs(log: PartitionLog) -> MemoryFileSystem:
+    """Return the file system of a log in memory, for faults and crashes."""
+    assert isinstance(log.fs, MemoryFileSystem)
+    return log.fs
+
+
+def prepared_flush(log: PartitionLog, target_offset: int | None = None) -> LogSync:
+    """Return the task of a flush that is necessary."""
+    task = log.prepare_flush(target_offset)
+    assert task is not None
+    return task
+
+
+def append(
+    log: PartitionLog,
+    produced: memoryview | Sequence[bytes | None] = (b"v",),
+    *,
+    leader_epoch: int = 0,
+    now_ms: int = NOW_MS,
+    **keywords: Any,
+) -> AppendInfo:
+    """Append a batch as a leader, and advance the high watermark to the log end. Values become a batch first."""
+    data = produced if isinstance(produced, memoryview) else batch(produced, **keywords)
     try:
         info = log.append_as_leader(data, leader_epoch=leader_epoch, now_ms=now_ms)
     except LongValidation as long:
@@ -60,10 +103,10 @@ def append(log, *args, leader_epoch=0, now_ms=NOW_MS, **keywords):
     return info
 
 
-def read_all(log, start=None, max_bytes=10_000):
-    """All (offset, value) of the log, as a consumer would fetch them."""
+def read_all(log: PartitionLog, start: int | None = None, max_bytes: int = 10_000) -> list[tuple[int, bytes | None]]:
+    """Return the offset and value of each record of the log, as a consumer fetches them."""
     offset = log.log_start_offset if start is None else start
-    found = []
+    found: list[tuple[int, bytes | None]] = []
     while True:
         region = log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
         if region is None:
@@ -71,10 +114,9 @@ def read_all(log, start=None, max_bytes=10_000):
         data = region.read()
         assert len(data) == region.size_bytes
         batches = list(iter_batches(data))
-        assert batches, "a read must give at least one whole batch"
+        assert batches, "a read returns at least one whole batch"
         for one in batches:
             header = read_header(one)
+            assert header.next_offset > offset, "a read returns no batch that ends before its offset"
             found += [(record.offset, record.value) for record in iter_records(one) if record.offset >= offset]
-            assert header.next_offset > offset or header.next_offset == offset
-        assert header.next_offset > offset
         offset = header.next_offset

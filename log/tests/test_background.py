@@ -1,12 +1,13 @@
-"""The schedule of background work: steps are short, everything has its turn, and what fails affects nothing else."""
+"""The schedule of background work: steps are short, every job gets a turn, and a failure affects no other work."""
 
 import weakref
+from functools import partial
 
 from odradek.log.background.tasks import STEP_S, Schedule, Sweep
 
 
 class Clock:
-    """A clock that each piece of work moves."""
+    """A clock that advances only by `work`."""
 
     def __init__(self):
         self.now_s = 0.0
@@ -27,7 +28,7 @@ def test_due_actions_share_many_runs():
         clock.work(0.3)
 
     for number in range(100):
-        schedule.once(0, lambda number=number: act(number))
+        schedule.once(0, partial(act, number))
     runs = 0
     while len(done) < 100:
         before = len(done)
@@ -37,7 +38,7 @@ def test_due_actions_share_many_runs():
     assert done == list(range(100))
 
 
-def test_a_job_with_much_to_do_leaves_others_their_turn():
+def test_a_long_job_does_not_hold_up_other_work():
     clock, done = Clock(), []
     schedule = Schedule(clock)
 
@@ -58,17 +59,21 @@ def test_a_job_with_much_to_do_leaves_others_their_turn():
     assert done.count("a") == done.count("b") == 3
 
 
-def test_what_fails_stops_nothing_else():
+def test_a_failure_does_not_stop_other_work():
     clock, done = Clock(), []
     schedule = Schedule(clock)
 
     def fail(*_):
         raise RuntimeError("a defect")
 
+    def job(now_ms):
+        done.append("job")
+        return False
+
     schedule.once(0, fail)
     schedule.once(0, lambda: done.append("once"))
     schedule.add(fail, 100, 0)
-    schedule.add(lambda now_ms: done.append("job"), 100, 0)
+    schedule.add(job, 100, 0)
     assert schedule.run_due(0) == 100
     assert sorted(done) == ["job", "once"]
     clock.now_s = 0.1
@@ -76,7 +81,7 @@ def test_what_fails_stops_nothing_else():
     assert done.count("job") == 2
 
 
-def test_a_sweep_goes_on_behind_an_item_that_fails():
+def test_a_sweep_continues_after_an_item_that_fails():
     visited = []
 
     def visit(item, now_ms):
@@ -105,7 +110,7 @@ def test_a_sweep_of_slow_visits_takes_many_steps():
     assert visited == list(range(10))
 
 
-def test_a_sweep_lets_go_of_what_it_visited():
+def test_a_sweep_keeps_no_reference_to_visited_items():
     class Item:
         pass
 

@@ -31,7 +31,7 @@ def on_disk(fs: MemoryFileSystem, file_name: str, path: str = PATH) -> dict[tupl
 
 
 def manager_with_waiting_checkpoints(fs: MemoryFileSystem, threads: Threads) -> LogManager:
-    """All four checkpoints of a log of ten records wait for a thread; none was ever written."""
+    """A manager with one log of ten records, whose four checkpoints wait for a thread and were never written."""
     manager = opened(fs, [PATH], run_in_thread=threads)
     log = manager.create_log(*KEY, TOPIC_ID, 0)
     append(log, *[b"old"] * 10)
@@ -54,7 +54,7 @@ def create_again(manager: LogManager) -> PartitionLog:
     return log
 
 
-def assert_new_log_is_whole(fs: MemoryFileSystem) -> None:
+def assert_new_log_is_complete(fs: MemoryFileSystem) -> None:
     fs.crash()
     log = opened(fs, [PATH], ids={"t": NEW_ID}).get(*KEY)
     assert log is not None
@@ -62,24 +62,24 @@ def assert_new_log_is_whole(fs: MemoryFileSystem) -> None:
     assert log.high_watermark <= 1
 
 
-def test_a_write_that_waits_while_the_topic_is_created_again_brings_nothing_old() -> None:
+def test_a_write_that_waits_while_the_topic_is_created_again_writes_no_old_entry() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     create_again(manager_with_waiting_checkpoints(fs, threads))
     threads.run()
     assert on_disk(fs, START) == on_disk(fs, CLEANER) == {}
-    assert_new_log_is_whole(fs)
+    assert_new_log_is_complete(fs)
 
 
-def test_a_crash_after_any_of_the_writes_finds_the_new_log_whole() -> None:
+def test_after_a_crash_between_the_writes_the_new_log_is_complete() -> None:
     for count in range(1, 20):
         fs, threads = MemoryFileSystem(), Threads()
         create_again(manager_with_waiting_checkpoints(fs, threads))
         threads.run(count)
-        assert_new_log_is_whole(fs)
+        assert_new_log_is_complete(fs)
 
 
-def test_a_crash_at_any_change_finds_the_new_log_whole_or_none() -> None:
-    def live(fs: MemoryFileSystem) -> None:
+def test_after_a_crash_at_any_change_no_log_is_emptied() -> None:
+    def run(fs: MemoryFileSystem) -> None:
         threads = Threads()
         manager = manager_with_waiting_checkpoints(fs, threads)
         threads.run(2)
@@ -87,19 +87,19 @@ def test_a_crash_at_any_change_finds_the_new_log_whole_or_none() -> None:
         threads.run()
 
     probe = MemoryFileSystem()
-    live(probe)
+    run(probe)
     for change in range(1, probe.operations + 1):
         fs = MemoryFileSystem()
         fs.crash_at(change)
         with suppress(SimulatedCrash):
-            live(fs)
+            run(fs)
         fs.crash(Random(change))
         log = opened(fs, [PATH], ids={"t": NEW_ID}).get(*KEY)
         if log is not None and log.log_end_offset < 5:
             assert log.log_start_offset == 0, f"emptied by a crash at change {change}"
 
 
-def test_a_write_that_waited_since_before_the_deletion_leaves_nothing_for_the_new_log() -> None:
+def test_a_write_requested_before_the_deletion_leaves_no_entry_for_the_new_log() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = manager_with_waiting_checkpoints(fs, threads)
     manager.delete_log(*KEY)
@@ -109,10 +109,10 @@ def test_a_write_that_waited_since_before_the_deletion_leaves_nothing_for_the_ne
     log.flush(61_000)
     assert on_disk(fs, START) == on_disk(fs, CLEANER) == {}
     threads.run()
-    assert_new_log_is_whole(fs)
+    assert_new_log_is_complete(fs)
 
 
-def test_a_write_that_found_no_room_is_not_tried_again_with_what_it_had() -> None:
+def test_a_write_that_failed_for_lack_of_space_is_not_retried_with_old_entries() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = manager_with_waiting_checkpoints(fs, threads)
     fs.is_full = True
@@ -126,11 +126,11 @@ def test_a_write_that_found_no_room_is_not_tried_again_with_what_it_had() -> Non
     log.flush(61_000)
     threads.run()
     assert on_disk(fs, START) == {}
-    assert_new_log_is_whole(fs)
+    assert_new_log_is_complete(fs)
 
 
-def test_a_write_whose_end_failed_may_be_on_the_disk() -> None:
-    """The new content has its name, and only the sync of the directory finds no room."""
+def test_a_write_whose_last_step_failed_may_be_on_the_disk() -> None:
+    """The rename succeeds, and only the sync of the directory fails for lack of space."""
     fs = MemoryFileSystem()
     fs.make_directory(PATH)
     file = OffsetCheckpointFile(fs, f"{PATH}/{START}")
@@ -142,7 +142,7 @@ def test_a_write_whose_end_failed_may_be_on_the_disk() -> None:
         file.write()
     assert file.may_hold(KEY)
     assert file.may_hold(("u", 0))
-    # What was written last is to be written again, since it is not what the file has.
+    # The entries of the last complete write are written again, because the file may have others.
     assert file.record({KEY: 5})
     file.write()
     assert on_disk(fs, START) == {KEY: 5}
@@ -150,7 +150,7 @@ def test_a_write_whose_end_failed_may_be_on_the_disk() -> None:
     assert not file.record({KEY: 5})
 
 
-def test_entries_of_a_write_that_is_under_way_count_as_there() -> None:
+def test_entries_of_a_write_in_progress_count_as_written() -> None:
     class Watched(MemoryFileSystem):
         watch: Callable[[], None] | None = None
 
@@ -178,7 +178,7 @@ def test_entries_of_a_write_that_is_under_way_count_as_there() -> None:
     assert (on_disk(fs, START), file.may_hold(KEY)) == ({}, False)
 
 
-def test_a_write_that_waits_past_the_stop_does_nothing() -> None:
+def test_a_write_that_runs_after_the_stop_does_nothing() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, [PATH], run_in_thread=threads)
     append(manager.create_log(*KEY, TOPIC_ID, 0), b"a")
@@ -189,7 +189,7 @@ def test_a_write_that_waits_past_the_stop_does_nothing() -> None:
     fs.is_full = False
     operations = fs.operations
     threads.run()
-    assert fs.operations == operations, "the directory may be another broker's by now"
+    assert fs.operations == operations, "another broker may use the directory by now"
 
 
 def test_a_truncation_is_not_undone_by_a_checkpoint_that_waited() -> None:
@@ -209,10 +209,10 @@ def test_a_truncation_is_not_undone_by_a_checkpoint_that_waited() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_entry_is_ever_beyond_its_log(seed: int) -> None:
-    """Two topics in two directories go through anything, in any order of threads; and so does the disk.
+def test_no_entry_is_beyond_the_end_of_its_log(seed: int) -> None:
+    """Random operations on two topics in two directories, with threads in any order and writes that fail.
 
-    Every log of a topic begins at 0, so an entry larger than the log's end is one of its predecessor.
+    Every log begins at offset 0, so an entry beyond the log's end is one of an earlier log of the same name.
     """
     random, fs, threads = Random(seed), MemoryFileSystem(), Threads()
     paths = [PATH, "/data/b"]

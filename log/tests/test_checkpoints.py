@@ -1,4 +1,4 @@
-"""Every small file of a data directory: its exact bytes, and what is not one."""
+"""Small files of a log directory: their exact bytes, and malformed contents."""
 
 import pytest
 from hypothesis import given
@@ -51,14 +51,14 @@ def test_leader_epochs(fs):
 
 
 @pytest.mark.parametrize("kept_bytes", range(1, 17))
-def test_leader_epochs_that_lost_their_end(fs, kept_bytes):
+def test_truncated_leader_epochs_are_malformed(fs, kept_bytes):
     whole = b"0\n3\n1 0\n2 5\n3 25\n"
     put(fs, whole[:kept_bytes])
     with pytest.raises(MalformedFileError, match=r"^/d/file: "):
         checkpoints.read_leader_epochs(fs, PATH)
 
 
-def test_synced_before_it_takes_the_name(fs):
+def test_a_checkpoint_is_synced_before_the_rename(fs):
     checkpoints.write_offsets(fs, PATH, {("a", 0): 1})
     checkpoints.write_offsets(fs, PATH, {("a", 0): 2})
     fs.crash(lose_names=True)
@@ -70,14 +70,14 @@ def test_synced_before_it_takes_the_name(fs):
 
 
 @pytest.mark.parametrize("content", [None, b""])
-def test_no_checkpoint_has_no_entries(fs, content):
+def test_an_absent_or_empty_checkpoint_has_no_entries(fs, content):
     if content is not None:
         put(fs, content)
     assert checkpoints.read_offsets(fs, PATH) == {}
     assert checkpoints.read_leader_epochs(fs, PATH) == []
 
 
-def test_line_ends_are_tolerated_where_java_tolerates_them(fs):
+def test_line_ends_are_accepted_as_in_java(fs):
     put(fs, b"0\r\n1\r\na 0 5")
     assert checkpoints.read_offsets(fs, PATH) == {("a", 0): 5}
 
@@ -166,7 +166,7 @@ def test_meta_properties(fs):
     assert checkpoints.read_meta_properties(fs, "/d") == meta
 
 
-def test_meta_properties_as_others_write_them(fs):
+def test_meta_properties_written_by_apache_kafka(fs):
     put(fs, b"#\n#Tue May 05 2026\nbroker.id=7\nversion=0\ncluster.id=xyz\n", "/d/meta.properties")
     assert checkpoints.read_meta_properties(fs, "/d") == MetaProperties(0, "xyz", 7, None, {})
     put(fs, b"version=1\n", "/d/meta.properties")
@@ -198,7 +198,7 @@ def test_java_properties(text, values):
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text()))
-def test_java_properties_come_back(values):
+def test_java_properties_round_trip(values):
     assert parse_java_properties(format_java_properties(values)) == values
 
 
@@ -211,7 +211,7 @@ def test_clean_shutdown(fs):
     assert checkpoints.read_clean_shutdown(fs, "/d") == 12
     for content in (b"", b"{}", b"[]", b"\xff", b'{"brokerEpoch":"x"}'):
         put(fs, content, path)
-        assert checkpoints.read_clean_shutdown(fs, "/d") == -1, "that it is there counts"
+        assert checkpoints.read_clean_shutdown(fs, "/d") == -1, "the file exists, whatever its content"
     checkpoints.remove_clean_shutdown(fs, "/d")
     fs.crash(lose_names=True)
-    assert checkpoints.read_clean_shutdown(fs, "/d") is None, "it does not come back"
+    assert checkpoints.read_clean_shutdown(fs, "/d") is None, "the removal is durable"

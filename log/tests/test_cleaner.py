@@ -1,4 +1,4 @@
-"""Compaction: which log is due, what stays of it, and that no crash or fault loses or brings back a record."""
+"""Compaction: due logs, remaining records, and crashes and faults, which neither lose nor restore a record."""
 
 from random import Random
 from typing import Any
@@ -35,11 +35,11 @@ from odradek.log.tests.threads import Threads
 from odradek.protocol.batches.compression import Codec
 from odradek.protocol.records import ControlType, build_batch, iter_batches, iter_records
 
-# What is due
+# Due logs
 
 
-def test_only_what_is_on_the_disk_is_compacted() -> None:
-    """Else a record would go for the sake of one that a power failure takes."""
+def test_only_flushed_records_are_compacted() -> None:
+    """Otherwise a record could be removed because of a later one that a power failure loses."""
     _, log = make_log(MemoryFileSystem())
     put(log, (b"a", b"1"))
     roll(log)
@@ -126,11 +126,11 @@ def test_grouping() -> None:
     assert [len(group) for group in group_segments(log.segments[:-1], far, (1 << 31) + 1)] == [6, 1]
 
 
-# What stays
+# Remaining records
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_last_value_of_each_key_stays_where_it_was(codec: Codec) -> None:
+def test_the_last_value_of_each_key_keeps_its_offset(codec: Codec) -> None:
     manager, log = make_log(MemoryFileSystem(), {"compression.type": "producer"})
     put(log, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"), codec=codec)
     put(log, (b"a", b"2"), (b"b", b"2"), codec=codec)
@@ -144,7 +144,7 @@ def test_the_last_value_of_each_key_stays_where_it_was(codec: Codec) -> None:
     assert log.read(0, 1000, upper_offset=6, at_least_one=True) is not None
 
 
-def test_small_segments_become_one() -> None:
+def test_small_segments_are_merged() -> None:
     fs = MemoryFileSystem()
     manager, log = make_log(fs, {"internal.segment.bytes": "1000"})
     for index in range(8):
@@ -162,7 +162,7 @@ def test_small_segments_become_one() -> None:
     assert manager.cleaner.offsets == {("t", 0): 8}
 
 
-def test_tombstones_stay_for_delete_retention_after_they_were_first_compacted() -> None:
+def test_tombstones_remain_for_delete_retention_ms_after_their_first_compaction() -> None:
     manager, log = make_log(MemoryFileSystem())
     put(log, (b"a", b"1"), (b"b", b"1"))
     put(log, (b"a", None), (b"c", b"1"))
@@ -180,7 +180,7 @@ def test_tombstones_stay_for_delete_retention_after_they_were_first_compacted() 
     assert b"a" not in [key for _, key, _ in records(log)]
 
 
-def test_records_without_a_key_go() -> None:
+def test_records_without_a_key_are_removed() -> None:
     manager, log = make_log(MemoryFileSystem(), {"cleanup.policy": "delete"})
     put(log, (None, b"1"), (b"a", b"1"))
     roll(log)
@@ -190,7 +190,7 @@ def test_records_without_a_key_go() -> None:
     assert records(log) == [(1, b"a", b"1"), (2, None, b"2")]
 
 
-def test_what_the_memory_does_not_hold_is_left_for_the_next_run() -> None:
+def test_keys_beyond_the_dedupe_buffer_are_left_for_the_next_run() -> None:
     manager, log = make_log(MemoryFileSystem(), settings=ONE_THREAD._replace(log_cleaner_dedupe_buffer_size=700))
     for key in (b"a", b"b", b"c", b"d", b"a", b"b", b"c", b"d"):
         put(log, (key, b"v"))
@@ -202,7 +202,7 @@ def test_what_the_memory_does_not_hold_is_left_for_the_next_run() -> None:
     assert records(log) == [(4, b"a", b"v"), (5, b"b", b"v"), (6, b"c", b"v"), (7, b"d", b"v")]
 
 
-def test_the_last_batch_of_a_live_producer_and_of_the_range_stay_empty() -> None:
+def test_the_last_batch_of_a_live_producer_and_of_the_range_are_kept_empty() -> None:
     manager, log = make_log(MemoryFileSystem())
     put(log, (b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0)
     put(log, (b"a", b"2"), producer_id=5, producer_epoch=0, base_sequence=1)
@@ -228,14 +228,13 @@ def test_the_last_batch_of_a_live_producer_and_of_the_range_stay_empty() -> None
     clean(manager, T0 + 5000)
     assert log.segments[-2].next_offset() == log.log_end_offset
     log.producer_state.producers.clear()
-    log.segments[-1].first_timestamp  # noqa: B018
     put(log, (b"c", b"3"))
     roll(log)
     clean(manager, T0 + 5000)
     assert [h.producer_id for h, _ in batches(log)] == [-1]
 
 
-def test_sequence_goes_on_after_compaction_and_a_crash() -> None:
+def test_sequence_numbers_continue_after_compaction_and_a_crash() -> None:
     fs = MemoryFileSystem()
     manager, log = make_log(fs)
     put(log, (b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0)
@@ -252,7 +251,7 @@ def test_sequence_goes_on_after_compaction_and_a_crash() -> None:
 # Transactions
 
 
-def test_aborted_records_go_at_once_and_their_marker_with_its_horizon() -> None:
+def test_aborted_records_are_removed_at_once_and_their_marker_at_its_delete_horizon() -> None:
     manager, log = make_log(MemoryFileSystem(), {"internal.segment.bytes": "1000"})
     put(log, (b"a", b"old"))
     put(log, (b"a", b"no"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
@@ -271,7 +270,7 @@ def test_aborted_records_go_at_once_and_their_marker_with_its_horizon() -> None:
     assert log.segments[0].transaction_index.entries() == []
 
 
-def test_committed_records_are_kept_and_their_marker_with_them() -> None:
+def test_committed_records_and_their_marker_are_kept() -> None:
     manager, log = make_log(MemoryFileSystem(), {"internal.segment.bytes": "1000"})
     put(log, (b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     mark(log, ControlType.COMMIT, 5)
@@ -298,7 +297,7 @@ def test_an_open_transaction_is_not_touched() -> None:
     assert records(log) == [(1, b"a", b"2")]
 
 
-# Beside other things
+# Concurrent operations and failures
 
 
 def dirty_log(steps: Threads, fs: MemoryFileSystem) -> tuple[LogManager, PartitionLog]:
@@ -363,7 +362,7 @@ def test_truncation_ends_compaction(after: int) -> None:
     assert [value for _, _, value in records(log)] == [b"new"]
 
 
-def test_segments_that_go_meanwhile_end_compaction() -> None:
+def test_a_removal_of_its_segments_ends_compaction() -> None:
     fs = MemoryFileSystem()
     steps = Threads()
     manager, log = dirty_log(steps, fs)
@@ -376,7 +375,7 @@ def test_segments_that_go_meanwhile_end_compaction() -> None:
     assert log.log_end_offset == 0
 
 
-def test_a_disk_that_fails_takes_the_directory_offline() -> None:
+def test_a_failed_write_takes_the_directory_offline() -> None:
     fs = MemoryFileSystem()
     manager, log = make_log(fs)
     put(log, (b"a", b"1"))
@@ -387,7 +386,7 @@ def test_a_disk_that_fails_takes_the_directory_offline() -> None:
     assert not manager.cleaner.running
 
 
-def test_a_log_that_cannot_be_read_is_left_alone() -> None:
+def test_a_damaged_log_is_uncleanable() -> None:
     fs = MemoryFileSystem()
     manager, log = make_log(fs)
     put(log, (b"a", b"1"), (b"b", b"2"))
@@ -398,7 +397,7 @@ def test_a_log_that_cannot_be_read_is_left_alone() -> None:
     assert manager.online_directories == ["/d"]
 
 
-def test_compact_and_delete_does_both() -> None:
+def test_compact_and_delete_compacts_and_deletes() -> None:
     manager, log = make_log(MemoryFileSystem(), {"cleanup.policy": "compact,delete", "retention.ms": "500"})
     put(log, (b"a", b"1"), (b"a", b"2"))
     roll(log)
@@ -429,7 +428,7 @@ def test_pacing() -> None:
     assert breaks == [0.001] * 3
 
 
-def test_offset_map_is_bounded_and_tells_long_keys_apart() -> None:
+def test_offset_map_is_bounded_and_distinguishes_long_keys() -> None:
     offsets = OffsetMap(2000)
     assert offsets.max_entries == 9
     keys = [b"", b"k", b"k" * 15, b"k" * 16, b"k" * 17]
@@ -458,7 +457,7 @@ ACTIONS = st.one_of(
 )
 def test_model(actions: list[tuple[str, Any]], buffer_size: int, codec: int) -> None:
     fs = MemoryFileSystem()
-    options = {"settings": ONE_THREAD._replace(log_cleaner_dedupe_buffer_size=buffer_size)}
+    options: dict[str, Any] = {"settings": ONE_THREAD._replace(log_cleaner_dedupe_buffer_size=buffer_size)}
     manager, log = make_log(fs, **options)
     written: list[tuple[int, bytes | None, bytes | None]] = []
     now_ms = T0
@@ -500,7 +499,7 @@ def test_model(actions: list[tuple[str, Any]], buffer_size: int, codec: int) -> 
 
 
 def prepare_for_crash(fs: MemoryFileSystem) -> tuple[LogManager, list[tuple[int, bytes | None, bytes | None]]]:
-    """A log that was compacted once, with tombstones that may go now, and a dirty part; everything flushed."""
+    """A log that was compacted, has tombstones past their delete horizon and a dirty part, and is flushed."""
     manager, log = make_log(fs)
     for index in range(4):
         put(log, (b"a", b"a%d" % index), (b"b", b"b%d" % index), (b"c", b"c%d" % index))
@@ -525,7 +524,7 @@ def prepare_for_crash(fs: MemoryFileSystem) -> tuple[LogManager, list[tuple[int,
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_brings_back() -> None:
+def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_restores_records() -> None:
     now_ms = T0 + 5000
     points = 0
     for seed in (None, 1, 2):
@@ -541,9 +540,9 @@ def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_brings_back() ->
                 try:
                     clean(manager, now_ms)
                     run_due(manager, now_ms)
-                    is_through = True
+                    is_complete = True
                 except SimulatedCrash:
-                    is_through = False
+                    is_complete = False
                 fs.crash(None if seed is None else Random(seed * 1000 + at), lose_names=lose_names)
                 manager = open_manager(fs)
                 [log] = manager.all_logs()
@@ -551,7 +550,7 @@ def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_brings_back() ->
                 assert latest(records(log)) == expected
                 assert log.log_end_offset == before[-1][0] + 1
                 log.update_high_watermark(log.log_end_offset)
-                # Whatever state the crash left, going on from it must not bring anything back either.
+                # From any state that a crash leaves, later compactions must not restore a record either.
                 for step in (0, 10_000, 20_000):
                     put(log, (b"e", b"e"), now_ms=now_ms + step)
                     roll(log, now_ms + step)
@@ -559,18 +558,18 @@ def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_brings_back() ->
                     assert latest(records(log)) == {**expected, b"e": b"e"}
                 assert not any(key.startswith(b"gone") for _, key, _ in records(log) if key)
                 points += 1
-                if is_through:
+                if is_complete:
                     break
                 at += 1
     assert points > 150
 
 
-def test_a_crash_at_any_point_loses_nothing_of_a_log_that_is_to_be_compacted_no_more() -> None:
-    """The hole that compaction leaves between segments is no lost end, whatever cleanup.policy is by then."""
+def test_a_crash_at_any_point_loses_nothing_of_a_log_that_is_no_longer_compacted() -> None:
+    """A hole that compaction left between segments does not end the log, whatever cleanup.policy is by then."""
     config = {"internal.segment.bytes": "200"}
-    is_through = False
+    is_complete = False
     at = 0
-    while not is_through:
+    while not is_complete:
         at += 1
         fs = MemoryFileSystem()
         manager, log = make_log(fs, config)
@@ -584,7 +583,7 @@ def test_a_crash_at_any_point_loses_nothing_of_a_log_that_is_to_be_compacted_no_
         fs.crash_at(at)
         try:
             clean(manager)
-            is_through = True
+            is_complete = True
         except SimulatedCrash:
             pass
         fs.crash()

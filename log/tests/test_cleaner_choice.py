@@ -1,4 +1,4 @@
-"""Which log is compacted, from where to where, how often it is looked for, and what happens to one that cannot be."""
+"""Choice of the log to compact and of its offsets, interval of the cleaner, and logs that cannot be compacted."""
 
 import errno
 import logging
@@ -7,6 +7,7 @@ import pytest
 
 from odradek.log.compaction.cleanable import find_cleanable
 from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import remove_if_exists
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import (
     T0,
@@ -26,7 +27,7 @@ from odradek.protocol.records import ControlType
 
 
 def dirty(log, count, now_ms=T0):
-    """Append as many values of one key, each in a segment of its own."""
+    """Append `count` values of one key, each in its own segment."""
     for _ in range(count):
         put(log, (b"a", b"1"), now_ms=now_ms)
         roll(log, now_ms)
@@ -36,8 +37,8 @@ def dirty(log, count, now_ms=T0):
 
 
 @pytest.mark.parametrize("lost", ["end", "start"])
-def test_a_checkpoint_outside_of_the_log_is_set_back_for_good(lost, caplog):
-    """Else the log would grow up to it, and what lies below would never be compacted."""
+def test_a_checkpoint_outside_of_the_log_is_corrected_on_the_disk(lost, caplog):
+    """Otherwise the log would grow up to it, and the records below would never be compacted."""
     fs = MemoryFileSystem()
     manager, log = make_log(fs, {"min.cleanable.dirty.ratio": "1"})
     dirty(log, 6)
@@ -53,7 +54,7 @@ def test_a_checkpoint_outside_of_the_log_is_set_back_for_good(lost, caplog):
     assert "outside the log" in caplog.text
 
 
-def test_that_compact_and_delete_moves_the_start_is_not_worth_a_warning(caplog):
+def test_a_log_start_that_compact_and_delete_advanced_causes_no_warning(caplog):
     manager, log = make_log(MemoryFileSystem(), {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1"})
     dirty(log, 3)
     manager.cleaner.offsets["t", 0] = 1
@@ -63,7 +64,7 @@ def test_that_compact_and_delete_moves_the_start_is_not_worth_a_warning(caplog):
     assert caplog.text == ""
 
 
-# What is due
+# Due logs
 
 
 def test_a_log_without_a_whole_segment_has_nothing_to_compact():
@@ -73,7 +74,7 @@ def test_a_log_without_a_whole_segment_has_nothing_to_compact():
     assert find_cleanable(log, 1, T0) is None
 
 
-def test_the_oldest_dirty_record_tells_what_is_overdue_even_if_it_cannot_be_compacted_yet():
+def test_the_oldest_dirty_record_makes_a_log_overdue_even_if_it_cannot_be_compacted_yet():
     _, log = make_log(MemoryFileSystem(), {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1000"})
     put(log, (b"a", b"1"), now_ms=T0 + 2000)
     roll(log)
@@ -85,7 +86,7 @@ def test_the_oldest_dirty_record_tells_what_is_overdue_even_if_it_cannot_be_comp
     assert target.is_due
 
 
-def test_a_ratio_of_zero_asks_for_some_dirt():
+def test_a_ratio_of_zero_requires_dirty_records():
     _, log = make_log(MemoryFileSystem(), {"min.cleanable.dirty.ratio": "0"})
     dirty(log, 2)
     target = find_cleanable(log, 1, T0)
@@ -97,7 +98,7 @@ def test_a_ratio_of_zero_asks_for_some_dirt():
 # Rules
 
 
-def test_a_delete_retention_without_end_keeps_tombstones_for_ever():
+def test_the_largest_delete_retention_keeps_tombstones_forever():
     manager, log = make_log(MemoryFileSystem(), {"delete.retention.ms": str(INT64_MAX)})
     put(log, (b"a", None))
     roll(log)
@@ -111,7 +112,7 @@ def test_a_delete_retention_without_end_keeps_tombstones_for_ever():
     assert [record.timestamp for _, found in batches(log) for record in found] == [T0, T0]
 
 
-def test_a_batch_with_more_keys_than_the_memory_holds_is_compacted_in_parts():
+def test_a_batch_with_more_keys_than_the_dedupe_buffer_is_compacted_in_parts():
     manager, log = make_log(MemoryFileSystem(), settings=ONE_THREAD._replace(log_cleaner_dedupe_buffer_size=700))
     put(log, *[(b"%d" % (key % 4), b"%d" % key) for key in range(8)])
     roll(log)
@@ -142,7 +143,7 @@ def test_the_marker_of_a_producer_without_data_keeps_its_epoch_through_a_restart
     assert state.first_unstable_offset == -1
 
 
-def test_an_open_transaction_goes_on_after_compaction_and_a_crash():
+def test_an_open_transaction_continues_after_compaction_and_a_crash():
     fs = MemoryFileSystem()
     manager, log = make_log(fs)
     dirty(log, 3)
@@ -168,7 +169,7 @@ def test_an_open_transaction_goes_on_after_compaction_and_a_crash():
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_the_cleaner_removes_what_lies_before_the_start_of_its_logs(policy):
+def test_the_cleaner_removes_segments_before_the_log_start(policy):
     manager, log = make_log(MemoryFileSystem(), {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "1"})
     dirty(log, 4)
     log.advance_log_start(2)
@@ -210,7 +211,7 @@ def test_only_the_cleaner_deletes_from_compacted_logs():
 # Logs that cannot be compacted
 
 
-def test_a_log_that_cannot_be_compacted_is_named_with_what_to_do_and_others_go_on(caplog):
+def test_a_log_that_cannot_be_compacted_is_reported_and_others_are_compacted(caplog):
     manager, log = make_log(MemoryFileSystem())
     other = manager.create_log("t", 1, bytes(16), T0)
     dirty(log, 3)
@@ -228,7 +229,7 @@ def test_a_log_that_cannot_be_compacted_is_named_with_what_to_do_and_others_go_o
     assert manager.cleaner.uncleanable == set()
 
 
-def test_a_bad_transaction_index_ends_compaction_of_its_log_only():
+def test_a_damaged_transaction_index_ends_compaction_of_its_log_only():
     fs = MemoryFileSystem()
     manager, log = make_log(fs)
     put(log, (b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
@@ -242,7 +243,7 @@ def test_a_bad_transaction_index_ends_compaction_of_its_log_only():
 
 @pytest.mark.parametrize("operation", ["write", "rename"])
 @pytest.mark.parametrize("after", range(1, 16))
-def test_a_full_disk_puts_compaction_off(operation, after):
+def test_a_full_disk_postpones_compaction(operation, after):
     fs = MemoryFileSystem()
     manager, log = make_log(fs, {"internal.segment.bytes": "200"})
     for index in range(5):
@@ -265,7 +266,7 @@ def test_a_full_disk_puts_compaction_off(operation, after):
     assert [(key, value) for _, key, value in records(log)] == expected
 
 
-def test_nothing_half_made_is_left_behind():
+def test_a_failed_compaction_leaves_no_files():
     fs = MemoryFileSystem()
     manager, log = make_log(fs)
     dirty(log, 3)
@@ -280,7 +281,7 @@ def test_nothing_half_made_is_left_behind():
 # Properties that change
 
 
-def test_properties_are_taken_on_while_it_runs():
+def test_changed_properties_apply_to_a_running_cleaner():
     steps = Threads()
     manager, log = make_log(MemoryFileSystem(), {"min.cleanable.dirty.ratio": "0.5"}, run_in_thread=steps)
     others = [manager.create_log("t", index, bytes(16), T0) for index in (1, 2)]
@@ -291,7 +292,7 @@ def test_properties_are_taken_on_while_it_runs():
     assert len(manager.cleaner.running) == 1
     manager.update_settings(ONE_THREAD._replace(log_cleaner_threads=2, log_cleaner_backoff_ms=100))
     steps.run()
-    assert manager.cleaner.running == set(), "begun again with the new properties"
+    assert manager.cleaner.running == set(), "the compaction restarts with the new properties"
     while manager.cleaner.step(T0):
         pass
     assert len(manager.cleaner.running) == 2
@@ -301,7 +302,7 @@ def test_properties_are_taken_on_while_it_runs():
     assert manager.cleaner.offsets == {("t", index): 4 for index in range(3)}
 
 
-def test_the_new_backoff_counts_from_now():
+def test_a_new_backoff_applies_from_the_time_of_the_change():
     manager, log = make_log(MemoryFileSystem())
     run_due(manager, T0)
     manager.update_settings(ONE_THREAD._replace(log_cleaner_backoff_ms=50))
@@ -311,7 +312,7 @@ def test_the_new_backoff_counts_from_now():
     assert manager.cleaner.offsets == {("t", 0): 2}
 
 
-def test_a_log_that_is_compacted_no_more_keeps_its_holes_through_a_crash():
+def test_a_log_that_is_no_longer_compacted_keeps_its_holes_through_a_crash():
     fs = MemoryFileSystem()
     manager, log = make_log(fs, {"internal.segment.bytes": "200"})
     for index in range(6):
@@ -322,7 +323,7 @@ def test_a_log_that_is_compacted_no_more_keeps_its_holes_through_a_crash():
     before = records(log)
     assert len(log.segments) > 2
     log.flush(T0)
-    fs.remove("/d/recovery-point-offset-checkpoint") if fs.exists("/d/recovery-point-offset-checkpoint") else None
+    remove_if_exists(fs, "/d/recovery-point-offset-checkpoint")
     fs.crash()
     config = {"cleanup.policy": "delete", "internal.segment.bytes": "200"}
     log = open_manager(fs, config, ids={"t": bytes(16)}).all_logs()[0]

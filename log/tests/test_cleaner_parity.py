@@ -1,8 +1,8 @@
-"""Our compaction against Kafka's own Cleaner, class against class, over the same logs.
+"""Compaction compared with Apache Kafka's Cleaner class over the same logs.
 
-Two copies of a log get the same random batches. One is compacted by us, the other by Kafka's class in a JVM, both with
-the same clock, again and again as the log grows; they must stay the same, batch by batch and record by record. Each
-copy is opened by us in between, so we also read what Kafka's cleaner wrote, and Kafka reads what ours did.
+Two copies of a log get the same random batches. Odradek compacts one, and Kafka's class in a JVM the other, at the same
+time of a simulated clock, repeatedly while the log grows. After each pass both must have the same batches and records.
+Odradek appends to both copies, so each implementation also reads files of the other one.
 """
 
 import random
@@ -52,7 +52,7 @@ class KafkaCleaner:
         self._scheduler.startup()
 
     def clean(self, directory, properties, first_dirty_offset, now_ms, max_keys):
-        """Clean one partition's log up to its end; the offset up to which it is clean then."""
+        """Clean one partition's log up to its end. Return the offset up to which it is clean."""
         java, log_classes = self._jvm.java, self._log
         system_time = self._jvm.org.apache.kafka.common.utils.Time.SYSTEM
         config = java.util.Properties()
@@ -82,9 +82,9 @@ class KafkaCleaner:
             throttler = self._jvm.org.apache.kafka.storage.internals.utils.Throttler(
                 1e12, 300, "cleaner-io", "bytes", system_time
             )
-            # Twice the room and a load of a half, and one key more: the load is what fills it.
+            # At a load factor of 0.5 the map is full when it has `max_keys` keys.
             memory = log_classes.SkimpyOffsetMap(24 * (2 * max_keys + 1))
-            # A builder of streams happens to be a Consumer, of which one is asked for.
+            # The constructor has a parameter of type Consumer, which Stream.Builder extends.
             never_done = java.util.stream.Stream.builder()
             cleaner = log_classes.Cleaner(0, memory, 4096, 1 << 20, 0.5, throttler, system_time, never_done)
             return cleaner.doClean(cleanable, now_ms).getKey()
@@ -93,12 +93,12 @@ class KafkaCleaner:
 
 
 class Twins:
-    """One log twice, `ours` and `theirs`, in files."""
+    """Two copies of one log in files, `ours` and `theirs`."""
 
     def __init__(self, path, properties, max_keys):
         self._paths = [path / "ours", path / "theirs"]
         self._properties = {**properties, "cleanup.policy": "compact"}
-        # Compacted, but not checked as such: a topic may have become compacted with keyless records in it.
+        # Appends are not validated as for a compacted topic: its records without keys may be older than its policy.
         self._config = LogConfig({**properties, "cleanup.policy": "delete"})
         self._compacting = LogConfig(self._properties)
         self._settings = ONE_THREAD._replace(
@@ -136,7 +136,7 @@ class Twins:
             log.roll(now_ms)
 
     def clean(self, kafka, now_ms):
-        """Compact both, and close them. The offsets up to which they are clean then."""
+        """Compact and close both copies. Return the offsets up to which they are clean."""
         ours, theirs = self._managers
         theirs.close(now_ms)
         theirs_to = kafka.clean(self._paths[1] / "t-0", self._properties, self.clean_to, now_ms, self._max_keys)
@@ -155,15 +155,15 @@ class Twins:
 
 
 def contents(directory: Path):
-    """All that two cleaned logs have to have in common, and the transaction indexes."""
+    """Return the batches, without the fields that may differ between cleaned logs, and the transaction indexes."""
     batches, aborted = [], b""
     for path in sorted(directory.glob("*.log")):
         for batch in iter_batches(path.read_bytes()):
             header = read_header(batch)
             records = [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in iter_records(batch)]
-            # Where the deltas of timestamps count from, and so the size, is each one's own affair.
-            kept = header._replace(batch_length=0, crc=0, base_timestamp=header.delete_horizon_ms)
-            batches.append((kept, records))
+            # The base of the timestamp deltas may differ, and with it the size.
+            kept = header._replace(batch_length=0, crc=0, base_timestamp=0)
+            batches.append((kept, header.delete_horizon_ms, records))
         index = path.with_suffix(".txnindex")
         aborted += index.read_bytes() if index.exists() else b""
     return batches, aborted
@@ -229,7 +229,7 @@ class Writer:
     def _end(self, producer_id, now_ms):
         self._open.discard(producer_id)
         if self._chance.random() < 0.3:
-            # As with transactions of version 2, which begin each with a new epoch.
+            # As in transactions version 2, where each transaction has its own epoch.
             self._epochs[producer_id] += 1
             self._sequences[producer_id] = 0
         marker = build_control_batch(
@@ -243,7 +243,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_leave_the_same(seed, kafka, tmp_path):
+def test_both_cleaners_produce_the_same_log(seed, kafka, tmp_path):
     chance = random.Random(seed)
     properties = {
         "delete.retention.ms": str(DELETE_RETENTION_MS),
@@ -255,12 +255,12 @@ def test_both_leave_the_same(seed, kafka, tmp_path):
         "file.delete.delay.ms": "0",
     }
     max_keys = chance.choice((2, 5, 100))
-    # Where memory ends a pass within a segment, Kafka's next one takes transactions that were aborted there before for
-    # open ones, and leaves later keys of their producers out of its map; harmless, but not to be imitated.
+    # If a full map ends a pass within a segment, Kafka's next pass treats transactions that were aborted earlier in the
+    # segment as open, and omits later keys of their producers from its map. This is harmless, and not imitated.
     outcomes = (ControlType.COMMIT, ControlType.ABORT) if max_keys == 100 else (ControlType.COMMIT,)
     twins = Twins(tmp_path, properties, max_keys)
     writer = Writer(chance, twins, outcomes)
-    # Producers must not be expired for Kafka, which has a clock of its own.
+    # Kafka uses the system clock, by which the producers must not be expired.
     now_ms = int(time.time() * 1000)
     for _ in range(PASSES):
         twins.open(now_ms)

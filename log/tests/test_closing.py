@@ -1,14 +1,15 @@
-"""Closing thousands of logs: how many syncs it takes, and that nothing is called clean that is not on the disk."""
+"""Closing logs: the number of syncs, and that a stop counts as clean only if everything is durable."""
 
 import errno
 
 import pytest
 
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import CLEAN_SHUTDOWN_FILE, read_leader_epochs
 from odradek.log.storage.filesystem import DiskFullError
-from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock, SimulatedCrash
 from odradek.log.tests.cleaning import mark, put
-from odradek.log.tests.managers import ONE_THREAD, append, opened
+from odradek.log.tests.managers import ONE_THREAD, append, opened, served
 from odradek.log.tests.threads import Threads
 from odradek.protocol.records import ControlType
 
@@ -16,7 +17,7 @@ DIRECTORY = "/data/a"
 
 
 class Syncs:
-    """Counts what is synced on a file system."""
+    """Counts the syncs of a file system."""
 
     def __init__(self, fs):
         self._fs = fs
@@ -31,7 +32,7 @@ class Syncs:
 
 
 @pytest.fixture(params=["at once", "one by one"])
-def way(request, monkeypatch):
+def sync_mode(request, monkeypatch):
     if request.param == "one by one":
         monkeypatch.setattr(MemoryLock, "sync_file_system", lambda self: False)
     return request.param
@@ -49,18 +50,18 @@ def with_logs(fs, count, records=1, **options):
 def contents(fs, count):
     again = opened(fs, [DIRECTORY])
     assert all(directory.was_clean for directory in again.directories.values())
-    return [again.get("t", index).log_end_offset for index in range(count)]
+    return [served(again, "t", index).log_end_offset for index in range(count)]
 
 
 @pytest.mark.parametrize("records", [0, 1])
-def test_a_clean_stop_is_on_the_disk(way, records):
+def test_a_clean_stop_is_durable(sync_mode, records):
     fs = MemoryFileSystem()
     with_logs(fs, 5, records).close(0)
     fs.crash(lose_names=True)
     assert contents(fs, 5) == [records] * 5
 
 
-def test_one_sync_is_for_all_logs():
+def test_one_sync_covers_all_logs():
     counts = set()
     for logs in (5, 20):
         fs = MemoryFileSystem()
@@ -71,7 +72,7 @@ def test_one_sync_is_for_all_logs():
     assert len(counts) == 1
 
 
-def test_where_each_is_synced_each_file_is_so_once(monkeypatch):
+def test_without_a_sync_of_the_file_system_each_file_is_synced_once(monkeypatch):
     monkeypatch.setattr(MemoryLock, "sync_file_system", lambda self: False)
     fs = MemoryFileSystem()
     few, many = with_logs(fs, 5), with_logs(MemoryFileSystem(), 25)
@@ -84,12 +85,12 @@ def test_where_each_is_synced_each_file_is_so_once(monkeypatch):
     assert counts[1] - counts[0] <= 20 * 7
 
 
-def test_logs_that_did_not_change_are_left_alone(way):
+def test_unchanged_logs_are_not_written(sync_mode):
     fs = MemoryFileSystem()
     with_logs(fs, 20).close(0)
     manager = opened(fs, [DIRECTORY])
     syncs, before = Syncs(fs), fs.operations
-    append(manager.get("t", 3), b"more")
+    append(served(manager, "t", 3), b"more")
     manager.close(0)
     assert syncs.count < 20
     assert fs.operations - before < 60
@@ -97,23 +98,28 @@ def test_logs_that_did_not_change_are_left_alone(way):
     assert contents(fs, 20) == [1, 1, 1, 2] + [1] * 16
 
 
+def truncate_and_append(log: PartitionLog) -> None:
+    log.truncate_to(2, 0)
+    append(log, b"y")
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda log: append(log, b"x"),
         lambda log: log.truncate_to(1, 0),
-        lambda log: (log.truncate_to(2, 0), append(log, b"y")),
+        truncate_and_append,
         lambda log: log.start_over(7, 0),
         lambda log: log.roll(0),
         lambda log: log.elect(9),
         lambda log: log.directory_unsynced(),
     ],
 )
-def test_a_log_that_changed_is_closed(way, change):
+def test_a_changed_log_is_made_durable(sync_mode, change):
     fs = MemoryFileSystem()
     with_logs(fs, 2, 3).close(0)
     manager = opened(fs, [DIRECTORY])
-    log = manager.get("t", 0)
+    log = served(manager)
     assert log.flusher.is_untouched
     change(log)
     assert not log.flusher.is_untouched
@@ -123,19 +129,19 @@ def test_a_log_that_changed_is_closed(way, change):
     assert contents(fs, 2) == [end_offset, 3]
 
 
-def test_a_log_of_an_unclean_stop_is_closed_although_nothing_was_written(way):
+def test_a_log_of_an_unclean_stop_is_made_durable_although_nothing_was_written(sync_mode):
     fs = MemoryFileSystem()
     with_logs(fs, 2)
     fs.crash()
     fs._held.clear()
     manager = opened(fs, [DIRECTORY])
-    assert not manager.get("t", 0).flusher.is_untouched
+    assert not served(manager).flusher.is_untouched
     manager.close(0)
     fs.crash(lose_names=True)
     assert len(contents(fs, 2)) == 2
 
 
-def test_a_failed_sync_of_all_is_followed_by_one_of_each():
+def test_after_a_failed_sync_of_the_file_system_each_file_is_synced():
     fs = MemoryFileSystem()
     manager = with_logs(fs, 5)
     fs.fail("sync", error=errno.EIO)
@@ -155,10 +161,10 @@ def test_a_file_that_cannot_be_synced_makes_the_stop_unclean(monkeypatch, path):
     assert not again.directories[DIRECTORY].was_clean
 
 
-def test_after_a_flush_that_failed_no_sync_counts():
+def test_after_a_failed_flush_the_stop_is_unclean():
     fs = MemoryFileSystem()
     manager = with_logs(fs, 3)
-    log = manager.get("t", 1)
+    log = served(manager, "t", 1)
     task = log.prepare_flush()
     fs.fail("sync", error=errno.EIO)
     with pytest.raises(Exception, match="flush failed"):
@@ -167,7 +173,7 @@ def test_after_a_flush_that_failed_no_sync_counts():
     assert not opened(fs, [DIRECTORY]).directories[DIRECTORY].was_clean
 
 
-def test_a_full_disk_makes_the_stop_unclean(way):
+def test_a_full_disk_makes_the_stop_unclean(sync_mode):
     fs = MemoryFileSystem()
     manager = with_logs(fs, 3)
     fs.is_full = True
@@ -175,12 +181,10 @@ def test_a_full_disk_makes_the_stop_unclean(way):
     fs.heal()
     again = opened(fs, [DIRECTORY])
     assert not again.directories[DIRECTORY].was_clean
-    assert [again.get("t", index).log_end_offset for index in range(3)] == [1, 1, 1]
+    assert [served(again, "t", index).log_end_offset for index in range(3)] == [1, 1, 1]
 
 
-def test_a_crash_at_any_moment_of_the_stop_loses_nothing(way):
-    from odradek.log.storage.memory_filesystem import SimulatedCrash
-
+def test_a_crash_at_any_moment_of_the_stop_loses_nothing(sync_mode):
     operations = 0
     while True:
         operations += 1
@@ -197,15 +201,15 @@ def test_a_crash_at_any_moment_of_the_stop_loses_nothing(way):
             assert operations > 10
             return
         again = opened(fs, [DIRECTORY], settings=ONE_THREAD)
-        assert [again.get("t", index).log_end_offset for index in range(2)] == [2, 2]
+        assert [served(again, "t", index).log_end_offset for index in range(2)] == [2, 2]
         assert not again.directories[DIRECTORY].was_clean
 
 
-def test_what_a_flush_in_the_queue_was_to_sync_is_synced_by_the_stop(way):
+def test_the_stop_syncs_the_files_of_a_queued_flush(sync_mode):
     fs, threads = MemoryFileSystem(), Threads()
     with_logs(fs, 1).close(0)
     manager = opened(fs, [DIRECTORY], run_in_thread=threads)
-    log = manager.get("t", 0)
+    log = served(manager)
     log.elect(5)
     manager.flush(log)
     assert threads.waiting
@@ -214,8 +218,8 @@ def test_what_a_flush_in_the_queue_was_to_sync_is_synced_by_the_stop(way):
     assert read_leader_epochs(fs, f"{DIRECTORY}/t-0/leader-epoch-checkpoint") == [(0, 0), (5, 1)]
 
 
-def test_a_refused_append_leaves_no_file_extended(way):
-    """A start after a clean stop takes every entry of an index for one that was written."""
+def test_a_refused_append_leaves_no_file_extended(sync_mode):
+    """After a clean stop a start takes an index file for complete, so zeros at its end would count as entries."""
 
     def sizes():
         names = fs.list_names(f"{DIRECTORY}/t-0")
@@ -227,7 +231,7 @@ def test_a_refused_append_leaves_no_file_extended(way):
     manager = opened(fs, [DIRECTORY], {"preallocate": "true"})
     fs.is_full = True
     with pytest.raises(DiskFullError):
-        append(manager.get("t", 0), b"y")
+        append(served(manager), b"y")
     fs.is_full = False
     manager.close(0)
     assert opened(fs, [DIRECTORY]).directories[DIRECTORY].was_clean
@@ -235,7 +239,7 @@ def test_a_refused_append_leaves_no_file_extended(way):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_log_in_another_file_system_is_synced_by_itself(fails):
+def test_a_log_in_another_file_system_is_synced_separately(fails):
     fs = MemoryFileSystem()
     fs.mounts.add(f"{DIRECTORY}/t-1")
     manager = with_logs(fs, 3)
@@ -249,17 +253,17 @@ def test_a_log_in_another_file_system_is_synced_by_itself(fails):
         assert [log.log_end_offset for log in again.all_logs()] == [1] * 3
 
 
-def test_an_index_made_anew_after_half_a_close_is_not_taken_for_durable():
-    """The recovery point of the close lies at the end of the segment whose indexes the next start makes anew."""
+def test_an_index_rebuilt_after_an_incomplete_close_does_not_count_as_durable():
+    """The recovery point of the close is at the end of the segment whose indexes the next start rebuilds."""
     fs = MemoryFileSystem()
     manager = with_logs(fs, 1)
-    log = manager.get("t", 0)
+    log = served(manager)
     put(log, (b"a", b"aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     mark(log, ControlType.ABORT, 5)
     manager.close(0)
     fs.remove(f"{DIRECTORY}/{CLEAN_SHUTDOWN_FILE}")
     manager = opened(fs, [DIRECTORY])
-    manager.get("t", 0).roll(0)
+    served(manager).roll(0)
     fs.crash()
     [log] = opened(fs, [DIRECTORY]).all_logs()
     assert [entry.first_offset for entry in log.segments[0].transaction_index.entries()] == [1]

@@ -1,7 +1,8 @@
-"""Compaction drops aborted records also when the disk had no room for the entry of their transaction."""
+"""Compaction removes aborted records even if there was no disk space for the entry of their transaction."""
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from odradek.protocol.records import ControlType
 
 
 class FullForTransactionIndexes(OsFileSystem):
-    """The operating system's files on a disk that has no room for a transaction index while `is_full`."""
+    """The operating system's files on a disk without space for a transaction index while `is_full`."""
 
     is_full = False
 
@@ -28,7 +29,7 @@ class FullForTransactionIndexes(OsFileSystem):
 
 
 def abort_without_room(fs: MemoryFileSystem, log: PartitionLog, operation: str) -> None:
-    """A committed value of key a, then an aborted one; the entry of the abort is not in the file."""
+    """Append a committed value of key a, then an aborted one whose entry is not written to the transaction index."""
     put(log, (b"a", b"committed"))
     put(log, (b"a", b"aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     roll(log)
@@ -44,7 +45,7 @@ def compacted(manager: LogManager) -> list[tuple[int, bytes | None, bytes | None
     return records(log)
 
 
-# A write that finds no room leaves half an entry, a file that cannot be created leaves nothing.
+# A write that fails for lack of space leaves half an entry; a file that cannot be created leaves nothing.
 OPERATIONS = ["create", "write"]
 
 
@@ -87,7 +88,9 @@ def test_half_an_entry_that_is_being_written_does_not_end_the_compaction() -> No
     assert (0, b"a", b"1") not in records(log)
 
 
-def test_a_process_is_given_the_entries_that_are_not_on_the_disk(tmp_path, monkeypatch) -> None:
+def test_a_process_gets_the_entries_that_are_not_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cleaner_module, "_MIN_BYTES_FOR_PROCESS", 0)
     fs = FullForTransactionIndexes()
     manager, log = make_log(
@@ -105,7 +108,7 @@ def test_a_process_is_given_the_entries_that_are_not_on_the_disk(tmp_path, monke
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("how", ["crash", "power", "close", "close without room"])
-def test_the_entry_is_there_again_after_a_restart(operation: str, how: str) -> None:
+def test_the_entry_is_restored_by_a_restart(operation: str, how: str) -> None:
     fs = MemoryFileSystem()
     manager, log = make_log(fs)
     abort_without_room(fs, log, operation)

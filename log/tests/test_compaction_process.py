@@ -56,7 +56,7 @@ def workers():
 
 
 class Threads:
-    """A RunInThread with real threads; `run_until` calls back in the test's."""
+    """A RunInThread with real threads. `run_until` calls back in the test's thread."""
 
     def __init__(self):
         self._done = SimpleQueue()
@@ -139,8 +139,8 @@ def test_there_is_a_process_only_while_there_is_work(tmp_path, workers):
     manager.close(T0)
 
 
-def test_a_patient_process_or_its_successor_does_it(tmp_path):
-    """Which of them depends on what else the machine has to do."""
+def test_a_process_at_idle_priority_or_its_successor_completes_a_compaction(tmp_path):
+    """On a busy machine the first process exits, and its successor runs at normal priority."""
 
     def start(is_idle_priority):
         return ProcessWorker(is_idle_priority=is_idle_priority)
@@ -152,7 +152,7 @@ def test_a_patient_process_or_its_successor_does_it(tmp_path):
     manager.close(T0)
 
 
-def test_a_small_log_is_compacted_without(tmp_path, workers, monkeypatch):
+def test_a_small_log_is_compacted_without_a_process(tmp_path, workers, monkeypatch):
     monkeypatch.undo()
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
     fill(log)
@@ -177,7 +177,7 @@ def test_a_small_log_of_many_records_is_compacted_by_a_process(tmp_path, workers
     manager.close(T0)
 
 
-def test_without_a_process_a_thread_does_it(tmp_path, caplog):
+def test_a_thread_compacts_if_no_process_can_be_started(tmp_path, caplog):
     def start(is_idle_priority):
         raise BlockingIOError("no more processes")
 
@@ -190,7 +190,7 @@ def test_without_a_process_a_thread_does_it(tmp_path, caplog):
 
 
 def slow_log(tmp_path, workers, threads):
-    """A log whose compaction would take hours at its rate, being compacted."""
+    """A log whose compaction is in progress, and would take hours at its rate."""
     settings = ONE_THREAD._replace(log_cleaner_io_max_bytes_per_second=1000.0)
     options = {"settings": settings, "run_in_thread": threads, "start_compaction_worker": workers}
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), **options)
@@ -215,14 +215,14 @@ def test_the_death_of_the_process_leaves_the_log_as_it_was(tmp_path, workers, ca
     manager.update_settings(ONE_THREAD)
     while manager.cleaner.step(T0):
         pass
-    assert workers.idle_priorities == [True, False], "the first may have died of having too little time"
+    assert workers.idle_priorities == [True, False], "the first may have exited for lack of processor time"
     threads.run_until(lambda: not manager.cleaner.running)
     assert manager.cleaner.offsets == {("t", 0): log.log_end_offset}
     assert len(records(log)) < len(before)
     manager.close(T0)
 
 
-def test_a_log_that_kills_process_after_process_is_left_alone(tmp_path, workers):
+def test_a_log_whose_processes_die_repeatedly_is_uncleanable(tmp_path, workers):
     threads = Threads()
     manager, _, _ = slow_log(tmp_path, workers, threads)
     for _ in range(3):
@@ -236,7 +236,7 @@ def test_a_log_that_kills_process_after_process_is_left_alone(tmp_path, workers)
 
 
 @pytest.mark.parametrize("how", ["cancel", "delete", "close"])
-def test_what_is_not_wanted_any_more_ends_at_once(tmp_path, workers, how):
+def test_a_cancelled_compaction_ends_at_once(tmp_path, workers, how):
     threads = Threads()
     manager, log, before = slow_log(tmp_path, workers, threads)
     if how == "cancel":
@@ -259,7 +259,7 @@ def test_what_is_not_wanted_any_more_ends_at_once(tmp_path, workers, how):
         manager.close(T0)
 
 
-def test_a_worker_tells_death_from_cancelling(workers):
+def test_a_worker_distinguishes_death_from_cancellation(workers):
     lost, cancelled = workers(), workers()
     os.kill(lost.pid, signal.SIGKILL)
     with pytest.raises(WorkerLost, match=str(lost.pid)):
@@ -270,7 +270,7 @@ def test_a_worker_tells_death_from_cancelling(workers):
 
 
 class StalledWorkers(Workers):
-    """Processes that stand still from the start. Their broker's clock advances by a minute for each wait in vain."""
+    """Starts processes that are stopped at once. Each wait without a response advances the clock by a minute."""
 
     def __init__(self):
         super().__init__()
@@ -298,7 +298,7 @@ def stalled():
         worker.close()
 
 
-def test_a_process_without_progress_is_killed_and_its_log_tried_again_later(tmp_path, stalled, caplog):
+def test_a_process_without_progress_is_killed_and_its_log_is_retried_later(tmp_path, stalled, caplog):
     clock = 0.0
     options = {"start_compaction_worker": stalled, "monotonic": lambda: clock}
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), **options)
@@ -313,7 +313,7 @@ def test_a_process_without_progress_is_killed_and_its_log_tried_again_later(tmp_
     assert "made no progress for 300 s and was killed" in caplog.text
     assert "retried in 600 s" in caplog.text
     assert manager.online_directories == [str(tmp_path)]
-    # Not at once, since others may be waiting; then as often as need be, by a process that is not patient.
+    # Not at once, because other logs may be waiting; then as often as necessary, at normal priority.
     for attempt in range(2, 6):
         clean(manager)
         assert len(stalled.started) == attempt - 1
@@ -333,13 +333,13 @@ def test_a_process_without_progress_is_killed_and_its_log_tried_again_later(tmp_
 
 
 def test_a_process_that_takes_no_commands_is_without_progress(stalled):
-    """They are larger than what the pipe holds."""
+    """The command is larger than the pipe's buffer."""
     with pytest.raises(WorkerStalled):
         stalled().write((0,), bytes(1 << 20))
 
 
 def test_heartbeats_are_progress():
-    """A process that sleeps to keep to its rate is not without progress, however long that takes."""
+    """A process that sleeps to keep to its rate counts as making progress, however long it sleeps."""
     seconds = 0.0
     command_end, commands = os.pipe()
     response_reader, response_end = os.pipe()
@@ -362,7 +362,7 @@ def test_heartbeats_are_progress():
     os.close(response_end)
 
 
-def test_what_goes_wrong_in_the_process_is_told(tmp_path, workers):
+def test_an_error_in_the_process_is_reported(tmp_path, workers):
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
     fill(log)
     log.segments[0].file.write_pieces(65, [b"x"], 1)
@@ -380,15 +380,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_it_dies_with_the_broker():
+def test_the_process_dies_with_the_broker():
     parent = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, timeout=DEADLINE_SECONDS)
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while is_there(int(parent.stdout)):
+    while is_running(int(parent.stdout)):
         assert time.monotonic() < deadline
 
 
-def is_there(pid):
-    """Whether the process runs; one that nobody has taken note of the end of does not."""
+def is_running(pid):
+    """Return whether the process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
@@ -398,12 +398,12 @@ def is_there(pid):
 
 @pytest.mark.parametrize(("used", "slept", "gives_up"), [(3.0, 0.0, False), (1.0, 0.0, True), (1.0, 8.0, False)])
 def test_a_process_at_idle_priority_exits_if_it_gets_too_little_processor_time(monkeypatch, used, slept, gives_up):
-    """But not because it keeps to a rate."""
+    """Time that it sleeps to keep to its rate does not count."""
     now, ended = [0.0, 0.0], []
-    monkeypatch.setattr(compaction_process.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(compaction_process.time, "process_time", lambda: now[1])
-    monkeypatch.setattr(compaction_process.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(compaction_process.os, "_exit", ended.append)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: now[1])
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(os, "_exit", ended.append)
     starvation = compaction_process._StarvationCheck()
     starvation.check()
     starvation.sleep(slept)

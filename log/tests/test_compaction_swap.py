@@ -1,4 +1,4 @@
-"""A replacement by compaction that cannot be put in place, and what later starts make of its files."""
+"""Segment replacements by compaction that cannot be completed, and what later starts do with their files."""
 
 import errno
 
@@ -17,8 +17,8 @@ KINDS = pytest.mark.parametrize("refused", [".log", ".index", ".timeindex"])
 
 @KINDS
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_start_does_not_put_in_place_what_found_no_room_long_before(refused: str, is_clean: bool) -> None:
-    """The log has moved on: its start was deleted, and the rest was compacted into other segments."""
+def test_a_start_does_not_complete_a_replacement_that_failed_long_before(refused: str, is_clean: bool) -> None:
+    """Since then its start was deleted, and the rest was compacted into other segments."""
     fs = MemoryFileSystem()
     manager, log = make_log(fs, CONFIG)
     for key in (b"a", b"b"):
@@ -63,7 +63,7 @@ def test_a_replacement_that_can_neither_be_finished_nor_removed_takes_its_direct
 
 @KINDS
 @TIMES
-def test_a_replacement_is_read_while_some_of_its_files_wait_for_their_names(refused: str, timestamp: int) -> None:
+def test_a_replacement_is_readable_while_some_of_its_files_are_not_renamed(refused: str, timestamp: int) -> None:
     fs, threads = MemoryFileSystem(now_ms=T0), Threads()
     manager, log = make_log(fs, {"index.interval.bytes": "1"}, run_in_thread=threads)
     threads.run()
@@ -90,7 +90,7 @@ def assert_readable(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("pieces", range(1, 9))
 def test_nothing_is_renamed_after_the_stop(pieces: int) -> None:
-    """The log directory may be another broker's by then; its start finishes what was begun."""
+    """Another broker may use the log directory by then; its start completes the replacement."""
     fs, threads = MemoryFileSystem(now_ms=T0), Threads()
     manager, log = make_log(fs, run_in_thread=threads)
     threads.run()

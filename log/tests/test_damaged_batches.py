@@ -1,4 +1,4 @@
-"""A batch damaged by the disk, below all that a start verifies: the rest of the log and of its directory is served."""
+"""A damaged batch in a part of a log that a start does not verify: the rest of the log is served."""
 
 import re
 
@@ -10,7 +10,7 @@ from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests import managers
-from odradek.log.tests.managers import opened, run_until
+from odradek.log.tests.managers import opened, run_until, served
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all
 from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -20,17 +20,17 @@ SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "4096", "ret
 
 
 def erase_length(fs, segment, position):
-    """Zero a batch's length, so that nothing leads to what follows it."""
+    """Zero a batch's length, so that a scan cannot find the next batch."""
     fs.open(segment.path(".log")).write_pieces(position + 8, [bytes(4)], 4)
 
 
 def positions(segment):
-    """Where the batches are, by their last offsets."""
+    """Return the positions of the batches by their last offsets."""
     return {header.last_offset: position for position, header in segment.headers()}
 
 
 def code_of_read(log, offset):
-    """The error of a read that begins at `offset`; NONE if it returns that batch."""
+    """Return the error of a read that begins at `offset`; NONE if the read returns that batch."""
     try:
         region = log.read(offset, 1, upper_offset=log.log_end_offset, at_least_one=True)
     except KafkaError as error:
@@ -55,8 +55,8 @@ def test_a_damaged_batch_does_not_take_its_directory_offline(policy, caplog):
         manager = opened(fs, DIRECTORIES, properties)
         run_until(manager, 0, 100_000)
         assert manager.online_directories == ["/data/a"]
-        managers.append(manager.get("other", 0), b"more")
-        managers.append(manager.get("t", 0), b"more", now_ms=2_000_000)
+        managers.append(served(manager, "other"), b"more")
+        managers.append(served(manager), b"more", now_ms=2_000_000)
         manager.close(0)
         assert manager.online_directories == ["/data/a"]
     assert "log directory" not in caplog.text
@@ -81,7 +81,7 @@ def test_a_damaged_batch_before_the_largest_timestamp_does_not_refuse_appends(ca
 
 
 @pytest.mark.parametrize("what", ["retention", "append", "roll", "cleaner"])
-def test_damage_that_is_found_anywhere_is_of_this_log_alone(what, monkeypatch, caplog):
+def test_damage_found_by_any_operation_affects_only_its_log(what, monkeypatch, caplog):
     fs = MemoryFileSystem()
     manager = opened(fs, DIRECTORIES, SMALL | {"cleanup.policy": "compact" if what == "cleaner" else "delete"})
     log = manager.create_log("t", 0, None, 0, is_new=True)
@@ -111,7 +111,7 @@ def test_damage_that_is_found_anywhere_is_of_this_log_alone(what, monkeypatch, c
     assert (("t", 0) in manager.cleaner.uncleanable) is (what == "cleaner")
 
 
-def test_damage_that_prevents_loading_is_of_this_log_alone(monkeypatch, caplog):
+def test_damage_that_prevents_loading_affects_only_its_log(monkeypatch, caplog):
     fs = MemoryFileSystem()
     manager = opened(fs, DIRECTORIES)
     for topic in ("bad", "fine"):
@@ -179,14 +179,14 @@ def test_damage_at_the_end_and_in_an_old_segment_keeps_the_segments_between(is_c
     assert "what follows it in other segments is kept" in caplog.text
     assert append(again, [b"more"]).first_offset == 58
     fs.crash(lose_names=True)
-    # The checkpoint may still have the point from before.
+    # The checkpoint may still have the earlier recovery point.
     for found_point in (point, again.recovery_point):
         again = open_log(fs, cfg, is_clean=False, recovery_point=found_point)
         assert [offset for offset, _ in read_all(again)] == kept
         assert again.log_end_offset == 58
 
 
-def test_unflushed_segments_behind_damage_go_even_if_it_lies_below_the_recovery_point():
+def test_unflushed_segments_behind_damage_are_removed_even_if_it_is_below_the_recovery_point():
     fs, cfg = MemoryFileSystem(), config()
     log = six_segments(fs, cfg)
     for segment, batch in ((log.segments[1], 14), (log.segments[3], 32)):
@@ -254,7 +254,7 @@ def test_an_index_is_repaired_around_each_of_several_damaged_batches(caplog):
     assert len(re.findall("segment is damaged, .* damaged_ranges=", caplog.text)) == 1
 
 
-def test_appends_go_on_behind_damage_that_was_repaired_and_the_next_start_keeps_them():
+def test_appends_continue_behind_repaired_damage_and_the_next_start_keeps_them():
     fs = MemoryFileSystem()
     cfg = config(internal_segment_bytes=200_000, index_interval_bytes=1000)
     log = open_log(fs, cfg)
@@ -271,7 +271,7 @@ def test_appends_go_on_behind_damage_that_was_repaired_and_the_next_start_keeps_
         log.close(0)
 
 
-def test_an_index_in_which_nothing_is_right_is_built_anew_in_full():
+def test_an_index_without_a_correct_entry_is_rebuilt_completely():
     fs = MemoryFileSystem()
     cfg, segment = long_segment(fs)
     expected = segment.offset_index.entries()

@@ -1,4 +1,4 @@
-"""What is stored compressed can be decompressed again: a batch that the broker rewrites may grow beyond the bound."""
+"""Every stored batch can be decompressed, although a batch that the broker rewrites may grow."""
 
 import struct
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 LARGE = 1 << 30
 COUNT = 100
 VALUE_BYTES = 1_047_000
-# Offset deltas from 64 on take a second byte, and these records' lengths do not.
+# An offset delta from 64 on takes two bytes; the length fields of these records keep their size.
 GROWTH_BYTES = COUNT - 64
 
 
@@ -32,7 +32,7 @@ def one_record(value_bytes: int) -> bytes:
 
 
 def records_of(size_bytes: int) -> bytes:
-    """So many bytes of records, which all have offset delta 0, as in compressed batches of some old clients."""
+    """`size_bytes` bytes of records that all have offset delta 0, as in compressed batches of some old clients."""
     records = one_record(VALUE_BYTES) * (COUNT - 1)
     left = size_bytes - len(records)
     return records + one_record(left - (len(one_record(left)) - left))
@@ -47,7 +47,7 @@ def with_records(payload: bytes, codec: Codec, count: int = COUNT) -> memoryview
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_that_is_renumbered_stays_readable(codec: Codec) -> None:
+def test_a_renumbered_batch_remains_readable(codec: Codec) -> None:
     log = open_log(cfg=config(max_message_bytes=LARGE, internal_segment_bytes=LARGE))
     largest = records_of(MAX_DECOMPRESSED_BYTES - GROWTH_BYTES)
     assert len(largest) == MAX_DECOMPRESSED_BYTES - GROWTH_BYTES
@@ -60,7 +60,7 @@ def test_a_batch_that_is_renumbered_stays_readable(codec: Codec) -> None:
 
 @pytest.mark.parametrize("size_bytes", [MAX_DECOMPRESSED_BYTES - GROWTH_BYTES + 1, MAX_DECOMPRESSED_BYTES + 1])
 def test_a_batch_that_could_not_be_read_back_is_refused(size_bytes: int) -> None:
-    """Once renumbered, or as it is."""
+    """It is too large once it is renumbered, or as it is."""
     log = open_log(cfg=config(max_message_bytes=LARGE, internal_segment_bytes=LARGE))
     with pytest.raises(KafkaError) as raised:
         append(log, with_records(records_of(size_bytes), Codec.ZSTD))
@@ -69,7 +69,7 @@ def test_a_batch_that_could_not_be_read_back_is_refused(size_bytes: int) -> None
 
 
 def test_records_too_large_for_the_codec_of_the_topic_are_refused() -> None:
-    """A plain batch of such a size is fine where it stays plain."""
+    """An uncompressed batch of this size is accepted if the topic stores it uncompressed."""
     properties = {"max_message_bytes": LARGE, "internal_segment_bytes": LARGE}
     data = with_records(one_record(MAX_DECOMPRESSED_BYTES), Codec.NONE, count=1)
     log = open_log(cfg=config(compression_type="zstd", **properties))
@@ -115,7 +115,7 @@ def test_renumbers_a_compacted_topic_s_batch_with_any_wrong_offset(middle: int) 
 
 
 def test_compaction_writes_no_batch_that_could_not_be_read_back() -> None:
-    """A delete horizon makes the timestamp deltas longer. Where there is no room for that, tombstones stay."""
+    """A delete horizon makes the timestamp deltas longer. Without space for it, the batch gets no horizon."""
     for spare_bytes, has_horizon in ((6 * COUNT, True), (0, False)):
         payload = records_of(MAX_DECOMPRESSED_BYTES - len(TOMBSTONE) - spare_bytes) + TOMBSTONE
         stored = with_records(payload, Codec.ZSTD, count=COUNT + 1)

@@ -1,4 +1,4 @@
-"""Without a free descriptor what needs one is refused or done later: no directory goes offline, nothing is lost."""
+"""Without free descriptors an operation is refused or made later: no directory goes offline, no record is lost."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ CONFIG = {"internal.segment.bytes": "400", "index.interval.bytes": "1", "file.de
 
 
 class Flaky(MemoryFileSystem):
-    """Files in memory where some of what needs a descriptor finds none."""
+    """Files in memory where a random share of the operations that need a descriptor fails."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def values(log: PartitionLog) -> list[int]:
     return found
 
 
-def test_errors_are_told_apart() -> None:
+def test_shortages_and_failures_are_distinguished() -> None:
     kinds = {
         number: type(storage_error("/d", "m", OSError(number, "")))
         for number in (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
@@ -66,7 +66,7 @@ def test_errors_are_told_apart() -> None:
     assert list(kinds.values()) == [DiskFullError, ExhaustedError, ExhaustedError, ExhaustedError, LogDirFailure]
 
 
-def test_a_roll_is_refused_and_made_later() -> None:
+def test_a_refused_roll_is_made_later() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, [PATH], CONFIG)
     log = filled(manager)
@@ -85,7 +85,7 @@ def test_a_roll_is_refused_and_made_later() -> None:
     assert values(log) == list(range(end + 1))
 
 
-def test_nothing_is_left_of_a_log_that_could_not_be_made() -> None:
+def test_no_files_remain_of_a_log_that_could_not_be_created() -> None:
     fs = Flaky(1)
     manager = opened(fs, [PATH], CONFIG)
     fs.spare = 0
@@ -106,7 +106,7 @@ def test_nothing_is_left_of_a_log_that_could_not_be_made() -> None:
     assert folders(fs, PATH) == ["t-0"]
 
 
-def test_exhaustion_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_exhaustion_is_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, [PATH], CONFIG)
     filled(manager)
@@ -136,7 +136,7 @@ def test_a_start_without_descriptors_fails_and_locks_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_work_with_too_few_descriptors(seed: int) -> None:
-    """Appends, reads, flushes, retention, compaction, deletion: refused at random, and right all the same."""
+    """Appends, reads, flushes, lookups, retention and compaction are correct although some fail at random."""
     fs, random, threads = Flaky(seed), Random(seed), Threads()
     config = CONFIG | {"cleanup.policy": random.choice(["delete", "compact,delete"]), "retention.bytes": "1500"}
     manager = opened(fs, [PATH], config, run_in_thread=threads)

@@ -1,4 +1,4 @@
-"""The real file system against its twin in memory, and the ways in which the twin loses, tears and fails."""
+"""The operating system's file system and the one in memory, and simulated crashes, torn writes and failures."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from odradek.log.storage import file_lock, filesystem, syncfs
+from odradek.log.storage import file_lock, syncfs
 from odradek.log.storage.file_lock import LockedError
 from odradek.log.storage.filesystem import OsFileSystem, remove_if_exists, write_atomically
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
@@ -94,13 +94,11 @@ def test_write_atomically(place):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 7])
-def test_short_writes_and_reads_go_on(tmp_path, monkeypatch, limit):
+def test_short_writes_and_reads_are_continued(tmp_path, monkeypatch, limit):
     pwrite, pread = os.pwrite, os.pread
-    monkeypatch.setattr(
-        filesystem.os, "pwritev", lambda fd, pieces, position: pwrite(fd, b"".join(pieces)[:limit], position)
-    )
-    monkeypatch.setattr(filesystem.os, "pwrite", lambda fd, data, position: pwrite(fd, data[:limit], position))
-    monkeypatch.setattr(filesystem.os, "pread", lambda fd, size, position: pread(fd, min(size, limit), position))
+    monkeypatch.setattr(os, "pwritev", lambda fd, pieces, position: pwrite(fd, b"".join(pieces)[:limit], position))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, position: pwrite(fd, data[:limit], position))
+    monkeypatch.setattr(os, "pread", lambda fd, size, position: pread(fd, min(size, limit), position))
     file = OsFileSystem().open(f"{tmp_path}/a", create=True)
     file.write_pieces(2, [b"abc", b"", bytearray(b"de"), memoryview(b"fgh")], 8)
     assert file.pread(0, 10) == b"\0\0abcdefgh"
@@ -108,8 +106,8 @@ def test_short_writes_and_reads_go_on(tmp_path, monkeypatch, limit):
 
 
 def test_a_write_without_progress_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(filesystem.os, "pwritev", lambda fd, pieces, position: 1)
-    monkeypatch.setattr(filesystem.os, "pwrite", lambda fd, data, position: 0)
+    monkeypatch.setattr(os, "pwritev", lambda fd, pieces, position: 1)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, position: 0)
     file = OsFileSystem().open(f"{tmp_path}/a", create=True)
     with pytest.raises(OSError, match="no progress"):
         file.write_pieces(0, [b"abc"], 3)
@@ -130,7 +128,7 @@ def memory():
     return fs
 
 
-def test_crash_loses_what_was_not_synced(memory):
+def test_a_crash_loses_unsynced_changes(memory):
     file = put(memory, "/d/a", b"safe")
     file.sync()
     file.write_pieces(2, [b"LOST"], 4)
@@ -141,7 +139,7 @@ def test_crash_loses_what_was_not_synced(memory):
     memory.lock("/d/.lock")
 
 
-def test_names_survive_a_crash_unless_they_are_to_be_lost(memory):
+def test_names_survive_a_crash_without_lose_names(memory):
     put(memory, "/d/old", b"old").sync()
     memory.sync_directory("/d")
     put(memory, "/d/new", b"new").sync()
@@ -209,7 +207,7 @@ def test_crash_on_command(memory):
 
 
 def test_a_failed_sync_of_the_file_system_counts_for_all_threads(tmp_path, monkeypatch):
-    """The system reports a failed write once: another thread that asks meanwhile is told that all is well."""
+    """The system reports a failed write once, so a sync by another thread in the meantime returns success."""
     outcomes = {}
 
     def ask(name):
@@ -231,10 +229,15 @@ def test_a_failed_sync_of_the_file_system_counts_for_all_threads(tmp_path, monke
     assert outcomes == {"first": False, "second": False}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
-def test_a_sync_counts_only_of_file_systems_that_report_their_failures(monkeypatch):
-    kernels = []
-    monkeypatch.setattr(syncfs, "_syncfs", lambda: lambda fd: kernels.append(fd) or 0)
+@pytest.mark.skipif(sys.platform != "linux", reason="uses system calls of Linux")
+def test_a_sync_counts_only_on_file_systems_that_report_failures(monkeypatch):
+    synced = []
+
+    def sync(fd):
+        synced.append(fd)
+        return 0
+
+    monkeypatch.setattr(syncfs, "_syncfs", lambda: sync)
     fd = os.open("/proc/self/status", os.O_RDONLY)
     try:
         assert syncfs.file_system_type(fd) == 0x9FA0
@@ -243,4 +246,4 @@ def test_a_sync_counts_only_of_file_systems_that_report_their_failures(monkeypat
         assert syncfs.sync_file_system_of(fd)
     finally:
         os.close(fd)
-    assert kernels == [fd]
+    assert synced == [fd]

@@ -1,19 +1,21 @@
-"""When a log is flushed, what is durable then, and which recovery point a checkpoint gets."""
+"""Flushes: due times, durable records, and the recovery point for the checkpoint."""
 
 import errno
 
 import pytest
 
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import LogDirFailure
-from odradek.log.tests.support import NOW_MS, append, config, open_log, read_all
+from odradek.log.tests.support import NOW_MS, append, config, memory_fs, open_log, prepared_flush, read_all
 
 
-def crashed(log):
-    log.fs.crash(lose_names=True)
+def crashed(log: PartitionLog) -> PartitionLog:
+    """Crash and reopen a log."""
+    memory_fs(log).crash(lose_names=True)
     return open_log(log.fs, log.config, is_clean=False, recovery_point=log.recovery_point)
 
 
-def test_nothing_to_do():
+def test_an_empty_log_needs_no_flush():
     log = open_log()
     assert log.flush_due_offset(NOW_MS + 10**9) is None
     assert log.prepare_flush() is None
@@ -42,7 +44,7 @@ def test_by_time():
     assert log.flush_due_offset(NOW_MS + 2000) == 2
 
 
-def test_a_roll_wants_the_old_segment_flushed():
+def test_after_a_roll_a_flush_of_the_old_segment_is_due():
     log = open_log()
     append(log, [b"a"])
     log.roll(NOW_MS)
@@ -55,7 +57,7 @@ def test_a_roll_wants_the_old_segment_flushed():
     assert read_all(crashed(log)) == [(0, b"a")]
 
 
-def test_what_was_flushed_survives_and_the_recovery_point_names_its_segment():
+def test_flushed_records_survive_and_the_recovery_point_is_the_base_of_their_segment():
     log = open_log()
     append(log, [b"a"])
     log.roll(NOW_MS)
@@ -67,10 +69,10 @@ def test_what_was_flushed_survives_and_the_recovery_point_names_its_segment():
     assert read_all(log) == [(0, b"a"), (1, b"b")]
 
 
-def test_the_log_goes_on_between_the_steps():
+def test_appends_and_a_roll_between_the_steps():
     log = open_log()
     append(log, [b"a"])
-    task = log.prepare_flush()
+    task = prepared_flush(log)
     append(log, [b"b"])
     log.roll(NOW_MS)
     append(log, [b"c"])
@@ -81,14 +83,14 @@ def test_the_log_goes_on_between_the_steps():
     assert log.flush_due_offset(NOW_MS) == 2
 
 
-def log_with_an_unwritten_epoch():
-    """A flushed log whose last batch, at 1, has a leader epoch that the disk had no room for."""
+def log_with_an_unwritten_epoch() -> PartitionLog:
+    """A flushed log whose last batch, at 1, has a leader epoch that was not written for lack of disk space."""
     log = open_log()
     append(log, [b"a"])
     log.flush(NOW_MS)
     log.elect(1)
     append(log, [b"b"], leader_epoch=1)
-    log.fs.fail("create", error=errno.ENOSPC, path_contains="leader-epoch-checkpoint")
+    memory_fs(log).fail("create", error=errno.ENOSPC, path_contains="leader-epoch-checkpoint")
     log.roll(NOW_MS)
     log.flush(NOW_MS)
     assert (log.flushed_offset, log.recovery_point) == (2, 1)
@@ -97,7 +99,7 @@ def log_with_an_unwritten_epoch():
 
 def test_the_recovery_point_waits_for_the_sync_of_a_leader_epoch():
     log = log_with_an_unwritten_epoch()
-    task = log.prepare_flush()
+    task = prepared_flush(log)
     assert log.recovery_point == 1, "the epoch is written but not synced"
     log = crashed(log)
     assert log.leader_epochs.entries == [(0, 0), (1, 1)]
@@ -106,9 +108,9 @@ def test_the_recovery_point_waits_for_the_sync_of_a_leader_epoch():
 
 def test_the_recovery_point_moves_with_the_sync_of_a_leader_epoch():
     log = log_with_an_unwritten_epoch()
-    first = log.prepare_flush()
+    first = prepared_flush(log)
     append(log, [b"c"], leader_epoch=1)
-    second = log.prepare_flush()
+    second = prepared_flush(log)
     for task, point in ((second, 1), (first, 2)):
         task.run()
         log.finish_flush(task, NOW_MS)
@@ -120,7 +122,7 @@ def test_truncation_between_the_steps():
     log = open_log()
     append(log, [b"a"])
     append(log, [b"b"])
-    task = log.prepare_flush()
+    task = prepared_flush(log)
     log.truncate_to(1, NOW_MS)
     task.run()
     log.finish_flush(task, NOW_MS)
@@ -132,7 +134,7 @@ def test_deletion_between_the_steps():
     append(log, [b"a"])
     log.roll(NOW_MS)
     append(log, [b"b"], timestamp=NOW_MS + 500)
-    task = log.prepare_flush()
+    task = prepared_flush(log)
     log.remove_deleted(log.delete_old_segments(NOW_MS + 100))
     task.run()
     log.finish_flush(task, NOW_MS)
@@ -143,7 +145,7 @@ def test_deletion_between_the_steps():
 def test_failure(operation):
     log = open_log()
     append(log, [b"a"])
-    log.fs.fail(operation, error=errno.EIO)
+    memory_fs(log).fail(operation, error=errno.EIO)
     with pytest.raises(LogDirFailure) as raised:
         log.flush(NOW_MS)
     assert log.failure is raised.value
@@ -160,7 +162,7 @@ def test_close_flushes_everything():
     append(log, [b"b"])
     log.close(NOW_MS)
     assert log.recovery_point == 2
-    log.fs.crash(lose_names=True)
+    memory_fs(log).crash(lose_names=True)
     log = open_log(log.fs, recovery_point=2)
     assert read_all(log) == [(0, b"a"), (1, b"b")]
     assert log.fs.size_bytes(log.active_segment.path(".index")) == 0, "trimmed"

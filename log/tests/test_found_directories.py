@@ -1,4 +1,4 @@
-"""What a start makes of the directories that it finds, on the in-memory file system."""
+"""Directories that a start finds: served, renamed as stray, or left alone."""
 
 import logging
 from contextlib import suppress
@@ -60,7 +60,7 @@ def test_a_directory_that_is_no_partition_is_left_alone(
     assert find_partitions(fs, "/data/a", is_topic_name) == []
 
 
-def test_a_partition_that_nobody_knows_is_served_for_adoption() -> None:
+def test_an_unknown_partition_is_served_for_adoption() -> None:
     fs = MemoryFileSystem()
     put(fs, "old-3", SEGMENT)
     put(fs, "with-id-9999")
@@ -120,7 +120,7 @@ def test_a_partition_whose_files_are_damaged_is_found() -> None:
     assert manager.refused_paths() == ["/data/a/t-0"]
 
 
-def test_a_directory_that_cannot_be_looked_into_takes_the_log_directory_offline() -> None:
+def test_a_directory_that_cannot_be_listed_takes_the_log_directory_offline() -> None:
     class BrokenFileSystem(MemoryFileSystem):
         def list_names(self, directory: str) -> list[str]:
             if directory.endswith("old-0"):
@@ -136,7 +136,7 @@ def test_a_directory_that_cannot_be_looked_into_takes_the_log_directory_offline(
     assert manager.online_directories == ["/data/b"]
 
 
-def test_a_long_list_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_list_is_shortened(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     fs = MemoryFileSystem()
     for number in range(25):
@@ -148,8 +148,8 @@ def test_a_long_list_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(("ids", "end_offset"), [({}, 9), ({"t": NEW_ID}, 3)], ids=["to adopt", "not compacted"])
-def test_a_hole_in_a_log_to_adopt_may_be_compaction_s(ids: dict[str, bytes], end_offset: int) -> None:
-    """A broker was killed before the checkpoint of a finished compaction, and lost its store."""
+def test_a_hole_in_a_log_to_adopt_counts_as_compacted(ids: dict[str, bytes], end_offset: int) -> None:
+    """A broker was killed before the checkpoint of a finished compaction, and its metadata store was lost."""
     fs = MemoryFileSystem()
     manager = make_manager(fs, ["/data/a"], {"cleanup.policy": "compact", "internal.segment.bytes": "300"})
     manager.open(0)
@@ -167,7 +167,7 @@ def test_a_hole_in_a_log_to_adopt_may_be_compaction_s(ids: dict[str, bytes], end
     found = reopened.get("t", 0)
     assert found is not None
     assert found.log_end_offset == end_offset
-    # From now on its configuration is the store's, and may be another than the one it was compacted by.
+    # From now on its configuration is the store's, which may differ from the one that it was compacted with.
     fs.crash()
     reopened = make_manager(fs, ["/data/a"])
     reopened.open(0, known({"t": NEW_ID}))

@@ -1,4 +1,4 @@
-"""Offsets that compaction removed are kept by later recoveries, whatever cleanup.policy is by then."""
+"""Recoveries keep the records behind a hole that compaction left, whatever cleanup.policy is by then."""
 
 import errno
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import ExhaustedError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.managers import DIRECTORIES, TOPIC_ID, append, opened
+from odradek.log.tests.managers import DIRECTORIES, TOPIC_ID, append, opened, served
 
 CONFIG = {"internal.segment.bytes": "300"}
 IDS = {"t": TOPIC_ID}
@@ -20,23 +20,22 @@ def start(fs: MemoryFileSystem, ids: dict[str, bytes] | None = None) -> LogManag
     return opened(fs, DIRECTORIES, CONFIG, ids=ids)
 
 
-def served(manager: LogManager) -> PartitionLog:
-    log = manager.get("t", 0)
-    assert log is not None
-    return log
-
-
 def kill(fs: MemoryFileSystem) -> None:
     """End the process: the locks of its directories are released."""
     fs._held.clear()
 
 
-def log_with_a_hole(fs: MemoryFileSystem) -> PartitionLog:
-    """Make a log of which compaction, by a configuration that is lost, has emptied the second segment."""
-    manager = start(fs)
+def create_log(manager: LogManager) -> PartitionLog:
+    """Create the log with records up to the offset END, in several segments."""
     log = manager.create_log("t", 0, TOPIC_ID, 0)
     for number in range(END):
         append(log, b"v%d" % number)
+    return log
+
+
+def log_with_a_hole(fs: MemoryFileSystem) -> PartitionLog:
+    """Create a log whose second segment compaction has removed, by a configuration that is lost."""
+    log = create_log(start(fs))
     log.flush(0)
     remove_second_segment(fs, log)
     kill(fs)
@@ -51,18 +50,18 @@ def remove_second_segment(fs: MemoryFileSystem, log: PartitionLog) -> None:
 
 
 def refuse(fs: MemoryFileSystem, error: int, file_name: str) -> Callable[[], None]:
-    """Refuse new files of this name; return what ends that."""
+    """Refuse to create files of this name. Return a function that ends this."""
     original = fs.before
 
-    def before(operation: str, path: str, half: Callable[[], None] | None = None) -> None:
+    def before(operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
         if operation == "create" and file_name in path:
-            fs._raise(error, path, half)
-        original(operation, path, half)
+            fs._raise(error, path, half_done)
+        original(operation, path, half_done)
 
     def end() -> None:
-        fs.before = original  # type: ignore[method-assign]
+        fs.before = original
 
-    fs.before = before  # type: ignore[method-assign]
+    fs.before = before
     return end
 
 
@@ -139,9 +138,7 @@ def test_a_log_that_is_moved_into_a_new_log_directory_keeps_its_holes() -> None:
     fs.make_directory("/data/new")
     fs.rename(log.directory, "/data/new/t-0")
     for _ in range(3):
-        found = opened(fs, ["/data/new"], CONFIG, ids=IDS).get("t", 0)
-        assert found is not None
-        assert found.log_end_offset == END
+        assert served(opened(fs, ["/data/new"], CONFIG, ids=IDS)).log_end_offset == END
         kill(fs)
 
 
@@ -149,9 +146,7 @@ def test_a_log_that_is_moved_into_a_new_log_directory_keeps_its_holes() -> None:
 def test_holes_below_a_recovery_point_that_is_lowered_are_kept(content: bytes | None) -> None:
     fs = MemoryFileSystem()
     manager = start(fs)
-    log = manager.create_log("t", 0, TOPIC_ID, 0)
-    for number in range(END):
-        append(log, b"v%d" % number)
+    log = create_log(manager)
     manager.close(0)
     remove_second_segment(fs, log)
     if content is not None:
@@ -164,7 +159,7 @@ def test_holes_below_a_recovery_point_that_is_lowered_are_kept(content: bytes | 
         kill(fs)
 
 
-def test_a_lost_end_of_a_new_log_is_no_hole_although_a_deleted_one_had_its_name() -> None:
+def test_a_lost_end_of_a_new_log_is_no_hole_although_a_deleted_log_had_its_name() -> None:
     fs = MemoryFileSystem()
     manager = start(fs)
     old = manager.create_log("t", 0, TOPIC_ID, 0)
@@ -173,10 +168,8 @@ def test_a_lost_end_of_a_new_log_is_no_hole_although_a_deleted_one_had_its_name(
     manager.checkpoints.write_now(manager.directories[old.log_directory], "recovery-point-offset-checkpoint")
     manager.delete_log("t", 0)
     manager.table.log_counts[old.log_directory] += 1
-    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    log = create_log(manager)
     assert log.log_directory != old.log_directory
-    for number in range(END):
-        append(log, b"v%d" % number)
     log.flush(0)
     lost = log.segments[1].base_offset
     remove_second_segment(fs, log)

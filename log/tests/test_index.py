@@ -1,4 +1,4 @@
-"""Offset and time index: what is in the files, what lookups answer, and the same after they are opened again."""
+"""Offset and time index: contents of the files, and lookups, also after the indexes are reopened."""
 
 import pytest
 from hypothesis import given
@@ -25,9 +25,9 @@ def times(fs, max_bytes=12000, *, fresh=True):
     return TimeIndex(fs, "/d/t.timeindex", BASE, max_bytes, fresh=fresh)
 
 
-def test_file_is_made_full_size_and_trimmed_to_its_entries(fs):
+def test_a_file_is_preallocated_and_trimmed_to_its_entries(fs):
     index = offsets(fs, max_bytes=803)
-    assert not fs.exists("/d/o.index"), "made when it is first needed"
+    assert not fs.exists("/d/o.index"), "created when it is first needed"
     index.preallocate()
     index.append(BASE + 5, 70)
     index.append(BASE + 9, 4200)
@@ -80,10 +80,10 @@ def test_offsets_must_ascend_and_fit(fs):
     time_index.append_if_later(1, BASE + 4)
     with pytest.raises(IndexOffsetError):
         time_index.append_if_later(2, BASE + 3)
-    assert (index.count, time_index.count) == (1, 1), "a refused entry is not there"
+    assert (index.count, time_index.count) == (1, 1), "a refused entry is not added"
 
 
-def test_nothing_there(fs):
+def test_empty_indexes(fs):
     for fresh in (True, False):
         index, time_index = offsets(fs, fresh=fresh), times(fs, fresh=fresh)
         assert (index.count, index.last_offset, index.floor_position(BASE + 9)) == (0, BASE, 0)
@@ -91,7 +91,7 @@ def test_nothing_there(fs):
         assert (time_index.count, time_index.last_entry, time_index.floor_entry(9)) == (0, (-1, BASE), None)
 
 
-def test_a_partial_entry_at_the_end_of_a_file_is_none(fs):
+def test_a_partial_entry_at_the_end_of_a_file_is_ignored(fs):
     fs.open("/d/o.index", create=True).write_pieces(0, [bytes(7) + b"\x01" + bytes(3)], 11)
     assert offsets(fs, fresh=False).entries() == [(0, 1)]
 
@@ -108,7 +108,7 @@ def test_an_index_that_shrank_is_an_error(fs):
         index.floor_position(BASE)
 
 
-def test_reset_of_an_index_nobody_looked_at(fs):
+def test_reset_of_an_index_that_was_not_read(fs):
     index = offsets(fs)
     index.append(BASE + 1, 1)
     index.trim()
@@ -131,7 +131,7 @@ def test_truncated_entries_read_as_zeros(fs):
     assert index.entries() == [(0, 0), (10, 1), (11, 9)]
 
 
-# Steps that make blocks of 512 entries and pending ones meet: append so many, write, truncate, open again.
+# Steps that combine blocks of 512 entries with pending ones.
 STEPS = st.lists(
     st.tuples(st.sampled_from(["append", "append", "write", "truncate", "reopen"]), st.integers(0, 700)), max_size=12
 )

@@ -1,4 +1,4 @@
-"""Leader epochs: what is noted, where epochs end, and what cuts leave (rules of KIP-101 and KIP-279)."""
+"""Leader epochs: assignment, end offsets and truncation (KIP-101, KIP-279)."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_epoch_of_an_offset():
     assert epochs.earliest() == (3, 10)
 
 
-def test_none():
+def test_no_epochs():
     epochs = LeaderEpochs()
     assert (epochs.latest_epoch, epochs.earliest(), epochs.epoch_for(5)) == (-1, None, -1)
     assert epochs.end_offset_for(0, 9) == (-1, -1)
@@ -78,7 +78,7 @@ def test_truncate_from_start(start, expected):
     assert epochs.dirty == (expected != SOME)
 
 
-def test_log_keeps_them_in_its_checkpoint():
+def test_a_log_keeps_its_epochs_in_a_checkpoint():
     log = open_log()
     append(log, [b"a"] * 3, leader_epoch=2)
     append(log, [b"b"], leader_epoch=2)

@@ -1,4 +1,4 @@
-"""Directories, partitions in them, and the work behind them, on the in-memory file system."""
+"""The log manager: names, opening, failed and full disks, creation and deletion, and crashes."""
 
 import errno
 import os
@@ -28,6 +28,7 @@ from odradek.log.tests.managers import (
     folders,
     opened,
     run_until,
+    served,
     set_monotonic,
 )
 from odradek.log.tests.threads import Threads
@@ -36,7 +37,7 @@ from odradek.protocol.records import iter_batches, iter_records
 
 
 def described(manager: LogManager, partitions=None):
-    """All steps of `describe_directories`."""
+    """Run all steps of `describe_directories`. Return its result."""
     steps = manager.describe_directories(partitions)
     while True:
         try:
@@ -122,7 +123,7 @@ def test_meta_properties_of_version_0_is_completed() -> None:
     assert meta.directory_id == manager.directories["/data/a"].directory_id
 
 
-def test_clean_stop_is_marked_and_the_mark_goes_at_start() -> None:
+def test_a_clean_stop_is_marked_and_a_start_removes_the_mark() -> None:
     fs = MemoryFileSystem()
     opened(fs).close(0, broker_epoch=7)
     assert checkpoints.read_clean_shutdown(fs, "/data/a") == 7
@@ -133,7 +134,7 @@ def test_clean_stop_is_marked_and_the_mark_goes_at_start() -> None:
     assert [d.was_clean for d in opened(fs).directories.values()] == [False, False]
 
 
-def test_logs_come_back_with_offsets_and_topic_id() -> None:
+def test_a_restart_restores_logs_with_offsets_and_topic_id() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs)
     log = manager.create_log("t", 0, TOPIC_ID, 0)
@@ -142,13 +143,12 @@ def test_logs_come_back_with_offsets_and_topic_id() -> None:
     log.delete_records_before(1)
     manager.close(0)
     manager = opened(fs)
-    log = manager.get("t", 0)
-    assert log is not None
+    log = served(manager)
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.flushed_offset) == (1, 2, 3, 3)
     assert manager.topic_id("t", 0) == TOPIC_ID
 
 
-def test_what_kafka_keeps_beside_partitions_is_left_alone() -> None:
+def test_other_files_and_directories_of_kafka_are_left_alone() -> None:
     fs = MemoryFileSystem()
     fs.make_directory("/data/a/__cluster_metadata-0")
     fs.make_directory("/data/a/lost+found")
@@ -169,8 +169,8 @@ def test_one_partition_in_two_directories() -> None:
         opened(fs, ids={"t": TOPIC_ID})
 
 
-def with_a_topic_of_the_same_name(fs: MemoryFileSystem, old_id: bytes | None = TOPIC_ID) -> None:
-    """A topic was deleted while the directory of its log was offline, and made anew; that directory is mended."""
+def create_two_logs_of_one_name(fs: MemoryFileSystem, old_id: bytes | None = TOPIC_ID) -> None:
+    """Delete a topic while the directory of its log is offline, create it again, and repair that directory."""
     manager = opened(fs)
     append(manager.create_log("t", 0, old_id, 0), b"old", b"old", b"old")
     manager.close(0)
@@ -179,7 +179,7 @@ def with_a_topic_of_the_same_name(fs: MemoryFileSystem, old_id: bytes | None = T
     manager = opened(fs, ids={"t": TOPIC_ID})
     manager.delete_log("t", 0)
     append(manager.create_log("t", 0, NEW_ID, 0, is_new=True), b"new")
-    manager.get("t", 0).flush(0)  # type: ignore[union-attr]
+    served(manager).flush(0)
     manager.close(0)
     write_atomically(fs, "/data/a/recovery-point-offset-checkpoint", good)
     assert [folders(fs, path) for path in DIRECTORIES] == [["t-0"], ["t-0"]]
@@ -187,11 +187,11 @@ def with_a_topic_of_the_same_name(fs: MemoryFileSystem, old_id: bytes | None = T
 
 @pytest.mark.parametrize("stop", ["clean", "crash"])
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_the_log_of_a_deleted_topic_that_comes_back_is_set_aside(
+def test_a_log_of_a_deleted_topic_that_reappears_is_renamed_as_stray(
     stop: str, is_damaged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     fs = MemoryFileSystem()
-    with_a_topic_of_the_same_name(fs)
+    create_two_logs_of_one_name(fs)
     if is_damaged:
         damage(fs, "/data/a/t-0/00000000000000000000.log")
     if stop == "crash":
@@ -213,8 +213,8 @@ def test_the_log_of_a_deleted_topic_that_comes_back_is_set_aside(
 
 
 @pytest.mark.parametrize("unused", DIRECTORIES)
-def test_an_empty_log_without_a_topic_id_gives_way(unused: str) -> None:
-    """It was half made when its directory failed; then its topic was deleted, and made anew elsewhere."""
+def test_an_empty_log_without_a_topic_id_is_renamed_as_stray(unused: str) -> None:
+    """Its directory failed during the creation; then its topic was deleted, and created again elsewhere."""
     fs = MemoryFileSystem()
     [used] = [path for path in DIRECTORIES if path != unused]
     manager = opened(fs, [used])
@@ -231,16 +231,16 @@ def test_an_empty_log_without_a_topic_id_gives_way(unused: str) -> None:
 
 
 @pytest.mark.parametrize(("old_id", "ids"), [(None, {"t": NEW_ID}), (NEW_ID, {"t": NEW_ID}), (TOPIC_ID, {})])
-def test_two_logs_of_which_no_topic_id_tells_which_is_right(old_id: bytes | None, ids: dict[str, bytes]) -> None:
+def test_two_logs_that_topic_ids_do_not_distinguish_are_refused(old_id: bytes | None, ids: dict[str, bytes]) -> None:
     fs = MemoryFileSystem()
-    with_a_topic_of_the_same_name(fs, old_id)
+    create_two_logs_of_one_name(fs, old_id)
     with pytest.raises(DuplicateLogError, match="partition t-0 is in /data/a/t-0 and in /data/b/t-0"):
         opened(fs, ids=ids)
     assert [folders(fs, path) for path in DIRECTORIES] == [["t-0"], ["t-0"]]
 
 
-def test_a_log_without_a_topic_id_is_the_topics() -> None:
-    """A crash came between its directory and its topic id, or an old Apache Kafka made it."""
+def test_a_log_without_a_topic_id_gets_that_of_its_topic() -> None:
+    """A crash came between the creation of its directory and its topic id, or an old Apache Kafka created it."""
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"])
     append(manager.create_log("t", 0, None, 0), b"x")
@@ -250,9 +250,9 @@ def test_a_log_without_a_topic_id_is_the_topics() -> None:
     assert manager.topic_id("t", 0) == TOPIC_ID
 
 
-def test_a_log_that_cannot_be_set_aside_takes_its_directory_offline() -> None:
+def test_a_failed_rename_as_stray_takes_the_directory_offline() -> None:
     fs = MemoryFileSystem()
-    with_a_topic_of_the_same_name(fs)
+    create_two_logs_of_one_name(fs)
     fs.fail("rename", path_contains="/data/a/t-0")
     manager = opened(fs, ids={"t": NEW_ID})
     assert manager.online_directories == ["/data/b"]
@@ -283,7 +283,7 @@ def test_a_directory_that_cannot_be_opened_is_offline_and_the_other_serves() -> 
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_log_that_cannot_be_made_in_one_directory_is_made_in_the_other_and_found_once(error: int) -> None:
+def test_a_log_that_cannot_be_created_in_one_directory_is_created_in_the_other_only(error: int) -> None:
     fs = MemoryFileSystem()
     manager = opened(fs)
     fs.fail("create", path_contains="/data/a/t-0/", error=error)
@@ -299,7 +299,7 @@ def test_a_log_that_cannot_be_made_in_one_directory_is_made_in_the_other_and_fou
 
 @pytest.mark.parametrize("cleanup", ["remove", "sync_directory"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_log_left_half_made_is_not_made_elsewhere(cleanup: str, error: int) -> None:
+def test_a_partly_created_log_is_not_created_elsewhere(cleanup: str, error: int) -> None:
     fs = MemoryFileSystem()
     manager = opened(fs)
     fs.fail("create", path_contains="/data/a/t-0/", error=error)
@@ -361,7 +361,7 @@ def test_logs_are_spread_over_directories() -> None:
     assert raised.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-def test_a_deleted_log_is_gone_at_once_and_its_files_later() -> None:
+def test_a_deleted_log_is_removed_at_once_and_its_files_later() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"], {"file.delete.delay.ms": "1000"})
     append(manager.create_log("t", 0, TOPIC_ID, 0), b"x")
@@ -408,7 +408,7 @@ def test_a_log_that_was_refused_is_deleted_with_its_topic() -> None:
 
 
 def test_a_log_that_was_refused_keeps_its_checkpoints_until_it_is_repaired() -> None:
-    """Or its deleted records were back after the repair."""
+    """Otherwise its deleted records would reappear after the repair."""
     fs = MemoryFileSystem()
     manager = opened(fs)
     log = manager.create_log("t", 0, TOPIC_ID, 0)
@@ -432,7 +432,7 @@ def test_a_log_that_was_refused_keeps_its_checkpoints_until_it_is_repaired() -> 
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_deleted_log_in_a_directory_that_is_offline_is_forgotten(is_refused: bool) -> None:
+def test_a_log_in_an_offline_directory_can_be_deleted(is_refused: bool) -> None:
     fs = MemoryFileSystem()
     manager = with_a_refused_log(fs) if is_refused else opened(fs)
     if not is_refused:
@@ -444,7 +444,7 @@ def test_a_deleted_log_in_a_directory_that_is_offline_is_forgotten(is_refused: b
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_log_whose_deletion_fails_is_forgotten_with_its_directory(is_refused: bool) -> None:
+def test_a_log_whose_deletion_fails_can_be_created_in_another_directory(is_refused: bool) -> None:
     fs = MemoryFileSystem()
     manager = with_a_refused_log(fs) if is_refused else opened(fs)
     if not is_refused:
@@ -456,9 +456,9 @@ def test_a_log_whose_deletion_fails_is_forgotten_with_its_directory(is_refused: 
     assert manager.create_log("t", 0, NEW_ID, 0, is_new=True).directory == "/data/b/t-0"
 
 
-def test_a_deleted_log_goes_with_the_refused_one_beside_it() -> None:
+def test_a_deletion_includes_the_refused_log_of_the_same_name() -> None:
     fs = MemoryFileSystem()
-    with_a_topic_of_the_same_name(fs)
+    create_two_logs_of_one_name(fs)
     damage(fs, "/data/a/t-0/partition.metadata")
     checkpoints.write_clean_shutdown(fs, "/data/a", 0)
     manager = opened(fs, ids={"t": NEW_ID})
@@ -470,14 +470,14 @@ def test_a_deleted_log_goes_with_the_refused_one_beside_it() -> None:
 
 @pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.parametrize("with_topic_id", [False, True])
-def test_a_folder_that_appeared_is_no_new_log(
+def test_a_directory_that_appeared_is_not_a_new_log(
     is_new: bool, with_topic_id: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody put it there while the broker was running."""
+    """It was moved there while the broker was running."""
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"])
     append(manager.create_log("other", 0, TOPIC_ID if with_topic_id else None, 0), b"old")
-    manager.get("other", 0).flush(0)  # type: ignore[union-attr]
+    served(manager, "other").flush(0)
     fs.rename("/data/a/other-0", "/data/a/t-0")
     log = manager.create_log("t", 0, NEW_ID, 0, is_new=is_new)
     assert (log.directory, log.log_end_offset, manager.topic_id("t", 0)) == ("/data/a/t-0", 0, NEW_ID)
@@ -485,7 +485,7 @@ def test_a_folder_that_appeared_is_no_new_log(
     assert "as stray" in caplog.text
 
 
-def test_a_deletion_goes_on_after_a_restart() -> None:
+def test_a_deletion_continues_after_a_restart() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"])
     manager.create_log("t", 0, TOPIC_ID, 0)
@@ -518,15 +518,14 @@ def test_a_new_log_does_not_inherit_checkpoints() -> None:
     log.active_segment.file.sync()
     fs.crash()
     manager = opened(fs, ["/data/a"])
-    log = manager.get("t", 0)
-    assert log is not None
+    log = served(manager)
     assert (log.log_start_offset, log.log_end_offset) == (0, 1)
 
 
 # Full disks
 
 
-def test_a_full_disk_keeps_its_logs_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_keeps_its_logs_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"])
     log = manager.create_log("t", 0, TOPIC_ID, 0)
@@ -547,8 +546,8 @@ def test_a_full_disk_keeps_its_logs_and_says_so_once(caplog: pytest.LogCaptureFi
     now_ms = run_until(manager, now_ms, now_ms + 4_000)
     assert manager.online_directories == ["/data/a"]
     assert not fs.is_directory("/data/a/new-0")
-    [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert said.startswith("no room left in a log directory: writes are refused until there is; free some")
+    [message] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert message.startswith("no room left in a log directory: writes are refused until there is; free some")
     fs.is_full = False
     append(log, b"b")
     manager.create_log("new", 0, TOPIC_ID, now_ms, is_new=True)
@@ -559,7 +558,7 @@ def test_a_full_disk_keeps_its_logs_and_says_so_once(caplog: pytest.LogCaptureFi
     assert checkpoints.read_clean_shutdown(fs, "/data/a") is not None
 
 
-def test_a_stop_on_a_full_disk_is_no_clean_one_and_loses_nothing() -> None:
+def test_a_stop_on_a_full_disk_is_unclean_and_loses_nothing() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"])
     log = manager.create_log("t", 0, TOPIC_ID, 0)
@@ -580,8 +579,8 @@ def test_a_stop_on_a_full_disk_is_no_clean_one_and_loses_nothing() -> None:
 # Crashes
 
 
-def live_through(fs: MemoryFileSystem, flushed: dict[tuple[str, int], list[bytes]]) -> None:
-    """Create, append, flush, checkpoint, delete and create again; `flushed` is what must be there from then on."""
+def run_workload(fs: MemoryFileSystem, flushed: dict[tuple[str, int], list[bytes]]) -> None:
+    """Create, append, flush, checkpoint, delete and create again. `flushed` gets the durable values."""
     config = {"internal.segment.bytes": "250", "file.delete.delay.ms": "0"}
     manager = opened(fs, ["/data/a"], config)
     now_ms = 0
@@ -610,10 +609,10 @@ def test_a_crash_at_any_point_loses_nothing_that_was_flushed(seed: int | None, l
         flushed: dict[tuple[str, int], list[bytes]] = {}
         fs.crash_at(at)
         try:
-            live_through(fs, flushed)
-            is_through = True
+            run_workload(fs, flushed)
+            is_complete = True
         except SimulatedCrash:
-            is_through = False
+            is_complete = False
         fs.crash(None if seed is None else Random(seed * 10_000 + at), lose_names=lose_names)
         manager = opened(fs, ["/data/a"])
         assert manager.online_directories == ["/data/a"]
@@ -629,7 +628,7 @@ def test_a_crash_at_any_point_loses_nothing_that_was_flushed(seed: int | None, l
             assert found[: len(values)] == values
             assert log.high_watermark <= log.log_end_offset
         manager.close(0)
-        if is_through:
+        if is_complete:
             break
     assert at > 100
 
@@ -663,7 +662,7 @@ def test_real_files_and_threads(tmp_path: Path) -> None:
     assert sum(path.name.endswith("-delete") for path in tmp_path.glob("*/*")) == 0
     for directory in manager.directories.values():
         directory.unlock()
-    # Not closed: this start recovers, in threads.
+    # The manager is not closed, so this start recovers the logs, in threads.
     manager = make()
     assert [log.log_end_offset for log in manager.all_logs()] == [1] * 19
     assert {manager.topic_id("t", partition) for partition in range(19)} == {TOPIC_ID}
@@ -672,7 +671,7 @@ def test_real_files_and_threads(tmp_path: Path) -> None:
 
 @contextmanager
 def no_privileges() -> Iterator[None]:
-    """Root, who may write anywhere, is nobody for a while."""
+    """Run without the privileges of root, who may write to any directory."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)

@@ -1,5 +1,6 @@
-"""The work behind a log manager: checkpoints, flushes, retention, and syncs that are shared."""
+"""Background tasks of the log manager: checkpoints, flushes, retention, and shared syncs."""
 
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,7 @@ def with_old_segments(count: int, **config: str) -> tuple[LogManager, PartitionL
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
-def test_retention_of_many_segments_goes_on_soon_a_few_at_a_time(policy: str) -> None:
+def test_retention_deletes_many_segments_a_few_at_a_time_without_delay(policy: str) -> None:
     manager, log = with_old_segments(50, cleanup_policy=policy)
     now_ms, starts = 0, [0]
     while now_ms < 30_100:
@@ -127,7 +128,7 @@ def test_retention_of_many_segments_goes_on_soon_a_few_at_a_time(policy: str) ->
     assert [name for name in names if name.endswith((".log", ".deleted"))] == ["00000000000000000050.log"]
 
 
-def test_checks_of_retention_do_not_add_up() -> None:
+def test_repeated_retention_checks_schedule_one_continuation() -> None:
     manager, log = with_old_segments(50)
     for _ in range(3):
         manager.delete_old_segments(log, 30_000)
@@ -136,7 +137,7 @@ def test_checks_of_retention_do_not_add_up() -> None:
     assert log.log_start_offset == 32
 
 
-def test_retention_that_was_to_go_on_leaves_a_deleted_log_alone() -> None:
+def test_a_scheduled_retention_check_leaves_a_deleted_log_alone() -> None:
     manager, log = with_old_segments(50)
     assert manager.delete_old_segments(log, 30_000)
     manager.delete_log("t", 0)
@@ -160,8 +161,8 @@ def test_sweeps_visit_a_few_logs_at_a_time() -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> None:
-    """Its directory may be gone: to look for segments to delete would take the log directory offline."""
+def test_a_sweep_skips_a_log_that_was_deleted_since_it_began() -> None:
+    """Its directory may be removed, and a deletion of its segments would take the log directory offline."""
     fs = MemoryFileSystem()
     config = {"retention.ms": "1000", "internal.segment.bytes": "100", "file.delete.delay.ms": "0"}
     manager = opened(fs, ["/data/a"], config)
@@ -179,8 +180,8 @@ def test_a_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> None:
     assert manager.online_directories == ["/data/a"]
 
 
-def test_a_cleaner_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> None:
-    """The checkpoint of the log that has its name now is not to be measured by it."""
+def test_a_cleaner_sweep_skips_a_log_that_was_deleted_since_it_began() -> None:
+    """It must not be compared with the checkpoint of the log that has its name now."""
     manager = opened(MemoryFileSystem(), ["/data/a"], {"cleanup.policy": "compact,delete"})
     for partition in range(201):
         append(manager.create_log("t", partition, TOPIC_ID, 0), b"a", b"b")
@@ -196,7 +197,7 @@ def test_a_cleaner_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> N
     assert manager.cleaner.offsets["t", 200] == 1
 
 
-def test_idle_producers_are_forgotten() -> None:
+def test_idle_producers_expire() -> None:
     manager = opened(MemoryFileSystem(), ["/data/a"])
     log = manager.create_log("t", 0, TOPIC_ID, 0)
     batch = build_batch([(0, b"k", b"v", ())], producer_id=9, producer_epoch=0, base_sequence=0)
@@ -224,7 +225,7 @@ def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:
     assert (log.log_start_offset, log.log_end_offset) == (8, 8)
 
 
-def test_a_rolled_segment_is_soon_no_part_of_a_recovery() -> None:
+def test_a_roll_soon_advances_the_recovery_point_on_the_disk() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"])
     log = manager.create_log("t", 0, TOPIC_ID, 0)
@@ -234,7 +235,7 @@ def test_a_rolled_segment_is_soon_no_part_of_a_recovery() -> None:
     assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 2}
 
 
-def test_one_sync_of_a_log_at_a_time_shared_by_all_who_came_during_the_last() -> None:
+def test_one_sync_of_a_log_at_a_time_is_shared_by_all_requests_during_the_previous_one() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, ["/data/a"], run_in_thread=threads)
     log = manager.create_log("t", 0, TOPIC_ID, 0)
@@ -256,8 +257,8 @@ def test_one_sync_of_a_log_at_a_time_shared_by_all_who_came_during_the_last() ->
     assert ended == [("first", None, 1), ("second", None, 2), ("third", None, 2)]
 
 
-def test_after_a_sync_that_failed_no_other_counts() -> None:
-    """The second might be told that all is well, since the first was told of what is not."""
+def test_after_a_failed_sync_no_other_sync_counts() -> None:
+    """The system reports a failed write once, so the second sync may return success."""
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, ["/data/a", "/data/b"], run_in_thread=threads)
     log = manager.create_log("t", 0, TOPIC_ID, 0)
@@ -268,15 +269,15 @@ def test_after_a_sync_that_failed_no_other_counts() -> None:
     manager.flush(log, ended.append)
     manager.flush(log, ended.append)
     fs.fail("sync", path_contains=".log")
+    assert task is not None
     with pytest.raises(LogDirFailure):
-        assert task is not None
         task.run()
     threads.run()
     assert [type(error) for error in ended] == [LogDirFailure, LogDirFailure]
     assert (log.flushed_offset, manager.online_directories) == (0, ["/data/b"])
 
 
-def test_a_flush_of_a_log_whose_deletion_is_done_is_refused_without_blaming_the_disk() -> None:
+def test_a_flush_of_a_removed_log_is_refused_and_its_directory_stays_online() -> None:
     """A request to flush waits while its topic is deleted. The first flush of a log writes its leader epochs."""
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, ["/data/a"], {"file.delete.delay.ms": "0"}, run_in_thread=threads)
@@ -303,9 +304,10 @@ def test_a_flush_of_a_log_whose_deletion_is_done_is_refused_without_blaming_the_
         ("replica_high_watermark_checkpoint_interval_ms", 100),
     ],
 )
-def test_an_interval_of_nothing_does_not_take_all_of_the_time(name: str, most: int) -> None:
-    """A second of the broker's clock, in which it comes when it is asked to."""
-    manager = opened(MemoryFileSystem(), ["/data/a"], settings=ONE_THREAD._replace(**{name: 0}))
+def test_an_interval_of_zero_does_not_use_all_of_the_time(name: str, most: int) -> None:
+    """One second of the broker's clock, in which each task runs when it is due."""
+    change: dict[str, Any] = {name: 0}
+    manager = opened(MemoryFileSystem(), ["/data/a"], settings=ONE_THREAD._replace(**change))
     visits, now_ms = 0, 40_000
     while now_ms < 41_000:
         now_ms = max(run_due(manager, now_ms), now_ms + 1)

@@ -1,4 +1,4 @@
-"""A log against a list: whatever is done to it, it holds what the list holds."""
+"""A log compared with a model of its records, through random operations."""
 
 import errno
 from random import Random
@@ -16,8 +16,8 @@ from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import Codec
 
 
-class LogAgainstList(RuleBasedStateMachine):
-    """The model: offset -> value of every record, the log's start, and what a crash may not take (`durable`)."""
+class LogMachine(RuleBasedStateMachine):
+    """The model: value and timestamp of every record by offset, and the log's start."""
 
     @initialize(interval=st.sampled_from([0, 100, 4096]), segment_bytes=st.sampled_from([500, 2000, 100_000]))
     def begin(self, interval, segment_bytes):
@@ -85,11 +85,11 @@ class LogAgainstList(RuleBasedStateMachine):
     @precondition(lambda self: self.records)
     @rule(data=st.data())
     def truncate(self, data):
-        # Followers cut at batch borders; elsewhere the log's end moves to the offset and leaves a gap.
+        # Followers truncate at batch borders; elsewhere the log's end moves to the offset and leaves a gap.
         borders = sorted(self.borders() | {self.log.log_end_offset})
         offset = data.draw(st.sampled_from(borders))
         self.log.truncate_to(offset, NOW_MS)
-        # Unsynced, a crash could undo the cut: a follower would then cut again.
+        # Without a sync a crash could undo the truncation; a follower would then truncate again.
         self.log.active_segment.file.sync()
         self.records = {o: v for o, v in self.records.items() if o < offset}
         assert self.log.log_end_offset == offset
@@ -131,14 +131,14 @@ class LogAgainstList(RuleBasedStateMachine):
             self.fs, self.config, is_clean=False, log_start_offset=self.start, recovery_point=recovery_point
         )
         end = self.log.log_end_offset
-        assert end >= durable, "what was flushed was lost"
+        assert end >= durable, "flushed records were lost"
         self.records = {o: v for o, v in self.records.items() if o < end}
         self.log.update_high_watermark(end)
         assert self.log.recovery_point <= end
 
     @rule(error=st.sampled_from([errno.EIO, errno.ENOSPC]), change=st.integers(1, 12), epoch=st.integers(0, 3))
     def fail_while_appending(self, error, change, epoch):
-        """A failed append is never half there. One without room is tried again, a broken disk is known to be broken."""
+        """A failed append leaves no part of its batch. It can be retried for lack of space; otherwise the log fails."""
         self.fs.fail_at(change, error=error)
         for _ in range(4):
             end = self.log.log_end_offset
@@ -162,7 +162,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.log.update_high_watermark(self.log.log_end_offset)
 
     @invariant()
-    def holds_what_the_list_holds(self):
+    def holds_the_records_of_the_model(self):
         if not hasattr(self, "log"):
             return
         assert self.log.log_start_offset == self.start
@@ -182,14 +182,10 @@ class LogAgainstList(RuleBasedStateMachine):
         assert run_steps(self.log.offset_for_timestamp(latest + 1)) is None
 
 
-
-
-TestLog = LogAgainstList.TestCase
+TestLog = LogMachine.TestCase
 TestLog.settings = settings(
     max_examples=40,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
-
-

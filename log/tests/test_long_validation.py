@@ -1,4 +1,4 @@
-"""The check of a batch in steps comes to the same result as that at once, and each step is small."""
+"""Validation of a batch in steps has the same result as validation at once, and each step is small."""
 
 import struct
 
@@ -20,7 +20,7 @@ from odradek.protocol.records import HEADER, build_batch, iter_records, read_hea
 
 LARGE = 1 << 27
 MANY = validation.MAX_RECORDS_PER_STEP + 1
-CONFIGS = {
+CONFIGS: dict[str, dict[str, object]] = {
     "plain": {},
     "compacted": {"cleanup_policy": "compact"},
     "log append time": {"message_timestamp_type": "LogAppendTime"},
@@ -95,7 +95,7 @@ RECORDS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(RECORDS, st.sampled_from(list(CONFIGS)), st.sampled_from(Codec), st.booleans(), st.booleans(), st.data())
-def test_the_result_is_that_of_the_check_at_once(records, name, codec, is_misnumbered, client_time, data):
+def test_the_result_is_that_of_validation_at_once(records, name, codec, is_misnumbered, client_time, data):
     cfg = config(max_message_bytes=LARGE, **CONFIGS[name])
     produced = memoryview(build_batch(records, codec=codec, log_append_time=NOW_MS if client_time else None))
     if is_misnumbered:
@@ -116,7 +116,7 @@ def test_the_result_is_that_of_the_check_at_once(records, name, codec, is_misnum
     in_steps = outcome(lambda: validation.stamp(run_steps(check_in_steps(produced, cfg, NOW_MS)), NOW_MS))
     if at_once == in_steps:
         return
-    # Compressed otherwise, but of the same records.
+    # The compressed bytes may differ, but not the records.
     first, second = (bytes(checked.head) + bytes(checked.rest) for checked in (at_once, in_steps))
     assert list(iter_records(first)) == list(iter_records(second))
     ignored = {"batch_length": 0, "crc": 0}
@@ -147,7 +147,7 @@ def test_a_large_batch_is_appended_as_it_is_read(name, codec):
     ],
     ids=["opened", "renumbered", "compressed", "decompressed", "headers", "bounded", "headers of all"],
 )
-def test_what_takes_long_is_left_for_later(data, properties):
+def test_a_long_validation_is_left_for_later(data, properties):
     cfg = config(max_message_bytes=LARGE, **properties)
     with pytest.raises(LongValidation):
         check_batch(data, cfg, Origin.CLIENT, NOW_MS)
@@ -163,14 +163,14 @@ def test_what_takes_long_is_left_for_later(data, properties):
     ],
     ids=["wrong last offset delta", "incomplete", "negative count"],
 )
-def test_a_header_that_is_wrong_is_refused_at_once(data):
+def test_a_wrong_header_is_refused_at_once(data):
     with pytest.raises(KafkaError) as raised:
         check_batch(data, config(max_message_bytes=LARGE), Origin.CLIENT, NOW_MS)
     assert raised.value.code in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
 
 
 def test_a_step_is_small():
-    """One piece of input is behind a step, or so many records."""
+    """A step is limited to one piece of input and to a number of records."""
     steps, calls, _ = steps_of(raw_batch(many(100_000), 100_000), config())
     assert steps > 100_000 / 4096
     assert calls == 0
@@ -178,13 +178,13 @@ def test_a_step_is_small():
     assert steps > 100_000 / 256
 
 
-def test_a_step_takes_few_headers_apart():
+def test_a_step_parses_few_headers():
     steps, _, checked = steps_of(MANY_HEADERS, config(cleanup_policy="compact"))
     assert steps > 100 * 500 / 1000
     assert checked.header.record_count == 100
 
 
-def test_a_count_that_is_wrong_ends_the_check_with_the_bytes():
+def test_with_a_wrong_count_validation_ends_with_the_bytes():
     payload = many(20_000)
     for count in (20_001, 2_000_000, 19_999):
         with pytest.raises(KafkaError) as raised:
@@ -192,7 +192,7 @@ def test_a_count_that_is_wrong_ends_the_check_with_the_bytes():
         assert raised.value.code == ErrorCode.INVALID_RECORD
 
 
-def test_what_is_to_be_compressed_is_compressed_on_a_thread():
+def test_compression_runs_on_a_thread():
     _, calls, checked = steps_of(raw_batch(many(), MANY), config(compression_type="gzip"))
     assert calls > 0
     assert checked.header.codec == Codec.GZIP
@@ -204,7 +204,7 @@ def test_errors_of_single_records_are_bounded():
     assert len(raised.value.record_errors) == MAX_RECORD_ERRORS
 
 
-def test_a_rewritten_batch_ends_at_max_message_bytes():
+def test_a_rewritten_batch_larger_than_max_message_bytes_is_refused():
     with pytest.raises(KafkaError) as raised:
         steps_of(
             raw_batch(record() * 200_000, 200_000, codec=Codec.ZSTD),
@@ -213,7 +213,7 @@ def test_a_rewritten_batch_ends_at_max_message_bytes():
     assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_the_result_counts_while_the_properties_are_the_same():
+def test_the_result_is_invalid_after_a_change_of_properties():
     log = open_log(cfg=config(max_message_bytes=LARGE, internal_segment_bytes=LARGE))
     data = raw_batch(many(), MANY)
     checked = run_steps(check_in_steps(data, log.config, NOW_MS))
@@ -232,7 +232,7 @@ def test_log_append_time_is_that_of_the_append():
     assert info.log_append_time_ms == info.max_timestamp == NOW_MS + 7
 
 
-def test_a_repetition_of_what_was_appended_is_not_checked_again():
+def test_a_duplicate_is_not_validated_again():
     log = open_log(cfg=config(max_message_bytes=LARGE, internal_segment_bytes=LARGE, cleanup_policy="compact"))
     data = idempotent(0, 2000)
     first = append(log, data)

@@ -1,11 +1,14 @@
-"""New logs become durable in a thread, many at once; what is removed does not take the threads from others."""
+"""New logs become durable in a thread, many at once; removals use one thread at a time."""
 
 import errno
+from functools import partial
+
+import pytest
 
 from odradek.log.background.tasks import run_inline
 from odradek.log.management.removals import Removals
 from odradek.log.storage.filesystem import DiskFullError
-from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock
 from odradek.log.tests.managers import opened
 from odradek.log.tests.test_closing import DIRECTORY, Syncs
 from odradek.log.tests.threads import Threads
@@ -21,7 +24,7 @@ def topic_ids(fs):
     return [again.topic_id("t", log.partition) for log in sorted(again.all_logs(), key=lambda log: log.partition)]
 
 
-def test_logs_that_are_made_meanwhile_are_synced_together():
+def test_logs_created_during_a_sync_are_synced_together():
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, [DIRECTORY], run_in_thread=threads)
     make(manager, 100)
@@ -33,17 +36,17 @@ def test_logs_that_are_made_meanwhile_are_synced_together():
     assert topic_ids(fs) == [bytes([index]) * 16 for index in range(100)]
 
 
-def test_a_few_are_synced_by_themselves():
+def test_a_few_logs_are_synced_without_the_whole_file_system(monkeypatch):
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, [DIRECTORY], run_in_thread=threads)
-    fs.fail("sync", error=errno.EIO, path_contains=DIRECTORY + "\0")
+    monkeypatch.setattr(MemoryLock, "sync_file_system", lambda self: pytest.fail("the whole file system is synced"))
     make(manager, 3)
     threads.run()
     fs.crash(lose_names=True)
     assert topic_ids(fs) == [bytes([index]) * 16 for index in range(3)]
 
 
-def test_a_failure_takes_the_directory_offline_and_no_more_is_synced_there():
+def test_a_failed_sync_takes_the_directory_offline_and_ends_its_syncs():
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, [DIRECTORY, "/data/b"], run_in_thread=threads)
     make(manager, 4)
@@ -53,11 +56,11 @@ def test_a_failure_takes_the_directory_offline_and_no_more_is_synced_there():
     assert threads.waiting == []
 
 
-def test_one_piece_of_work_at_a_time_removes_what_is_to_go():
+def test_removals_run_one_piece_of_work_at_a_time():
     threads, gone = Threads(), []
     removals = Removals(threads, lambda path, error: False)
     for number in range(100):
-        removals.add("/d", lambda number=number: gone.append(number))
+        removals.add("/d", partial(gone.append, number))
     pieces = 0
     while threads.waiting:
         assert len(threads.waiting) == 1

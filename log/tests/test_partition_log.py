@@ -1,4 +1,4 @@
-"""When a log rolls, what a read gives, DeleteRecords and truncation: one rule each."""
+"""Rolls, reads, DeleteRecords and truncation: each test is about one rule."""
 
 import pytest
 
@@ -34,11 +34,11 @@ def test_rolls_by_the_time_of_the_records(passed_ms, expected):
     log.close(NOW_MS)
     log = open_log(log.fs, log.config)
     append(log, batch(timestamp=NOW_MS - 5000 + passed_ms), now_ms=NOW_MS)
-    assert bases(log) == expected, "also of a segment that was there"
+    assert bases(log) == expected, "also for a reopened segment"
 
 
 @pytest.mark.parametrize(("passed_ms", "expected"), [(1000, [0]), (1001, [0, 1])])
-def test_rolls_by_the_clock_where_the_first_batch_has_no_time(passed_ms, expected):
+def test_rolls_by_the_clock_if_the_first_batch_has_no_timestamp(passed_ms, expected):
     log = open_log(cfg=config(segment_ms=1000))
     append(log, batch(timestamp=-1), now_ms=NOW_MS)
     append(log, batch(timestamp=-1), now_ms=NOW_MS + passed_ms)
@@ -51,7 +51,7 @@ def test_empty_segment_never_rolls_by_time():
     assert bases(log) == [0]
 
 
-def test_compacted_topics_roll_for_their_lag():
+def test_compacted_topics_roll_after_their_maximum_lag():
     log = open_log(cfg=config(segment_ms=1000, max_compaction_lag_ms=10, cleanup_policy="compact"))
     append(log, batch(timestamp=NOW_MS))
     append(log, batch(timestamp=NOW_MS + 11))
@@ -66,7 +66,7 @@ def test_rolls_when_an_index_is_full():
     log = open_log(cfg=config(index_interval_bytes=0, segment_index_bytes=48, internal_segment_bytes=BIG))
     for number in range(5):
         append(log, batch(timestamp=NOW_MS + number))
-    assert bases(log) == [0, 4], "4 of 12, one of them reserved"
+    assert bases(log) == [0, 4], "4 entries of 12 bytes, and one is reserved"
 
 
 def test_rolls_before_an_offset_does_not_fit_the_index():
@@ -140,15 +140,15 @@ def test_read_outside_of_the_log(filled):
     assert region(filled, 10, BIG) is None
 
 
-def test_read_in_the_middle_of_a_batch_gives_all_of_it():
+def test_a_read_in_the_middle_of_a_batch_returns_all_of_it():
     log = open_log()
     append(log, [b"a", b"b", b"c"])
     log.delete_records_before(1)
     assert read_header(region(log, 2, BIG, upper=3)).base_offset == 0
 
 
-def test_reads_after_one_another_find_their_way():
-    """Whatever one read leaves for the next to begin at: all records come, for any limit and any upper offset."""
+def test_consecutive_reads_return_all_records():
+    """A read leaves a hint of the next position, with which later reads return all records, for any limit."""
     log = open_log(cfg=config(internal_segment_bytes=BIG))
     for number in range(60):
         append(log, [b"x" * (number * 7 % 50)] * (1 + number % 3))
@@ -175,7 +175,7 @@ def test_reading_batch_by_batch_searches_once(filled):
     assert region(filled, 0, size - 1, at_least_one=False) is None
 
 
-# Cuts
+# DeleteRecords and truncation
 
 
 def test_delete_records(filled):
@@ -207,7 +207,7 @@ def test_truncate(filled, offset):
     assert append(filled, [b"next"]).first_offset == end
 
 
-def test_truncate_forgets_producers_of_what_is_gone():
+def test_truncate_removes_the_producers_of_removed_batches():
     log = open_log()
     for sequence in range(3):
         append(log, idempotent(sequence))

@@ -29,7 +29,7 @@ def fill(log: PartitionLog, count: int = 30) -> None:
 
 def test_only_the_active_segment_has_its_full_size() -> None:
     log = open_log(cfg=PREALLOCATED)
-    assert file_sizes(log) == [0], "not before there is something in it"
+    assert file_sizes(log) == [0], "not before the first append"
     fill(log)
     assert len(log.segments) > 1
     assert file_sizes(log) == [*batch_bytes(log)[:-1], SIZE]
@@ -47,7 +47,7 @@ def test_retention_counts_batches() -> None:
     assert len(log.delete_old_segments(NOW_MS)) == 1
 
 
-def test_a_stop_cuts_the_file_and_the_next_append_extends_it_again() -> None:
+def test_a_stop_truncates_the_file_and_the_next_append_extends_it_again() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs, PREALLOCATED)
     fill(log)
@@ -63,8 +63,8 @@ def test_a_stop_cuts_the_file_and_the_next_append_extends_it_again() -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("fs", [MemoryFileSystem(), OsFileSystem()])
 @pytest.mark.parametrize("later", [PREALLOCATED, config()])
-def test_what_was_not_cut_is_cut_at_the_next_start(fs, is_clean, later, tmp_path, caplog) -> None:
-    """Also where the last stop counts as clean; and without `preallocate`, as with a directory of Apache Kafka."""
+def test_a_start_truncates_a_file_that_the_stop_did_not(fs, is_clean, later, tmp_path, caplog) -> None:
+    """Even if the last stop counts as clean, or `preallocate` is false now, as with a directory of Apache Kafka."""
     directory = f"{tmp_path}/topic-0"
     log = open_log(fs, PREALLOCATED, directory=directory)
     fill(log)
@@ -98,7 +98,7 @@ def test_a_power_loss_leaves_a_prefix(seed: int) -> None:
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_zeros_in_place_of_batches_end_the_log(policy: str) -> None:
-    """A power loss may take the end of a segment and leave the next one. Compaction leaves holes, but no zeros."""
+    """A power loss may lose the end of a segment but not the next one. Compaction leaves holes, but no zeros."""
     fs, cfg = MemoryFileSystem(), config(cleanup_policy=policy)
     log = open_log(fs, cfg)
     append(log, [b"first"])
@@ -113,7 +113,7 @@ def test_zeros_in_place_of_batches_end_the_log(policy: str) -> None:
 
 
 def test_zeros_that_come_back_before_a_new_segment_are_cut_again() -> None:
-    """A second power loss undoes the cut. The new segment begins at the recovery point, so that it alone is read."""
+    """A second power loss undoes the truncation. Recovery reads only the new segment, at the recovery point."""
     fs = MemoryFileSystem()
     log = open_log(fs, PREALLOCATED)
     append(log, [b"first"])

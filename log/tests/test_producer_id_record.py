@@ -24,7 +24,7 @@ def recorded(fs: MemoryFileSystem) -> list[int]:
     return [checkpoints.read_next_producer_id(fs, path) for path in DIRECTORIES]
 
 
-def test_it_is_in_all_directories_and_survives_a_loss_of_power() -> None:
+def test_the_record_is_in_all_directories_and_survives_a_power_loss() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs)
     assert manager.found_producer_id_end() == 0
@@ -34,7 +34,7 @@ def test_it_is_in_all_directories_and_survives_a_loss_of_power() -> None:
     assert opened(fs).found_producer_id_end() == 2000
 
 
-def test_it_never_becomes_smaller_and_writes_are_shared() -> None:
+def test_the_record_never_decreases_and_writes_are_shared() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, run_in_thread=threads)
     results = record(manager, 1000, 4000, 3000, 2000)
@@ -46,7 +46,7 @@ def test_it_never_becomes_smaller_and_writes_are_shared() -> None:
     assert (results, recorded(fs)) == ([None] * 4, [4000, 4000])
 
 
-def test_the_largest_of_the_directories_counts() -> None:
+def test_the_largest_record_of_the_directories_counts() -> None:
     fs = MemoryFileSystem()
     record(opened(fs, ["/data/b"]), 3000)
     fs.crash()
@@ -58,15 +58,15 @@ def test_the_largest_of_the_directories_counts() -> None:
 def refuse_files(fs: MemoryFileSystem, error: int, *directories: str) -> None:
     original = fs.before
 
-    def before(operation: str, path: str, half: Callable[[], None] | None = None) -> None:
+    def before(operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
         if operation == "create" and path.rpartition("/")[0] in directories:
-            fs._raise(error, path, half)
-        original(operation, path, half)
+            fs._raise(error, path, half_done)
+        original(operation, path, half_done)
 
-    fs.before = before  # type: ignore[method-assign]
+    fs.before = before
 
 
-def test_one_directory_with_room_is_enough() -> None:
+def test_one_directory_with_free_space_is_enough() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs)
     refuse_files(fs, errno.ENOSPC, "/data/a")
@@ -75,7 +75,7 @@ def test_one_directory_with_room_is_enough() -> None:
     assert manager.online_directories == ["/data/a", "/data/b"]
 
 
-def test_without_room_in_any_directory_nothing_is_recorded_and_the_next_call_tries_again() -> None:
+def test_without_space_in_any_directory_nothing_is_recorded_and_the_next_call_retries() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs)
     fs.is_full = True
@@ -99,7 +99,7 @@ def test_a_directory_that_fails_goes_offline() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"0\n", b"1\n1000\n", b"0\nmany\n", b"0\n\xff\n"])
-def test_a_malformed_one_takes_the_directory_offline(content: bytes) -> None:
+def test_a_malformed_record_takes_the_directory_offline(content: bytes) -> None:
     fs = MemoryFileSystem()
     record(opened(fs), 1000)
     fs.crash()

@@ -30,7 +30,7 @@ def add(state, last_sequence, last_offset, *, count=1, epoch=0, producer_id=7, t
 
 
 def check(state, first_sequence, *, epoch=0, producer_id=7, transactional=False, client=True):
-    """The error a batch gets, or None."""
+    """Return the error that a batch gets, or None."""
     try:
         state.check_data(producer_id, epoch, first_sequence, is_transactional=transactional, is_client=client)
     except KafkaError as error:
@@ -81,7 +81,7 @@ def test_marker_of_the_same_epoch_keeps_the_sequence(state):
 def test_duplicates_are_exact_and_of_the_last_five(state):
     for number in range(6):
         add(state, number * 2 + 1, 100 + number * 2 + 1, count=2, timestamp=number)
-    assert state.find_duplicate(7, 0, 0, 1) is None, "forgotten"
+    assert state.find_duplicate(7, 0, 0, 1) is None, "only five batches are kept"
     found = state.find_duplicate(7, 0, 2, 3)
     assert (found.first_offset, found.last_offset, found.timestamp) == (102, 103, 1)
     for producer_id, epoch, first, last in [(8, 0, 2, 3), (7, 1, 2, 3), (7, 0, 3, 3), (7, 0, 2, 4), (7, 0, 2, 5)]:
@@ -158,10 +158,10 @@ def test_snapshot_bytes(state):
     assert len(entries) == 3 * 46
     rest = struct.pack(">i", 3) + entries
     assert data == struct.pack(">hI", 1, crc32c(rest)) + rest
-    assert encode_snapshot(decode_snapshot(data)) == data
+    assert encode_snapshot(bytes(decode_snapshot(data))) == data
 
 
-def test_snapshot_comes_back(state):
+def test_a_snapshot_restores_the_state(state):
     add(state, 1, 9)
     add(state, 4, 10)
     add(state, 0, 11, producer_id=8, transactional=True)
@@ -175,10 +175,10 @@ def test_snapshot_comes_back(state):
     assert again.first_unstable_offset == 11
     again = ProducerState(state._fs, "/d", expiration_ms=1000)
     again.truncate_and_reload(0, 12, 1050)
-    assert set(again.producers) == {8}, "expired meanwhile"
+    assert set(again.producers) == {8}, "the producer without a transaction has expired"
 
 
-def test_nothing_new_no_snapshot(state):
+def test_no_snapshot_without_a_change(state):
     assert state.take_snapshot(sync=True) is None
     add(state, 0, 10)
     assert state.take_snapshot(sync=True) == 11
@@ -200,7 +200,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_snapshot_goes_and_the_one_before_it_counts(state, damage):
+def test_a_damaged_snapshot_is_removed_and_the_previous_one_is_loaded(state, damage):
     fs = state._fs
     add(state, 0, 10)
     state.take_snapshot(sync=True)
@@ -220,7 +220,7 @@ def test_damaged_snapshot_goes_and_the_one_before_it_counts(state, damage):
     assert fs.list_names("/d") == ["00000000000000000011.snapshot"]
 
 
-def test_snapshots_outside_of_the_log_go(state):
+def test_snapshots_outside_of_the_log_are_removed(state):
     for offset in (5, 10, 15, 20):
         add(state, offset, offset - 1)
         state.take_snapshot(sync=True)
@@ -234,13 +234,13 @@ def test_stray_snapshots(state):
         add(state, offset, offset - 1)
         state.take_snapshot(sync=True)
     state.remove_stray_snapshots([0, 10, 15])
-    assert [int(name[:20]) for name in state._fs.list_names("/d")] == [10, 15, 25], "and the newest behind all"
+    assert [int(name[:20]) for name in state._fs.list_names("/d")] == [10, 15, 25], "and the newest one"
     state.remove_stray_snapshots([0, 10, 25])
     assert [int(name[:20]) for name in state._fs.list_names("/d")] == [10, 25]
     assert state.forget_snapshot(10) == "00000000000000000010.snapshot"
     assert state.forget_snapshot(10) is None
     state.truncate_fully(3)
-    assert [int(name[:20]) for name in state._fs.list_names("/d")] == [10], "its segment's deletion takes it along"
+    assert [int(name[:20]) for name in state._fs.list_names("/d")] == [10], "it is removed with its deleted segment"
     assert state.is_empty and state.end_offset == 3
 
 

@@ -1,4 +1,4 @@
-"""Starting again: after a crash at any moment, and on what an interrupted change left in a directory."""
+"""Recovery after a crash at any change, and of directories with files of interrupted changes."""
 
 import errno
 from random import Random
@@ -29,12 +29,20 @@ from odradek.protocol.records import ControlType, build_control_batch
 SMALL = config(segment_index_bytes=600, internal_segment_bytes=500, index_interval_bytes=0)
 
 
-def life(fs, acknowledged):
-    """Appends, rolls, flushes and a DeleteRecords; notes what was acknowledged as durable or written."""
+class Acknowledged:
+    """Values that were written, by the first offset of their batch, and the end offset of the durable ones."""
+
+    def __init__(self) -> None:
+        self.written: dict[int, list[bytes]] = {}
+        self.durable = 0
+
+
+def run_workload(fs: MemoryFileSystem, acknowledged: Acknowledged) -> None:
+    """Append, roll, flush and delete records."""
     log = open_log(fs, SMALL)
     for number in range(12):
         info = append(log, idempotent(number * 2, 2))
-        acknowledged["written"][info.first_offset] = [b"%d" % (number * 2), b"%d" % (number * 2 + 1)]
+        acknowledged.written[info.first_offset] = [b"%d" % (number * 2), b"%d" % (number * 2 + 1)]
         if number % 4 == 3:
             log.flush(NOW_MS)
             checkpoints.write_offsets(
@@ -42,38 +50,38 @@ def life(fs, acknowledged):
                 f"{LOG_DIRECTORY}/{checkpoints.RECOVERY_POINTS_FILE}",
                 {("topic", 0): log.recovery_point},
             )
-            acknowledged["durable"] = log.flushed_offset
+            acknowledged.durable = log.flushed_offset
     log.delete_records_before(5)
     log.remove_deleted(log.delete_old_segments(NOW_MS))
     log.close(NOW_MS)
 
 
-def count_changes():
+def count_changes() -> int:
     fs = MemoryFileSystem(now_ms=NOW_MS)
-    life(fs, {"written": {}, "durable": 0})
+    run_workload(fs, Acknowledged())
     return fs.operations
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 @pytest.mark.parametrize("lose_names", [False, True])
 def test_crash_at_every_change(seed, lose_names):
-    """Whatever was flushed is there, in order and once; what comes after it is a prefix of what was written."""
+    """Flushed records are complete, in order and unique; those behind them are a prefix of the written ones."""
     for change in range(1, count_changes() + 1):
         fs = MemoryFileSystem(now_ms=NOW_MS)
-        acknowledged = {"written": {}, "durable": 0}
+        acknowledged = Acknowledged()
         fs.crash_at(change)
         with pytest.raises(SimulatedCrash):
-            life(fs, acknowledged)
+            run_workload(fs, acknowledged)
         fs.crash(None if seed is None else Random(seed * 1000 + change), lose_names=lose_names)
         points = checkpoints.read_offsets(fs, f"{LOG_DIRECTORY}/{checkpoints.RECOVERY_POINTS_FILE}")
         log = open_log(fs, SMALL, is_clean=False, recovery_point=points.get(("topic", 0), 0))
-        assert log.log_end_offset >= acknowledged["durable"], f"lost at change {change}"
+        assert log.log_end_offset >= acknowledged.durable, f"lost at change {change}"
         found = dict(read_all(log))
         assert list(found) == list(range(log.log_start_offset, log.log_end_offset))
-        for offset, values in acknowledged["written"].items():
+        for offset, values in acknowledged.written.items():
             for index, value in enumerate(values):
                 assert found.get(offset + index, value) == value
-        # The producer goes on where the log ends: nothing it knows is forgotten or made up.
+        # The producer's state is that of the last record of the log.
         log.update_high_watermark(log.log_end_offset)
         following = log.log_end_offset
         entry = log.producer_state.producers.get(7)
@@ -84,7 +92,7 @@ def test_crash_at_every_change(seed, lose_names):
 
 
 def test_failed_writes_leave_the_log_as_it_was():
-    """Every write, truncate and create of an append and a roll fails once; nothing of the batch is there."""
+    """Every write, truncate, create and rename of an append and a roll fails once, and leaves no part of the batch."""
     for operation in ("write", "truncate", "create", "rename"):
         for after in range(1, 40):
             fs = MemoryFileSystem(now_ms=NOW_MS)
@@ -106,7 +114,7 @@ def test_failed_writes_leave_the_log_as_it_was():
             assert read_all(log) == written
 
 
-def test_bad_bytes_end_the_log_and_later_segments_go(tmp_path):
+def test_bad_bytes_end_the_log_and_later_segments_are_removed(tmp_path):
     directory = f"{tmp_path}/topic-0"
     fs = OsFileSystem()
     log = open_log(fs, SMALL, directory=directory)
@@ -125,8 +133,8 @@ def test_bad_bytes_end_the_log_and_later_segments_go(tmp_path):
     assert append(log, [b"next"]).first_offset == second.base_offset
 
 
-def test_what_was_cut_off_does_not_come_back_behind_what_took_its_place():
-    """A second loss of power brings names and sizes back that were not synced since."""
+def test_truncated_records_do_not_reappear_behind_new_ones():
+    """A second power loss restores names and sizes whose change was not synced."""
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
     for number in range(12):
@@ -145,7 +153,7 @@ def test_what_was_cut_off_does_not_come_back_behind_what_took_its_place():
     assert values == [b"new %d" % number * 30 for number in range(count)]
 
 
-def test_indexes_made_in_recovery_are_on_the_disk_before_the_recovery_point_passes_them():
+def test_rebuilt_indexes_are_durable_before_the_recovery_point_passes_them():
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
     for number in range(12):
@@ -164,8 +172,8 @@ def test_indexes_made_in_recovery_are_on_the_disk_before_the_recovery_point_pass
 
 @pytest.mark.parametrize("kind", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
 @pytest.mark.parametrize("extra_bytes", [8, 12, 60, 600])
-def test_an_index_that_was_made_ready_for_appends_and_never_cut_is_built_anew(kind, extra_bytes):
-    """The log is on the disk up to the end of a segment, was opened again, rolled, and the cut was lost."""
+def test_a_preallocated_index_that_was_not_trimmed_is_rebuilt(kind, extra_bytes):
+    """The log was durable up to the end of a segment, was reopened and rolled, and the index's new size was lost."""
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
     for number in range(15):
@@ -182,7 +190,7 @@ def test_an_index_that_was_made_ready_for_appends_and_never_cut_is_built_anew(ki
     assert run_steps(log.offset_for_timestamp(NOW_MS + active.base_offset - 1)).offset == active.base_offset - 1
 
 
-def test_a_segment_without_index_behind_a_damaged_one_goes_with_it():
+def test_a_segment_without_index_behind_a_damaged_one_is_removed_with_it():
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
     for number in range(0, 120, 10):
@@ -198,7 +206,7 @@ def test_a_segment_without_index_behind_a_damaged_one_goes_with_it():
     assert log.producer_state.producers[7].last_sequence == damaged.base_offset - 1
 
 
-def test_an_epoch_the_disk_had_no_room_for_is_found_again_in_the_batches():
+def test_an_epoch_that_was_not_written_for_lack_of_space_is_restored_from_the_batches():
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
     append(log, [b"old"])
@@ -215,7 +223,7 @@ def test_an_epoch_the_disk_had_no_room_for_is_found_again_in_the_batches():
     assert log.leader_epochs.entries == [(0, 0), (1, 1)]
 
 
-def test_epochs_are_complete_where_a_crash_undoes_a_later_start_of_the_log():
+def test_epochs_are_complete_if_a_crash_undoes_an_advance_of_the_log_start():
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
     append(log, [b"old" * 40])
@@ -237,9 +245,9 @@ def test_clean_start_reads_no_batch_and_unclean_reads_from_the_recovery_point():
         append(log, idempotent(number))
     base = log.segments[-2].base_offset
     log.close(NOW_MS)
-    # Damage nobody looks at: before the recovery point.
+    # Damage before the recovery point.
     fs.open(log.segments[0].path(".log")).write_pieces(65, [b"\xff"], 1)
-    assert open_log(fs, SMALL, is_clean=True, recovery_point=30).log_end_offset == 30
+    assert open_log(fs, SMALL, is_clean=True, recovery_point=0).log_end_offset == 30
     assert open_log(fs, SMALL, is_clean=False, recovery_point=base).log_end_offset == 30
     assert open_log(fs, SMALL, is_clean=False, recovery_point=0).log_end_offset == 0
 
@@ -257,7 +265,7 @@ def test_leftovers_of_interrupted_changes():
         data = fs.read_bytes(old)
         fs.open(new, create=True).write_pieces(0, [data], len(data))
 
-    # A finished replacement of the first segment that was not put in place yet, and a half made one of the second.
+    # A finished replacement of the first segment that is not renamed yet, and an unfinished one of the second.
     copy(first.path(".log"), first.path(".log") + ".swap")
     copy(first.path(".index"), first.path(".index") + ".swap")
     fs.remove(first.path(".log"))
@@ -272,7 +280,7 @@ def test_leftovers_of_interrupted_changes():
 
 
 @pytest.mark.parametrize("lost", [".index", ".timeindex", ".snapshot"])
-def test_missing_files_are_made_again(lost):
+def test_missing_files_are_rebuilt(lost):
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
     for number in range(12):
@@ -283,8 +291,7 @@ def test_missing_files_are_made_again(lost):
     log = open_log(fs, SMALL, is_clean=lost != ".snapshot")
     assert [offset for offset, _ in read_all(log)] == list(range(12))
     assert log.producer_state.producers[7].last_sequence == 11
-    if lost != ".timeindex":
-        assert run_steps(log.offset_for_timestamp(NOW_MS + 7)).offset == 7
+    assert run_steps(log.offset_for_timestamp(NOW_MS + 7)).offset == 7
 
 
 def test_end_before_the_checkpointed_start_starts_over():
@@ -297,7 +304,7 @@ def test_end_before_the_checkpointed_start_starts_over():
     assert append(log, [b"c"]).first_offset == 10
 
 
-def test_transactions_come_back():
+def test_transactions_are_restored():
     """Open, committed and aborted transactions after a clean and an unclean start."""
     for is_clean in (True, False):
         fs = MemoryFileSystem(now_ms=NOW_MS)
@@ -318,6 +325,7 @@ def test_transactions_come_back():
         log.update_high_watermark(5)
         assert log.last_stable_offset == 2
         region = log.read(0, 10_000, upper_offset=5, at_least_one=True)
+        assert region is not None
         aborted = log.aborted_transactions(0, region)
         assert [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in aborted] == [(2, 1, 4)]
         assert log.producer_state.producers[2].coordinator_epoch == 4
@@ -325,7 +333,7 @@ def test_transactions_come_back():
 
 @pytest.mark.parametrize("lost_bytes", range(1, 18))
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_torn_epoch_checkpoint_is_found_again_in_the_batches(is_clean, lost_bytes):
+def test_a_torn_epoch_checkpoint_is_rebuilt_from_the_batches(is_clean, lost_bytes):
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
     for number in range(15):
@@ -339,7 +347,7 @@ def test_torn_epoch_checkpoint_is_found_again_in_the_batches(is_clean, lost_byte
     assert log.leader_epochs.entries == entries
 
 
-def test_recovery_leaves_a_snapshot_that_is_right_alone():
+def test_recovery_does_not_rewrite_a_correct_snapshot():
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs)
     append(log, idempotent(0, 3))
@@ -355,8 +363,8 @@ def test_recovery_leaves_a_snapshot_that_is_right_alone():
 
 
 @pytest.mark.parametrize("is_end", [True, False])
-def test_recovery_replaces_a_snapshot_that_is_wrong(is_end):
-    """At the log's end it may tell of batches that were cut off and written anew; elsewhere nobody can check it."""
+def test_recovery_replaces_a_wrong_snapshot(is_end):
+    """At the log's end its batches may have been truncated and written anew; elsewhere it cannot be checked."""
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs)
     append(log, idempotent(0, 3))
@@ -372,13 +380,13 @@ def test_recovery_replaces_a_snapshot_that_is_wrong(is_end):
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_crash_at_every_change_of_a_recovery(seed):
-    """Recovery that does not come to its end is followed by one that does, and finds the same."""
+    """A recovery that follows an interrupted one has the same result."""
     change, is_done = 0, False
     while not is_done:
         change += 1
         fs = MemoryFileSystem(now_ms=NOW_MS)
-        life(fs, {"written": {}, "durable": 0})
-        # Snapshots that are none, at the log's end and inside of its last segment.
+        run_workload(fs, Acknowledged())
+        # Malformed snapshots, at the log's end and inside its last segment.
         for offset in (23, 24):
             path = f"{DIRECTORY}/{offset:020d}.snapshot"
             fs.open(path, create=True).write_pieces(0, [b"other"], 5)

@@ -1,4 +1,4 @@
-"""Deleting logs, and setting them aside, on a disk that has no room for another name."""
+"""Deletion of logs, and their rename as stray, on a disk without space for another name."""
 
 import errno
 from contextlib import suppress
@@ -22,7 +22,7 @@ def with_a_log(fs: MemoryFileSystem, threads: Threads) -> LogManager:
     return manager
 
 
-def test_what_is_left_after_a_crash_has_the_topic_id() -> None:
+def test_files_that_remain_after_a_crash_include_the_topic_id() -> None:
     files = 1
     while True:
         fs, threads = MemoryFileSystem(), Threads()
@@ -46,7 +46,7 @@ def test_what_is_left_after_a_crash_has_the_topic_id() -> None:
     assert files > 4
 
 
-def test_a_log_of_another_topic_that_cannot_be_renamed_stays_what_it_is() -> None:
+def test_a_log_of_another_topic_that_cannot_be_renamed_keeps_its_topic_id() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = with_a_log(fs, threads)
     fs.fail("rename", error=errno.ENOSPC, path_contains=PATH)
@@ -57,7 +57,7 @@ def test_a_log_of_another_topic_that_cannot_be_renamed_stays_what_it_is() -> Non
     assert folders(fs, DIRECTORY) == ["t-0-stray"]
 
 
-def test_a_log_that_no_start_can_set_aside_is_not_served() -> None:
+def test_a_log_that_a_start_cannot_rename_as_stray_is_not_served() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     with_a_log(fs, threads).close(0)
     fs.fail("rename", error=errno.ENOSPC, path_contains=PATH)
@@ -68,7 +68,7 @@ def test_a_log_that_no_start_can_set_aside_is_not_served() -> None:
     assert folders(fs, DIRECTORY) == ["t-0", "t-0-stray"]
 
 
-def test_a_disk_that_breaks_at_the_rename_is_offline() -> None:
+def test_a_disk_error_at_the_rename_takes_the_directory_offline() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = with_a_log(fs, threads)
     fs.fail("rename", path_contains=PATH)

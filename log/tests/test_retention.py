@@ -1,15 +1,16 @@
-"""Which segments retention lets go, and what is left then."""
+"""Retention: the segments that it deletes, and the log that remains."""
 
 import pytest
 
 from odradek.log import retention
-from odradek.log.tests.support import NOW_MS, append, batch, config, open_log, read_all
+from odradek.log.partition_log import PartitionLog
+from odradek.log.tests.support import NOW_MS, append, batch, config, memory_fs, open_log, read_all
 
 DAY = 86_400_000
 
 
-def log_of(segments, *, age_ms=0, now_ms=NOW_MS, **properties):
-    """A log of so many segments of one 100-byte record each; the age of each falls by a second."""
+def log_of(segments: int, *, age_ms: int = 0, now_ms: int = NOW_MS, **properties: object) -> PartitionLog:
+    """A log of segments with one 100-byte record each; every record is a second younger than the previous one."""
     log = open_log(cfg=config(message_timestamp_after_max_ms=10**15, **properties), now_ms=now_ms)
     for number in range(segments):
         if number:
@@ -18,12 +19,12 @@ def log_of(segments, *, age_ms=0, now_ms=NOW_MS, **properties):
     return log
 
 
-def bases_left(log, now_ms=NOW_MS):
+def bases_left(log: PartitionLog, now_ms: int = NOW_MS) -> list[int]:
     log.remove_deleted(log.delete_old_segments(now_ms))
     bases = [segment.base_offset for segment in log.segments]
     assert log.log_start_offset >= bases[0]
     files = {name for name in log.fs.list_names(log.directory) if name.endswith(".log")}
-    assert files == {f"{base:020d}.log" for base in bases}, "files go with their segments"
+    assert files == {f"{base:020d}.log" for base in bases}, "files are removed with their segments"
     return bases
 
 
@@ -50,7 +51,7 @@ def test_all_too_old_rolls_the_active_segment():
 
 def test_time_of_the_file_where_records_have_none():
     log = open_log(cfg=config(retention_ms=5000))
-    log.fs.now_ms = NOW_MS
+    memory_fs(log).now_ms = NOW_MS
     append(log, batch([b"x"], timestamp=-1))
     assert bases_left(log, NOW_MS + 5000) == [0]
     assert bases_left(log, NOW_MS + 5001) == [1]
@@ -100,16 +101,16 @@ def test_never_beyond_the_high_watermark(high_watermark, left):
 
 
 @pytest.mark.parametrize("properties", [{"retention_ms": 5000}, {"retention_ms": -1, "retention_bytes": 0}])
-def test_a_few_segments_go_at_a_time(properties):
+def test_a_few_segments_are_deleted_at_a_time(properties):
     log = log_of(20, age_ms=DAY, **properties)
     assert [bases_left(log)[0] for _ in range(4)] == [8, 16, 20, 20]
     log = log_of(20, age_ms=DAY, **properties)
     bases_left(log)
-    assert log.log_start_offset == 8, "what was not deleted yet can be read"
+    assert log.log_start_offset == 8, "segments that are not deleted yet can be read"
     assert [offset for offset, _ in read_all(log)] == list(range(8, 20))
 
 
-def test_a_start_that_was_asked_for_holds_before_all_segments_below_it_are_gone():
+def test_a_requested_start_applies_before_all_segments_below_it_are_deleted():
     log = log_of(20)
     log.delete_records_before(18)
     for first in (8, 16, 18, 18):
@@ -118,18 +119,18 @@ def test_a_start_that_was_asked_for_holds_before_all_segments_below_it_are_gone(
     assert [offset for offset, _ in read_all(log)] == [18, 19]
 
 
-def test_rules_count_together():
-    """The first goes for the log's start, the second for the size, the third for its age."""
+def test_rules_are_combined():
+    """The first is deleted because of the log's start, the second because of the size, the third because of its age."""
     log = log_of(5, age_ms=5000, retention_ms=2500)
     log.update_config(config(retention_ms=2500, retention_bytes=3 * log.segments[0].size_bytes))
     log.delete_records_before(1)
-    assert retention.count_deletable(log, NOW_MS) == 3
+    assert retention.count_deletable(log.state, NOW_MS) == 3
     assert bases_left(log) == [3, 4]
 
 
-def test_deleted_files_wait_under_another_name():
+def test_files_of_deleted_segments_are_renamed_until_they_are_removed():
     log = log_of(2, age_ms=5000, retention_ms=4500)
-    log.fs.now_ms = NOW_MS
+    memory_fs(log).now_ms = NOW_MS
     deleted = log.delete_old_segments(NOW_MS)
     assert [segment.base_offset for segment in deleted] == [0]
     names = log.fs.list_names(log.directory)

@@ -1,4 +1,4 @@
-"""One segment: where batches lie, what its indexes note, and what a failed append leaves."""
+"""One segment: positions of batches, index entries, and failed appends."""
 
 import errno
 from itertools import pairwise
@@ -36,30 +36,30 @@ def put(segment, offset, count=1, timestamp=10):
     return len(one)
 
 
-def test_entries_are_sparse_and_name_last_offsets(fs):
+def test_entries_are_sparse_and_have_last_offsets(fs):
     segment = make(fs, interval_bytes=150)
     size = put(segment, BASE, 1, 50)
     assert 75 < size < 150
     for number in range(1, 7):
         put(segment, BASE + number, 1, 50 if number < 5 else 60)
-    # An entry when more than 150 bytes came since the last one, for the batch that comes then.
+    # The first batch after more than 150 bytes since the last entry gets an entry.
     assert segment.offset_index.entries() == [(2, 2 * size), (4, 4 * size), (6, 6 * size)]
     assert segment.time_index.entries() == [(50, 0), (60, 5)]
     put(segment, BASE + 7, 1, 70)
     segment.seal()
-    assert segment.time_index.entries() == [(50, 0), (60, 5), (70, 7)], "the last one is made when it ends"
+    assert segment.time_index.entries() == [(50, 0), (60, 5), (70, 7)], "seal adds the last entry"
     assert fs.size_bytes("/d/00000000000000000100.index") == 24
     assert fs.size_bytes("/d/00000000000000000100.timeindex") == 36
 
 
 def test_entries_are_never_far_apart(fs):
-    """A search reads each header between two of them, also in a topic that is configured to have none."""
+    """A search reads each header between two entries, also in a topic that is configured to have no entries."""
     properties = config(index_interval_bytes=2**31 - 1, segment_index_bytes=12000)
     segment = Segment(fs, "/d", BASE, properties, now_ms=0, fresh=True)
     size = 0
     for number in range(2000):
         size = max(size, put(segment, BASE + number))
-    assert properties.text("index.interval.bytes") == str(2**31 - 1), "what was configured is reported"
+    assert properties.text("index.interval.bytes") == str(2**31 - 1), "the configured value is reported"
     positions = [0, *(position for _, position in segment.offset_index.entries()), segment.size_bytes]
     assert segment.size_bytes > 2 * 65_536
     assert max(after - before for before, after in pairwise(positions)) <= 65_536 + size
@@ -86,7 +86,7 @@ def test_locate(fs, interval_bytes):
     positions, offset = {}, BASE
     for count in (3, 1, 2, 5, 1, 1, 4):
         position = segment.size_bytes
-        # Compaction leaves holes: who asks for one gets the batch behind it.
+        # Compaction leaves holes: a lookup of an offset in one returns the next batch.
         positions |= dict.fromkeys(range(offset, offset + count + 2), position)
         put(segment, offset + 2, count)
         offset += count + 2
@@ -103,17 +103,17 @@ def test_hints_are_used_and_few(fs):
     segment = make(fs)
     size = put(segment, BASE)
     segment.add_hint(BASE + 1, size)
-    assert segment.locate(BASE + 1) == -1, "nothing there yet"
+    assert segment.locate(BASE + 1) == -1, "no batch is there yet"
     put(segment, BASE + 1)
     assert segment.locate(BASE + 1) == size
     segment.add_hint(BASE + 1, 0)
-    assert segment.locate(BASE + 1) == 0, "it is believed"
+    assert segment.locate(BASE + 1) == 0, "a hint is not verified"
     for number in range(100):
         segment.add_hint(BASE + number, 0)
     assert len(segment.hints) == 32
 
 
-def test_hints_go_with_what_they_point_at(fs):
+def test_truncation_removes_hints(fs):
     segment = make(fs)
     size = put(segment, BASE, 5)
     segment.add_hint(BASE + 5, size)
@@ -133,8 +133,8 @@ def test_bytes_that_are_no_batch(fs):
 
 
 @pytest.mark.parametrize("failing", [".log", ".index", ".timeindex"])
-def test_failed_append_is_cut_back(fs, failing):
-    """Whichever file fails: size, indexes and times are as before, and the next append makes up for it."""
+def test_a_failed_append_is_undone(fs, failing):
+    """Whichever file fails: size, indexes and timestamps are as before, and the next append succeeds."""
     segment = make(fs, interval_bytes=0)
     for number in range(256):
         put(segment, BASE + number, 1, 10 + number)
@@ -169,7 +169,7 @@ def test_full_indexes(fs):
             number += 1
         assert segment.time_index.count == entries
         segment.seal()
-        assert segment.time_index.count == entries, "the last batch is in it already"
+        assert segment.time_index.count == entries, "the last batch has an entry already"
         fs.remove_tree("/d")
         fs.make_directory("/d")
 
@@ -186,7 +186,7 @@ def test_age(fs):
     again.truncate_to(BASE, 99)
     assert (again.first_timestamp, again.max_timestamp, again.created_ms) == (-1, -1, 99)
     put(again, BASE, 1, -1)
-    assert again.largest_timestamp_ms == 5000, "the file's time where no record has one"
+    assert again.largest_timestamp_ms == 5000, "the file's time is used if no record has a timestamp"
 
 
 @pytest.mark.parametrize("offset", [BASE, BASE + 1, BASE + 4, BASE + 5, BASE + 19, BASE + 20, BASE + 99])

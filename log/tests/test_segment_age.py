@@ -8,7 +8,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.segment_age import read_largest_timestamp
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, opened, run_until
-from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
+from odradek.log.tests.support import NOW_MS, append, batch, config, memory_fs, open_log
 from odradek.log.tests.threads import Threads
 from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.records import Codec, build_batch, stamp_timestamps
@@ -40,7 +40,7 @@ def stored(stated: int, timestamp: int, modified_ms: int, codec: Codec) -> Memor
 
 
 def start_offset(fs: MemoryFileSystem, now_ms: int, threads: Threads) -> int:
-    """Where the log starts after two checks of retention with retention.ms of a day."""
+    """Return the log's start after two retention checks with retention.ms of a day."""
     manager = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=now_ms, run_in_thread=threads)
     log = manager.get("topic", 0)
     assert isinstance(log, PartitionLog)
@@ -54,22 +54,22 @@ def start_offset(fs: MemoryFileSystem, now_ms: int, threads: Threads) -> int:
 
 @CODECS
 @pytest.mark.parametrize("timestamp", [-1, NOW_MS])
-def test_records_that_seem_old_stay(codec: Codec, timestamp: int) -> None:
-    """Of librdkafka with timestamp -1, for which earlier versions stored that the newest record is from 1970."""
+def test_records_that_seem_old_are_kept(codec: Codec, timestamp: int) -> None:
+    """For batches of librdkafka with timestamp -1, earlier versions stored the largest timestamp 0."""
     fs = stored(0, timestamp, NOW_MS, codec)
     assert start_offset(fs, NOW_MS + DAY // 2, Threads()) == 0
     assert start_offset(fs, NOW_MS + 2 * DAY, Threads()) == 20
 
 
 @CODECS
-def test_records_that_seem_new_go(codec: Codec) -> None:
+def test_records_that_seem_new_are_deleted(codec: Codec) -> None:
     fs = stored(NOW_MS + 1000 * DAY, NOW_MS, NOW_MS, codec)
     assert start_offset(fs, NOW_MS + DAY // 2, Threads()) == 0
     assert start_offset(fs, NOW_MS + 2 * DAY, Threads()) == 20
 
 
 @CODECS
-def test_records_that_are_older_than_their_file_go(codec: Codec) -> None:
+def test_records_that_are_older_than_their_file_are_deleted(codec: Codec) -> None:
     fs = stored(NOW_MS - 9 * DAY, NOW_MS - 9 * DAY, NOW_MS, codec)
     assert start_offset(fs, NOW_MS, Threads()) == 20
 
@@ -100,12 +100,12 @@ def test_a_segment_that_grew_while_it_was_read_waits_for_the_next_check() -> Non
     first.timestamps_read(NOW_MS - 9 * DAY, first.size_bytes - 1)
     assert first.verified_timestamp_ms is None
     threads.run()
-    assert (first.verified_timestamp_ms, log.log_start_offset) == (NOW_MS, 0)
+    assert (log.segments[0].verified_timestamp_ms, log.log_start_offset) == (NOW_MS, 0)
 
 
-def test_what_this_process_wrote_is_not_read_again() -> None:
+def test_a_segment_that_this_process_wrote_is_not_read_again() -> None:
     log = open_log(cfg=config(retention_ms=DAY))
-    log.fs.now_ms = NOW_MS
+    memory_fs(log).now_ms = NOW_MS
     append(log, batch([b"v"] * 9, timestamp=NOW_MS - 2 * DAY))
     log.roll(NOW_MS)
     assert log.segments[0].verified_timestamp_ms == NOW_MS - 2 * DAY
@@ -128,8 +128,8 @@ def test_largest_timestamp_of_all_records(codec: Codec) -> None:
     assert run_steps(read_largest_timestamp(segment, segment.size_bytes)) == NOW_MS + 77
 
 
-def test_a_log_that_was_deleted_while_it_waited_to_be_read_is_left_alone() -> None:
-    """Its files are gone by then. Retention of them took the whole log directory offline."""
+def test_a_log_that_was_deleted_before_it_was_read_is_left_alone() -> None:
+    """Its files are removed by then; a read of them would take the whole log directory offline."""
     fs, threads = stored(NOW_MS - 9 * DAY, NOW_MS - 9 * DAY, NOW_MS, Codec.NONE), Threads()
     manager = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS, run_in_thread=threads)
     log = manager.get("topic", 0)
@@ -147,7 +147,7 @@ def test_a_log_that_was_deleted_while_it_waited_to_be_read_is_left_alone() -> No
 
 
 def test_a_segment_whose_retention_fails_does_not_hold_up_the_next() -> None:
-    """A defect, but one that would end retention by the age of records for as long as the broker runs."""
+    """Otherwise one defect would end retention by the age of records until the broker restarts."""
     fs, threads, seen = stored(NOW_MS - 9 * DAY, NOW_MS - 9 * DAY, NOW_MS, Codec.NONE), Threads(), []
 
     def retry(log: object, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Shared writes: every caller is answered once, whatever fails."""
+"""Shared writes: every caller is called back once, whichever step fails."""
 
 import pytest
 
@@ -9,7 +9,7 @@ DEFECT, REFUSED = RuntimeError("a defect"), KafkaError(ErrorCode.KAFKA_STORAGE_E
 
 
 class Writes:
-    """Shared writes whose steps a test lets fail."""
+    """A SharedWrite whose steps fail on a test's command."""
 
     def __init__(self):
         self.prepare_error = self.ended_error = None
@@ -75,7 +75,7 @@ def test_a_result_that_cannot_be_recorded_is_passed_to_each_caller():
 
 
 @pytest.mark.parametrize("error", [None, REFUSED])
-def test_a_caller_that_fails_keeps_no_other_from_its_result(error, caplog):
+def test_a_caller_that_fails_does_not_prevent_the_results_of_others(error, caplog):
     writes = Writes()
 
     def fail(error):

@@ -1,4 +1,4 @@
-"""What ListOffsets finds by time."""
+"""ListOffsets: lookups by timestamp."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_first_in_offset_order(codec):
     log = log_of([5, 9, 7], [8, 8], [20, 10], codec=codec)
     assert find(log, -500) == (0, 5, 0)
     assert find(log, 6) == (1, 9, 0)
-    assert find(log, 8) == (1, 9, 0), "not the one that is nearest in time"
+    assert find(log, 8) == (1, 9, 0), "not the record with the nearest timestamp"
     assert find(log, 10) == (5, 20, 2)
     assert find(log, 20) == (5, 20, 2)
     assert find(log, 21) is None
@@ -47,7 +47,7 @@ def test_over_many_segments_with_and_without_indexes_in_memory():
         log.update_high_watermark(log.log_end_offset)
 
 
-def test_records_before_the_start_are_not_there():
+def test_records_before_the_log_start_are_not_found():
     log = log_of([1, 2, 3], [4])
     log.delete_records_before(2)
     assert find(log, 0) == (2, 3, 0)
@@ -64,14 +64,14 @@ def test_log_append_time():
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_largest_timestamp_goes_to_the_first_that_bears_it(codec):
+def test_the_first_record_with_the_largest_timestamp_is_found(codec):
     log = log_of([1, 5], [2, 7, 7, 3], [7, 6], codec=codec)
     assert run_steps(log.offset_of_max_timestamp()) == (3, T + 7, 1)
     log = log_of([1, 5], [2, 7], [3, 4], [7], codec=codec, internal_segment_bytes=200)
     assert run_steps(log.offset_of_max_timestamp()) == (3, T + 7, 1)
 
 
-def test_nothing_to_find():
+def test_an_empty_log_has_no_timestamps():
     log = open_log()
     assert run_steps(log.offset_of_max_timestamp()) is None
     assert run_steps(log.offset_for_timestamp(0)) is None
@@ -120,7 +120,7 @@ def test_the_latest_batch_is_empty_after_compaction():
 
 
 def test_records_that_cannot_be_read(caplog):
-    """They fail what needs them, not the disk."""
+    """A lookup that needs them fails, but the log does not."""
     log = open_log()
     data = bytearray(batch([b"a"], timestamp=T))
     data[61] = 0x7E
@@ -133,7 +133,7 @@ def test_records_that_cannot_be_read(caplog):
     assert log.failure is None and "records are damaged" in caplog.text
 
 
-def test_truncation_forgets_times():
+def test_truncation_removes_timestamps():
     log = log_of([1], [9], [2])
     log.truncate_to(1, NOW_MS)
     assert find(log, 2) is None

@@ -22,7 +22,7 @@ def created(threads: Threads) -> tuple[MemoryFileSystem, LogManager]:
 
 
 def kill(manager: LogManager) -> None:
-    """End the process: its locks go, and what it wrote stays in memory."""
+    """End the process: its locks are released, and its unsynced writes remain."""
     for directory in manager.directories.values():
         directory.unlock()
 
@@ -43,7 +43,7 @@ def test_a_clean_stop_syncs_a_new_topic_id(seed: int | None) -> None:
 
 
 @SEEDS
-def test_a_stop_does_not_count_on_a_sync_that_waits_for_a_thread(seed: int | None) -> None:
+def test_a_stop_does_not_rely_on_a_sync_that_waits_for_a_thread(seed: int | None) -> None:
     threads = Threads()
     fs, manager = created(threads)
     log = manager.get("t", 0)

@@ -1,3 +1,5 @@
+"""The transaction index of a segment: its file, and searches by a range of offsets."""
+
 import struct
 import sys
 from array import array
@@ -20,7 +22,7 @@ PATH = "/data/00000000000000000000.txnindex"
 
 
 class CountingFileSystem(MemoryFileSystem):
-    """Counts how often a whole file was read."""
+    """Counts the reads of whole files."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +41,7 @@ def fs():
 
 
 def transactions(count, seed=0):
-    """Aborted transactions as a log brings them about: some begin before others end."""
+    """Aborted transactions as a log has them: some begin before others end."""
     random, found, open_since, offset = Random(seed), [], {}, 0
     while len(found) < count:
         offset += 1
@@ -61,12 +63,12 @@ def collect(index, fetch_offset, upper_bound):
     return list(found), is_complete
 
 
-def touching(entries, fetch_offset, upper_bound):
+def overlapping(entries, fetch_offset, upper_bound):
     return [e for e in entries if e.last_offset >= fetch_offset and e.first_offset < upper_bound]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_touches_a_range_is_found(fs, seed):
+def test_entries_that_overlap_a_range_are_found(fs, seed):
     index, entries = TransactionIndex(fs, PATH), transactions(60, seed)
     for entry in entries:
         index.append(entry)
@@ -74,11 +76,11 @@ def test_what_touches_a_range_is_found(fs, seed):
     for fetch_offset in range(0, end, 3):
         for upper_bound in (fetch_offset + 1, fetch_offset + 10, end):
             found, is_complete = collect(index, fetch_offset, upper_bound)
-            assert found == touching(entries, fetch_offset, upper_bound)
+            assert found == overlapping(entries, fetch_offset, upper_bound)
             assert is_complete == any(e.last_stable_offset >= upper_bound for e in entries)
 
 
-def test_how_many_are_left_from_an_offset_on(fs):
+def test_count_from_an_offset(fs):
     index, entries = TransactionIndex(fs, PATH), transactions(30)
     assert index.count_from(0) == 0
     for entry in entries:
@@ -87,7 +89,7 @@ def test_how_many_are_left_from_an_offset_on(fs):
         assert index.count_from(offset) == sum(entry.last_offset >= offset for entry in entries)
 
 
-def test_a_range_of_nothing(fs):
+def test_an_empty_index(fs):
     assert collect(TransactionIndex(fs, PATH), 0, 100) == ([], False)
 
 
@@ -107,7 +109,7 @@ def test_the_file_is_read_once_for_all_readers(fs):
     assert fs.reads == reads + 1
 
 
-def test_what_was_cut_off_is_not_found_again(fs):
+def test_truncated_entries_are_not_found(fs):
     index, entries = TransactionIndex(fs, PATH), transactions(20)
     for entry in entries:
         index.append(entry)
@@ -120,7 +122,7 @@ def test_what_was_cut_off_is_not_found_again(fs):
     assert collect(index, 0, 10_000)[0] == []
 
 
-def test_a_file_that_is_no_index_is_never_answered_from(fs):
+def test_a_malformed_file_is_refused(fs):
     index = TransactionIndex(fs, PATH)
     for entry in transactions(3):
         index.append(entry)
@@ -134,8 +136,8 @@ def store(fs, entries):
     fs.open(PATH, create=True).write_pieces(0, [data], len(data))
 
 
-def plainly(entries, fetch_offset, upper_bound):
-    """The definition: each entry is looked at, up to the first that shows that no later one touches the range."""
+def find_by_definition(entries, fetch_offset, upper_bound):
+    """The definition: examine each entry up to the first that excludes that a later one overlaps the range."""
     found = []
     for entry in entries:
         if entry.last_offset < fetch_offset:
@@ -156,8 +158,8 @@ def plainly(entries, fetch_offset, upper_bound):
     reach=st.sampled_from([1, 10, 1000, 10_000]),
     is_sound=st.booleans(),
 )
-def test_any_index_is_searched_as_the_definition_has_it(seed, stored, appended, open_percent, reach, is_sound):
-    """Also one with stable offsets that go back, which no log brings about, or with offsets at the limits."""
+def test_a_search_agrees_with_its_definition(seed, stored, appended, open_percent, reach, is_sound):
+    """Also in indexes that no log has: with decreasing last stable offsets, or with offsets at the limits."""
     random, offset, stable, entries = Random(seed), 0, 0, []
     for _ in range(stored + appended):
         offset += random.randint(1, 6)
@@ -179,11 +181,11 @@ def test_any_index_is_searched_as_the_definition_has_it(seed, stored, appended, 
     for _ in range(40):
         fetch_offset = random.randrange(offset + 10)
         upper_bound = fetch_offset + random.choice([0, 1, 5, 100, offset])
-        assert collect(index, fetch_offset, upper_bound) == plainly(entries, fetch_offset, upper_bound)
+        assert collect(index, fetch_offset, upper_bound) == find_by_definition(entries, fetch_offset, upper_bound)
 
 
 def calls_of(work):
-    """How many functions are called, those written in C included."""
+    """Return the number of function calls, including functions written in C."""
     calls = 0
 
     def count(frame, event, argument):
@@ -199,8 +201,8 @@ def calls_of(work):
 
 
 @pytest.mark.parametrize("upper_bound", [100, 10_000, 40_008])
-def test_while_a_transaction_is_open_few_entries_are_looked_at(fs, upper_bound):
-    """The last stable offset stays at its begin, and shows of no entry that it is the last one to look at."""
+def test_while_a_transaction_is_open_few_entries_are_examined(fs, upper_bound):
+    """The last stable offset remains at its start, so no entry shows that later ones cannot overlap the range."""
     store(fs, [AbortedTransaction(number, 10 + 2 * number, 11 + 2 * number, 5) for number in range(20_000)])
     index = TransactionIndex(fs, PATH)
     assert index.count_from(0) == 20_000
@@ -212,19 +214,23 @@ def test_while_a_transaction_is_open_few_entries_are_looked_at(fs, upper_bound):
 @pytest.mark.parametrize("are_open_together", [False, True])
 def test_many_entries_are_found_together_and_created_when_they_are_accessed(fs, are_open_together):
     count = 20_000
-    first_offset = (lambda number: number) if are_open_together else (lambda number: 2 * (count + number))
-    entries = [AbortedTransaction(number, first_offset(number), 2 * (count + number) + 1, 0) for number in range(count)]
+    entries = [
+        AbortedTransaction(
+            number, number if are_open_together else 2 * (count + number), 2 * (count + number) + 1, 0
+        )
+        for number in range(count)
+    ]
     store(fs, entries)
     index, found = TransactionIndex(fs, PATH), FoundTransactions()
     assert index.count_from(0) == count
     assert calls_of(lambda: index.find(2 * count + 11, 100_000, found)) < 500
     assert len(found) == count - 5
-    assert list(found) == touching(entries, 2 * count + 11, 100_000)
+    assert list(found) == overlapping(entries, 2 * count + 11, 100_000)
     assert found[3] == entries[8]
     assert found[:2] == entries[5:7]
 
 
-def test_of_entries_that_lie_scattered_more_may_be_found_than_touch_the_range(fs):
+def test_of_scattered_entries_a_search_may_return_more_than_overlap_the_range(fs):
     count, upper_bound = 20_000, 30_000
     entries = [
         AbortedTransaction(number, number if number % 2 else upper_bound + number, 100_000 + number, 0)
@@ -234,21 +240,26 @@ def test_of_entries_that_lie_scattered_more_may_be_found_than_touch_the_range(fs
     index, found = TransactionIndex(fs, PATH), FoundTransactions()
     assert index.count_from(0) == count
     assert calls_of(lambda: index.find(0, upper_bound, found)) < 20_000
-    assert {*found} >= {*touching(entries, 0, upper_bound)}
+    assert {*found} >= {*overlapping(entries, 0, upper_bound)}
     assert list(found) == sorted({*found}, key=lambda entry: entry.last_offset)
-    assert list(found)[:2000] == touching(entries, 0, upper_bound)[:2000]
+    assert list(found)[:2000] == overlapping(entries, 0, upper_bound)[:2000]
 
 
-def test_integers_are_found_without_a_look_at_each():
+def test_a_search_of_integers_examines_few_of_them():
     values = array("q", range(100_000))
     summaries = BlockSummaries(max, values)
-    looks = []
-    found = summaries.search(lambda value: looks.append(value) or value >= 99_990, 7, len(values))
+    examined: list[int] = []
+
+    def is_wanted(value: int) -> bool:
+        examined.append(value)
+        return value >= 99_990
+
+    found = summaries.search(is_wanted, 7, len(values))
     assert list(found) == list(range(99_990, 100_000))
-    assert len(looks) < 300
+    assert len(examined) < 300
 
 
-def test_an_unknown_version_or_a_marker_out_of_order_is_named(fs):
+def test_an_unknown_version_or_a_marker_out_of_order_is_reported(fs):
     entries = transactions(600)
     store(fs, [*entries, entries[-2]])
     with pytest.raises(CorruptTransactionIndexError, match=f"marker {entries[-2].last_offset} is out of order"):

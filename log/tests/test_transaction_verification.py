@@ -40,31 +40,31 @@ def sequence_error(state, sequence, epoch=0):
     return None
 
 
-def test_an_open_transaction_needs_none(state):
+def test_an_open_transaction_needs_no_verification(state):
     verification = begin(state)
     assert state.verifications[ID] is verification
     add(state, 10)
-    assert not state.verifications, "the batch is there: its transaction is open"
+    assert not state.verifications, "with the batch its transaction is open"
     assert begin(state) is None
     assert begin(state, epoch=1) is not None, "another epoch is another transaction"
 
 
-def test_one_verification_for_all_who_wait(state):
+def test_batches_that_wait_share_a_verification(state):
     assert begin(state, sequence=5) is begin(state, sequence=3)
     assert state.verifications[ID].lowest_sequence == 3
     begin(state, epoch=1, sequence=8)
     assert (state.verifications[ID].epoch, state.verifications[ID].lowest_sequence) == (1, 8)
 
 
-def test_a_marker_in_between_ends_it(state):
-    """The answer that comes now is about the transaction that the marker ended."""
+def test_a_marker_in_between_ends_the_verification(state):
+    """The coordinator's response is about the transaction that the marker ended."""
     begin(state, adds=False)
     mark(state, 10)
     assert not state.verifications
 
 
-def test_a_marker_of_the_transaction_before_does_not(state):
-    """Where each transaction has its epoch, the marker bears that of the next: its verification goes on."""
+def test_a_marker_of_the_previous_transaction_does_not_end_the_verification(state):
+    """If each transaction has its own epoch, the marker has that of the next one, whose verification continues."""
     add(state, 10, epoch=0)
     verification = begin(state, epoch=1)
     mark(state, 11, epoch=1)
@@ -80,7 +80,7 @@ def test_an_old_epoch_is_refused_at_once(state):
     assert caught.value.code == OLD
 
 
-def test_nothing_overtakes_the_lowest_sequence(state):
+def test_no_batch_overtakes_the_lowest_sequence(state):
     begin(state, sequence=2, adds=False)
     assert sequence_error(state, 3) == GAP
     assert sequence_error(state, 2) is None
@@ -91,10 +91,10 @@ def test_an_unknown_producer_begins_at_zero(state):
     assert sequence_error(state, 5) == GAP
     state.verifications.clear()
     begin(state, sequence=5, adds=False)
-    assert sequence_error(state, 5) is None, "a client of old may have been forgotten"
+    assert sequence_error(state, 5) is None, "the entry of an old client may have expired"
 
 
-def test_what_is_never_verified_expires(state):
+def test_a_verification_without_a_result_expires(state):
     begin(state, now_ms=0)
     state.remove_expired_verifications(999)
     assert state.verifications

@@ -1,6 +1,7 @@
 """Every reason for which Kafka refuses a produced batch, with its error; nothing of a refused batch is written."""
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ HOUR_MS = 3_600_000
 
 
 def changed(data, position, layout, *values, crc=True):
-    """A batch with some bytes of it changed, and its checksum made right again."""
+    """A batch with some bytes changed, and a correct checksum unless `crc` is false."""
     result = bytearray(data)
     struct.pack_into(layout, result, position, *values)
     if crc:
@@ -106,7 +107,7 @@ def test_refused(name):
 
 
 def test_order_of_checks():
-    """A batch that is wrong in several ways gets the error Kafka finds first."""
+    """A batch with several errors gets the one that Apache Kafka finds first."""
     log = open_log(cfg=config(max_message_bytes=100))
 
     def code(data):
@@ -196,7 +197,7 @@ def test_clients_must_not_claim_log_append_time():
     assert crc32c(memoryview(stored)[21:]) == read_header(stored).crc
 
 
-def test_wrong_max_timestamp_is_put_right():
+def test_a_wrong_max_timestamp_is_corrected():
     log = open_log()
     times = [NOW_MS - 5, NOW_MS - 3]
     info = append(log, changed(batch([b"a", b"b"], timestamp=times), 35, ">q", NOW_MS - 100))
@@ -301,7 +302,7 @@ def test_the_stored_max_timestamp_is_the_largest_of_the_records(base, runs, stat
 def test_compression_type_of_the_topic(source, target):
     log = open_log(cfg=config(compression_type=target))
     values = [b"value %d" % number * 9 for number in range(20)]
-    producer = {"producer_id": 3, "producer_epoch": 1, "base_sequence": 0}
+    producer: dict[str, Any] = {"producer_id": 3, "producer_epoch": 1, "base_sequence": 0}
     append(log, batch(values, codec=source, **producer))
     stored = log.read(0, 10_000, upper_offset=20, at_least_one=True).read()
     header = read_header(stored)
@@ -402,7 +403,7 @@ class TestProducers:
             assert self.code(log, idempotent(9)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             assert append(log, idempotent(4)).first_offset == 4
 
-    def test_expired_producers_are_forgotten(self):
+    def test_an_expired_producer_may_continue_with_any_sequence(self):
         log = open_log(producer_expiration_ms=1000)
         append(log, idempotent(0))
         log.producer_state.remove_expired(NOW_MS + 1000, end=1, count=1)
@@ -416,7 +417,7 @@ def test_record_checks_agree_with_the_builder(pairs):
     assert check_record_chain(data) == len(pairs) - 1
     last, largest_delta = check_records(data[61:], len(pairs))
     assert largest_delta == len(pairs) - 1
-    assert check_record(data[61:], 0) [:3] == (0, 0, pairs[0][0] is not None)
+    assert check_record(data[61:], 0)[:3] == (0, 0, pairs[0][0] is not None)
     count, has_key = len(pairs), pairs[-1][0] is not None
     assert check_record(data[61:], last) == (count - 1, count - 1, has_key, len(data) - 61)
     assert is_simple_first_record(data)
@@ -424,7 +425,7 @@ def test_record_checks_agree_with_the_builder(pairs):
 
 @given(st.data())
 def test_changed_record_bytes_never_pass_the_quick_checks_alone(data):
-    """What the chain and the quick look at its first record let through, the thorough one does too."""
+    """A record that passes the chain check and the quick check of the first record passes the full check too."""
     whole = bytearray(batch([b"value"]))
     position = data.draw(st.integers(61, len(whole) - 1))
     whole[position] = data.draw(st.integers(0, 255))

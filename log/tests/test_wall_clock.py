@@ -1,4 +1,4 @@
-"""Background work goes by the monotonic clock: a step of the wall clock neither stops nor hastens it."""
+"""Background tasks use the monotonic clock: a step of the wall clock neither delays nor hastens them."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_flush_ms_and_checkpoints(step_ms: int) -> None:
 
 
 @steps
-def test_retention_is_looked_at_by_one_clock_and_decided_by_the_other(step_ms: int) -> None:
+def test_retention_is_due_by_the_monotonic_clock_and_decided_by_the_wall_clock(step_ms: int) -> None:
     config = {"retention.ms": str(2 * HOUR_MS), "internal.segment.bytes": "100", "file.delete.delay.ms": "100"}
     clocks = Clocks(step_ms, config)
     log = clocks.log
@@ -69,7 +69,7 @@ def test_retention_is_looked_at_by_one_clock_and_decided_by_the_other(step_ms: i
 
 
 @steps
-def test_retention_by_size_goes_on(step_ms: int) -> None:
+def test_retention_by_size_continues(step_ms: int) -> None:
     clocks = Clocks(step_ms, {"retention.bytes": "200", "retention.ms": "-1", "internal.segment.bytes": "100"})
     clocks.run_until(30_000)
     append(clocks.log, *[b"x" * 20] * 5, now_ms=NOW_MS)
@@ -80,7 +80,7 @@ def test_retention_by_size_goes_on(step_ms: int) -> None:
 
 
 @steps
-def test_compaction_goes_on(step_ms: int) -> None:
+def test_compaction_continues(step_ms: int) -> None:
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "internal.segment.bytes": "100"}
     clocks = Clocks(step_ms, {**config, "flush.ms": "0"})
     for round_end_ms in (30_000, 60_000):
@@ -90,7 +90,7 @@ def test_compaction_goes_on(step_ms: int) -> None:
 
 
 @steps
-def test_a_deleted_log_goes_after_its_delay(step_ms: int) -> None:
+def test_a_deleted_log_is_removed_after_its_delay(step_ms: int) -> None:
     clocks = Clocks(step_ms, {"file.delete.delay.ms": "1000"})
     clocks.run_until(500)
     clocks.manager.delete_log("t", 0)

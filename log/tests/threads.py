@@ -1,4 +1,4 @@
-"""A thread for tests: what is given to it is done when the test says so."""
+"""A RunInThread for tests: it runs work when the test calls `run`."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ class Threads:
         self.waiting.append((work, done))
 
     def run(self, count: int = 1000) -> None:
-        """Does what waits, and what comes to wait meanwhile, up to so many pieces."""
+        """Run at most `count` waiting pieces of work, including those that are added meanwhile."""
         while self.waiting and count:
             count -= 1
             run_inline(*self.waiting.pop(0))

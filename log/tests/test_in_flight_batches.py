@@ -1,8 +1,8 @@
-"""What a producer had in flight when the broker ended is known again after the start."""
+"""A start restores the last batches of each producer, which it may send again."""
 
 import pytest
 
-from odradek.log.producers import in_flight_batches as producer_recall
+from odradek.log.producers import in_flight_batches
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -17,13 +17,13 @@ def restart(log, fs, cfg, *, is_clean, now_ms=NOW_MS):
     return open_log(fs, cfg, is_clean=is_clean, now_ms=now_ms)
 
 
-def known(log, producer_id=7):
+def batch_ends(log, producer_id=7):
     return [mark.last_offset for mark in log.producer_state.producers[producer_id].batches]
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("cfg", [LARGE, SMALL])
-def test_all_that_may_be_in_flight_is_a_duplicate_after_a_start(cfg, is_clean):
+def test_all_batches_that_may_be_in_flight_are_duplicates_after_a_start(cfg, is_clean):
     fs = MemoryFileSystem()
     log = open_log(fs, cfg)
     written = {}
@@ -43,7 +43,7 @@ def test_all_that_may_be_in_flight_is_a_duplicate_after_a_start(cfg, is_clean):
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_batches_of_an_epoch_before_are_not_of_this_one(is_clean):
+def test_batches_of_an_earlier_epoch_are_not_restored(is_clean):
     fs = MemoryFileSystem()
     log = open_log(fs, LARGE)
     for sequence in range(4):
@@ -51,29 +51,29 @@ def test_batches_of_an_epoch_before_are_not_of_this_one(is_clean):
     for sequence in range(2):
         append(log, idempotent(sequence, epoch=1))
     log = restart(log, fs, LARGE, is_clean=is_clean)
-    assert known(log) == [4, 5]
+    assert batch_ends(log) == [4, 5]
 
 
-def test_far_batches_are_looked_for_further_from_the_end(monkeypatch):
-    monkeypatch.setattr(producer_recall, "_FIRST_WINDOW_BYTES", 300)
+def test_the_search_extends_further_from_the_end_for_distant_batches(monkeypatch):
+    monkeypatch.setattr(in_flight_batches, "_FIRST_WINDOW_BYTES", 300)
     fs = MemoryFileSystem()
     log = open_log(fs, LARGE)
     for number in range(60):
         append(log, idempotent(number) if number < 6 else [b"of nobody"])
     log = restart(log, fs, LARGE, is_clean=True)
-    assert known(log) == [1, 2, 3, 4, 5]
+    assert batch_ends(log) == [1, 2, 3, 4, 5]
 
 
-def test_what_is_too_far_or_too_old_is_left(monkeypatch):
-    monkeypatch.setattr(producer_recall, "_FIRST_WINDOW_BYTES", 300)
-    monkeypatch.setattr(producer_recall, "_MOST_BATCHES", 3)
+def test_batches_that_are_too_distant_or_too_old_are_not_restored(monkeypatch):
+    monkeypatch.setattr(in_flight_batches, "_FIRST_WINDOW_BYTES", 300)
+    monkeypatch.setattr(in_flight_batches, "_MOST_BATCHES", 3)
     fs = MemoryFileSystem()
     log = open_log(fs, LARGE)
     for number in range(60):
         append(log, idempotent(number) if number < 6 else [b"of nobody"])
     log = restart(log, fs, LARGE, is_clean=True)
-    assert known(log) == [5]
+    assert batch_ends(log) == [5]
     monkeypatch.undo()
-    later = NOW_MS + producer_recall.REPEATED_WITHIN_MS + 1
+    later = NOW_MS + in_flight_batches.REPEATED_WITHIN_MS + 1
     log = restart(log, fs, LARGE, is_clean=True, now_ms=later)
-    assert known(log) == [5]
+    assert batch_ends(log) == [5]
