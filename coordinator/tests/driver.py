@@ -1,8 +1,8 @@
-"""Drives one shard the way a server does, with a clock that stands still until it is moved and a log in a list."""
+"""Drives one shard as the server does, with clocks that a test advances and a log in a list."""
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard import GroupShard
@@ -12,6 +12,33 @@ from odradek.coordinator.steps import Steps
 from odradek.protocol.errors import ErrorCode
 
 T = TypeVar("T")
+
+
+class Shard(Protocol):
+    """The methods of group and transaction shards that a driver calls."""
+
+    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
+
+    def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]: ...
+
+    def resign(self, now_ms: int) -> CoordinatorResult: ...
+
+    def on_appended(
+        self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
+    ) -> None: ...
+
+    def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult: ...
+
+    def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult: ...
+
+    def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult: ...
+
+    def next_deadline_ms(self) -> int | None: ...
+
+    def tick(self, now_ms: int) -> CoordinatorResult: ...
+
+
+S = TypeVar("S", bound=Shard)
 
 START_MS = 1_000_000
 
@@ -34,16 +61,17 @@ class Held(NamedTuple):
     is_timed_out: bool = False
 
 
-class Driver:
+class ShardDriver(Generic[S]):
     """A shard, its log and its clocks.
 
-    `now_ms` is the wall clock, which a test may set; `wait` moves both. Every token is answered at most once, or an
-    assertion fails. With `is_holding`, what is written stays in `held` until `release` is called, as it does while
-    replicas lag: in the log, but not replicated. The next append fails with `refused`.
+    `now_ms` is the wall clock, which a test may set; `wait` advances both clocks. A second response to a token fails an
+    assertion. With `is_holding`, writes stay in `held` until `release` is called, as they do while replicas lag: in the
+    log, but not replicated. If `refused` is set, the next append fails with it.
     """
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
-        self.settings = settings or GroupSettings()
+    settings: object
+
+    def __init__(self) -> None:
         self.now_ms = START_MS
         self.monotonic_ms = 0
         self.log: list[CoordinatorRecord | Marker] = []
@@ -57,15 +85,10 @@ class Driver:
         self.refusals = 0
         self.on_reply: Callable[[Any, Any], None] = lambda token, response: None
         self.on_record: Callable[[CoordinatorRecord], None] = lambda record: None
-        self._ids = 0
         self.shard = self.new_shard()
 
-    def new_shard(self) -> GroupShard:
-        return GroupShard(self.settings, self._next_id, lambda: self.monotonic_ms)
-
-    def _next_id(self) -> str:
-        self._ids += 1
-        return str(self._ids)
+    def new_shard(self) -> S:
+        raise NotImplementedError
 
     @property
     def parked(self) -> set[Any]:
@@ -82,19 +105,18 @@ class Driver:
         self.replay_into(self.shard)
         self.take(run_at_once(self.shard.finish_loading(self.now_ms)))
 
-    def replay_into(self, shard: GroupShard, end_offset: int | None = None) -> None:
+    def replay_into(self, shard: S, end_offset: int | None = None) -> None:
         for offset, entry in enumerate(self.log[:end_offset]):
             if isinstance(entry, Marker):
-                shard.replay_end_of_transaction(*entry)
+                self._replay_marker(shard, entry)
             else:
                 shard.replay(entry.key, entry.value, offset, self.producers.get(offset, -1))
 
-    def mark(self, producer_id: int, is_commit: bool) -> None:
-        """A marker is written to the shard's partition."""
-        offset = len(self.log)
-        self.log.append(Marker(producer_id, is_commit))
-        self.shard.on_marker_appended(producer_id, is_commit, offset)
-        self._hold(Held(offset, None))
+    def _replay_marker(self, shard: S, marker: Marker) -> None:
+        raise NotImplementedError
+
+    def _on_marker_replicated(self, offset: int) -> None:
+        raise NotImplementedError
 
     def call(self, name: str, token: Any, request: Any, version: int, client: str = "c", **more: Any) -> None:
         """Send one request."""
@@ -104,7 +126,7 @@ class Driver:
         self.take(getattr(self.shard, name)(request, context, token, self.now_ms, **more))
 
     def take(self, result: CoordinatorResult) -> None:
-        """Do what a result asks for."""
+        """Append the records of a result, or send its responses."""
         if not result.records and result.after_offset >= self.high_watermark:
             self.held.append(Held(len(self.log), result))
         elif not result.records:
@@ -133,17 +155,17 @@ class Driver:
             self.release()
 
     def release(self) -> None:
-        """The oldest held write is replicated."""
+        """Replicate the oldest held write."""
         base_offset, result, _ = self.held.popleft()
         if result is None:
-            self.shard.on_replicated(base_offset + 1)
+            self._on_marker_replicated(base_offset)
         else:
             self.take(self.shard.on_written(result, base_offset, self.now_ms))
         if self.held and self.held[0].result is not None and not self.held[0].result.records:
             self.release()
 
     def time_out(self, *, keeps_completions: bool) -> None:
-        """The oldest write for which this has not happened yet is not replicated in time."""
+        """Time out the oldest held write that has not timed out yet."""
         for index, held in enumerate(self.held):
             if held.result is not None and not held.is_timed_out:
                 left = held.result.without_replies(keeps_completions=keeps_completions)
@@ -159,7 +181,7 @@ class Driver:
             self.on_reply(token, response)
 
     def wait(self, duration_ms: int) -> None:
-        """Let time pass, stopping at every deadline."""
+        """Advance the clocks, and run `tick` at every deadline."""
         end_ms = self.monotonic_ms + duration_ms
         turns = 0
         while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
@@ -174,7 +196,7 @@ class Driver:
         self.now_ms += duration_ms
 
     def resign(self) -> None:
-        """Another broker leads from here on; the log is what it was."""
+        """Resign, because another broker is the leader now; the log is unchanged."""
         self.take(self.shard.resign(self.now_ms))
         while self.held:
             result = self.held.popleft().result
@@ -182,13 +204,42 @@ class Driver:
                 self._send(self.shard.on_write_failed(result, ErrorCode.NOT_LEADER_OR_FOLLOWER, self.now_ms))
 
     def truncate(self, end_offset: int) -> None:
-        """The log's end is lost, as it is when another replica becomes leader."""
+        """Remove the log's end, as when another replica becomes leader."""
         del self.log[end_offset:]
         self.producers = {offset: producer for offset, producer in self.producers.items() if offset < end_offset}
 
 
+class GroupDriver(ShardDriver[GroupShard]):
+    """A group shard, to whose partition transaction markers are written as well."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings: GroupSettings = settings or GroupSettings()
+        self._ids = 0
+        super().__init__()
+
+    def new_shard(self) -> GroupShard:
+        return GroupShard(self.settings, self._next_id, lambda: self.monotonic_ms)
+
+    def _next_id(self) -> str:
+        self._ids += 1
+        return str(self._ids)
+
+    def mark(self, producer_id: int, is_commit: bool) -> None:
+        """Write a marker to the shard's partition."""
+        offset = len(self.log)
+        self.log.append(Marker(producer_id, is_commit))
+        self.shard.on_marker_appended(producer_id, is_commit, offset)
+        self._hold(Held(offset, None))
+
+    def _replay_marker(self, shard: GroupShard, marker: Marker) -> None:
+        shard.replay_end_of_transaction(*marker)
+
+    def _on_marker_replicated(self, offset: int) -> None:
+        self.shard.on_replicated(offset + 1)
+
+
 def run_at_once(steps: Steps[T]) -> T:
-    """All steps of a decision without a pause, and what they return."""
+    """Run all steps without a pause. Return their result."""
     while True:
         try:
             next(steps)

@@ -1,6 +1,6 @@
-"""Reads and plays scenario files: commands, a line `----`, and what is to come of them.
+"""Reads and plays scenario files: commands, a line `----`, and their expected outcome.
 
-    join A v=0 protocols=range,roundrobin topics=t      a member's request under the token A
+    join A v=0 protocols=range,roundrobin topics=t      a member's request with the token A
     wait 3000                                           time passes, deadline by deadline
     set-wall-clock -3600000                             the wall clock is set back by an hour
     ----
@@ -8,13 +8,12 @@
     +3000 A <- NONE generation=1 ...
 
 Blocks are separated by empty lines; `#` starts a comment. Times are in ms since the scenario's start, on the
-monotonic clock. Set
-ODRADEK_REWRITE_SCENARIOS=1 to have the outcome written anew, and then read the difference.
+monotonic clock. With ODRADEK_REWRITE_SCENARIOS=1 the tests rewrite the outcomes; review the difference.
 """
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from odradek.coordinator.groups.records import (
     OffsetCommitKey,
@@ -26,7 +25,7 @@ from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard_state import DeletedTopic
 from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.result import CoordinatorRecord
-from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once, subscription
+from odradek.coordinator.tests.driver import START_MS, GroupDriver, ShardDriver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -50,6 +49,8 @@ from odradek.protocol.messages.txn_offset_commit import (
 )
 
 SEPARATOR = "----"
+
+D = TypeVar("D", bound=ShardDriver[Any])
 
 
 class Block:
@@ -79,21 +80,21 @@ def render(blocks: list[Block]) -> str:
     return "\n\n".join(chunks) + "\n"
 
 
-class Player(logging.Handler):
-    """Plays commands and writes down what comes of them: replies, records, changes of state."""
+class Player(logging.Handler, Generic[D]):
+    """Plays commands and records their outcome: responses, records, changes of state."""
 
     logger_name = ""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: D) -> None:
         super().__init__()
         self.out: list[str] = []
         self.use(driver)
 
-    def use(self, driver: Driver) -> None:
+    def use(self, driver: D) -> None:
         """Play on this driver from here on."""
         self.driver = driver
-        driver.on_reply = lambda token, response: self.say(f"{token} <- {self.show(response)}")
-        driver.on_record = lambda record: self.say(f"write {self.show_record(record)}")
+        driver.on_reply = lambda token, response: self.add_line(f"{token} <- {self.show(response)}")
+        driver.on_record = lambda record: self.add_line(f"write {self.show_record(record)}")
 
     def show(self, response: Any) -> str:
         raise NotImplementedError
@@ -101,16 +102,16 @@ class Player(logging.Handler):
     def show_record(self, record: CoordinatorRecord) -> str:
         raise NotImplementedError
 
-    def say(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         self.out.append(f"+{self.driver.monotonic_ms} {text}")
 
     def emit(self, record: logging.LogRecord) -> None:
         if "state changed" in record.msg:
             name, old, new, *_, why = record.args  # type: ignore[misc]
-            self.say(f"{name}: {old} -> {new} ({why})")
+            self.add_line(f"{name}: {old} -> {new} ({why})")
 
     def play(self, file: Path) -> list[Block]:
-        """The blocks of the file with the outcome they really have."""
+        """Play a file. Return its blocks with their actual outcome."""
         state_log = logging.getLogger(self.logger_name)
         level = state_log.level
         state_log.addHandler(self)
@@ -152,7 +153,7 @@ class Player(logging.Handler):
         self.driver.is_holding = True
 
     def do_refuse(self, error: str) -> None:
-        """The next append fails."""
+        """Let the next append fail."""
         self.driver.refused = ErrorCode[error]
 
     def do_written(self) -> None:
@@ -160,17 +161,17 @@ class Player(logging.Handler):
         self.driver.release()
 
     def do_write_one(self) -> None:
-        """Like `written`, but what follows from it has to wait again."""
+        """Like `written`, but the writes that follow from it are held again."""
         self.driver.release()
 
 
-class GroupPlayer(Player):
+class GroupPlayer(Player[GroupDriver]):
     """Commands of the group coordinator."""
 
     logger_name = "odradek.coordinator.groups.classic.group"
 
     def __init__(self) -> None:
-        super().__init__(Driver())
+        super().__init__(GroupDriver())
 
     def show(self, response: Any) -> str:
         return show(response)
@@ -179,7 +180,7 @@ class GroupPlayer(Player):
         return show_record(record)
 
     def do_start(self, **settings: str) -> None:
-        self.use(Driver(GroupSettings(**{name: int(value) for name, value in settings.items()})))
+        self.use(GroupDriver(GroupSettings(**{name: int(value) for name, value in settings.items()})))
         self.driver.load()
 
     def do_state(self, group: str = "g") -> None:
@@ -190,7 +191,7 @@ class GroupPlayer(Player):
             for item in described.members
         )
         error = f" {ErrorCode(described.error_code).name}" if described.error_code else ""
-        self.say(
+        self.add_line(
             f"{group} is {described.group_state}{error} type={described.protocol_type} "
             f"protocol={described.protocol_data} members={members or '-'}"
         )
@@ -237,7 +238,7 @@ class GroupPlayer(Player):
         self.driver.call("heartbeat", token, request, int(v))
 
     def do_leave(self, token: str, *, ids: str, g: str = "g", v: str = "5") -> None:
-        """`ids` has member ids, or member id/instance id, by comma."""
+        """`ids` has member ids, or member id/instance id, separated by commas."""
         pairs = [item.partition("/") for item in ids.split(",")]
         members = [
             LeaveGroupRequestMemberIdentity(member_id=member, group_instance_id=instance or None)
@@ -251,7 +252,7 @@ class GroupPlayer(Player):
         self, token: str, *, offsets: str, g: str = "g", gen: str = "-1", id: str = "", instance: str | None = None,
         v: str = "9", retention: str = "-1", meta: str = "",
     ) -> None:  # fmt: skip
-        """`offsets` has topic:partition:offset by comma; `meta` may be a length."""
+        """`offsets` has topic:partition:offset, separated by commas; `meta` may be a length."""
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for item in offsets.split(","):
             name, partition, offset = item.split(":")
@@ -310,7 +311,7 @@ class GroupPlayer(Player):
         self.driver.mark(int(by), kind == "commit")
 
     def do_fetch(self, topics: str = "", *, g: str = "g", stable: str = "no") -> None:
-        """`topics` has topic:partition by comma; none asks for all."""
+        """`topics` has topic:partition, separated by commas; all topics if empty."""
         wanted = None
         if topics:
             wanted = [
@@ -330,7 +331,7 @@ class GroupPlayer(Player):
             for item in topic.partitions
         ]
         error = f"{ErrorCode(response.error_code).name} " if response.error_code else ""
-        self.say(f"offsets of {g}: {error}{' '.join(found) or '-'}")
+        self.add_line(f"offsets of {g}: {error}{' '.join(found) or '-'}")
 
     def do_delete_offsets(self, token: str, offsets: str, *, g: str = "g") -> None:
         topics = [
@@ -350,10 +351,10 @@ class GroupPlayer(Player):
             wanted_types = [item for item in types.split(",") if item]
             groups = run_at_once(self.driver.shard.list_groups(wanted_states, wanted_types))
         except KafkaError as error:
-            self.say(f"groups: {error.code.name}")
+            self.add_line(f"groups: {error.code.name}")
             return
         listed = [f"{item.group_id}({item.group_type} {item.protocol_type} {item.group_state})" for item in groups]
-        self.say(f"groups: {' '.join(listed) or '-'}")
+        self.add_line(f"groups: {' '.join(listed) or '-'}")
 
     def do_topic_deleted(self, name: str) -> None:
         deleted = [DeletedTopic(name, name.encode().ljust(16, b"\x01"))]

@@ -1,7 +1,8 @@
-"""What scenarios do not show: loading, transactional offsets, foreign and broken records, topic ids."""
+"""Rules that no scenario covers: loading, transactional offsets, foreign and malformed records, topic ids."""
 
 import pytest
 
+from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.coordinator.groups.records import (
     GroupMetadataValue,
     GroupMetadataValueMemberMetadata,
@@ -11,10 +12,10 @@ from odradek.coordinator.groups.records import (
     offset_commit_tombstone,
 )
 from odradek.coordinator.groups.settings import GroupSettings
-from odradek.coordinator.groups.shard import CoordinatorState, GroupShard
+from odradek.coordinator.groups.shard import GroupShard
 from odradek.coordinator.groups.shard_state import DeletedTopic
 from odradek.coordinator.request_context import RequestContext
-from odradek.coordinator.tests.driver import Driver, run_at_once, subscription
+from odradek.coordinator.tests.driver import GroupDriver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -30,17 +31,20 @@ CONTEXT = RequestContext(api_version=3)
 TOPIC_ID, OTHER_ID = b"1" * 16, b"2" * 16
 
 
-def new_shard():
+def new_shard() -> GroupShard:
     return GroupShard(GroupSettings(), lambda: "id", int)
 
 
-def commit(offset, topic_id=TOPIC_ID):
+def commit(offset: int, topic_id: bytes = TOPIC_ID) -> tuple[bytes, bytes | None]:
     value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1, topic_id=topic_id)
     record = offset_commit_record("g", "t", 0, value)
     return record.key, record.value
 
 
-def fetched(shard, *, require_stable=False, topic_id=bytes(16)):
+def fetched(
+    shard: GroupShard, *, require_stable: bool = False, topic_id: bytes = bytes(16)
+) -> int | tuple[int, int]:
+    """Return the group's error, or the offset and the error of the partition."""
     topics = [OffsetFetchRequestTopics(name="t", topic_id=topic_id, partition_indexes=[0])]
     response = shard.fetch_offsets(
         OffsetFetchRequestGroup(group_id="g", topics=topics), CONTEXT, require_stable=require_stable
@@ -51,7 +55,7 @@ def fetched(shard, *, require_stable=False, topic_id=bytes(16)):
     return item.committed_offset, item.error_code
 
 
-def test_while_loading_only_heartbeats_are_well():
+def test_while_loading_only_heartbeats_succeed():
     shard = new_shard()
     assert shard.coordinator_state is CoordinatorState.LOADING
     beat = shard.heartbeat(HeartbeatRequest(group_id="g"), CONTEXT, "A", 0)
@@ -71,7 +75,7 @@ def test_while_loading_only_heartbeats_are_well():
     assert shard.next_deadline_ms() is None
 
 
-def test_version_1_says_a_group_error_at_every_partition():
+def test_version_1_reports_a_group_error_for_every_partition():
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])]
     response = GroupShard.absent(GroupSettings()).fetch_offsets(
         OffsetFetchRequestGroup(group_id="g", topics=topics), RequestContext(api_version=1), require_stable=False
@@ -80,7 +84,7 @@ def test_version_1_says_a_group_error_at_every_partition():
     assert [item.error_code for item in response.topics[0].partitions] == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-def test_transactional_offsets_show_at_the_end_of_their_transaction():
+def test_transactional_offsets_are_visible_after_the_end_of_their_transaction():
     shard = new_shard()
     shard.replay(*commit(1), offset=0)
     shard.replay(*commit(2), offset=1, producer_id=7)
@@ -91,7 +95,7 @@ def test_transactional_offsets_show_at_the_end_of_their_transaction():
     assert fetched(shard, require_stable=True) == (2, ErrorCode.NONE)
 
 
-def test_aborted_overtaken_and_deleted_transactional_offsets_never_show():
+def test_aborted_overtaken_and_deleted_transactional_offsets_are_never_visible():
     shard = new_shard()
     shard.replay(*commit(1), offset=0, producer_id=7)
     shard.replay_end_of_transaction(7, is_commit=False)
@@ -106,8 +110,8 @@ def test_aborted_overtaken_and_deleted_transactional_offsets_never_show():
     assert fetched(shard, require_stable=True) == (-1, ErrorCode.NONE)
 
 
-def test_pending_offsets_hold_expiry_and_go_with_their_group():
-    driver = Driver(GroupSettings(offsets_retention_ms=0))
+def test_pending_offsets_prevent_expiry_and_are_deleted_with_their_group():
+    driver = GroupDriver(GroupSettings(offsets_retention_ms=0))
     driver.load()
     driver.shard.replay(*commit(2), offset=0, producer_id=7)
     driver.wait(600_000)
@@ -119,7 +123,7 @@ def test_pending_offsets_hold_expiry_and_go_with_their_group():
     assert fetched(driver.shard) == (-1, ErrorCode.NONE)
 
 
-def test_offsets_of_an_earlier_topic_of_the_same_name_are_not_shown():
+def test_offsets_of_an_earlier_topic_of_the_same_name_are_not_visible():
     shard = new_shard()
     shard.replay(*commit(1), offset=0)
     run_at_once(shard.finish_loading(0))
@@ -128,8 +132,8 @@ def test_offsets_of_an_earlier_topic_of_the_same_name_are_not_shown():
     assert fetched(shard) == (1, ErrorCode.NONE)
 
 
-def test_deleting_a_topic_leaves_offsets_of_its_successor():
-    driver = Driver()
+def test_deleting_a_topic_keeps_offsets_of_its_successor():
+    driver = GroupDriver()
     driver.load()
     for token, topic_id in (("A", TOPIC_ID), ("B", OTHER_ID)):
         topic = OffsetCommitRequestTopic(
@@ -154,7 +158,7 @@ def test_a_group_whose_leader_is_not_a_member_can_rebalance(member_ids):
         for member_id in member_ids
     ]  # fmt: skip
     value = GroupMetadataValue(protocol_type="consumer", generation=1, protocol="range", leader="gone", members=members)
-    driver = Driver()
+    driver = GroupDriver()
     driver.log.append(group_metadata_record("g", value))
     driver.load()
     protocol = JoinGroupRequestProtocol(name="range", metadata=subscription(["a"]))
@@ -179,7 +183,7 @@ def test_a_group_whose_leader_is_not_a_member_can_rebalance(member_ids):
         ("0001", "0004"),
     ],
 )
-def test_foreign_and_broken_records_are_passed_over(key, value):
+def test_foreign_and_malformed_records_are_skipped(key, value):
     shard = new_shard()
     shard.replay(bytes.fromhex(key), bytes.fromhex(value), 0)
     shard.replay(*commit(1), offset=1)
@@ -187,8 +191,8 @@ def test_foreign_and_broken_records_are_passed_over(key, value):
     assert fetched(shard) == (1, ErrorCode.NONE)
 
 
-def test_metadata_is_measured_in_utf16_units():
-    driver = Driver(GroupSettings(offset_metadata_max_length=4))
+def test_the_length_of_metadata_is_in_utf16_units():
+    driver = GroupDriver(GroupSettings(offset_metadata_max_length=4))
     driver.load()
     for token, text, error in (("A", "😀😀", ErrorCode.NONE), ("B", "😀😀x", ErrorCode.OFFSET_METADATA_TOO_LARGE)):
         topic = OffsetCommitRequestTopic(

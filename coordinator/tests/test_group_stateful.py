@@ -1,10 +1,10 @@
-"""One group under random requests, time, held and refused writes, and restarts: what must hold whatever comes.
+"""One group under random requests, the passage of time, held and refused writes, and restarts.
 
-Checked after every step: nobody is answered twice (the driver asserts it); the generation of a group never goes back; a
-generation has one leader, and it is a member of it; only its leader sees the members; every member of a stable
-generation gets the assignment its leader gave it; every member has a deadline. The state is the one that a shard loaded
-from the whole log has, and clients get what a shard loaded from the replicated part of the log gives them. A restart
-answers everything parked, and may lose the end of the log that is not replicated: what was acknowledged is there.
+Invariants, checked after every step: no request gets two responses (the driver asserts it); the generation of a group
+never decreases; a generation has one leader, which is a member; only the leader's response lists the members; every
+member of a stable generation gets an assignment of its leader; every member has a deadline. The state is that of a
+shard loaded from the whole log, and clients get the state of a shard loaded from the replicated part of the log. A
+restart answers every parked request and may lose the unreplicated end of the log, but no acknowledged write.
 """
 
 import random
@@ -22,7 +22,7 @@ from odradek.coordinator.groups.shard import GroupShard
 from odradek.coordinator.groups.shard_state import TOPIC_DELETION_KIND, DeletedTopic, ShardState
 from odradek.coordinator.groups.topic_deletion import RETRY_PAUSE_MS
 from odradek.coordinator.request_context import RequestContext
-from odradek.coordinator.tests.driver import Driver, Marker, run_at_once, subscription
+from odradek.coordinator.tests.driver import GroupDriver, Marker, run_at_once, subscription
 from odradek.coordinator.tests.log_contents import read_group_log
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -58,7 +58,7 @@ PROTOCOLS = st.sampled_from([("range",), ("range", "sticky"), ("sticky", "range"
 
 
 class Client:
-    """What a consumer knows of itself. Clients 3 and 4 are static."""
+    """The state of a consumer. Clients 3 and 4 are static."""
 
     def __init__(self, number):
         self.instance_id = f"i{number}" if number >= 3 else None
@@ -71,7 +71,7 @@ class Client:
 class GroupMachine(RuleBasedStateMachine):
     @initialize(max_size=st.sampled_from([2, 100]), delay_ms=st.sampled_from([0, 3000]))
     def begin(self, max_size, delay_ms):
-        self.driver = Driver(
+        self.driver = GroupDriver(
             GroupSettings(
                 max_group_size=max_size,
                 initial_rebalance_delay_ms=delay_ms,
@@ -144,7 +144,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(numbers=st.sets(CLIENTS, min_size=1), protocols=PROTOCOLS, is_synced=st.booleans())
     def settle(self, numbers, protocols, is_synced):
-        """Some clients do what they should: all join, the first rebalance ends, and all sync."""
+        """Some clients complete a rebalance: all join, the join phase ends, and all sync."""
         for _ in range(2):
             for number in numbers:
                 if not self.is_waiting(number):
@@ -160,20 +160,20 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(number=CLIENTS)
     def crash(self, number):
-        """The client forgets who it was; what it had parked is answered into nowhere."""
+        """The client loses its member id, and ignores the responses to its parked requests."""
         self.clients[number].member_id = ""
         self.clients[number].generation_id = -1
 
     @rule(number=CLIENTS, protocols=PROTOCOLS)
     def return_without_id(self, number, protocols):
-        """A restarted client: if it is static, it takes its own place."""
+        """A client restarts; a static one replaces its former member id."""
         self.sync(number)
         self.crash(number)
         self.join(number, protocols, 9, 20_000)
 
     @rule(number=CLIENTS)
     def delete_while_joining(self, number):
-        """Everyone leaves, the group is deleted, and someone joins before that is replicated."""
+        """All clients leave, the group is deleted, and a client joins before the deletion is replicated."""
         for other in range(5):
             self.leave(other)
         self.driver.wait(6_000)
@@ -307,7 +307,7 @@ class GroupMachine(RuleBasedStateMachine):
             if isinstance(key, OffsetCommitKey):
                 expired = before.offsets.visible.get(key.group, key.topic, key.partition)
                 age_ms = driver.now_ms - expired.value.commit_timestamp
-                assert age_ms >= RETENTION_MS, "an offset was deleted before its time"
+                assert age_ms >= RETENTION_MS, "an offset was deleted before it expired"
 
     @rule()
     def hold(self):
@@ -326,19 +326,19 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(error=WRITE_ERRORS)
     def refuse(self, error):
-        """The next append fails."""
+        """Let the next append fail."""
         self.driver.refused = error
 
     @rule(kept=st.integers(0, 5))
     def restart(self, kept):
-        """Of the writes that are not replicated, the first ones stay in the log."""
+        """Restart the coordinator; of the unreplicated writes the first `kept` stay in the log."""
         self.end(kept)
         self.driver.is_holding = False
         self.driver.refused = None
         self.driver.load()
         self.group = None
 
-    # -- what holds ----------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------
 
     @property
     def live(self):
@@ -372,7 +372,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert all(member.parked_sync is None for member in group.members.values())
 
     @invariant()
-    def parked_requests_are_kept_in_one_place(self):
+    def each_parked_request_is_kept_once(self):
         group = self.live
         results = [held.result for held in self.driver.held if held.result is not None]
         held = {
@@ -407,8 +407,8 @@ class GroupMachine(RuleBasedStateMachine):
         return shard
 
     @invariant()
-    def memory_is_what_the_log_holds(self):
-        """Nothing that is decided differs from what the next coordinator loads, should all of it be replicated."""
+    def live_state_is_that_of_the_log(self):
+        """The live state, with unreplicated records, is the one that a coordinator loads from the whole log."""
         if not hasattr(self, "driver"):
             return
         live, loaded = self.driver.shard._state, self.loaded()._state
@@ -427,7 +427,7 @@ class GroupMachine(RuleBasedStateMachine):
         if (group := live.groups.get("g")) is None:
             return
         stored = loaded.groups["g"]
-        # Static members may exceed the limit, as in Apache Kafka; who loads such a group begins a rebalance.
+        # Static members may exceed the limit, as in Apache Kafka; a coordinator that loads such a group rebalances it.
         if group.state in (STABLE, EMPTY) and len(group.members) <= self.driver.settings.max_group_size:
             assert self.generation(stored) == self.generation(group)
         assert stored.generation_id <= group.generation_id
@@ -438,7 +438,7 @@ class GroupMachine(RuleBasedStateMachine):
         return group.state, group.generation_id, group.protocol_type, group.protocol_name, group.leader_id, members
 
     @invariant()
-    def clients_get_what_is_replicated(self):
+    def clients_get_the_replicated_state(self):
         if not hasattr(self, "driver"):
             return
         loaded = self.loaded(self.driver.high_watermark)
@@ -462,7 +462,7 @@ class GroupMachine(RuleBasedStateMachine):
         }
 
     def end(self, kept=0):
-        """Nobody is left waiting after a resignation, and what clients had got is in the log."""
+        """Resign: no request remains parked, and the offsets that clients got are in the log."""
         driver = self.driver
         offsets = self.fetched(driver.shard)
         ends = [*[held.base_offset for held in driver.held][1:], len(driver.log)]
@@ -475,7 +475,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @staticmethod
     def pending(store):
-        """What open transactions hold; a table that has been emptied is none."""
+        """Pending offsets by producer id, without empty tables."""
         held = {producer_id: sorted(table.items()) for producer_id, table in store.pending.items()}
         return {producer_id: items for producer_id, items in held.items() if items}
 
@@ -488,7 +488,7 @@ GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=
 TestGroup = GroupMachine.TestCase
 
 
-# Hypothesis finds the shortest way to a fault but seldom walks far; these walks do, and hold most of their writes.
+# Hypothesis prefers short sequences of rules. These walks are long, and hold most of their writes.
 
 SEEDS = 60
 STEPS = 120
@@ -580,10 +580,10 @@ def walk(seed):
     machine = GroupMachine()
     machine.begin(max_size=rng.choice((2, 100)), delay_ms=rng.choice((0, 3000)))
     for _ in range(STEPS):
-        step(machine, rng, rng.choices(list(WEIGHTS), WEIGHTS.values())[0])
+        step(machine, rng, rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])
         machine.group_is_consistent()
-        machine.parked_requests_are_kept_in_one_place()
+        machine.each_parked_request_is_kept_once()
         machine.every_member_has_a_deadline()
-        machine.memory_is_what_the_log_holds()
-        machine.clients_get_what_is_replicated()
+        machine.live_state_is_that_of_the_log()
+        machine.clients_get_the_replicated_state()
     machine.end()

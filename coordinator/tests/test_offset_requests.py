@@ -50,7 +50,7 @@ class Topics:
 TOPICS = Topics()
 
 
-def may(name):
+def is_authorized(name):
     return name != "secret"
 
 
@@ -78,7 +78,7 @@ def test_commit_by_name():
     request = commit_request(
         ({"name": "open"}, [0, 5]), ({"name": "secret"}, [0]), ({"name": "missing"}, [0]), ({"name": ""}, [1])
     )
-    remaining, refused = requests.split_commit(request, 9, TOPICS, may)
+    remaining, refused = requests.split_commit(request, 9, TOPICS, is_authorized)
     assert remaining is not None
     assert remaining.member_id == "m"
     assert [(topic.name, topic.topic_id, len(topic.partitions)) for topic in remaining.topics] == [
@@ -104,7 +104,7 @@ def test_commit_by_id():
     request = commit_request(
         ({"topic_id": IDS["open"]}, [0]), ({"topic_id": IDS["secret"]}, [0]), ({"topic_id": b"?" * 16}, [0])
     )
-    remaining, refused = requests.split_commit(request, 10, TOPICS, may)
+    remaining, refused = requests.split_commit(request, 10, TOPICS, is_authorized)
     assert [topic.name for topic in remaining.topics] == ["open"]
     assert errors(refused) == [
         ("secret", IDS["secret"], [(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]),
@@ -112,11 +112,11 @@ def test_commit_by_id():
     ]
 
 
-def test_commit_of_nothing_that_exists_does_not_reach_the_group():
-    remaining, refused = requests.split_commit(commit_request(({"name": "missing"}, [0])), 9, TOPICS, may)
+def test_a_commit_of_unknown_topics_only_does_not_reach_the_group():
+    remaining, refused = requests.split_commit(commit_request(({"name": "missing"}, [0])), 9, TOPICS, is_authorized)
     assert remaining is None
     assert len(refused.topics) == 1
-    assert requests.split_commit(commit_request(), 9, TOPICS, may)[0] is None
+    assert requests.split_commit(commit_request(), 9, TOPICS, is_authorized)[0] is None
 
 
 @pytest.mark.parametrize("version", range(1, 8))
@@ -129,7 +129,7 @@ def test_fetch_of_one_group(version):
         ],
     )
     (group,) = requests.fetch_groups(asked, version)
-    remaining, refused = requests.split_fetch(group, version, TOPICS, may)
+    remaining, refused = requests.split_fetch(group, version, TOPICS, is_authorized)
     assert [(topic.name, topic.partition_indexes) for topic in remaining.topics] == [("open", [0, 7])]
     found = OffsetFetchResponseGroup(
         group_id="g",
@@ -139,7 +139,7 @@ def test_fetch_of_one_group(version):
             )
         ],
     )
-    merged = requests.merge_fetch(group, refused, found, version, TOPICS, may)
+    merged = requests.merge_fetch(group, refused, found, version, TOPICS, is_authorized)
     response = requests.fetch_response([merged], version)
     assert response.groups == []
     assert [
@@ -150,16 +150,16 @@ def test_fetch_of_one_group(version):
 
 
 @pytest.mark.parametrize("version", [2, 7, 8, 9, 10])
-def test_fetch_of_all_topics_leaves_out_what_may_not_be_seen(version):
+def test_fetch_of_all_topics_omits_unauthorized_topics(version):
     request = OffsetFetchRequest(group_id="g", topics=None, groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
     (group,) = requests.fetch_groups(request, version)
     assert group.topics is None
-    remaining, refused = requests.split_fetch(group, version, TOPICS, may)
+    remaining, refused = requests.split_fetch(group, version, TOPICS, is_authorized)
     assert remaining.topics is None
     found = OffsetFetchResponseGroup(
         group_id="g", topics=[OffsetFetchResponseTopics(name=name) for name in ("open", "secret", "gone")]
     )
-    merged = requests.merge_fetch(group, refused, found, version, TOPICS, may)
+    merged = requests.merge_fetch(group, refused, found, version, TOPICS, is_authorized)
     expected = [("open", IDS["open"])] if version >= 10 else [("open", ZERO_UUID), ("gone", ZERO_UUID)]
     assert [(topic.name, topic.topic_id) for topic in merged.topics] == expected
 
@@ -172,7 +172,7 @@ def test_fetch_by_id():
             for topic_id in (IDS["open"], IDS["secret"], b"?" * 16)
         ],
     )
-    remaining, refused = requests.split_fetch(group, 10, TOPICS, may)
+    remaining, refused = requests.split_fetch(group, 10, TOPICS, is_authorized)
     assert [(topic.name, topic.topic_id) for topic in remaining.topics] == [("open", IDS["open"])]
     assert [(topic.topic_id, topic.partitions[0].error_code) for topic in refused] == [
         (IDS["secret"], ErrorCode.TOPIC_AUTHORIZATION_FAILED),
@@ -180,10 +180,10 @@ def test_fetch_by_id():
     ]
 
 
-def test_fetch_error_of_a_group_stands_alone():
+def test_fetch_error_of_a_group_replaces_its_topics():
     group = OffsetFetchRequestGroup(group_id="g", topics=[])
     failed = OffsetFetchResponseGroup(group_id="g", error_code=ErrorCode.NOT_COORDINATOR)
-    merged = requests.merge_fetch(group, [OffsetFetchResponseTopics(name="x")], failed, 7, TOPICS, may)
+    merged = requests.merge_fetch(group, [OffsetFetchResponseTopics(name="x")], failed, 7, TOPICS, is_authorized)
     assert merged.topics == []
     assert requests.fetch_response([merged], 7).error_code == ErrorCode.NOT_COORDINATOR
 
@@ -198,7 +198,7 @@ def test_delete():
             for name in ("open", "secret", "missing")
         ],
     )
-    remaining, refused = requests.split_delete(request, TOPICS, may)
+    remaining, refused = requests.split_delete(request, TOPICS, is_authorized)
     assert [(topic.name, len(topic.partitions)) for topic in remaining.topics] == [("open", 1)]
     answered = OffsetDeleteResponse(
         topics=[OffsetDeleteResponseTopic(name="open", partitions=[OffsetDeleteResponsePartition(partition_index=0)])]

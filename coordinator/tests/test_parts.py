@@ -1,4 +1,4 @@
-"""The small parts: hashing, deadlines, the consumer protocol's subscription."""
+"""Small parts: hashes, deadlines, subscriptions of the consumer protocol."""
 
 import pytest
 from hypothesis import given
@@ -9,8 +9,9 @@ from odradek.coordinator.groups.classic.consumer_protocol import subscribed_topi
 from odradek.coordinator.groups.classic.group import Group
 from odradek.coordinator.groups.classic.member import Member
 from odradek.coordinator.partitioning import java_string_hash, partition_for, utf16_length
+from odradek.coordinator.result import CoordinatorResult
 from odradek.coordinator.tests.driver import subscription
-from odradek.coordinator.timers import DeadlineHeap
+from odradek.coordinator.timers import Action, DeadlineHeap
 from odradek.protocol.messages.join_group import JoinGroupRequestProtocol
 
 # text, String.hashCode, Utils.abs(hashCode) % 50: from Java
@@ -67,9 +68,14 @@ def member(member_id, *metadata):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The subscriptions that a group reads."""
-    found = []
-    monkeypatch.setattr(group_module, "subscribed_topics", lambda data: found.append(data) or subscribed_topics(data))
+    """The subscriptions that a group decodes."""
+    found: list[bytes] = []
+
+    def record(data: bytes) -> list[str]:
+        found.append(data)
+        return subscribed_topics(data)
+
+    monkeypatch.setattr(group_module, "subscribed_topics", record)
     return found
 
 
@@ -83,21 +89,21 @@ def test_a_subscription_is_read_once_however_many_members_send_it(reads):
     group.add(member("other", subscription(["b", "c"])))
     assert len(reads) == 2
     reads.clear()
-    assert group.compute_subscribed_topics() == {"a", "b", "c"}
-    assert reads == [], "nothing is left to read at the end of a join phase"
+    assert group.compute_subscribed_topics() == frozenset({"a", "b", "c"})
+    assert reads == [], "nothing is left to decode at the end of a join phase"
 
 
 def test_the_topics_of_a_group_follow_its_members(reads):
     group = Group("g", protocol_name="p1")
     group.add(member("m", subscription(["other"]), subscription(["a"], b"user data")))
     group.add(member("n", subscription(["other"]), subscription(["a"], b"other user data")))
-    assert group.compute_subscribed_topics() == {"a"}
+    assert group.compute_subscribed_topics() == frozenset({"a"})
     group.set_protocols(group.members["n"], member("", b"", subscription(["b"])).protocols)
-    assert group.compute_subscribed_topics() == {"a", "b"}
+    assert group.compute_subscribed_topics() == frozenset({"a", "b"})
     group.set_protocols(group.members["m"], member("", b"", b"not readable").protocols)
     assert group.compute_subscribed_topics() is None
     group.remove("m")
-    assert group.compute_subscribed_topics() == {"b"}
+    assert group.compute_subscribed_topics() == frozenset({"b"})
     group.remove("n")
     assert group.compute_subscribed_topics() == frozenset()
     assert group._subscriptions == {}
@@ -113,13 +119,18 @@ def test_the_topics_of_a_group_follow_its_members(reads):
         max_size=60,
     )
 )
-def test_deadlines_fire_as_from_a_plain_table(steps):
+def test_deadlines_fire_in_the_order_of_a_plain_table(steps):
     heap, table, order = DeadlineHeap(lambda: 0), {}, 0
+    fired: list[int] = []
+
+    def action_of(order: int) -> Action:
+        return lambda result, now_ms: fired.append(order)
+
     for step, key, number in steps:
         if step == "set":
             order += 1
             table[key,] = (number, order)
-            heap.schedule((key,), number, lambda result, now_ms, order=order: order)
+            heap.schedule((key,), number, action_of(order))
         elif step == "cancel":
             table.pop((key,), None)
             heap.cancel((key,))
@@ -127,7 +138,9 @@ def test_deadlines_fire_as_from_a_plain_table(steps):
             due = sorted((value, key) for key, value in table.items() if value[0] <= number)
             action = heap.pop_due(number)
             if due:
-                assert action(None, 0) == due[0][0][1]
+                assert action is not None
+                action(CoordinatorResult(), 0)
+                assert fired.pop() == due[0][0][1]
                 del table[due[0][1]]
             else:
                 assert action is None

@@ -1,57 +1,53 @@
-"""No producer id twice, whatever happens to the allocation of blocks."""
+"""Producer ids are unique, whatever happens to the allocation of blocks."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.protocol.errors import ErrorCode, KafkaError
 
+T = TypeVar("T")
 
-def run(coroutine):
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that does not suspend. Return its result."""
     with pytest.raises(StopIteration) as stopped:
         coroutine.send(None)
     return stopped.value.value
 
 
-def test_ids_go_on_from_block_to_block():
-    blocks = iter([range(2), range(5, 7)])
+def allocate_from(outcomes: list[range | Exception]) -> Callable[[int], Awaitable[range]]:
+    """An `allocate_block` that removes and returns the next of `outcomes`, or raises it."""
 
-    async def allocate(least_id):
-        return next(blocks)
-
-    manager = ProducerIdManager(allocate)
-    assert [run(manager.next_id()) for _ in range(4)] == [0, 1, 5, 6]
-
-
-def test_a_failed_allocation_is_tried_again():
-    outcomes = [OSError("disk"), range(3, 4)]
-
-    async def allocate(least_id):
+    async def allocate(least_id: int) -> range:
         outcome = outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    manager = ProducerIdManager(allocate)
+    return allocate
+
+
+def test_ids_continue_from_block_to_block():
+    manager = ProducerIdManager(allocate_from([range(2), range(5, 7)]))
+    assert [run(manager.next_id()) for _ in range(4)] == [0, 1, 5, 6]
+
+
+def test_a_failed_allocation_is_retried():
+    manager = ProducerIdManager(allocate_from([OSError("disk"), range(3, 4)]))
     with pytest.raises(OSError, match="disk"):
         manager.next_id().send(None)
     assert run(manager.next_id()) == 3
 
 
-def test_taking_one_does_not_wait():
-    blocks = [range(3, 5), range(9, 10)]
-    started = []
-
-    async def allocate(least_id):
-        return blocks.pop(0)
-
-    def run_at_once(coroutine):
-        with pytest.raises(StopIteration):
-            coroutine.send(None)
-
-    manager = ProducerIdManager(allocate, run_at_once)
+def test_take_does_not_wait():
+    manager = ProducerIdManager(allocate_from([range(3, 5), range(9, 10)]), run)
     assert [manager.take() for _ in range(3)] == [3, 4, 9]
 
-    slow = ProducerIdManager(allocate, started.append)
+    started: list[Coroutine[Any, Any, None]] = []
+    slow = ProducerIdManager(allocate_from([]), started.append)
     for _ in range(2):
         with pytest.raises(KafkaError) as caught:
             slow.take()
@@ -69,7 +65,7 @@ def test_a_prefetch_waits_for_a_block_that_is_taken_from_afterwards():
         await Commit()
         return range(3, 5)
 
-    manager = ProducerIdManager(allocate, pytest.fail)
+    manager = ProducerIdManager(allocate, lambda fetch: pytest.fail("take does not allocate during a prefetch"))
     assert manager.is_empty
     prefetch = manager.prefetch()
     prefetch.send(None)
@@ -82,26 +78,14 @@ def test_a_prefetch_waits_for_a_block_that_is_taken_from_afterwards():
     assert manager.is_empty
 
 
-def test_a_failed_block_is_asked_for_again():
-    answers = [OSError("no store"), range(5, 6)]
-
-    async def allocate(least_id):
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def run_at_once(coroutine):
-        with pytest.raises(StopIteration):
-            coroutine.send(None)
-
-    manager = ProducerIdManager(allocate, run_at_once)
+def test_take_retries_a_failed_allocation():
+    manager = ProducerIdManager(allocate_from([OSError("no store"), range(5, 6)]), run)
     with pytest.raises(KafkaError):
         manager.take()
     assert manager.take() == 5
 
 
-def test_ids_below_the_least_one_are_passed_over():
+def test_ids_below_the_least_one_are_skipped():
     asked = []
 
     async def allocate(least_id):
@@ -120,7 +104,7 @@ def test_ids_below_the_least_one_are_passed_over():
     assert asked == [13, 24]
 
 
-def test_those_who_wait_for_the_store_together_share_a_block():
+def test_callers_that_wait_for_the_store_together_share_a_block():
     allocated = []
 
     class Pause:
@@ -140,22 +124,15 @@ def test_those_who_wait_for_the_store_together_share_a_block():
 
 
 def test_a_block_is_fetched_ahead_only_if_no_id_is_left():
-    answers = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), range(3, 5), range(9, 10)]
-
-    async def allocate(least_id):
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    manager = ProducerIdManager(allocate)
+    outcomes: list[range | Exception] = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), range(3, 5), range(9, 10)]
+    manager = ProducerIdManager(allocate_from(outcomes))
     run(manager.prefetch())
     with pytest.raises(KafkaError):
         manager.take()
     for _ in range(2):
         run(manager.prefetch())
     assert [manager.take(), manager.take()] == [3, 4]
-    assert answers == [range(9, 10)]
+    assert outcomes == [range(9, 10)]
     manager.begin_at(9)
     run(manager.prefetch())
     assert manager.take() == 9

@@ -150,11 +150,13 @@ def test_an_offset_is_encoded_as_by_the_codec_and_applied_as_it_is_read(value):
                 assert record.change == ("grüppe", "t", partition, read_offset_commit_value(record.value))
 
 
-def test_what_is_shared_by_records_follows_their_time_and_topic():
+def test_the_shared_part_of_records_depends_on_timestamp_and_topic_id():
     records = OffsetRecords("g", "t")
     for timestamp, topic_id in ((1, TOPIC_ID), (2, TOPIC_ID), (2, ZERO_UUID), (1, TOPIC_ID)):
         value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=timestamp, topic_id=topic_id)
-        assert read_offset_commit_value(records.commit(0, value).value) == value
+        record = records.commit(0, value)
+        assert record.value is not None
+        assert read_offset_commit_value(record.value) == value
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -199,7 +201,7 @@ def test_keys_are_read():
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x02\x00\x05g", b"\x00\x01\x00\x01g"])
-def test_broken_keys_are_refused(data):
+def test_malformed_keys_are_refused(data):
     with pytest.raises(DecodeError):
         read_key(data)
 

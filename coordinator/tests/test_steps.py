@@ -1,4 +1,4 @@
-"""Searches and deadlines that concern much of a shard: in steps, each of which looks at the state as it is then."""
+"""Searches and deadlines that concern much of a shard: they run in steps, each of which uses the current state."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard_state import DeletedTopic
 from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.steps import pieces
-from odradek.coordinator.tests.driver import Driver, subscription
+from odradek.coordinator.tests.driver import GroupDriver, subscription
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
 from odradek.coordinator.timers import DEADLINES_PER_TICK
 from odradek.coordinator.transactions import expiry as transaction_expiry
@@ -44,7 +44,7 @@ def small_steps(monkeypatch):
 @pytest.fixture
 def driver():
     settings = GroupSettings(offsets_retention_ms=RETENTION_MS, offsets_retention_check_interval_ms=CHECK_MS)
-    driver = Driver(settings)
+    driver = GroupDriver(settings)
     driver.load()
     return driver
 
@@ -57,7 +57,7 @@ def commit(driver, group, partitions=1, topic_id=OLD_ID):
 
 
 def tick(driver):
-    """One tick that is due; the records that it writes."""
+    """Run one tick that is due. Return the number of records that it writes."""
     before = len(driver.log)
     assert driver.shard.next_deadline_ms() <= driver.monotonic_ms
     driver.take(driver.shard.tick(driver.now_ms))
@@ -65,13 +65,13 @@ def tick(driver):
 
 
 def let_pass(driver, duration_ms):
-    """Only the clock moves: what becomes due waits for `tick`."""
+    """Advance the clocks without a tick: deadlines that become due wait for `tick`."""
     driver.now_ms += duration_ms
     driver.monotonic_ms += duration_ms
 
 
 def ticks(driver):
-    """The records of each tick until nothing is due."""
+    """Run ticks until nothing is due. Return the number of records of each."""
     written = []
     while (deadline_ms := driver.shard.next_deadline_ms()) is not None and deadline_ms <= driver.monotonic_ms:
         written.append(tick(driver))
@@ -107,7 +107,7 @@ def test_offsets_expire_in_steps(driver):
     assert driver.shard.next_deadline_ms() == driver.monotonic_ms + CHECK_MS
 
 
-def test_what_is_committed_between_two_steps_does_not_expire(driver):
+def test_an_offset_committed_between_two_steps_does_not_expire(driver):
     for number in range(50):
         commit(driver, f"g{number}")
     let_pass(driver, RETENTION_MS)
@@ -126,16 +126,21 @@ def test_a_group_with_many_offsets_expires_in_pieces(driver):
     assert not driver.shard._state.groups
 
 
-def test_a_step_looks_at_few_offsets_of_a_large_group(driver, monkeypatch):
+def test_a_step_examines_few_offsets_of_a_large_group(driver, monkeypatch):
     commit(driver, "g", 95)
     let_pass(driver, RETENTION_MS)
-    looked_at = []
+    examined = []
     is_pending = OffsetStore.is_pending
-    monkeypatch.setattr(OffsetStore, "is_pending", lambda store, *key: looked_at.append(key) or is_pending(store, *key))
+
+    def count(store, *key):
+        examined.append(key)
+        return is_pending(store, *key)
+
+    monkeypatch.setattr(OffsetStore, "is_pending", count)
     while driver.shard.next_deadline_ms() <= driver.monotonic_ms:
         tick(driver)
-        assert len(looked_at) <= STEP
-        looked_at.clear()
+        assert len(examined) <= STEP
+        examined.clear()
     assert committed(driver) == {}
 
 
@@ -209,7 +214,7 @@ def test_the_offsets_of_a_topic_are_deleted_in_steps(driver):
     assert driver.shard.topics_being_deleted() == []
 
 
-def test_a_deletion_of_which_a_step_is_refused_begins_anew(driver):
+def test_a_deletion_restarts_after_a_refused_step(driver):
     for number in range(50):
         commit(driver, f"g{number}")
     delete_topic(driver)
@@ -263,7 +268,7 @@ def test_a_deletion_that_is_refused_for_long_is_repeated_less_often(driver):
 
 
 def join_all(driver, count):
-    """Groups of one member each, whose sessions end at the same time; member ids by group."""
+    """Create groups of one member each, whose sessions end at the same time. Return the member ids by group."""
     for number in range(count):
         request = JoinGroupRequest(
             group_id=f"g{number}", session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000,
@@ -285,7 +290,7 @@ def test_sessions_that_end_together_end_a_few_at_a_time(driver):
     driver.call("heartbeat", "beat", beat, 4)
     assert driver.answered["beat"].error_code == ErrorCode.NONE
     ticks(driver)
-    assert [group for group in members if groups[group].state is not EMPTY] == ["g49"], "it was heard of in between"
+    assert [group for group in members if groups[group].state is not EMPTY] == ["g49"], "its heartbeat came in between"
 
 
 def test_a_shard_is_loaded_in_steps(driver):
@@ -326,7 +331,7 @@ def states(driver):
     return {state.transaction_state for state in driver.shard.describe([f"x{number}" for number in range(50)])}
 
 
-def test_transactions_are_aborted_one_in_a_step(transactions):
+def test_each_step_aborts_one_transaction(transactions):
     for number in range(50):
         begin(transactions, number)
     assert states(transactions) == {"Ongoing"}

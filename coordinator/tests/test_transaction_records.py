@@ -1,5 +1,7 @@
 """Record bytes against those of Kafka 4.3's own TransactionLog (Java), as hex."""
 
+from typing import Any
+
 import pytest
 
 from odradek.coordinator.transactions.records import (
@@ -14,7 +16,7 @@ from odradek.protocol.types import DecodeError
 NOW_MS = 1_700_000_000_000
 KEY = "0000000c7472616e7361637469c3b36e"
 
-VALUES = {
+VALUES: dict[str, tuple[dict[str, Any], int, int, str]] = {
     "empty, version 0": (
         {"state": EMPTY, "producer_epoch": 0, "start_ms": -1, "partitions": {}},
         -1,
@@ -60,11 +62,12 @@ VALUES = {
 def test_records_are_kafkas(name):
     fields, previous, version, expected = VALUES[name]
     transaction = Transaction("t", 4000, 60_000, NOW_MS, EMPTY)
-    defaults = {"start_ms": NOW_MS - 5, "partitions": {("t", 0): None}}
+    defaults: dict[str, Any] = {"start_ms": NOW_MS - 5, "partitions": {("t", 0): None}}
     change = transaction.changed(why="", **(defaults | fields))
     transaction.producer_id = previous
     record = transaction_record("transactión", transaction.log_value(change), version)
     assert record.key.hex() == KEY
+    assert record.value is not None
     assert record.value.hex() == expected
     assert read_transaction_key(record.key) == "transactión"
 
@@ -96,7 +99,7 @@ def test_a_tombstone_has_no_value():
     assert (record.key.hex(), record.value) == (KEY, None)
 
 
-def test_foreign_and_broken_records():
+def test_foreign_and_malformed_records():
     assert read_transaction_key(bytes.fromhex("00010001")) == 1
     for key in (b"", b"\x00", b"\x00\x00\x00\x05t"):
         with pytest.raises(DecodeError):

@@ -1,12 +1,12 @@
-"""Transactional ids under random requests of rivals and zombies, lost writes, failing markers, crashes and time.
+"""Transactional ids under random requests of rival and fenced producers, lost writes, failed markers, crashes and time.
 
-What must hold whatever comes, most of it read off the log:
+Invariants, most of them checked by the records in the log:
 
-- one decision for one transaction: what is prepared one way is followed by its end that way, and by nothing else
-- a producer id is never used anew, and its epoch never goes back; nobody is given an epoch that another one was given
-- markers are written for the last decision only, and of its kind; never two on their way to a partition
+- a transaction has one decision: PrepareCommit is followed by CompleteCommit, and PrepareAbort by CompleteAbort
+- a producer id is never reused, its epoch never decreases, and no two producers get the same epoch
+- markers are written for the last decision only, and of its kind; never two are in flight to a partition
 - the end is written only after every partition has its marker
-- who was told of success finds it in the log, and everything decided comes to its end
+- a decision whose request succeeded is in the log, and every decided transaction is completed
 - after every step, the state that clients get is the one loaded from the replicated part of the log, and the state with
   the unreplicated records is the one loaded from the whole log
 """
@@ -18,6 +18,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from odradek.coordinator.result import CoordinatorRecord
+from odradek.coordinator.tests.driver import Marker
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
 from odradek.coordinator.transactions.records import (
     TransactionLogValue,
@@ -63,7 +65,7 @@ EXPIRATION_MS = 100_000
 
 
 class Client:
-    """A producer and who it believes to be. Clients 0 and 1 share one transactional id, 2 and 3 another."""
+    """A producer with its id and epoch. Clients 0 and 1 share one transactional id, 2 and 3 another."""
 
     def __init__(self, number):
         self.transactional_id = IDS[number // 2]
@@ -71,31 +73,26 @@ class Client:
         self.epoch = -1
 
 
-class Written(tuple):
-    """A record of the log, decoded."""
+class Written:
+    """A record of the log, decoded; a tombstone has no value, state, producer and partitions."""
 
-    def __new__(cls, record):
-        value = None if record.value is None else read_transaction_value(record.value)
-        return super().__new__(cls, (read_transaction_key(record.key), value))
-
-    @property
-    def transactional_id(self):
-        return self[0]
-
-    @property
-    def value(self):
-        return self[1]
+    def __init__(self, record: CoordinatorRecord | Marker) -> None:
+        assert isinstance(record, CoordinatorRecord)
+        key = read_transaction_key(record.key)
+        assert isinstance(key, str)
+        self.transactional_id = key
+        self.value = None if record.value is None else read_transaction_value(record.value)
 
     @property
-    def state(self):
+    def state(self) -> TransactionState | None:
         return None if self.value is None else TransactionState(self.value.transaction_status)
 
     @property
-    def producer(self):
+    def producer(self) -> tuple[int, int]:
         return self.value.producer_id, self.value.producer_epoch
 
     @property
-    def partitions(self):
+    def partitions(self) -> set[tuple[str, int]]:
         topics = self.value.transaction_partitions or ()
         return {(topic.topic, index) for topic in topics for index in topic.partition_ids}
 
@@ -122,8 +119,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.clients = [Client(number) for number in range(4)]
         self.asked = {}
         self.lost = set()
-        self.granted = {}  # producer id -> highest epoch given to anyone
-        self.told = []
+        self.granted = {}  # producer id -> highest epoch that a client got
+        self.succeeded = []
         if epoch >= 0:
             self.seed(epoch)
         driver.load()
@@ -131,7 +128,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.init(number, False)
 
     def seed(self, epoch):
-        """Let a transactional id come with a past."""
+        """Give a transactional id a completed transaction, with an epoch near the highest one."""
         value = TransactionLogValue(
             producer_id=900,
             producer_epoch=epoch,
@@ -215,15 +212,15 @@ class TransactionMachine(RuleBasedStateMachine):
             client.producer_id, client.epoch = response.producer_id, response.producer_epoch
             highest = self.granted.get(response.producer_id, -1)
             if not goes_on:
-                assert response.producer_epoch > highest, "somebody else has this epoch"
+                assert response.producer_epoch > highest, "another client has this epoch"
             assert response.producer_epoch >= highest
             self.granted[response.producer_id] = response.producer_epoch
         elif isinstance(response, EndTxnResponse) and not response.error_code:
             client, is_commit, bumps = details
             last = self.last[client.transactional_id]
             expected = {PREPARE_COMMIT, COMPLETE_COMMIT} if is_commit else {PREPARE_ABORT, COMPLETE_ABORT}
-            assert last.state in expected, "success was told, and is not in the log"
-            self.told.append((client.transactional_id, len(self.driver.log)))
+            assert last.state in expected, "the request succeeded, but its decision is not in the log"
+            self.succeeded.append((client.transactional_id, len(self.driver.log)))
             if bumps:
                 highest = self.granted.get(response.producer_id, -1)
                 assert response.producer_epoch >= highest
@@ -236,7 +233,7 @@ class TransactionMachine(RuleBasedStateMachine):
         written = Written(record)
         name, before = written.transactional_id, self.last.get(written.transactional_id)
         if written.value is None:
-            assert before is None or before.state not in {ONGOING, *PREPARED}, "a transaction was forgotten"
+            assert before is None or before.state not in {ONGOING, *PREPARED}, "an open transaction was deleted"
             self.last.pop(name, None)
             return
         producer_id, epoch = written.producer
@@ -249,13 +246,13 @@ class TransactionMachine(RuleBasedStateMachine):
                 missing = before.partitions - self.acknowledged[name]
                 assert not missing, f"the end is written, but {missing} have no marker"
             if producer_id == before.producer[0]:
-                assert epoch >= before.producer[1], "the epoch went back"
+                assert epoch >= before.producer[1], "the epoch decreased"
             else:
-                # A crash may have removed the end, but not the id that the decision names for it.
+                # A crash may have removed the end, but not the next id, which is in the decision.
                 is_named = producer_id == before.value.next_producer_id
-                assert is_named or producer_id not in self.used_ids, "a producer id is used anew"
+                assert is_named or producer_id not in self.used_ids, "a producer id is reused"
                 assert epoch == 0
-                assert before.producer[1] >= MAX_EPOCH - 1, "a producer id was replaced before its time"
+                assert before.producer[1] >= MAX_EPOCH - 1, "a producer id was replaced before its last epoch"
         if before and before.state in PREPARED and before.value.next_producer_id != -1:
             assert written.producer == (before.value.next_producer_id, 0)
         if written.state in PREPARED:
@@ -272,10 +269,10 @@ class TransactionMachine(RuleBasedStateMachine):
         assert last.producer == (outcome.producer_id, outcome.producer_epoch)
         assert set(outcome.partitions) <= last.partitions - self.acknowledged[outcome.transactional_id]
         assert outcome.coordinator_epoch == self.driver.coordinator_epoch
-        on_their_way = {
+        in_flight = {
             partition for other, partition in self.driver.markers if other.transactional_id == outcome.transactional_id
         }
-        assert not on_their_way & set(outcome.partitions), "two markers are on their way to a partition"
+        assert not in_flight & set(outcome.partitions), "two markers are in flight to a partition"
 
     @precondition(lambda self: not self.driver.is_holding)
     @rule()
@@ -296,22 +293,22 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(error=WRITE_ERRORS)
     def lose_write(self, error):
-        """The next append fails."""
+        """Let the next append fail."""
         self.driver.refused = error
 
     @precondition(lambda self: self.driver.markers)
-    @rule(which=st.integers(0, 5), is_odd=st.booleans())
-    def mark(self, which, is_odd):
+    @rule(which=st.integers(0, 5), is_unsupported=st.booleans())
+    def mark(self, which, is_unsupported):
         outcome, partition = self.driver.markers.pop(which % len(self.driver.markers))
         self.apply_marker(outcome, partition)
-        error = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if is_odd else ErrorCode.NONE
+        error = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if is_unsupported else ErrorCode.NONE
         self.driver.answer_marker(outcome, partition, error)
         self.driver.answer_marker(outcome, partition, error)
 
     def apply_marker(self, outcome, partition):
         last = self.last[outcome.transactional_id]
         expected = PREPARE_COMMIT if outcome.is_commit else PREPARE_ABORT
-        assert last.state is expected, "a marker hits another transaction"
+        assert last.state is expected, "a marker is written to another transaction"
         assert last.producer == (outcome.producer_id, outcome.producer_epoch)
         self.acknowledged[outcome.transactional_id].add(partition)
 
@@ -324,12 +321,12 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.held or self.driver.markers)
     @rule(kept=st.integers(0, 3), marked=st.integers(0, 3))
     def crash(self, kept, marked):
-        """Of what is under way, some writes stay in the log and some markers still arrive; their answers do not."""
+        """Crash: `kept` held writes stay in the log, and `marked` markers are written but not acknowledged."""
         driver = self.driver
         arrived = driver.markers[:marked]
         for outcome, partition in arrived:
             self.apply_marker(outcome, partition)
-        # Nothing is acknowledged to the next coordinator: it has all markers written again.
+        # The next coordinator has no acknowledgements, and has all markers written again.
         ends = [*[held.base_offset for held in driver.held], len(driver.log)]
         driver.truncate(ends[min(kept, len(ends) - 1)])
         driver.held.clear()
@@ -356,7 +353,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def refill_producer_ids(self, has_some):
         self.driver.has_producer_ids = has_some
 
-    # -- what must hold ------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------
 
     @property
     def live(self):
@@ -385,7 +382,7 @@ class TransactionMachine(RuleBasedStateMachine):
         return fresh._state.transactions
 
     @invariant()
-    def replayed_is_live(self):
+    def live_state_is_that_of_the_log(self):
         if not hasattr(self, "driver"):
             return
         replicated, latest = self.loaded(self.driver.high_watermark), self.loaded()
@@ -415,14 +412,14 @@ class TransactionMachine(RuleBasedStateMachine):
             assert transaction.last_update_ms == written.value.transaction_last_update_timestamp_ms
 
     @invariant()
-    def what_is_decided_goes_on(self):
+    def decided_transactions_proceed(self):
         """A decided transaction waits for a marker, for a write, or for its next attempt."""
         if not hasattr(self, "driver"):
             return
         driver = self.driver
         waits = {outcome.transactional_id for outcome, _ in driver.markers}
         results = [held.result for held in driver.held]
-        waits |= {read_transaction_key(record.key) for result in results for record in result.records}
+        waits |= {Written(record).transactional_id for result in results for record in result.records}
         waits |= {outcome.transactional_id for result in results for outcome in result.outcomes}
         for name, transaction in self.live.items():
             if transaction.state in PREPARED:
@@ -432,7 +429,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert name in waits
 
     def end(self):
-        """When nothing fails any more, everything comes to its end."""
+        """Without further failures every decided transaction is completed."""
         driver = self.driver
         driver.refused = None
         self.write_all()
@@ -446,7 +443,7 @@ class TransactionMachine(RuleBasedStateMachine):
             assert transaction.state not in PREPARED
             assert not transaction.is_pending
         assert driver.parked <= self.lost
-        for name, position in self.told:
+        for name, position in self.succeeded:
             states = [item.state for item in map(Written, driver.log[:position]) if item.transactional_id == name]
             ends = [item.state for item in map(Written, driver.log[position:]) if item.transactional_id == name]
             if states[-1] in PREPARED:
@@ -461,8 +458,7 @@ TransactionMachine.TestCase.settings = settings(max_examples=100, stateful_step_
 TestTransactions = TransactionMachine.TestCase
 
 
-# Hypothesis finds the shortest way to a fault but seldom walks far; these walks do, mostly with producers that are
-# not fenced yet.
+# Hypothesis prefers short sequences of rules. These walks are long, mostly with producers that are not fenced yet.
 
 SEEDS = 60
 STEPS = 250
@@ -507,7 +503,7 @@ def step(machine, rng, name):
     elif name == "time_out":
         driver.time_out(keeps_completions=True)
     elif name == "mark" and driver.markers:
-        machine.mark(rng.randrange(6), is_odd=chance(0.1))
+        machine.mark(rng.randrange(6), is_unsupported=chance(0.1))
     elif name == "fail_marker" and driver.markers:
         machine.fail_marker(rng.randrange(6), ErrorCode.NOT_LEADER_OR_FOLLOWER)
     elif name == "crash" and chance(0.5):
@@ -539,7 +535,7 @@ def walk(seed):
     machine = TransactionMachine()
     machine.begin(version=(2, 2, 1, 0)[seed % 4], epoch=rng.choice((-1, 5, MAX_EPOCH - 4, MAX_EPOCH - 2)))
     for _ in range(STEPS):
-        step(machine, rng, rng.choices(list(WEIGHTS), WEIGHTS.values())[0])
-        machine.what_is_decided_goes_on()
-        machine.replayed_is_live()
+        step(machine, rng, rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])
+        machine.decided_transactions_proceed()
+        machine.live_state_is_that_of_the_log()
     machine.end()

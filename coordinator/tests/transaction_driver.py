@@ -1,10 +1,9 @@
-"""Drives one transaction shard the way a server does: `Driver`, and markers besides."""
+"""Drives one transaction shard as the server does, with the markers that it requests."""
 
 from collections.abc import Callable
-from typing import Any
 
 from odradek.coordinator.result import CoordinatorResult, TransactionOutcome
-from odradek.coordinator.tests.driver import Driver
+from odradek.coordinator.tests.driver import ShardDriver
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.coordinator.transactions.shard import TransactionShard
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -12,8 +11,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 FIRST_PRODUCER_ID = 1000
 
 
-class TransactionDriver(Driver):
-    """A transaction shard, its log, its clock, and the markers it wants written.
+class TransactionDriver(ShardDriver[TransactionShard]):
+    """A transaction shard, its log, its clocks, and the markers that it requests.
 
     Markers are written at once, or wait in `markers` while `is_holding_markers`. Each load is a new coordinator epoch.
     """
@@ -25,10 +24,10 @@ class TransactionDriver(Driver):
         self.is_holding_markers = False
         self.markers: list[tuple[TransactionOutcome, tuple[str, int]]] = []
         self.on_outcome: Callable[[TransactionOutcome], None] = lambda outcome: None
-        self.settings: Any = settings or TransactionSettings()
-        super().__init__(self.settings)
+        self.settings: TransactionSettings = settings or TransactionSettings()
+        super().__init__()
 
-    def new_shard(self) -> Any:
+    def new_shard(self) -> TransactionShard:
         self.coordinator_epoch += 1
         return TransactionShard(
             self.settings,
@@ -54,7 +53,7 @@ class TransactionDriver(Driver):
                     self.answer_marker(outcome, partition, ErrorCode.NONE)
 
     def answer_marker(self, outcome: TransactionOutcome, partition: tuple[str, int], error: ErrorCode) -> None:
-        """Say how the marker in one partition has fared."""
+        """Pass the result of the marker's write in one partition to the shard."""
         self.take(
             self.shard.marker_written(
                 outcome.transactional_id, outcome.producer_id, outcome.producer_epoch, partition, error, self.now_ms
@@ -62,7 +61,7 @@ class TransactionDriver(Driver):
         )
 
     def take_marker(self, topic: str, index: int) -> tuple[TransactionOutcome, tuple[str, int]]:
-        """The oldest marker that waits for this partition."""
+        """Remove and return the oldest marker that waits for a partition."""
         found = next(item for item in self.markers if item[1] == (topic, index))
         self.markers.remove(found)
         return found

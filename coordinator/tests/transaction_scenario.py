@@ -1,16 +1,16 @@
-"""Scenario files of the transaction coordinator; how they look is said in `scenario`.
+"""Scenario files of the transaction coordinator; `scenario` describes their format.
 
     init A t=t v=4                          InitProducerId
     add B x:0,x:1 by=1000/0                 AddPartitionsToTxn by the producer with id 1000 and epoch 0
     end C commit by=1000/0 v=5              EndTxn
     hold-markers                            from here on markers wait for `mark`
-    mark x:0 NOT_LEADER_OR_FOLLOWER         how the marker in a partition has fared
+    mark x:0 NOT_LEADER_OR_FOLLOWER         result of the write of a marker to a partition
 """
 
 from typing import Any
 
 from odradek.coordinator.result import CoordinatorRecord, TransactionOutcome
-from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once
+from odradek.coordinator.tests.driver import START_MS, run_at_once
 from odradek.coordinator.tests.scenario import Player
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
 from odradek.coordinator.transactions.records import (
@@ -44,7 +44,7 @@ def producer(text: str) -> tuple[int, int]:
 
 
 def partitions(text: str) -> list[tuple[str, int]]:
-    """`topic:partition` by comma."""
+    """`topic:partition`, separated by commas."""
     pairs = (item.split(":") for item in text.split(",") if item)
     return [(topic, int(index)) for topic, index in pairs]
 
@@ -59,21 +59,21 @@ def topics_of(text: str) -> list[AddPartitionsToTxnRequestAddPartitionsToTxnTopi
     ]
 
 
-class TransactionPlayer(Player):
+class TransactionPlayer(Player[TransactionDriver]):
     """Commands of the transaction coordinator."""
 
     logger_name = "odradek.coordinator.transactions.transaction"
-    driver: TransactionDriver
 
     def __init__(self) -> None:
         super().__init__(TransactionDriver())
 
-    def use(self, driver: Driver) -> None:
+    def use(self, driver: TransactionDriver) -> None:
         super().use(driver)
-        self.driver.on_outcome = lambda outcome: self.say(self.show_outcome(outcome))
+        self.driver.on_outcome = lambda outcome: self.add_line(self.show_outcome(outcome))
 
     def do_start(self, **settings: str) -> None:
-        self.use(TransactionDriver(TransactionSettings(**{name: int(value) for name, value in settings.items()})))
+        properties: dict[str, Any] = {name: int(value) for name, value in settings.items()}
+        self.use(TransactionDriver(TransactionSettings(**properties)))
         self.driver.load()
 
     def do_crash(self) -> None:
@@ -94,7 +94,7 @@ class TransactionPlayer(Player):
         self, t: str, state: str, *, by: str, prev: str = "-1", next: str = "-1", partitions: str = "",
         timeout: str = "60000", client: str = "2", v: str = "1",
     ) -> None:  # fmt: skip
-        """Put a record into the log, to be seen at the next load."""
+        """Append a record to the log, which the next load replays."""
         producer_id, epoch = producer(by)
         value = TransactionLogValue(
             producer_id=producer_id,
@@ -174,7 +174,7 @@ class TransactionPlayer(Player):
         self.driver.is_holding_markers = True
 
     def do_mark(self, marked: str, error: str = "NONE", *, by: str = "") -> None:
-        """`by` makes it an answer to the marker of another producer, which nobody waits for."""
+        """With `by`, the result is that of another producer's marker, which no transaction waits for."""
         for topic, index in partitions(marked):
             outcome, partition = self.driver.take_marker(topic, index)
             if by:
@@ -188,11 +188,11 @@ class TransactionPlayer(Player):
         for item in self.driver.shard.describe([text.strip("'") for text in ids] or ["t"]):
             name = item.transactional_id or "''"
             if item.error_code:
-                self.say(f"{name}: {ErrorCode(item.error_code).name}")
+                self.add_line(f"{name}: {ErrorCode(item.error_code).name}")
                 continue
             start = "-" if item.transaction_start_time_ms == -1 else f"+{item.transaction_start_time_ms - START_MS}"
             found = ",".join(f"{topic.topic}:{index}" for topic in item.topics for index in topic.partitions)
-            self.say(
+            self.add_line(
                 f"{name}: {item.transaction_state} {item.producer_id}/{item.producer_epoch} "
                 f"timeout={item.transaction_timeout_ms} start={start} partitions={found or '-'}"
             )
@@ -208,12 +208,12 @@ class TransactionPlayer(Player):
             )
             listed = run_at_once(steps)
         except KafkaError as error:
-            self.say(f"transactions: {error.code.name}")
+            self.add_line(f"transactions: {error.code.name}")
             return
         found = [f"{item.transactional_id}({item.producer_id} {item.transaction_state})" for item in listed]
-        self.say(f"transactions: {' '.join(found) or '-'}")
+        self.add_line(f"transactions: {' '.join(found) or '-'}")
 
-    # -- what comes of it ----------------------------------------------------------------------------------------
+    # -- outcome -------------------------------------------------------------------------------------------------
 
     def show(self, response: Any) -> str:
         if isinstance(response, AddPartitionsToTxnResponse):
