@@ -23,7 +23,7 @@ PATTERNS = st.recursive(
 )
 
 
-def matches(pattern, text):
+def matches(pattern: str, text: str) -> bool:
     return run_at_once(LinearPattern(pattern).match(text))
 
 

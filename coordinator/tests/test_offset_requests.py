@@ -1,5 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete of every version, between the wire and a shard."""
 
+from typing import Any
+
 import pytest
 
 from odradek.coordinator.groups import offset_wire as requests
@@ -37,24 +39,24 @@ IDS = {"open": b"o" * 16, "secret": b"s" * 16}
 class Topics:
     """Two topics of two partitions each."""
 
-    def topic_id(self, name):
+    def topic_id(self, name: str) -> bytes:
         return IDS.get(name, ZERO_UUID)
 
-    def topic_name(self, topic_id):
+    def topic_name(self, topic_id: bytes) -> str | None:
         return next((name for name, known in IDS.items() if known == topic_id), None)
 
-    def partition_count(self, name):
+    def partition_count(self, name: str) -> int:
         return 2 if name in IDS else 0
 
 
 TOPICS = Topics()
 
 
-def is_authorized(name):
+def is_authorized(name: str) -> bool:
     return name != "secret"
 
 
-def commit_request(*topics):
+def commit_request(*topics: tuple[dict[str, Any], list[int]]) -> OffsetCommitRequest:
     return OffsetCommitRequest(
         group_id="g",
         member_id="m",
@@ -67,7 +69,7 @@ def commit_request(*topics):
     )
 
 
-def errors(response):
+def errors(response: OffsetCommitResponse) -> list[tuple[str, bytes, list[tuple[int, int]]]]:
     return [
         (topic.name, topic.topic_id, [(item.partition_index, item.error_code) for item in topic.partitions])
         for topic in response.topics

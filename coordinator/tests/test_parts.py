@@ -58,7 +58,7 @@ def test_wrong_subscription_is_refused(data):
         subscribed_topics(data)
 
 
-def member(member_id, *metadata):
+def member(member_id: str, *metadata: bytes) -> Member:
     protocols = [JoinGroupRequestProtocol(name=f"p{n}", metadata=item) for n, item in enumerate(metadata)]
     return Member(
         member_id=member_id, group_instance_id=None, client_id="c", client_host="/h", rebalance_timeout_ms=1,
@@ -67,7 +67,7 @@ def member(member_id, *metadata):
 
 
 @pytest.fixture
-def reads(monkeypatch):
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The subscriptions that a group decodes."""
     found: list[bytes] = []
 
@@ -79,7 +79,7 @@ def reads(monkeypatch):
     return found
 
 
-def test_a_subscription_is_read_once_however_many_members_send_it(reads):
+def test_a_subscription_is_read_once_however_many_members_send_it(reads: list[bytes]):
     group = Group("g", protocol_name="p0")
     for number in range(5):
         group.add(member(f"m{number}", subscription(["a", "b"])))
@@ -93,7 +93,7 @@ def test_a_subscription_is_read_once_however_many_members_send_it(reads):
     assert reads == [], "nothing is left to decode at the end of a join phase"
 
 
-def test_the_topics_of_a_group_follow_its_members(reads):
+def test_the_topics_of_a_group_follow_its_members(reads: list[bytes]):
     group = Group("g", protocol_name="p1")
     group.add(member("m", subscription(["other"]), subscription(["a"], b"user data")))
     group.add(member("n", subscription(["other"]), subscription(["a"], b"other user data")))

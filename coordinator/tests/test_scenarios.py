@@ -2,17 +2,18 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from odradek.coordinator.tests.scenario import GroupPlayer, parse, render
+from odradek.coordinator.tests.scenario import GroupPlayer, Player, parse, render
 from odradek.coordinator.tests.transaction_scenario import TransactionPlayer
 
 GROUPS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 TRANSACTIONS = sorted((Path(__file__).parent / "scenarios" / "transactions").glob("*.txt"))
 
 
-def check(player, file):
+def check(player: Player[Any], file: Path) -> None:
     played = player.play(file)
     if os.environ.get("ODRADEK_REWRITE_SCENARIOS"):
         file.write_text(render(played))
@@ -21,10 +22,10 @@ def check(player, file):
 
 
 @pytest.mark.parametrize("file", GROUPS, ids=[file.stem for file in GROUPS])
-def test_group_scenario(file):
+def test_group_scenario(file: Path):
     check(GroupPlayer(), file)
 
 
 @pytest.mark.parametrize("file", TRANSACTIONS, ids=[file.stem for file in TRANSACTIONS])
-def test_transaction_scenario(file):
+def test_transaction_scenario(file: Path):
     check(TransactionPlayer(), file)

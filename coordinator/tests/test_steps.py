@@ -1,5 +1,7 @@
 """Searches and deadlines that concern much of a shard: they run in steps, each of which uses the current state."""
 
+from typing import Any
+
 import pytest
 
 from odradek.coordinator.groups import offset_expiry, topic_deletion
@@ -10,7 +12,7 @@ from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard_state import DeletedTopic
 from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.steps import pieces
-from odradek.coordinator.tests.driver import GroupDriver, subscription
+from odradek.coordinator.tests.driver import GroupDriver, ShardDriver, subscription
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
 from odradek.coordinator.timers import DEADLINES_PER_TICK
 from odradek.coordinator.transactions import expiry as transaction_expiry
@@ -35,51 +37,56 @@ OLD_ID, NEW_ID = b"o" * 16, b"n" * 16
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch):
+def small_steps(monkeypatch: pytest.MonkeyPatch):
     for module in (offset_expiry, topic_deletion):
         monkeypatch.setattr(module, "OFFSETS_PER_STEP", STEP)
     monkeypatch.setattr(transaction_expiry, "TRANSACTIONS_PER_STEP", STEP)
 
 
 @pytest.fixture
-def driver():
+def driver() -> GroupDriver:
     settings = GroupSettings(offsets_retention_ms=RETENTION_MS, offsets_retention_check_interval_ms=CHECK_MS)
     driver = GroupDriver(settings)
     driver.load()
     return driver
 
 
-def commit(driver, group, partitions=1, topic_id=OLD_ID):
+def commit(driver: GroupDriver, group: str, partitions: int = 1, topic_id: bytes = OLD_ID) -> None:
     items = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in range(partitions)]
     topic = OffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=items)
     request = OffsetCommitRequest(group_id=group, topics=[topic])
     driver.call("commit_offsets", f"commit {len(driver.asked)}", request, 10)
 
 
-def tick(driver):
+def is_due(driver: ShardDriver[Any]) -> bool:
+    deadline_ms = driver.shard.next_deadline_ms()
+    return deadline_ms is not None and deadline_ms <= driver.monotonic_ms
+
+
+def tick(driver: ShardDriver[Any]) -> int:
     """Run one tick that is due. Return the number of records that it writes."""
     before = len(driver.log)
-    assert driver.shard.next_deadline_ms() <= driver.monotonic_ms
+    assert is_due(driver)
     driver.take(driver.shard.tick(driver.now_ms))
     return len(driver.log) - before
 
 
-def let_pass(driver, duration_ms):
+def let_pass(driver: ShardDriver[Any], duration_ms: int) -> None:
     """Advance the clocks without a tick: deadlines that become due wait for `tick`."""
     driver.now_ms += duration_ms
     driver.monotonic_ms += duration_ms
 
 
-def ticks(driver):
+def ticks(driver: ShardDriver[Any]) -> list[int]:
     """Run ticks until nothing is due. Return the number of records of each."""
     written = []
-    while (deadline_ms := driver.shard.next_deadline_ms()) is not None and deadline_ms <= driver.monotonic_ms:
+    while is_due(driver):
         written.append(tick(driver))
         assert len(written) < 1_000
     return written
 
 
-def committed(driver):
+def committed(driver: GroupDriver) -> dict[str, int]:
     return {group: len(topics["t"]) for group, topics in driver.shard._state.offsets.visible.groups.items()}
 
 
@@ -95,7 +102,7 @@ def test_pieces_are_a_copy():
 # -- expiry of offsets -------------------------------------------------------------------------------------------------
 
 
-def test_offsets_expire_in_steps(driver):
+def test_offsets_expire_in_steps(driver: GroupDriver):
     for number in range(50):
         commit(driver, f"g{number}")
     let_pass(driver, RETENTION_MS)
@@ -107,7 +114,7 @@ def test_offsets_expire_in_steps(driver):
     assert driver.shard.next_deadline_ms() == driver.monotonic_ms + CHECK_MS
 
 
-def test_an_offset_committed_between_two_steps_does_not_expire(driver):
+def test_an_offset_committed_between_two_steps_does_not_expire(driver: GroupDriver):
     for number in range(50):
         commit(driver, f"g{number}")
     let_pass(driver, RETENTION_MS)
@@ -119,14 +126,14 @@ def test_an_offset_committed_between_two_steps_does_not_expire(driver):
     assert set(driver.shard._state.groups) == {"g49", "new"}
 
 
-def test_a_group_with_many_offsets_expires_in_pieces(driver):
+def test_a_group_with_many_offsets_expires_in_pieces(driver: GroupDriver):
     commit(driver, "g", 35)
     let_pass(driver, RETENTION_MS)
     assert ticks(driver) == [10, 10, 10, 6]
     assert not driver.shard._state.groups
 
 
-def test_a_step_examines_few_offsets_of_a_large_group(driver, monkeypatch):
+def test_a_step_examines_few_offsets_of_a_large_group(driver: GroupDriver, monkeypatch: pytest.MonkeyPatch):
     commit(driver, "g", 95)
     let_pass(driver, RETENTION_MS)
     examined = []
@@ -137,14 +144,14 @@ def test_a_step_examines_few_offsets_of_a_large_group(driver, monkeypatch):
         return is_pending(store, *key)
 
     monkeypatch.setattr(OffsetStore, "is_pending", count)
-    while driver.shard.next_deadline_ms() <= driver.monotonic_ms:
+    while is_due(driver):
         tick(driver)
         assert len(examined) <= STEP
         examined.clear()
     assert committed(driver) == {}
 
 
-def test_a_group_that_gets_an_offset_while_its_offsets_expire_stays(driver):
+def test_a_group_that_gets_an_offset_while_its_offsets_expire_stays(driver: GroupDriver):
     commit(driver, "g", 35)
     let_pass(driver, RETENTION_MS)
     tick(driver)
@@ -154,7 +161,7 @@ def test_a_group_that_gets_an_offset_while_its_offsets_expire_stays(driver):
     assert list(driver.shard._state.groups) == ["g"]
 
 
-def test_a_group_that_is_joined_while_its_offsets_expire_keeps_the_rest(driver):
+def test_a_group_that_is_joined_while_its_offsets_expire_keeps_the_rest(driver: GroupDriver):
     members = join_all(driver, 1)
     commit_as_member = OffsetCommitRequest(
         group_id="g0", generation_id_or_member_epoch=-1, topics=[OffsetCommitRequestTopic(
@@ -177,11 +184,11 @@ def test_a_group_that_is_joined_while_its_offsets_expire_keeps_the_rest(driver):
     assert len(driver.shard._state.offsets.visible.of_group("g0")["u"]) == 25
 
 
-def test_a_search_ends_although_its_records_are_refused(driver):
+def test_a_search_ends_although_its_records_are_refused(driver: GroupDriver):
     commit(driver, "g", 35)
     let_pass(driver, RETENTION_MS)
     for _ in range(20):
-        if driver.shard.next_deadline_ms() > driver.monotonic_ms:
+        if not is_due(driver):
             break
         driver.refused = ErrorCode.NOT_ENOUGH_REPLICAS
         assert tick(driver) == 0
@@ -195,11 +202,11 @@ def test_a_search_ends_although_its_records_are_refused(driver):
 # -- deletion of topics ------------------------------------------------------------------------------------------------
 
 
-def delete_topic(driver):
+def delete_topic(driver: GroupDriver) -> None:
     driver.take(driver.shard.topics_deleted([DeletedTopic("t", OLD_ID)], driver.now_ms))
 
 
-def test_the_offsets_of_a_topic_are_deleted_in_steps(driver):
+def test_the_offsets_of_a_topic_are_deleted_in_steps(driver: GroupDriver):
     for number in range(50):
         commit(driver, f"g{number}")
     before = len(driver.log)
@@ -214,7 +221,7 @@ def test_the_offsets_of_a_topic_are_deleted_in_steps(driver):
     assert driver.shard.topics_being_deleted() == []
 
 
-def test_a_deletion_restarts_after_a_refused_step(driver):
+def test_a_deletion_restarts_after_a_refused_step(driver: GroupDriver):
     for number in range(50):
         commit(driver, f"g{number}")
     delete_topic(driver)
@@ -226,7 +233,7 @@ def test_a_deletion_restarts_after_a_refused_step(driver):
     assert driver.shard.topics_being_deleted() == []
 
 
-def test_the_offsets_of_one_group_are_deleted_in_steps(driver):
+def test_the_offsets_of_one_group_are_deleted_in_steps(driver: GroupDriver):
     commit(driver, "g", 35)
     before = len(driver.log)
     delete_topic(driver)
@@ -237,7 +244,7 @@ def test_the_offsets_of_one_group_are_deleted_in_steps(driver):
     assert driver.shard.topics_being_deleted() == []
 
 
-def test_an_offset_whose_transaction_ends_between_two_steps_is_deleted(driver):
+def test_an_offset_whose_transaction_ends_between_two_steps_is_deleted(driver: GroupDriver):
     commit(driver, "g", 25)
     pending = OffsetCommitValue(offset=5, metadata="", commit_timestamp=0, topic_id=OLD_ID)
     producer_ids = range(7, 32)
@@ -251,7 +258,7 @@ def test_an_offset_whose_transaction_ends_between_two_steps_is_deleted(driver):
     assert committed(driver) == {}
 
 
-def test_a_deletion_that_is_refused_for_long_is_repeated_less_often(driver):
+def test_a_deletion_that_is_refused_for_long_is_repeated_less_often(driver: GroupDriver):
     commit(driver, "g")
     driver.refused = ErrorCode.MESSAGE_TOO_LARGE
     delete_topic(driver)
@@ -267,7 +274,7 @@ def test_a_deletion_that_is_refused_for_long_is_repeated_less_often(driver):
 # -- members -----------------------------------------------------------------------------------------------------------
 
 
-def join_all(driver, count):
+def join_all(driver: GroupDriver, count: int) -> dict[str, str]:
     """Create groups of one member each, whose sessions end at the same time. Return the member ids by group."""
     for number in range(count):
         request = JoinGroupRequest(
@@ -279,7 +286,7 @@ def join_all(driver, count):
     return {group: driver.answered[group].member_id for group in (f"g{number}" for number in range(count))}
 
 
-def test_sessions_that_end_together_end_a_few_at_a_time(driver):
+def test_sessions_that_end_together_end_a_few_at_a_time(driver: GroupDriver):
     members = join_all(driver, 50)
     let_pass(driver, SESSION_MS)
     tick(driver)
@@ -293,7 +300,7 @@ def test_sessions_that_end_together_end_a_few_at_a_time(driver):
     assert [group for group in members if groups[group].state is not EMPTY] == ["g49"], "its heartbeat came in between"
 
 
-def test_a_shard_is_loaded_in_steps(driver):
+def test_a_shard_is_loaded_in_steps(driver: GroupDriver):
     for number in range(1_000):
         commit(driver, f"g{number}")
     shard = driver.new_shard()
@@ -307,7 +314,7 @@ def test_a_shard_is_loaded_in_steps(driver):
 
 
 @pytest.fixture
-def transactions():
+def transactions() -> TransactionDriver:
     driver = TransactionDriver(TransactionSettings(transaction_version=2))
     driver.load()
     for number in range(50):
@@ -316,7 +323,7 @@ def transactions():
     return driver
 
 
-def begin(driver, number):
+def begin(driver: TransactionDriver, number: int) -> None:
     answer = driver.answered[f"init {number}"]
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=f"x{number}",
@@ -327,11 +334,11 @@ def begin(driver, number):
     driver.call("add_partitions", f"begin {number} {len(driver.asked)}", request, 3)
 
 
-def states(driver):
+def states(driver: TransactionDriver) -> set[str]:
     return {state.transaction_state for state in driver.shard.describe([f"x{number}" for number in range(50)])}
 
 
-def test_each_step_aborts_one_transaction(transactions):
+def test_each_step_aborts_one_transaction(transactions: TransactionDriver):
     for number in range(50):
         begin(transactions, number)
     assert states(transactions) == {"Ongoing"}
@@ -341,7 +348,7 @@ def test_each_step_aborts_one_transaction(transactions):
     assert states(transactions) == {"CompleteAbort"}
 
 
-def test_transactional_ids_expire_in_steps(transactions):
+def test_transactional_ids_expire_in_steps(transactions: TransactionDriver):
     settings = transactions.settings
     let_pass(transactions, settings.transactional_id_expiration_ms + settings.remove_expired_interval_ms)
     while tick(transactions) == 0:

@@ -19,19 +19,19 @@ TOPIC_ID_TEXT = "AAECAwQFBgcICQoLDA0ODw"
 
 
 @pytest.fixture
-def fs():
+def fs() -> MemoryFileSystem:
     result = MemoryFileSystem()
     result.make_directory("/d")
     return result
 
 
-def put(fs, data, path=PATH):
+def put(fs: MemoryFileSystem, data: bytes, path: str = PATH) -> None:
     file = fs.open(path, create=True)
     file.truncate(0)
     file.write_pieces(0, [data], len(data))
 
 
-def test_offsets(fs):
+def test_offsets(fs: MemoryFileSystem):
     offsets = {("a", 0): 5, ("b-c.d_e", 12): 1 << 62}
     checkpoints.write_offsets(fs, PATH, offsets)
     assert fs.read_bytes(PATH) == b"0\n2\na 0 5\nb-c.d_e 12 4611686018427387904\n"
@@ -42,7 +42,7 @@ def test_offsets(fs):
     assert checkpoints.read_offsets(fs, PATH) == {}
 
 
-def test_leader_epochs(fs):
+def test_leader_epochs(fs: MemoryFileSystem):
     checkpoints.write_leader_epochs(fs, PATH, [(1, 0), (4, 100)], sync=True)
     assert fs.read_bytes(PATH) == b"0\n2\n1 0\n4 100\n"
     assert checkpoints.read_leader_epochs(fs, PATH) == [(1, 0), (4, 100)]
@@ -51,14 +51,14 @@ def test_leader_epochs(fs):
 
 
 @pytest.mark.parametrize("kept_bytes", range(1, 17))
-def test_truncated_leader_epochs_are_malformed(fs, kept_bytes):
+def test_truncated_leader_epochs_are_malformed(fs: MemoryFileSystem, kept_bytes):
     whole = b"0\n3\n1 0\n2 5\n3 25\n"
     put(fs, whole[:kept_bytes])
     with pytest.raises(MalformedFileError, match=r"^/d/file: "):
         checkpoints.read_leader_epochs(fs, PATH)
 
 
-def test_a_checkpoint_is_synced_before_the_rename(fs):
+def test_a_checkpoint_is_synced_before_the_rename(fs: MemoryFileSystem):
     checkpoints.write_offsets(fs, PATH, {("a", 0): 1})
     checkpoints.write_offsets(fs, PATH, {("a", 0): 2})
     fs.crash(lose_names=True)
@@ -70,14 +70,14 @@ def test_a_checkpoint_is_synced_before_the_rename(fs):
 
 
 @pytest.mark.parametrize("content", [None, b""])
-def test_an_absent_or_empty_checkpoint_has_no_entries(fs, content):
+def test_an_absent_or_empty_checkpoint_has_no_entries(fs: MemoryFileSystem, content):
     if content is not None:
         put(fs, content)
     assert checkpoints.read_offsets(fs, PATH) == {}
     assert checkpoints.read_leader_epochs(fs, PATH) == []
 
 
-def test_line_ends_are_accepted_as_in_java(fs):
+def test_line_ends_are_accepted_as_in_java(fs: MemoryFileSystem):
     put(fs, b"0\r\n1\r\na 0 5")
     assert checkpoints.read_offsets(fs, PATH) == {("a", 0): 5}
 
@@ -102,7 +102,7 @@ def test_line_ends_are_accepted_as_in_java(fs):
         bytes(20),
     ],
 )
-def test_malformed_offsets(fs, content):
+def test_malformed_offsets(fs: MemoryFileSystem, content):
     put(fs, content)
     with pytest.raises(MalformedFileError, match=r"^/d/file: ") as raised:
         checkpoints.read_offsets(fs, PATH)
@@ -111,13 +111,13 @@ def test_malformed_offsets(fs, content):
 
 
 @pytest.mark.parametrize("content", [b"0\n1\n1 2 3\n", b"0\n1\n1\n", b"0\n1\na 1\n", b"9\n0\n"])
-def test_malformed_leader_epochs(fs, content):
+def test_malformed_leader_epochs(fs: MemoryFileSystem, content):
     put(fs, content)
     with pytest.raises(MalformedFileError):
         checkpoints.read_leader_epochs(fs, PATH)
 
 
-def test_partition_metadata(fs):
+def test_partition_metadata(fs: MemoryFileSystem):
     assert checkpoints.read_partition_metadata(fs, "/d") is None
     checkpoints.write_partition_metadata(fs, "/d", TOPIC_ID)
     assert fs.read_bytes("/d/partition.metadata") == f"version: 0\ntopic_id: {TOPIC_ID_TEXT}".encode()
@@ -137,7 +137,7 @@ def test_partition_metadata(fs):
         b"version: 0\ntopic_id:",
     ],
 )
-def test_malformed_partition_metadata(fs, content):
+def test_malformed_partition_metadata(fs: MemoryFileSystem, content):
     put(fs, content, "/d/partition.metadata")
     with pytest.raises(MalformedFileError, match=r"^/d/partition\.metadata: "):
         checkpoints.read_partition_metadata(fs, "/d")
@@ -152,7 +152,7 @@ def test_uuid():
             checkpoints.decode_uuid(text)
 
 
-def test_meta_properties(fs):
+def test_meta_properties(fs: MemoryFileSystem):
     assert checkpoints.read_meta_properties(fs, "/d") is None
     meta = MetaProperties(1, "abc=1", 3, TOPIC_ID, {"some.other": "value"})
     checkpoints.write_meta_properties(fs, "/d", meta)
@@ -166,7 +166,7 @@ def test_meta_properties(fs):
     assert checkpoints.read_meta_properties(fs, "/d") == meta
 
 
-def test_meta_properties_written_by_apache_kafka(fs):
+def test_meta_properties_written_by_apache_kafka(fs: MemoryFileSystem):
     put(fs, b"#\n#Tue May 05 2026\nbroker.id=7\nversion=0\ncluster.id=xyz\n", "/d/meta.properties")
     assert checkpoints.read_meta_properties(fs, "/d") == MetaProperties(0, "xyz", 7, None, {})
     put(fs, b"version=1\n", "/d/meta.properties")
@@ -177,7 +177,7 @@ def test_meta_properties_written_by_apache_kafka(fs):
     "content",
     [b"", b"version=2\n", b"version=x\n", b"version=1\nnode.id=x", b"version=1\ndirectory.id=abc", b"\xff", b"a=\\u12"],
 )
-def test_malformed_meta_properties(fs, content):
+def test_malformed_meta_properties(fs: MemoryFileSystem, content):
     put(fs, content, "/d/meta.properties")
     with pytest.raises(MalformedFileError, match=r"^/d/meta\.properties: "):
         checkpoints.read_meta_properties(fs, "/d")
@@ -202,7 +202,7 @@ def test_java_properties_round_trip(values):
     assert parse_java_properties(format_java_properties(values)) == values
 
 
-def test_clean_shutdown(fs):
+def test_clean_shutdown(fs: MemoryFileSystem):
     path = f"/d/{checkpoints.CLEAN_SHUTDOWN_FILE}"
     assert checkpoints.read_clean_shutdown(fs, "/d") is None
     checkpoints.remove_clean_shutdown(fs, "/d")

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from odradek.log.compaction.cleanable import find_cleanable
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import remove_if_exists
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
@@ -26,7 +27,7 @@ from odradek.properties import INT64_MAX
 from odradek.protocol.records import ControlType
 
 
-def dirty(log, count, now_ms=T0):
+def dirty(log: PartitionLog, count: int, now_ms: int = T0) -> None:
     """Append `count` values of one key, each in its own segment."""
     for _ in range(count):
         put(log, (b"a", b"1"), now_ms=now_ms)

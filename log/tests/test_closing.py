@@ -1,9 +1,11 @@
 """Closing logs: the number of syncs, and that a stop counts as clean only if everything is durable."""
 
 import errno
+from typing import Any
 
 import pytest
 
+from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import CLEAN_SHUTDOWN_FILE, read_leader_epochs
 from odradek.log.storage.filesystem import DiskFullError
@@ -19,15 +21,15 @@ DIRECTORY = "/data/a"
 class Syncs:
     """Counts the syncs of a file system."""
 
-    def __init__(self, fs):
+    def __init__(self, fs: MemoryFileSystem) -> None:
         self._fs = fs
         self._before = self._now()
 
-    def _now(self):
+    def _now(self) -> list[int]:
         return [self._fs._counts.get(name, 0) for name in ("sync", "sync_directory")]
 
     @property
-    def count(self):
+    def count(self) -> int:
         return sum(self._now()) - sum(self._before)
 
 
@@ -38,7 +40,7 @@ def sync_mode(request, monkeypatch):
     return request.param
 
 
-def with_logs(fs, count, records=1, **options):
+def with_logs(fs: MemoryFileSystem, count: int, records: int = 1, **options: Any) -> LogManager:
     manager = opened(fs, [DIRECTORY], **options)
     for index in range(count):
         log = manager.get("t", index) or manager.create_log("t", index, bytes(16), 0, is_new=True)
@@ -47,7 +49,7 @@ def with_logs(fs, count, records=1, **options):
     return manager
 
 
-def contents(fs, count):
+def contents(fs: MemoryFileSystem, count: int) -> list[int]:
     again = opened(fs, [DIRECTORY])
     assert all(directory.was_clean for directory in again.directories.values())
     return [served(again, "t", index).log_end_offset for index in range(count)]
@@ -74,11 +76,11 @@ def test_one_sync_covers_all_logs():
 
 def test_without_a_sync_of_the_file_system_each_file_is_synced_once(monkeypatch):
     monkeypatch.setattr(MemoryLock, "sync_file_system", lambda self: False)
-    fs = MemoryFileSystem()
-    few, many = with_logs(fs, 5), with_logs(MemoryFileSystem(), 25)
     counts = []
-    for manager in (few, many):
-        syncs = Syncs(manager.fs)
+    for logs in (5, 25):
+        fs = MemoryFileSystem()
+        manager = with_logs(fs, logs)
+        syncs = Syncs(fs)
         manager.close(0)
         counts.append(syncs.count)
     # The records, two indexes, the leader epochs, the snapshot, the topic id, the directory.

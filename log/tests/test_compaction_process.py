@@ -6,15 +6,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
+from odradek.log.background.tasks import Done
 from odradek.log.compaction import cleaner as cleaner_module
 from odradek.log.compaction import process as compaction_process
 from odradek.log.compaction.process import ProcessWorker
 from odradek.log.compaction.run import Cancelled, WorkerLost, WorkerStalled
 from odradek.log.compaction.worker_pipe import ResponsePipe, WorkerPipe, wait_for
+from odradek.log.log_manager import LogManager
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import OsFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
 from odradek.log.tests.managers import ONE_THREAD, run_due
@@ -31,11 +36,11 @@ class Workers:
     No process runs at idle priority, whatever the argument: it would exit if the processors are busy.
     """
 
-    def __init__(self):
-        self.started = []
-        self.idle_priorities = []
+    def __init__(self) -> None:
+        self.started: list[ProcessWorker] = []
+        self.idle_priorities: list[bool] = []
 
-    def __call__(self, is_idle_priority=True):
+    def __call__(self, is_idle_priority: bool = True) -> ProcessWorker:
         worker = ProcessWorker(is_idle_priority=False)
         self.idle_priorities.append(is_idle_priority)
         self.started.append(worker)
@@ -48,7 +53,7 @@ def everything_is_large(monkeypatch):
 
 
 @pytest.fixture
-def workers():
+def workers() -> Iterator[Workers]:
     result = Workers()
     yield result
     for worker in result.started:
@@ -58,11 +63,11 @@ def workers():
 class Threads:
     """A RunInThread with real threads. `run_until` calls back in the test's thread."""
 
-    def __init__(self):
-        self._done = SimpleQueue()
+    def __init__(self) -> None:
+        self._done: SimpleQueue[tuple[Done, Exception | None]] = SimpleQueue()
         self.count = 0
 
-    def __call__(self, work, done):
+    def __call__(self, work: Callable[[], None], done: Done) -> None:
         self.count += 1
 
         def run():
@@ -75,20 +80,20 @@ class Threads:
 
         threading.Thread(target=run).start()
 
-    def run_until(self, condition):
+    def run_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self.run_once()
 
-    def run_once(self):
+    def run_once(self) -> None:
         done, error = self._done.get(timeout=DEADLINE_SECONDS)
         self.count -= 1
         done(error)
 
-    def finish(self):
+    def finish(self) -> None:
         self.run_until(lambda: self.count == 0)
 
 
-def fill(log, rounds=20, producer_id=5):
+def fill(log: PartitionLog, rounds: int = 20, producer_id: int = 5) -> None:
     for index in range(rounds):
         put(log, *[(b"key%d" % key, b"%d" % index) for key in range(index, index + 30)], codec=Codec(index % 5))
         put(log, (b"key%d" % index, None), (b"a key that is longer than sixteen bytes", b"x" * index))
@@ -104,7 +109,7 @@ def fill(log, rounds=20, producer_id=5):
     roll(log)
 
 
-def contents(directory):
+def contents(directory: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(directory.iterdir()):
         if path.suffix not in (".snapshot", ".metadata"):
@@ -112,7 +117,7 @@ def contents(directory):
     return found
 
 
-def test_a_process_writes_the_same_bytes_as_a_thread(tmp_path, workers):
+def test_a_process_writes_the_same_bytes_as_a_thread(tmp_path: Path, workers: Workers):
     for name, options in (("thread", {}), ("process", {"start_compaction_worker": workers})):
         path = tmp_path / name
         path.mkdir()
@@ -128,7 +133,7 @@ def test_a_process_writes_the_same_bytes_as_a_thread(tmp_path, workers):
     assert contents(tmp_path / "process/t-0") == contents(tmp_path / "thread/t-0")
 
 
-def test_there_is_a_process_only_while_there_is_work(tmp_path, workers):
+def test_there_is_a_process_only_while_there_is_work(tmp_path: Path, workers: Workers):
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
     assert workers.started == []
     fill(log)
@@ -139,7 +144,7 @@ def test_there_is_a_process_only_while_there_is_work(tmp_path, workers):
     manager.close(T0)
 
 
-def test_a_process_at_idle_priority_or_its_successor_completes_a_compaction(tmp_path):
+def test_a_process_at_idle_priority_or_its_successor_completes_a_compaction(tmp_path: Path):
     """On a busy machine the first process exits, and its successor runs at normal priority."""
 
     def start(is_idle_priority):
@@ -152,7 +157,7 @@ def test_a_process_at_idle_priority_or_its_successor_completes_a_compaction(tmp_
     manager.close(T0)
 
 
-def test_a_small_log_is_compacted_without_a_process(tmp_path, workers, monkeypatch):
+def test_a_small_log_is_compacted_without_a_process(tmp_path: Path, workers: Workers, monkeypatch):
     monkeypatch.undo()
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
     fill(log)
@@ -162,7 +167,7 @@ def test_a_small_log_is_compacted_without_a_process(tmp_path, workers, monkeypat
     manager.close(T0)
 
 
-def test_a_small_log_of_many_records_is_compacted_by_a_process(tmp_path, workers, monkeypatch):
+def test_a_small_log_of_many_records_is_compacted_by_a_process(tmp_path: Path, workers: Workers, monkeypatch):
     monkeypatch.undo()
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
     fill(log)
@@ -177,7 +182,7 @@ def test_a_small_log_of_many_records_is_compacted_by_a_process(tmp_path, workers
     manager.close(T0)
 
 
-def test_a_thread_compacts_if_no_process_can_be_started(tmp_path, caplog):
+def test_a_thread_compacts_if_no_process_can_be_started(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     def start(is_idle_priority):
         raise BlockingIOError("no more processes")
 
@@ -189,7 +194,9 @@ def test_a_thread_compacts_if_no_process_can_be_started(tmp_path, caplog):
     manager.close(T0)
 
 
-def slow_log(tmp_path, workers, threads):
+def slow_log(
+    tmp_path: Path, workers: Workers, threads: Threads
+) -> tuple[LogManager, PartitionLog, list[tuple[int, bytes | None, bytes | None]]]:
     """A log whose compaction is in progress, and would take hours at its rate."""
     settings = ONE_THREAD._replace(log_cleaner_io_max_bytes_per_second=1000.0)
     options = {"settings": settings, "run_in_thread": threads, "start_compaction_worker": workers}
@@ -203,7 +210,9 @@ def slow_log(tmp_path, workers, threads):
     return manager, log, before
 
 
-def test_the_death_of_the_process_leaves_the_log_as_it_was(tmp_path, workers, caplog):
+def test_the_death_of_the_process_leaves_the_log_as_it_was(
+    tmp_path: Path, workers: Workers, caplog: pytest.LogCaptureFixture
+):
     threads = Threads()
     manager, log, before = slow_log(tmp_path, workers, threads)
     os.kill(workers.started[0].pid, signal.SIGKILL)
@@ -222,7 +231,7 @@ def test_the_death_of_the_process_leaves_the_log_as_it_was(tmp_path, workers, ca
     manager.close(T0)
 
 
-def test_a_log_whose_processes_die_repeatedly_is_uncleanable(tmp_path, workers):
+def test_a_log_whose_processes_die_repeatedly_is_uncleanable(tmp_path: Path, workers: Workers):
     threads = Threads()
     manager, _, _ = slow_log(tmp_path, workers, threads)
     for _ in range(3):
@@ -236,7 +245,7 @@ def test_a_log_whose_processes_die_repeatedly_is_uncleanable(tmp_path, workers):
 
 
 @pytest.mark.parametrize("how", ["cancel", "delete", "close"])
-def test_a_cancelled_compaction_ends_at_once(tmp_path, workers, how):
+def test_a_cancelled_compaction_ends_at_once(tmp_path: Path, workers: Workers, how):
     threads = Threads()
     manager, log, before = slow_log(tmp_path, workers, threads)
     if how == "cancel":
@@ -259,7 +268,7 @@ def test_a_cancelled_compaction_ends_at_once(tmp_path, workers, how):
         manager.close(T0)
 
 
-def test_a_worker_distinguishes_death_from_cancellation(workers):
+def test_a_worker_distinguishes_death_from_cancellation(workers: Workers):
     lost, cancelled = workers(), workers()
     os.kill(lost.pid, signal.SIGKILL)
     with pytest.raises(WorkerLost, match=str(lost.pid)):
@@ -272,17 +281,17 @@ def test_a_worker_distinguishes_death_from_cancellation(workers):
 class StalledWorkers(Workers):
     """Starts processes that are stopped at once. Each wait without a response advances the clock by a minute."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.seconds = 0.0
 
-    def wait(self, fd, event, seconds):
+    def wait(self, fd: int, event: int, seconds: float) -> bool:
         if wait_for(fd, event, 0.1):
             return True
         self.seconds += 60
         return False
 
-    def __call__(self, is_idle_priority=True):
+    def __call__(self, is_idle_priority: bool = True) -> ProcessWorker:
         worker = ProcessWorker(is_idle_priority=False, monotonic=lambda: self.seconds, wait=self.wait)
         os.kill(worker.pid, signal.SIGSTOP)
         self.idle_priorities.append(is_idle_priority)
@@ -291,14 +300,16 @@ class StalledWorkers(Workers):
 
 
 @pytest.fixture
-def stalled():
+def stalled() -> Iterator[StalledWorkers]:
     result = StalledWorkers()
     yield result
     for worker in result.started:
         worker.close()
 
 
-def test_a_process_without_progress_is_killed_and_its_log_is_retried_later(tmp_path, stalled, caplog):
+def test_a_process_without_progress_is_killed_and_its_log_is_retried_later(
+    tmp_path: Path, stalled: StalledWorkers, caplog: pytest.LogCaptureFixture
+):
     clock = 0.0
     options = {"start_compaction_worker": stalled, "monotonic": lambda: clock}
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), **options)
@@ -332,7 +343,7 @@ def test_a_process_without_progress_is_killed_and_its_log_is_retried_later(tmp_p
     manager.close(T0)
 
 
-def test_a_process_that_takes_no_commands_is_without_progress(stalled):
+def test_a_process_that_takes_no_commands_is_without_progress(stalled: StalledWorkers):
     """The command is larger than the pipe's buffer."""
     with pytest.raises(WorkerStalled):
         stalled().write((0,), bytes(1 << 20))
@@ -362,7 +373,7 @@ def test_heartbeats_are_progress():
     os.close(response_end)
 
 
-def test_an_error_in_the_process_is_reported(tmp_path, workers):
+def test_an_error_in_the_process_is_reported(tmp_path: Path, workers: Workers):
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
     fill(log)
     log.segments[0].file.write_pieces(65, [b"x"], 1)
@@ -387,7 +398,7 @@ def test_the_process_dies_with_the_broker():
         assert time.monotonic() < deadline
 
 
-def is_running(pid):
+def is_running(pid: int) -> bool:
     """Return whether the process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat") as stat:

@@ -13,6 +13,7 @@ import pytest
 from odradek.log.config import LogConfig
 from odradek.log.log_manager import LogManager
 from odradek.log.management.settings import LogManagerSettings
+from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import DamagedLogError
 from odradek.log.storage import checkpoints
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
@@ -30,7 +31,7 @@ COUNT = 40
 class StoredLog:
     """A log of several segments with a producer, timestamps, two leader epochs and an aborted transaction."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.fs = MemoryFileSystem(now_ms=NOW_MS)
         log = open_log(self.fs, SMALL)
         for number in range(COUNT):
@@ -54,17 +55,17 @@ class StoredLog:
         self.segments = list(log.segments)
         self.epochs = log.leader_epochs.entries
 
-    def path(self, number, kind):
+    def path(self, number: int, kind: str) -> str:
         return f"{DIRECTORY}/{self.segments[number].base_offset:020d}{kind}"
 
-    def write(self, path, position, data):
+    def write(self, path: str, position: int, data: bytes) -> None:
         self.fs.open(path, create=True).write_pieces(position, [data], len(data))
 
-    def position(self, number, batch):
+    def position(self, number: int, batch: int) -> int:
         """Return the position of a batch in its segment."""
         return [position for position, _ in self.segments[number].headers()][batch]
 
-    def copy(self, old, new):
+    def copy(self, old: str, new: str) -> None:
         data = self.fs.read_bytes(old)
         self.fs.open(new, create=True).truncate(0)
         self.write(new, 0, data)
@@ -85,23 +86,23 @@ class Case(NamedTuple):
     start: FindOffset = lambda stored: 0
 
 
-def truncated(number, kind, size):
+def truncated(number: int, kind: str, size: int) -> Damage:
     return lambda stored: stored.fs.open(stored.path(number, kind)).truncate(size)
 
 
-def grown(number, kind, size):
-    def damage(stored):
+def grown(number: int, kind: str, size: int) -> Damage:
+    def damage(stored: StoredLog):
         path = stored.path(number, kind)
         stored.fs.open(path).truncate(stored.fs.size_bytes(path) + size)
 
     return damage
 
 
-def removed(number, kind):
+def removed(number: int, kind: str) -> Damage:
     return lambda stored: stored.fs.remove(stored.path(number, kind))
 
 
-def overwritten(number, kind, position, data):
+def overwritten(number: int, kind: str, position: int, data: bytes) -> Damage:
     return lambda stored: stored.write(stored.path(number, kind), position, data)
 
 
@@ -109,10 +110,10 @@ def changed_txnindex(at: int, value: FindOffset) -> Damage:
     return lambda stored: stored.write(stored.txnindex, at, struct.pack(">q", value(stored)))
 
 
-def flipped(number, batch, at):
+def flipped(number: int, batch: int, at: int) -> Damage:
     """One bit of a batch."""
 
-    def damage(stored):
+    def damage(stored: StoredLog):
         path, position = stored.path(number, ".log"), stored.position(number, batch) + at
         [byte] = stored.fs.open(path).pread(position, 1)
         stored.write(path, position, bytes([byte ^ 1]))
@@ -120,49 +121,49 @@ def flipped(number, batch, at):
     return damage
 
 
-def without_snapshots(stored):
+def without_snapshots(stored: StoredLog):
     for name in stored.fs.list_names(DIRECTORY):
         if name.endswith(".snapshot"):
             stored.fs.remove(f"{DIRECTORY}/{name}")
 
 
-def corrupt_snapshots(stored):
+def corrupt_snapshots(stored: StoredLog):
     for name in stored.fs.list_names(DIRECTORY):
         if name.endswith(".snapshot"):
             stored.write(f"{DIRECTORY}/{name}", 8, b"\xff")
 
 
-def interrupted_roll(stored):
+def interrupted_roll(stored: StoredLog):
     """The new segment has its file, its index has its full size, and nothing was written to either."""
     stored.write(f"{DIRECTORY}/{stored.end:020d}.log", 0, b"")
     stored.fs.open(f"{DIRECTORY}/{stored.end:020d}.index", create=True).truncate(600)
     stored.write(f"{DIRECTORY}/{stored.end:020d}.timeindex.tmp", 0, b"half")
 
 
-def interrupted_deletion(stored):
+def interrupted_deletion(stored: StoredLog):
     """Of the oldest segment some files are renamed, the others are not."""
     stored.fs.rename(stored.path(0, ".log"), stored.path(0, ".log") + ".deleted")
 
 
-def interrupted_compaction(stored):
+def interrupted_compaction(stored: StoredLog):
     """An unfinished replacement, and behind it a swap file of the same change."""
     stored.copy(stored.path(1, ".log"), stored.path(1, ".log") + ".cleaned")
     stored.copy(stored.path(2, ".log"), stored.path(2, ".log") + ".swap")
 
 
-def interrupted_swap(stored):
+def interrupted_swap(stored: StoredLog):
     """A finished replacement of a segment that is only partly removed."""
     for kind in (".log", ".index", ".timeindex"):
         stored.copy(stored.path(1, kind), stored.path(1, kind) + ".swap")
     stored.fs.remove(stored.path(1, ".log"))
 
 
-def base(number):
+def base(number: int) -> FindOffset:
     return lambda stored: stored.segments[number].base_offset
 
 
-def up_to(number, batch=0):
-    def keep(stored):
+def up_to(number: int, batch: int = 0) -> FindOffset:
+    def keep(stored: StoredLog):
         headers = [header for _, header in stored.segments[number].headers()]
         return headers[batch].base_offset
 
@@ -293,7 +294,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_damage(case, caplog):
+def test_damage(case: Case, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
     stored = StoredLog()
     keep = stored.end if case.keep is None else case.keep(stored)
@@ -316,11 +317,11 @@ def test_damage(case, caplog):
         assert read_all(again) == [*expected, (keep, b"next")]
 
 
-def check_all(stored, log, expected):
+def check_all(stored: StoredLog, log: PartitionLog, expected: list[tuple[int, bytes | None]]) -> None:
     """Assert that every kind of lookup finds the expected records."""
     assert read_all(log) == expected
     producer = log.producer_state.producers.get(7)
-    numbers = {offset: int(value) for offset, value in expected if value.isdigit()}
+    numbers = {offset: int(value) for offset, value in expected if value is not None and value.isdigit()}
     assert (producer.last_sequence if producer else -1) == max(numbers.values(), default=-1)
     for offset, value in expected:
         region = log.read(offset, 1, upper_offset=log.log_end_offset, at_least_one=True)
@@ -333,11 +334,12 @@ def check_all(stored, log, expected):
     ]
     if expected[-1][0] > stored.marker:
         region = log.read(stored.marker - 1, 10_000, upper_offset=log.log_end_offset, at_least_one=True)
+        assert region is not None
         aborted = log.aborted_transactions(stored.marker - 1, region)
         assert [(entry.producer_id, entry.last_offset) for entry in aborted] == [(9, stored.marker)]
 
 
-def read_until_refused(log):
+def read_until_refused(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     found, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
         try:
@@ -371,7 +373,7 @@ def test_a_wrong_log_start_removes_no_records():
     assert read_all(open_log(stored.fs, SMALL, recovery_point=stored.end)) == stored.expected
 
 
-def opened(fs):
+def opened(fs: MemoryFileSystem) -> LogManager:
     settings = LogManagerSettings(num_recovery_threads_per_data_dir=1)
     manager = LogManager(
         fs, ["/data", "/other"], LogConfig({}), lambda topic: None, 1, settings=settings,

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from odradek.log import retention
+from odradek.log.config import LogConfig
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import CorruptSegmentError
@@ -19,17 +20,17 @@ DIRECTORIES = ("/data/a",)
 SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "4096", "retention.ms": "1000000000"}
 
 
-def erase_length(fs, segment, position):
+def erase_length(fs: MemoryFileSystem, segment: Segment, position: int) -> None:
     """Zero a batch's length, so that a scan cannot find the next batch."""
     fs.open(segment.path(".log")).write_pieces(position + 8, [bytes(4)], 4)
 
 
-def positions(segment):
+def positions(segment: Segment) -> dict[int, int]:
     """Return the positions of the batches by their last offsets."""
     return {header.last_offset: position for position, header in segment.headers()}
 
 
-def code_of_read(log, offset):
+def code_of_read(log: PartitionLog, offset: int) -> ErrorCode:
     """Return the error of a read that begins at `offset`; NONE if the read returns that batch."""
     try:
         region = log.read(offset, 1, upper_offset=log.log_end_offset, at_least_one=True)
@@ -154,7 +155,7 @@ def test_a_start_without_snapshots_reads_producers_around_damage(caplog):
     assert "no batch at position" in caplog.text
 
 
-def six_segments(fs, cfg):
+def six_segments(fs: MemoryFileSystem, cfg: LogConfig) -> PartitionLog:
     """A log of 60 batches, ten in a segment, and all of it flushed."""
     log = open_log(fs, cfg)
     for number in range(60):
@@ -198,7 +199,7 @@ def test_unflushed_segments_behind_damage_are_removed_even_if_it_is_below_the_re
 ENTRIES = 66
 
 
-def long_segment(fs):
+def long_segment(fs: MemoryFileSystem) -> tuple[LogConfig, Segment]:
     """A sealed segment of 600 batches with 66 index entries, and a segment with one batch behind it."""
     cfg = config(internal_segment_bytes=100_000, index_interval_bytes=1000)
     log = open_log(fs, cfg)

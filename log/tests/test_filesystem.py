@@ -10,7 +10,7 @@ import pytest
 
 from odradek.log.storage import file_lock, syncfs
 from odradek.log.storage.file_lock import LockedError
-from odradek.log.storage.filesystem import OsFileSystem, remove_if_exists, write_atomically
+from odradek.log.storage.filesystem import File, FileSystem, OsFileSystem, remove_if_exists, write_atomically
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 
 
@@ -24,7 +24,7 @@ def place(request, tmp_path):
     return fs, "/d"
 
 
-def put(fs, path, data):
+def put(fs: FileSystem, path: str, data: bytes) -> File:
     file = fs.open(path, create=True)
     file.write_pieces(0, [data], len(data))
     return file
@@ -122,13 +122,13 @@ def test_a_file_closes_with_its_last_reference(tmp_path):
 
 
 @pytest.fixture
-def memory():
+def memory() -> MemoryFileSystem:
     fs = MemoryFileSystem()
     fs.make_directory("/d")
     return fs
 
 
-def test_a_crash_loses_unsynced_changes(memory):
+def test_a_crash_loses_unsynced_changes(memory: MemoryFileSystem):
     file = put(memory, "/d/a", b"safe")
     file.sync()
     file.write_pieces(2, [b"LOST"], 4)
@@ -139,7 +139,7 @@ def test_a_crash_loses_unsynced_changes(memory):
     memory.lock("/d/.lock")
 
 
-def test_names_survive_a_crash_without_lose_names(memory):
+def test_names_survive_a_crash_without_lose_names(memory: MemoryFileSystem):
     put(memory, "/d/old", b"old").sync()
     memory.sync_directory("/d")
     put(memory, "/d/new", b"new").sync()
@@ -151,7 +151,7 @@ def test_names_survive_a_crash_without_lose_names(memory):
     assert memory.list_names("/d") == ["new", "other"]
 
 
-def test_crash_tears(memory):
+def test_crash_tears(memory: MemoryFileSystem):
     """With a Random, any part of the unsynced changes may survive, and synced bytes always do."""
     found = set()
     for seed in range(200):
@@ -167,7 +167,7 @@ def test_crash_tears(memory):
     assert {b"safe", b"safe12", b"safe1234", b"safe1", b"safe\0\x0034"} <= found
 
 
-def test_failure_on_command(memory):
+def test_failure_on_command(memory: MemoryFileSystem):
     memory.fail("write", after=2, error=errno.ENOSPC, path_contains="a")
     put(memory, "/d/b", b"b")
     put(memory, "/d/a", b"1234")
@@ -194,7 +194,7 @@ def test_failure_on_command(memory):
     assert memory.read_bytes("/d/a") == b"wxyz"
 
 
-def test_crash_on_command(memory):
+def test_crash_on_command(memory: MemoryFileSystem):
     memory.crash_at(3)
     put(memory, "/d/a", b"1234")
     with pytest.raises(SimulatedCrash):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from odradek.log.config import LogConfig
+from odradek.log.partition_log import PartitionLog
 from odradek.log.producers import in_flight_batches
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
@@ -11,13 +13,15 @@ LARGE = config(internal_segment_bytes=100_000, index_interval_bytes=100)
 SMALL = config(internal_segment_bytes=400, index_interval_bytes=100)
 
 
-def restart(log, fs, cfg, *, is_clean, now_ms=NOW_MS):
+def restart(
+    log: PartitionLog, fs: MemoryFileSystem, cfg: LogConfig, *, is_clean: bool, now_ms: int = NOW_MS
+) -> PartitionLog:
     if is_clean:
         log.close(NOW_MS)
     return open_log(fs, cfg, is_clean=is_clean, now_ms=now_ms)
 
 
-def batch_ends(log, producer_id=7):
+def batch_ends(log: PartitionLog, producer_id: int = 7) -> list[int]:
     return [mark.last_offset for mark in log.producer_state.producers[producer_id].batches]
 
 

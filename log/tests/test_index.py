@@ -11,21 +11,21 @@ BASE = 1000
 
 
 @pytest.fixture
-def fs():
+def fs() -> MemoryFileSystem:
     result = MemoryFileSystem()
     result.make_directory("/d")
     return result
 
 
-def offsets(fs, max_bytes=8000, *, fresh=True):
+def offsets(fs: MemoryFileSystem, max_bytes: int = 8000, *, fresh: bool = True) -> OffsetIndex:
     return OffsetIndex(fs, "/d/o.index", BASE, max_bytes, fresh=fresh)
 
 
-def times(fs, max_bytes=12000, *, fresh=True):
+def times(fs: MemoryFileSystem, max_bytes: int = 12000, *, fresh: bool = True) -> TimeIndex:
     return TimeIndex(fs, "/d/t.timeindex", BASE, max_bytes, fresh=fresh)
 
 
-def test_a_file_is_preallocated_and_trimmed_to_its_entries(fs):
+def test_a_file_is_preallocated_and_trimmed_to_its_entries(fs: MemoryFileSystem):
     index = offsets(fs, max_bytes=803)
     assert not fs.exists("/d/o.index"), "created when it is first needed"
     index.preallocate()
@@ -42,7 +42,7 @@ def test_a_file_is_preallocated_and_trimmed_to_its_entries(fs):
     assert index.count == 2
 
 
-def test_time_index_on_the_disk(fs):
+def test_time_index_on_the_disk(fs: MemoryFileSystem):
     index = times(fs)
     index.append_if_later(7, BASE + 3)
     index.append_if_later(7, BASE + 4)
@@ -53,7 +53,7 @@ def test_time_index_on_the_disk(fs):
     assert index.last_entry == (1 << 40, BASE + 5)
 
 
-def test_full(fs):
+def test_full(fs: MemoryFileSystem):
     index, time_index = offsets(fs, 24), times(fs, 36)
     for number in range(3):
         assert not index.is_full
@@ -67,7 +67,7 @@ def test_full(fs):
     assert time_index.entries() == [(1, 0), (2, 0), (3, 0)]
 
 
-def test_offsets_must_ascend_and_fit(fs):
+def test_offsets_must_ascend_and_fit(fs: MemoryFileSystem):
     index, time_index = offsets(fs), times(fs)
     for offset in (BASE - 1, BASE + (1 << 31)):
         with pytest.raises(IndexOffsetError):
@@ -83,7 +83,7 @@ def test_offsets_must_ascend_and_fit(fs):
     assert (index.count, time_index.count) == (1, 1), "a refused entry is not added"
 
 
-def test_empty_indexes(fs):
+def test_empty_indexes(fs: MemoryFileSystem):
     for fresh in (True, False):
         index, time_index = offsets(fs, fresh=fresh), times(fs, fresh=fresh)
         assert (index.count, index.last_offset, index.floor_position(BASE + 9)) == (0, BASE, 0)
@@ -91,12 +91,12 @@ def test_empty_indexes(fs):
         assert (time_index.count, time_index.last_entry, time_index.floor_entry(9)) == (0, (-1, BASE), None)
 
 
-def test_a_partial_entry_at_the_end_of_a_file_is_ignored(fs):
+def test_a_partial_entry_at_the_end_of_a_file_is_ignored(fs: MemoryFileSystem):
     fs.open("/d/o.index", create=True).write_pieces(0, [bytes(7) + b"\x01" + bytes(3)], 11)
     assert offsets(fs, fresh=False).entries() == [(0, 1)]
 
 
-def test_an_index_that_shrank_is_an_error(fs):
+def test_an_index_that_shrank_is_an_error(fs: MemoryFileSystem):
     index = offsets(fs)
     for number in range(900):
         index.append(BASE + number, number)
@@ -108,7 +108,7 @@ def test_an_index_that_shrank_is_an_error(fs):
         index.floor_position(BASE)
 
 
-def test_reset_of_an_index_that_was_not_read(fs):
+def test_reset_of_an_index_that_was_not_read(fs: MemoryFileSystem):
     index = offsets(fs)
     index.append(BASE + 1, 1)
     index.trim()
@@ -119,7 +119,7 @@ def test_reset_of_an_index_that_was_not_read(fs):
     assert offsets(fs, fresh=False).entries() == [(3, 5)]
 
 
-def test_truncated_entries_read_as_zeros(fs):
+def test_truncated_entries_read_as_zeros(fs: MemoryFileSystem):
     index = offsets(fs, 80)
     index.preallocate()
     for number in range(5):
@@ -175,7 +175,7 @@ def test_lookups_agree_with_a_list(steps, targets):
 
 
 @pytest.mark.parametrize("made", [offsets, times])
-def test_an_index_that_outgrew_its_limit_keeps_its_entries(fs, made):
+def test_an_index_that_outgrew_its_limit_keeps_its_entries(fs: MemoryFileSystem, made):
     """segment.index.bytes was lowered, or recovery found more to index than an append would have."""
     index = made(fs, max_bytes=120)
     for number in range(9):

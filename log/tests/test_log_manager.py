@@ -12,7 +12,7 @@ import pytest
 from odradek.log.config import LogConfig
 from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
-from odradek.log.management.log_directories import AllLogDirsFailed
+from odradek.log.management.log_directories import AllLogDirsFailed, DirectoryDescription
 from odradek.log.storage import checkpoints
 from odradek.log.storage.checkpoints import MetaProperties
 from odradek.log.storage.file_lock import LockedError
@@ -36,7 +36,9 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import iter_batches, iter_records
 
 
-def described(manager: LogManager, partitions=None):
+def described(
+    manager: LogManager, partitions: list[tuple[str, int]] | None = None
+) -> list[DirectoryDescription]:
     """Run all steps of `describe_directories`. Return its result."""
     steps = manager.describe_directories(partitions)
     while True:

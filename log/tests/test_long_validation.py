@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.log.config import LogConfig
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
 from odradek.log.validation import batch as validation
-from odradek.log.validation.batch import LongValidation, Origin, check_batch
+from odradek.log.validation.batch import CheckedRecords, LongValidation, Origin, check_batch
 from odradek.log.validation.long_batch import check_in_steps
 from odradek.log.validation.record import MAX_RECORD_ERRORS, RejectedRecordsError
 from odradek.protocol.batches.batch_builder import put_varint
@@ -34,7 +35,15 @@ CONFIGS: dict[str, dict[str, object]] = {
 }
 
 
-def raw_batch(payload, count, *, codec=Codec.NONE, attributes=0, max_timestamp=NOW_MS, last_delta=None):
+def raw_batch(
+    payload: bytes,
+    count: int,
+    *,
+    codec: Codec = Codec.NONE,
+    attributes: int = 0,
+    max_timestamp: int = NOW_MS,
+    last_delta: int | None = None,
+) -> memoryview:
     """A batch of records that are encoded already."""
     data = compress(codec, payload)
     header = read_header(batch([b""]))._replace(
@@ -50,7 +59,7 @@ def raw_batch(payload, count, *, codec=Codec.NONE, attributes=0, max_timestamp=N
     return memoryview(whole)
 
 
-def record(offset_delta=0, key=None):
+def record(offset_delta: int = 0, key: bytes | None = None) -> bytes:
     body = bytearray(2)
     put_varint(body, offset_delta)
     put_varint(body, -1 if key is None else len(key))
@@ -60,12 +69,12 @@ def record(offset_delta=0, key=None):
     return bytes(size + body)
 
 
-def many(count=MANY, key=None):
+def many(count: int = MANY, key: bytes | None = None) -> bytes:
     """Records of which the first and the last have the right offset delta."""
     return record(0, key) * (count - 1) + record(count - 1, key)
 
 
-def steps_of(data, cfg):
+def steps_of(data: memoryview, cfg: LogConfig) -> tuple[int, int, CheckedRecords]:
     steps = calls = 0
     work = check_in_steps(data, cfg, NOW_MS)
     try:

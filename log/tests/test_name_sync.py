@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from odradek.log.background.tasks import run_inline
+from odradek.log.log_manager import LogManager
 from odradek.log.management.removals import Removals
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock
@@ -14,12 +15,12 @@ from odradek.log.tests.test_closing import DIRECTORY, Syncs
 from odradek.log.tests.threads import Threads
 
 
-def make(manager, count, first=0):
+def make(manager: LogManager, count: int, first: int = 0) -> None:
     for index in range(first, first + count):
         manager.create_log("t", index, bytes([index]) * 16, 0, is_new=True)
 
 
-def topic_ids(fs):
+def topic_ids(fs: MemoryFileSystem) -> list[bytes | None]:
     again = opened(fs, [DIRECTORY])
     return [again.topic_id("t", log.partition) for log in sorted(again.all_logs(), key=lambda log: log.partition)]
 

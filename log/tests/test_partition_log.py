@@ -2,6 +2,7 @@
 
 import pytest
 
+from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, open_log, read_all
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch, read_header
@@ -9,7 +10,7 @@ from odradek.protocol.records import build_batch, read_header
 BIG = 1_000_000
 
 
-def bases(log):
+def bases(log: PartitionLog) -> list[int]:
     return [segment.base_offset for segment in log.segments]
 
 
@@ -92,7 +93,7 @@ def test_roll_takes_a_snapshot_and_trims_indexes():
 
 
 @pytest.fixture
-def filled():
+def filled() -> PartitionLog:
     """Offsets 0-4 in a segment, 5-9 in the next; a batch each, of 70 to 72 bytes."""
     log = open_log(cfg=config(index_interval_bytes=0))
     for number in range(10):
@@ -102,36 +103,44 @@ def filled():
     return log
 
 
-def region(log, offset, max_bytes, *, upper=10, at_least_one=True):
+def region(
+    log: PartitionLog, offset: int, max_bytes: int, *, upper: int = 10, at_least_one: bool = True
+) -> bytes | None:
     found = log.read(offset, max_bytes, upper_offset=upper, at_least_one=at_least_one)
     return None if found is None else found.read()
 
 
-def test_read_is_within_one_segment(filled):
-    data = region(filled, 2, BIG)
+def read(log: PartitionLog, offset: int, max_bytes: int, *, upper: int = 10, at_least_one: bool = True) -> bytes:
+    data = region(log, offset, max_bytes, upper=upper, at_least_one=at_least_one)
+    assert data is not None
+    return data
+
+
+def test_read_is_within_one_segment(filled: PartitionLog):
+    data = read(filled, 2, BIG)
     assert read_header(data).base_offset == 2
     assert len(data) == 3 * len(batch([b"2"]))
-    assert read_header(region(filled, 5, BIG)).base_offset == 5
+    assert read_header(read(filled, 5, BIG)).base_offset == 5
 
 
-def test_read_limit(filled):
+def test_read_limit(filled: PartitionLog):
     size = len(batch([b"2"]))
     for _ in range(2):
-        assert len(region(filled, 1, size * 2 + 9)) == size * 2 + 9, "cut anywhere"
-        assert len(region(filled, 1, size)) == len(region(filled, 1, size - 1)) == len(region(filled, 1, 0)) == size
+        assert len(read(filled, 1, size * 2 + 9)) == size * 2 + 9, "cut anywhere"
+        assert len(read(filled, 1, size)) == len(read(filled, 1, size - 1)) == len(read(filled, 1, 0)) == size
         assert region(filled, 1, size - 1, at_least_one=False) is None
-        assert len(region(filled, 1, size, at_least_one=False)) == size
+        assert len(read(filled, 1, size, at_least_one=False)) == size
 
 
 @pytest.mark.parametrize("upper", range(11))
-def test_read_below_an_upper_offset(filled, upper):
+def test_read_below_an_upper_offset(filled: PartitionLog, upper):
     for offset in range(11):
         data = region(filled, offset, BIG, upper=upper)
         end = min(upper, 5 if offset < 5 else 10)
         assert len(data or b"") == max(0, end - offset) * len(batch([b"2"]))
 
 
-def test_read_outside_of_the_log(filled):
+def test_read_outside_of_the_log(filled: PartitionLog):
     filled.delete_records_before(3)
     for offset in (-1, 2, 11):
         with pytest.raises(KafkaError) as raised:
@@ -144,7 +153,7 @@ def test_a_read_in_the_middle_of_a_batch_returns_all_of_it():
     log = open_log()
     append(log, [b"a", b"b", b"c"])
     log.delete_records_before(1)
-    assert read_header(region(log, 2, BIG, upper=3)).base_offset == 0
+    assert read_header(read(log, 2, BIG, upper=3)).base_offset == 0
 
 
 def test_consecutive_reads_return_all_records():
@@ -162,7 +171,7 @@ def test_consecutive_reads_return_all_records():
     assert read_all(log, 0, 75)[-4:] == [(log.log_end_offset - 4 + n, b"other") for n in range(4)]
 
 
-def test_reading_batch_by_batch_searches_once(filled):
+def test_reading_batch_by_batch_searches_once(filled: PartitionLog):
     size = len(batch([b"2"]))
     for at_least_one, max_bytes in ((True, 1), (True, size), (False, size)):
         segment = filled.segments[0]
@@ -170,15 +179,15 @@ def test_reading_batch_by_batch_searches_once(filled):
         for offset in range(4):
             region(filled, offset, max_bytes, at_least_one=at_least_one)
             assert segment.hints == {offset + 1: (offset + 1) * size}
-    assert read_header(region(filled, 4, 1)).base_offset == 4
-    assert read_header(region(filled, 5, 1)).base_offset == 5
+    assert read_header(read(filled, 4, 1)).base_offset == 4
+    assert read_header(read(filled, 5, 1)).base_offset == 5
     assert region(filled, 0, size - 1, at_least_one=False) is None
 
 
 # DeleteRecords and truncation
 
 
-def test_delete_records(filled):
+def test_delete_records(filled: PartitionLog):
     filled.update_high_watermark(8)
     for offset in (-2, 9):
         with pytest.raises(KafkaError) as raised:
@@ -197,7 +206,7 @@ def test_delete_records(filled):
 
 
 @pytest.mark.parametrize("offset", range(12))
-def test_truncate(filled, offset):
+def test_truncate(filled: PartitionLog, offset):
     filled.flush(NOW_MS)
     deleted = filled.truncate_to(offset, NOW_MS)
     end = min(offset, 10)

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from odradek.log.producers.snapshots import CorruptSnapshotError, decode_snapshot, encode_snapshot
-from odradek.log.producers.state import ProducerState
+from odradek.log.producers.state import CompletedTransaction, ProducerState
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -16,20 +16,38 @@ OLD = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 @pytest.fixture
-def state():
+def state() -> ProducerState:
     fs = MemoryFileSystem()
     fs.make_directory("/d")
     return ProducerState(fs, "/d", expiration_ms=1000)
 
 
-def add(state, last_sequence, last_offset, *, count=1, epoch=0, producer_id=7, timestamp=50, transactional=False):
+def add(
+    state: ProducerState,
+    last_sequence: int,
+    last_offset: int,
+    *,
+    count: int = 1,
+    epoch: int = 0,
+    producer_id: int = 7,
+    timestamp: int = 50,
+    transactional: bool = False,
+) -> None:
     state.add_data(
         producer_id, epoch, last_sequence, last_offset - count + 1, last_offset, timestamp, transactional
     )
     state.end_offset = last_offset + 1
 
 
-def check(state, first_sequence, *, epoch=0, producer_id=7, transactional=False, client=True):
+def check(
+    state: ProducerState,
+    first_sequence: int,
+    *,
+    epoch: int = 0,
+    producer_id: int = 7,
+    transactional: bool = False,
+    client: bool = True,
+) -> ErrorCode | None:
     """Return the error that a batch gets, or None."""
     try:
         state.check_data(producer_id, epoch, first_sequence, is_transactional=transactional, is_client=client)
@@ -38,7 +56,16 @@ def check(state, first_sequence, *, epoch=0, producer_id=7, transactional=False,
     return None
 
 
-def mark(state, offset, *, epoch=0, coordinator_epoch=1, producer_id=7, timestamp=50, abort=False):
+def mark(
+    state: ProducerState,
+    offset: int,
+    *,
+    epoch: int = 0,
+    coordinator_epoch: int = 1,
+    producer_id: int = 7,
+    timestamp: int = 50,
+    abort: bool = False,
+) -> CompletedTransaction | None:
     completed = state.add_marker(producer_id, epoch, coordinator_epoch, offset, timestamp, abort)
     if completed is not None:
         state.complete(completed)
@@ -47,7 +74,7 @@ def mark(state, offset, *, epoch=0, coordinator_epoch=1, producer_id=7, timestam
 
 
 @pytest.mark.parametrize(("last", "following"), [(0, 1), (41, 42), (MAX - 1, MAX), (MAX, 0)])
-def test_next_sequence(state, last, following):
+def test_next_sequence(state: ProducerState, last, following):
     add(state, last, 100)
     assert check(state, following) is None
     for wrong in {last, (following + 1) & MAX, 9999}:
@@ -55,11 +82,11 @@ def test_next_sequence(state, last, following):
         assert check(state, wrong, client=False) is None, "replicas and coordinators are not checked"
 
 
-def test_any_sequence_of_an_unknown_producer(state):
+def test_any_sequence_of_an_unknown_producer(state: ProducerState):
     assert check(state, 12345) is None
 
 
-def test_epochs(state):
+def test_epochs(state: ProducerState):
     add(state, 5, 100, epoch=3)
     assert check(state, 6, epoch=2) == OLD
     assert check(state, 6, epoch=2, client=False) == OLD
@@ -71,14 +98,14 @@ def test_epochs(state):
     assert check(state, 0, epoch=4) is None
 
 
-def test_marker_of_the_same_epoch_keeps_the_sequence(state):
+def test_marker_of_the_same_epoch_keeps_the_sequence(state: ProducerState):
     add(state, 5, 100)
     mark(state, 101)
     assert check(state, 6) is None
     assert check(state, 0) == GAP
 
 
-def test_duplicates_are_exact_and_of_the_last_five(state):
+def test_duplicates_are_exact_and_of_the_last_five(state: ProducerState):
     for number in range(6):
         add(state, number * 2 + 1, 100 + number * 2 + 1, count=2, timestamp=number)
     assert state.find_duplicate(7, 0, 0, 1) is None, "only five batches are kept"
@@ -88,19 +115,20 @@ def test_duplicates_are_exact_and_of_the_last_five(state):
         assert state.find_duplicate(producer_id, epoch, first, last) is None
 
 
-def test_duplicate_across_the_wrap(state):
+def test_duplicate_across_the_wrap(state: ProducerState):
     add(state, 1, 102, count=3)
     assert state.find_duplicate(7, 0, MAX, 1).first_offset == 100
     assert state.find_duplicate(7, 0, -1, 1) is None
 
 
-def test_first_unstable_offset(state):
+def test_first_unstable_offset(state: ProducerState):
     add(state, 0, 10, transactional=True)
     add(state, 0, 11, producer_id=8, transactional=True)
     assert state.first_unstable_offset == 10
     assert check(state, 1) == ErrorCode.INVALID_TXN_STATE
     assert check(state, 1, transactional=True) is None
     completed = state.add_marker(7, 0, 1, 12, 50, True)
+    assert completed is not None
     assert (completed.first_offset, completed.last_offset, completed.is_aborted) == (10, 12, True)
     assert state.last_stable_offset_after(completed) == 11
     state.complete(completed)
@@ -115,7 +143,7 @@ def test_first_unstable_offset(state):
     assert state.first_unstable_offset == -1
 
 
-def test_markers_of_old_coordinators_and_producers(state):
+def test_markers_of_old_coordinators_and_producers(state: ProducerState):
     add(state, 0, 10, epoch=3, transactional=True)
 
     def code(epoch, coordinator_epoch, version):
@@ -134,7 +162,7 @@ def test_markers_of_old_coordinators_and_producers(state):
     assert code(4, 4, 2) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_expiry_by_the_time_of_the_batches(state):
+def test_expiry_by_the_time_of_the_batches(state: ProducerState):
     add(state, 0, 10, timestamp=5000)
     add(state, 0, 11, producer_id=8, timestamp=5001)
     add(state, 0, 12, producer_id=9, timestamp=0, transactional=True)
@@ -144,7 +172,7 @@ def test_expiry_by_the_time_of_the_batches(state):
     assert set(state.producers) == {8, 9}, "an open transaction keeps its producer"
 
 
-def test_snapshot_bytes(state):
+def test_snapshot_bytes(state: ProducerState):
     add(state, 4, 105, count=3, epoch=2, timestamp=1_700_000_000_000)
     add(state, 9, 106, producer_id=1 << 40, transactional=True, timestamp=77)
     mark(state, 107, producer_id=9, epoch=5, coordinator_epoch=6, timestamp=88)
@@ -161,7 +189,7 @@ def test_snapshot_bytes(state):
     assert encode_snapshot(bytes(decode_snapshot(data))) == data
 
 
-def test_a_snapshot_restores_the_state(state):
+def test_a_snapshot_restores_the_state(state: ProducerState):
     add(state, 1, 9)
     add(state, 4, 10)
     add(state, 0, 11, producer_id=8, transactional=True)
@@ -178,13 +206,15 @@ def test_a_snapshot_restores_the_state(state):
     assert set(again.producers) == {8}, "the producer without a transaction has expired"
 
 
-def test_no_snapshot_without_a_change(state):
+def test_no_snapshot_without_a_change(state: ProducerState):
     assert state.take_snapshot(sync=True) is None
     add(state, 0, 10)
     assert state.take_snapshot(sync=True) == 11
-    operations = state._fs.operations
+    fs = state._fs
+    assert isinstance(fs, MemoryFileSystem)
+    operations = fs.operations
     assert state.take_snapshot(sync=True) is None
-    assert state._fs.operations == operations
+    assert fs.operations == operations
 
 
 DAMAGE = {
@@ -200,7 +230,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_snapshot_is_removed_and_the_previous_one_is_loaded(state, damage):
+def test_a_damaged_snapshot_is_removed_and_the_previous_one_is_loaded(state: ProducerState, damage):
     fs = state._fs
     add(state, 0, 10)
     state.take_snapshot(sync=True)
@@ -220,7 +250,7 @@ def test_a_damaged_snapshot_is_removed_and_the_previous_one_is_loaded(state, dam
     assert fs.list_names("/d") == ["00000000000000000011.snapshot"]
 
 
-def test_snapshots_outside_of_the_log_are_removed(state):
+def test_snapshots_outside_of_the_log_are_removed(state: ProducerState):
     for offset in (5, 10, 15, 20):
         add(state, offset, offset - 1)
         state.take_snapshot(sync=True)
@@ -229,7 +259,7 @@ def test_snapshots_outside_of_the_log_are_removed(state):
     assert (state.end_offset, state.producers[7].last_sequence) == (15, 15)
 
 
-def test_stray_snapshots(state):
+def test_stray_snapshots(state: ProducerState):
     for offset in (5, 10, 15, 20, 25):
         add(state, offset, offset - 1)
         state.take_snapshot(sync=True)
@@ -244,7 +274,7 @@ def test_stray_snapshots(state):
     assert state.is_empty and state.end_offset == 3
 
 
-def test_the_first_of_many_open_transactions_is_found_whatever_the_order_of_their_ends(state):
+def test_the_first_of_many_open_transactions_is_found_whatever_the_order_of_their_ends(state: ProducerState):
     starts = list(range(100, 150))
     for producer_id, start in enumerate(starts):
         add(state, 0, start, producer_id=producer_id, transactional=True)
@@ -252,6 +282,7 @@ def test_the_first_of_many_open_transactions_is_found_whatever_the_order_of_thei
     for number, producer_id in enumerate(order):
         marker_offset = 200 + number
         completed = state.add_marker(producer_id, 0, 1, marker_offset, 50, True)
+        assert completed is not None
         others = [start for start in starts if start != starts[producer_id] and start >= 0]
         assert state.last_stable_offset_after(completed) == min(others, default=marker_offset + 1)
         starts[producer_id] = -1

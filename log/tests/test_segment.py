@@ -15,28 +15,30 @@ BASE = 100
 
 
 @pytest.fixture
-def fs():
+def fs() -> MemoryFileSystem:
     result = MemoryFileSystem(now_ms=5000)
     result.make_directory("/d")
     return result
 
 
-def make(fs, *, interval_bytes=200, index_bytes=12000, fresh=True):
+def make(
+    fs: MemoryFileSystem, *, interval_bytes: int = 200, index_bytes: int = 12000, fresh: bool = True
+) -> Segment:
     properties = config(index_interval_bytes=interval_bytes, segment_index_bytes=index_bytes)
     return Segment(fs, "/d", BASE, properties, now_ms=0, fresh=fresh)
 
 
-def data(offset, count=1, timestamp=10, value=b"v" * 30):
+def data(offset: int, count: int = 1, timestamp: int = 10, value: bytes = b"v" * 30) -> bytes:
     return build_batch([(timestamp, None, value, ())] * count, base_offset=offset)
 
 
-def put(segment, offset, count=1, timestamp=10):
+def put(segment: Segment, offset: int, count: int = 1, timestamp: int = 10) -> int:
     one = data(offset, count, timestamp)
     segment.append([one[:20], one[20:]], len(one), offset + count - 1, timestamp)
     return len(one)
 
 
-def test_entries_are_sparse_and_have_last_offsets(fs):
+def test_entries_are_sparse_and_have_last_offsets(fs: MemoryFileSystem):
     segment = make(fs, interval_bytes=150)
     size = put(segment, BASE, 1, 50)
     assert 75 < size < 150
@@ -52,7 +54,7 @@ def test_entries_are_sparse_and_have_last_offsets(fs):
     assert fs.size_bytes("/d/00000000000000000100.timeindex") == 36
 
 
-def test_entries_are_never_far_apart(fs):
+def test_entries_are_never_far_apart(fs: MemoryFileSystem):
     """A search reads each header between two entries, also in a topic that is configured to have no entries."""
     properties = config(index_interval_bytes=2**31 - 1, segment_index_bytes=12000)
     segment = Segment(fs, "/d", BASE, properties, now_ms=0, fresh=True)
@@ -65,7 +67,7 @@ def test_entries_are_never_far_apart(fs):
     assert max(after - before for before, after in pairwise(positions)) <= 65_536 + size
 
 
-def test_append_of_several_makes_the_same_entries(fs):
+def test_append_of_several_makes_the_same_entries(fs: MemoryFileSystem):
     one = make(fs)
     batches = [data(BASE + number, 1, 10 + number) for number in range(9)]
     for number, piece in enumerate(batches):
@@ -81,7 +83,7 @@ def test_append_of_several_makes_the_same_entries(fs):
 
 
 @pytest.mark.parametrize("interval_bytes", [0, 200, 100_000])
-def test_locate(fs, interval_bytes):
+def test_locate(fs: MemoryFileSystem, interval_bytes):
     segment = make(fs, interval_bytes=interval_bytes)
     positions, offset = {}, BASE
     for count in (3, 1, 2, 5, 1, 1, 4):
@@ -99,7 +101,7 @@ def test_locate(fs, interval_bytes):
         segment = make(fs, interval_bytes=interval_bytes, fresh=False)
 
 
-def test_hints_are_used_and_few(fs):
+def test_hints_are_used_and_few(fs: MemoryFileSystem):
     segment = make(fs)
     size = put(segment, BASE)
     segment.add_hint(BASE + 1, size)
@@ -113,7 +115,7 @@ def test_hints_are_used_and_few(fs):
     assert len(segment.hints) == 32
 
 
-def test_truncation_removes_hints(fs):
+def test_truncation_removes_hints(fs: MemoryFileSystem):
     segment = make(fs)
     size = put(segment, BASE, 5)
     segment.add_hint(BASE + 5, size)
@@ -123,7 +125,7 @@ def test_truncation_removes_hints(fs):
     assert segment.locate(BASE + 5) == len(data(BASE, 2))
 
 
-def test_bytes_that_are_no_batch(fs):
+def test_bytes_that_are_no_batch(fs: MemoryFileSystem):
     segment = make(fs)
     put(segment, BASE)
     put(segment, BASE + 1)
@@ -133,7 +135,7 @@ def test_bytes_that_are_no_batch(fs):
 
 
 @pytest.mark.parametrize("failing", [".log", ".index", ".timeindex"])
-def test_a_failed_append_is_undone(fs, failing):
+def test_a_failed_append_is_undone(fs: MemoryFileSystem, failing):
     """Whichever file fails: size, indexes and timestamps are as before, and the next append succeeds."""
     segment = make(fs, interval_bytes=0)
     for number in range(256):
@@ -159,7 +161,7 @@ def test_a_failed_append_is_undone(fs, failing):
     assert (again.next_offset(), again.max_timestamp) == (end + 1, 7777)
 
 
-def test_full_indexes(fs):
+def test_full_indexes(fs: MemoryFileSystem):
     for index_bytes, entries in ((8 * 5, 2), (12 * 9, 8)):
         # A time entry takes 12 bytes and one slot is reserved, so it is full first if every batch is later.
         segment = make(fs, interval_bytes=0, index_bytes=index_bytes)
@@ -174,7 +176,7 @@ def test_full_indexes(fs):
         fs.make_directory("/d")
 
 
-def test_age(fs):
+def test_age(fs: MemoryFileSystem):
     segment = make(fs)
     assert (segment.first_timestamp, segment.max_timestamp) == (-1, -1)
     put(segment, BASE, 1, 30)
@@ -190,7 +192,7 @@ def test_age(fs):
 
 
 @pytest.mark.parametrize("offset", [BASE, BASE + 1, BASE + 4, BASE + 5, BASE + 19, BASE + 20, BASE + 99])
-def test_truncate_drops_batches_that_reach_the_offset(fs, offset):
+def test_truncate_drops_batches_that_reach_the_offset(fs: MemoryFileSystem, offset):
     segment = make(fs, interval_bytes=0)
     sizes = [put(segment, BASE + number * 5, 5, 10 + number) for number in range(4)]
     kept = min(4, (offset - BASE) // 5)
@@ -202,7 +204,7 @@ def test_truncate_drops_batches_that_reach_the_offset(fs, offset):
     assert segment.locate(BASE + 20 if kept == 4 else BASE + kept * 5) == sum(sizes[:kept])
 
 
-def test_names_of_a_deleted_segment(fs):
+def test_names_of_a_deleted_segment(fs: MemoryFileSystem):
     segment = make(fs)
     size = put(segment, BASE)
     segment.write_pending()
@@ -214,7 +216,7 @@ def test_names_of_a_deleted_segment(fs):
     assert segment.file.pread(0, size) == data(BASE), "a region that was read can still be sent"
 
 
-def test_a_moved_hint_leaves_room_for_others(fs):
+def test_a_moved_hint_leaves_room_for_others(fs: MemoryFileSystem):
     segment = make(fs)
     segment.add_hint(BASE, 7)
     for number in range(100):
@@ -222,7 +224,7 @@ def test_a_moved_hint_leaves_room_for_others(fs):
     assert segment.hints == {BASE: 7, BASE + 150: 99}
 
 
-def test_batch_at(fs):
+def test_batch_at(fs: MemoryFileSystem):
     segment = make(fs)
     sizes = [put(segment, BASE, 3), put(segment, BASE + 3, 2)]
     assert segment.batch_at(0) == (sizes[0], BASE + 2)

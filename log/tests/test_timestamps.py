@@ -2,6 +2,7 @@
 
 import pytest
 
+from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
 from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -10,7 +11,7 @@ from odradek.protocol.records import Codec, build_batch, empty_batch, read_heade
 T = NOW_MS - 1000
 
 
-def log_of(*batches, codec=Codec.NONE, **properties):
+def log_of(*batches: list[int], codec: Codec = Codec.NONE, **properties: object) -> PartitionLog:
     log = open_log(cfg=config(message_timestamp_after_max_ms=10**15, index_interval_bytes=0, **properties))
     for number, times in enumerate(batches):
         data = batch([b"v"] * len(times), timestamp=[T + time for time in times], codec=codec)
@@ -18,7 +19,7 @@ def log_of(*batches, codec=Codec.NONE, **properties):
     return log
 
 
-def find(log, time):
+def find(log: PartitionLog, time: int) -> tuple[int, int, int] | None:
     found = run_steps(log.offset_for_timestamp(T + time))
     return None if found is None else (found.offset, found.timestamp - T, found.leader_epoch)
 
@@ -90,7 +91,9 @@ def test_without_timestamps_the_first_record_is_the_latest(codec):
         log = open_log(log.fs, log.config)
 
 
-def stating(max_timestamp, times, *, base_offset=0, codec=Codec.NONE):
+def stating(
+    max_timestamp: int, times: list[int], *, base_offset: int = 0, codec: Codec = Codec.NONE
+) -> memoryview:
     """A stored batch whose header states any largest timestamp, as it may be found on a disk."""
     records = [(time, b"k", b"v", ()) for time in times]
     data = bytearray(build_batch(records, base_offset=base_offset, partition_leader_epoch=0, codec=codec))

@@ -3,6 +3,7 @@
 import struct
 import sys
 from array import array
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -24,23 +25,23 @@ PATH = "/data/00000000000000000000.txnindex"
 class CountingFileSystem(MemoryFileSystem):
     """Counts the reads of whole files."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.reads = 0
 
-    def read_bytes(self, path):
+    def read_bytes(self, path: str) -> bytes:
         self.reads += 1
         return super().read_bytes(path)
 
 
 @pytest.fixture
-def fs():
+def fs() -> CountingFileSystem:
     made = CountingFileSystem()
     made.make_directory("/data")
     return made
 
 
-def transactions(count, seed=0):
+def transactions(count: int, seed: int = 0) -> list[AbortedTransaction]:
     """Aborted transactions as a log has them: some begin before others end."""
     random, found, open_since, offset = Random(seed), [], {}, 0
     while len(found) < count:
@@ -57,18 +58,22 @@ def transactions(count, seed=0):
     return found
 
 
-def collect(index, fetch_offset, upper_bound):
+def collect(
+    index: TransactionIndex, fetch_offset: int, upper_bound: int
+) -> tuple[list[AbortedTransaction], bool]:
     found = FoundTransactions()
     is_complete = index.find(fetch_offset, upper_bound, found)
     return list(found), is_complete
 
 
-def overlapping(entries, fetch_offset, upper_bound):
+def overlapping(
+    entries: list[AbortedTransaction], fetch_offset: int, upper_bound: int
+) -> list[AbortedTransaction]:
     return [e for e in entries if e.last_offset >= fetch_offset and e.first_offset < upper_bound]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_entries_that_overlap_a_range_are_found(fs, seed):
+def test_entries_that_overlap_a_range_are_found(fs: CountingFileSystem, seed):
     index, entries = TransactionIndex(fs, PATH), transactions(60, seed)
     for entry in entries:
         index.append(entry)
@@ -80,7 +85,7 @@ def test_entries_that_overlap_a_range_are_found(fs, seed):
             assert is_complete == any(e.last_stable_offset >= upper_bound for e in entries)
 
 
-def test_count_from_an_offset(fs):
+def test_count_from_an_offset(fs: CountingFileSystem):
     index, entries = TransactionIndex(fs, PATH), transactions(30)
     assert index.count_from(0) == 0
     for entry in entries:
@@ -89,11 +94,11 @@ def test_count_from_an_offset(fs):
         assert index.count_from(offset) == sum(entry.last_offset >= offset for entry in entries)
 
 
-def test_an_empty_index(fs):
+def test_an_empty_index(fs: CountingFileSystem):
     assert collect(TransactionIndex(fs, PATH), 0, 100) == ([], False)
 
 
-def test_the_file_is_read_once_for_all_readers(fs):
+def test_the_file_is_read_once_for_all_readers(fs: CountingFileSystem):
     writer = TransactionIndex(fs, PATH)
     entries = transactions(50)
     for entry in entries[:40]:
@@ -109,7 +114,7 @@ def test_the_file_is_read_once_for_all_readers(fs):
     assert fs.reads == reads + 1
 
 
-def test_truncated_entries_are_not_found(fs):
+def test_truncated_entries_are_not_found(fs: CountingFileSystem):
     index, entries = TransactionIndex(fs, PATH), transactions(20)
     for entry in entries:
         index.append(entry)
@@ -122,7 +127,7 @@ def test_truncated_entries_are_not_found(fs):
     assert collect(index, 0, 10_000)[0] == []
 
 
-def test_a_malformed_file_is_refused(fs):
+def test_a_malformed_file_is_refused(fs: CountingFileSystem):
     index = TransactionIndex(fs, PATH)
     for entry in transactions(3):
         index.append(entry)
@@ -131,12 +136,14 @@ def test_a_malformed_file_is_refused(fs):
         collect(TransactionIndex(fs, PATH), 0, 100)
 
 
-def store(fs, entries):
+def store(fs: MemoryFileSystem, entries: list[AbortedTransaction]) -> None:
     data = b"".join(struct.pack(">hqqqq", 0, *entry) for entry in entries)
     fs.open(PATH, create=True).write_pieces(0, [data], len(data))
 
 
-def find_by_definition(entries, fetch_offset, upper_bound):
+def find_by_definition(
+    entries: list[AbortedTransaction], fetch_offset: int, upper_bound: int
+) -> tuple[list[AbortedTransaction], bool]:
     """The definition: examine each entry up to the first that excludes that a later one overlaps the range."""
     found = []
     for entry in entries:
@@ -184,7 +191,7 @@ def test_a_search_agrees_with_its_definition(seed, stored, appended, open_percen
         assert collect(index, fetch_offset, upper_bound) == find_by_definition(entries, fetch_offset, upper_bound)
 
 
-def calls_of(work):
+def calls_of(work: Callable[[], object]) -> int:
     """Return the number of function calls, including functions written in C."""
     calls = 0
 
@@ -201,7 +208,7 @@ def calls_of(work):
 
 
 @pytest.mark.parametrize("upper_bound", [100, 10_000, 40_008])
-def test_while_a_transaction_is_open_few_entries_are_examined(fs, upper_bound):
+def test_while_a_transaction_is_open_few_entries_are_examined(fs: CountingFileSystem, upper_bound):
     """The last stable offset remains at its start, so no entry shows that later ones cannot overlap the range."""
     store(fs, [AbortedTransaction(number, 10 + 2 * number, 11 + 2 * number, 5) for number in range(20_000)])
     index = TransactionIndex(fs, PATH)
@@ -212,7 +219,7 @@ def test_while_a_transaction_is_open_few_entries_are_examined(fs, upper_bound):
 
 
 @pytest.mark.parametrize("are_open_together", [False, True])
-def test_many_entries_are_found_together_and_created_when_they_are_accessed(fs, are_open_together):
+def test_many_entries_are_found_together_and_created_when_they_are_accessed(fs: CountingFileSystem, are_open_together):
     count = 20_000
     entries = [
         AbortedTransaction(
@@ -230,7 +237,7 @@ def test_many_entries_are_found_together_and_created_when_they_are_accessed(fs, 
     assert found[:2] == entries[5:7]
 
 
-def test_of_scattered_entries_a_search_may_return_more_than_overlap_the_range(fs):
+def test_of_scattered_entries_a_search_may_return_more_than_overlap_the_range(fs: CountingFileSystem):
     count, upper_bound = 20_000, 30_000
     entries = [
         AbortedTransaction(number, number if number % 2 else upper_bound + number, 100_000 + number, 0)
@@ -259,7 +266,7 @@ def test_a_search_of_integers_examines_few_of_them():
     assert len(examined) < 300
 
 
-def test_an_unknown_version_or_a_marker_out_of_order_is_reported(fs):
+def test_an_unknown_version_or_a_marker_out_of_order_is_reported(fs: CountingFileSystem):
     entries = transactions(600)
     store(fs, [*entries, entries[-2]])
     with pytest.raises(CorruptTransactionIndexError, match=f"marker {entries[-2].last_offset} is out of order"):

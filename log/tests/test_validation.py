@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
 from odradek.log.validation.batch import Origin, is_simple_first_record
 from odradek.log.validation.record import RejectedRecordsError
@@ -30,7 +31,9 @@ from odradek.protocol.records import (
 HOUR_MS = 3_600_000
 
 
-def changed(data, position, layout, *values, crc=True):
+def changed(
+    data: bytes | bytearray | memoryview, position: int, layout: str, *values: int, crc: bool = True
+) -> memoryview:
     """A batch with some bytes changed, and a correct checksum unless `crc` is false."""
     result = bytearray(data)
     struct.pack_into(layout, result, position, *values)
@@ -39,7 +42,7 @@ def changed(data, position, layout, *values, crc=True):
     return memoryview(result)
 
 
-def with_records(payload, count, codec=0):
+def with_records(payload: bytes, count: int, codec: int = 0) -> memoryview:
     """A batch around record bytes of any content."""
     result = bytearray(batch()[:61]) + payload
     struct.pack_into(">i", result, 8, len(result) - 12)
@@ -53,7 +56,7 @@ ONE = batch()
 MANY = batch([b"%d" % number for number in range(30)])
 RECORD = bytes(ONE[61:])
 
-REFUSED = {
+REFUSED: dict[str, tuple[bytes | memoryview, ErrorCode]] = {
     "nothing": (b"", ErrorCode.INVALID_RECORD),
     "no complete batch": (ONE[:-1], ErrorCode.INVALID_RECORD),
     "less than a header": (ONE[:20], ErrorCode.INVALID_RECORD),
@@ -320,7 +323,7 @@ def test_recompression_beyond_the_limit():
 
 
 class TestProducers:
-    def code(self, log, data, **keywords):
+    def code(self, log: PartitionLog, data: memoryview, **keywords: Any) -> ErrorCode:
         before = log.size_bytes
         with pytest.raises(KafkaError) as raised:
             log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS, **keywords)
