@@ -28,12 +28,12 @@ HASHES = [
 
 
 @pytest.mark.parametrize(("text", "hashed", "partition"), HASHES)
-def test_hash_is_javas(text, hashed, partition):
+def test_hash_is_that_of_java(text, hashed, partition):
     assert java_string_hash(text) == hashed
     assert partition_for(text, 50) == partition
 
 
-def test_length_is_javas():
+def test_length_is_that_of_java():
     assert [utf16_length(text) for text in ("", "abc", "é", "😀")] == [0, 3, 1, 2]
 
 

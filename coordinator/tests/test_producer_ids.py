@@ -1,6 +1,6 @@
 """Producer ids are unique, whatever happens to the allocation of blocks."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 import pytest
@@ -11,8 +11,15 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 T = TypeVar("T")
 
 
+class Pause:
+    """An awaitable that suspends its coroutine once."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that does not suspend. Return its result."""
+    """Run a coroutine that does not suspend again. Return its result."""
     with pytest.raises(StopIteration) as stopped:
         coroutine.send(None)
     return stopped.value.value
@@ -56,13 +63,9 @@ def test_take_does_not_wait():
     started[0].close()
 
 
-def test_a_prefetch_waits_for_a_block_that_is_taken_from_afterwards():
-    class Commit:
-        def __await__(self):
-            yield
-
+def test_take_uses_a_block_after_its_prefetch_has_ended():
     async def allocate(least_id):
-        await Commit()
+        await Pause()
         return range(3, 5)
 
     manager = ProducerIdManager(allocate, lambda fetch: pytest.fail("take does not allocate during a prefetch"))
@@ -106,10 +109,6 @@ def test_ids_below_the_least_one_are_skipped():
 
 def test_callers_that_wait_for_the_store_together_share_a_block():
     allocated = []
-
-    class Pause:
-        def __await__(self):
-            yield
 
     async def allocate(least_id):
         allocated.append(range(10 * len(allocated), 10 * len(allocated) + 10))

@@ -26,12 +26,12 @@ def check_every_version(cls, oracle):
 
 
 @pytest.mark.parametrize("cls", [OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue])
-def test_group_records_are_kafkas(cls, coordinators):
+def test_group_records_are_those_of_kafka(cls, coordinators):
     gateway, packages = coordinators
     check_every_version(cls, Oracle(gateway, packages.group.generated, ""))
 
 
 @pytest.mark.parametrize("cls", [TransactionLogKey, TransactionLogValue])
-def test_transaction_records_are_kafkas(cls, coordinators):
+def test_transaction_records_are_those_of_kafka(cls, coordinators):
     gateway, packages = coordinators
     check_every_version(cls, Oracle(gateway, packages.transaction.generated, ""))

@@ -128,7 +128,7 @@ OFFSET_VERSIONS = [
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_records_are_kafkas(name):
+def test_records_are_those_of_kafka(name):
     record, key, value = WRITTEN[name]
     assert record.key.hex() == key
     assert (None if record.value is None else record.value.hex()) == value

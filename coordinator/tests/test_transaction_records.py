@@ -59,7 +59,7 @@ VALUES: dict[str, tuple[dict[str, Any], int, int, str]] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_records_are_kafkas(name):
+def test_records_are_those_of_kafka(name):
     fields, previous, version, expected = VALUES[name]
     transaction = Transaction("t", 4000, 60_000, NOW_MS, EMPTY)
     defaults: dict[str, Any] = {"start_ms": NOW_MS - 5, "partitions": {("t", 0): None}}

@@ -1,6 +1,6 @@
 """Log managers for tests, on the in-memory file system, and operations on them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -61,6 +61,22 @@ def served(manager: LogManager, topic: str = "t", partition: int = 0) -> Partiti
 def damage(fs: MemoryFileSystem, path: str) -> None:
     """Overwrite the first byte of a file, so that no start can read the file."""
     fs.open(path).write_pieces(0, [b"9"], 1)
+
+
+def refuse_new_files(fs: MemoryFileSystem, error: int, is_refused: Callable[[str], bool]) -> Callable[[], None]:
+    """Let the creation of the files fail whose path `is_refused`. Return a function that ends this."""
+    original = fs.before
+
+    def before(operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
+        if operation == "create" and is_refused(path):
+            fs._raise(error, path, half_done)
+        original(operation, path, half_done)
+
+    def end() -> None:
+        fs.before = original
+
+    fs.before = before
+    return end
 
 
 def folders(fs: MemoryFileSystem, path: str) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, open_manager, put, records, roll
+from odradek.log.tests.managers import served
 from odradek.log.tests.threads import Threads
 from odradek.protocol.batches.streaming import run_steps
 
@@ -39,8 +40,7 @@ def test_a_start_does_not_complete_a_replacement_that_failed_long_before(refused
         manager.close(T0)
     else:
         fs.crash()
-    found = open_manager(fs, CONFIG).get("t", 0)
-    assert found is not None
+    found = served(open_manager(fs, CONFIG))
     assert (found.log_end_offset, records(found)) == (3, [(1, b"b", b"v"), (2, b"c", b"v")])
 
 
@@ -56,8 +56,7 @@ def test_a_replacement_that_can_neither_be_finished_nor_removed_takes_its_direct
     manager.cleaner.step(T0)
     assert manager.online_directories == ([] if refused != ".log" else ["/d"])
     fs.crash()
-    found = open_manager(fs, CONFIG).get("t", 0)
-    assert found is not None
+    found = served(open_manager(fs, CONFIG))
     assert records(found) == [(0, b"a", b"v"), (1, b"b", b"v")]
 
 
@@ -103,6 +102,5 @@ def test_nothing_is_renamed_after_the_stop(pieces: int) -> None:
     renames = fs._counts.get("rename", 0)
     threads.run()
     assert fs._counts.get("rename", 0) == renames
-    found = open_manager(fs).get("t", 0)
-    assert found is not None
+    found = served(open_manager(fs))
     assert [offset for offset, _, _ in records(found)] == list(range(40))

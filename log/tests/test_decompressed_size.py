@@ -103,7 +103,7 @@ def test_a_malformed_record_in_a_batch_to_renumber_is_refused() -> None:
 
 
 @pytest.mark.parametrize("middle", [5, 29])
-def test_renumbers_a_compacted_topic_s_batch_with_any_wrong_offset(middle: int) -> None:
+def test_a_batch_of_a_compacted_topic_with_any_wrong_offset_is_renumbered(middle: int) -> None:
     log = open_log(cfg=config(cleanup_policy="compact", internal_segment_bytes=LARGE))
     payload = bytearray(build_batch([(NOW_MS, b"k", b"v", ())] * 30)[61:])
     stride = len(payload) // 30

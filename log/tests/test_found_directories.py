@@ -10,7 +10,7 @@ from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.storage.found_directories import KnownPartitions, find_partitions, shown
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, known, make_manager, opened
+from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, known, make_manager, opened, served
 
 SEGMENT = "00000000000000000000.log"
 NOT_PARTITIONS = {
@@ -37,7 +37,7 @@ def start(fs: MemoryFileSystem, partitions: KnownPartitions) -> LogManager:
     return manager
 
 
-def served(manager: LogManager) -> list[tuple[str, int]]:
+def served_partitions(manager: LogManager) -> list[tuple[str, int]]:
     return sorted((log.topic, log.partition) for log in manager.all_logs())
 
 
@@ -53,7 +53,7 @@ def test_a_directory_that_is_no_partition_is_left_alone(
     for directory, file in NOT_PARTITIONS.items():
         put(fs, directory, file)
     manager = start(fs, KnownPartitions(are_complete=are_complete, is_topic_name=is_topic_name))
-    assert served(manager) == []
+    assert served_partitions(manager) == []
     assert NOT_PARTITIONS.keys() <= set(fs.list_names("/data/a"))
     [line] = [record.message for record in caplog.records if "left alone" in record.message]
     assert "count=7" in line and "/data/a/backup-20240101" in line
@@ -66,7 +66,7 @@ def test_an_unknown_partition_is_served_for_adoption() -> None:
     put(fs, "with-id-9999")
     checkpoints.write_partition_metadata(fs, "/data/a/with-id-9999", TOPIC_ID)
     manager = start(fs, KnownPartitions())
-    assert served(manager) == [("old", 3), ("with-id", 9999)]
+    assert served_partitions(manager) == [("old", 3), ("with-id", 9999)]
     assert sorted(manager.found_logs()) == [("old", 3, None, -1, -1), ("with-id", 9999, TOPIC_ID, -1, -1)]
     assert find_partitions(fs, "/data/a", is_topic_name) == ["old-3", "with-id-9999"]
     assert find_partitions(fs, "/absent", is_topic_name) == []
@@ -91,7 +91,7 @@ def test_a_partition_that_the_cluster_does_not_have_becomes_stray(
     caplog.clear()
     for _ in range(2):
         manager = start(fs, known({**ids, "kept": NEW_ID}, partition_count=5, are_complete=True))
-        assert served(manager) == [("kept", 0)]
+        assert served_partitions(manager) == [("kept", 0)]
         assert folders(fs, "/data/a") == ["gone-5-stray", "kept-0"]
         manager.close(0)
     [line] = [record.message for record in caplog.records if "as stray" in record.message]
@@ -105,7 +105,7 @@ def test_a_directory_of_a_known_topic_is_served_though_it_lost_its_files() -> No
     put(fs, "t-0")
     put(fs, "t-1", "partition.metadata")
     manager = start(fs, known({"t": TOPIC_ID}, are_complete=True))
-    assert served(manager) == [("t", 0), ("t", 1)]
+    assert served_partitions(manager) == [("t", 0), ("t", 1)]
 
 
 def test_a_partition_whose_files_are_damaged_is_found() -> None:
@@ -115,7 +115,7 @@ def test_a_partition_whose_files_are_damaged_is_found() -> None:
     checkpoints.write_clean_shutdown(fs, "/data/a")
     checkpoints.write_offsets(fs, "/data/a/log-start-offset-checkpoint", {("t", 0): 9})
     manager = start(fs, KnownPartitions())
-    assert served(manager) == []
+    assert served_partitions(manager) == []
     assert manager.found_logs() == [("t", 0, TOPIC_ID, -1, -1)]
     assert manager.refused_paths() == ["/data/a/t-0"]
 
@@ -164,15 +164,13 @@ def test_a_hole_in_a_log_to_adopt_counts_as_compacted(ids: dict[str, bytes], end
     fs.crash()
     reopened = make_manager(fs, ["/data/a"])
     reopened.open(0, known(ids))
-    found = reopened.get("t", 0)
-    assert found is not None
+    found = served(reopened)
     assert found.log_end_offset == end_offset
     # From now on its configuration is the store's, which may differ from the one that it was compacted with.
     fs.crash()
     reopened = make_manager(fs, ["/data/a"])
     reopened.open(0, known({"t": NEW_ID}))
-    found = reopened.get("t", 0)
-    assert found is not None
+    found = served(reopened)
     assert found.log_end_offset == end_offset
     # Rebuilt indexes lower the recovery point to a segment below the hole.
     fs.crash()
@@ -180,6 +178,5 @@ def test_a_hole_in_a_log_to_adopt_counts_as_compacted(ids: dict[str, bytes], end
         fs.remove("/data/a/recovery-point-offset-checkpoint")
     reopened = make_manager(fs, ["/data/a"])
     reopened.open(0, known({"t": NEW_ID}))
-    found = reopened.get("t", 0)
-    assert found is not None
+    found = served(reopened)
     assert found.log_end_offset == end_offset

@@ -1,7 +1,6 @@
 """Recoveries keep the records behind a hole that compaction left, whatever cleanup.policy is by then."""
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
@@ -9,7 +8,7 @@ from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import ExhaustedError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.managers import DIRECTORIES, TOPIC_ID, append, opened, served
+from odradek.log.tests.managers import DIRECTORIES, TOPIC_ID, append, opened, refuse_new_files, served
 
 CONFIG = {"internal.segment.bytes": "300"}
 IDS = {"t": TOPIC_ID}
@@ -49,27 +48,11 @@ def remove_second_segment(fs: MemoryFileSystem, log: PartitionLog) -> None:
             fs.remove(f"{log.directory}/{name}")
 
 
-def refuse(fs: MemoryFileSystem, error: int, file_name: str) -> Callable[[], None]:
-    """Refuse to create files of this name. Return a function that ends this."""
-    original = fs.before
-
-    def before(operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
-        if operation == "create" and file_name in path:
-            fs._raise(error, path, half_done)
-        original(operation, path, half_done)
-
-    def end() -> None:
-        fs.before = original
-
-    fs.before = before
-    return end
-
-
 @pytest.mark.parametrize("file_name", ["cleaner-offset-checkpoint", "recovery-point-offset-checkpoint"])
 def test_without_room_for_the_checkpoints_of_an_adopted_log_its_directory_is_offline(file_name: str) -> None:
     fs = MemoryFileSystem()
     log = log_with_a_hole(fs)
-    end = refuse(fs, errno.ENOSPC, file_name)
+    end = refuse_new_files(fs, errno.ENOSPC, lambda path: file_name in path)
     manager = start(fs)
     assert log.log_directory not in manager.online_directories
     assert "free some and start again" in str(manager.directories[log.log_directory].failure)
@@ -83,7 +66,7 @@ def test_without_room_for_the_checkpoints_of_an_adopted_log_its_directory_is_off
 def test_without_descriptors_for_the_checkpoints_of_an_adopted_log_the_start_fails() -> None:
     fs = MemoryFileSystem()
     log_with_a_hole(fs)
-    end = refuse(fs, errno.EMFILE, "cleaner-offset-checkpoint")
+    end = refuse_new_files(fs, errno.EMFILE, lambda path: "cleaner-offset-checkpoint" in path)
     with pytest.raises(ExhaustedError):
         start(fs)
     end()

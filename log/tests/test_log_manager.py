@@ -203,8 +203,7 @@ def test_a_log_of_a_deleted_topic_that_reappears_is_renamed_as_stray(
     caplog.clear()
     for _ in range(2):
         manager = opened(fs, ids={"t": NEW_ID})
-        log = manager.get("t", 0)
-        assert log is not None
+        log = served(manager)
         assert (log.directory, log.log_end_offset, manager.topic_id("t", 0)) == ("/data/b/t-0", 1, NEW_ID)
         assert [folders(fs, path) for path in DIRECTORIES] == [["t-0-stray"], ["t-0"]]
         run_until(manager, 0, 70_000)
@@ -225,8 +224,7 @@ def test_an_empty_log_without_a_topic_id_is_renamed_as_stray(unused: str) -> Non
     fs.make_directory(f"{unused}/t-0")
     for _ in range(2):
         manager = opened(fs, ids={"t": TOPIC_ID})
-        log = manager.get("t", 0)
-        assert log is not None
+        log = served(manager)
         assert (log.directory, log.log_end_offset, manager.topic_id("t", 0)) == (f"{used}/t-0", 1, TOPIC_ID)
         assert (folders(fs, unused), folders(fs, used)) == (["t-0-stray"], ["t-0"])
         manager.close(0)
@@ -294,8 +292,7 @@ def test_a_log_that_cannot_be_created_in_one_directory_is_created_in_the_other_o
     for again in (manager.close, lambda now_ms: fs.crash()):
         again(0)
         manager = opened(fs)
-        log = manager.get("t", 0)
-        assert log is not None
+        log = served(manager)
         assert log.log_directory == "/data/b"
 
 
@@ -426,8 +423,7 @@ def test_a_log_that_was_refused_keeps_its_checkpoints_until_it_is_repaired() -> 
     manager.close(61_000)
     fs.open(metadata).write_pieces(0, [content], len(content))
     repaired = opened(fs, ids={"t": TOPIC_ID, "u": NEW_ID})
-    found = repaired.get("t", 0)
-    assert found is not None
+    found = served(repaired)
     assert (found.log_start_offset, found.high_watermark) == (2, 3)
     repaired.delete_log("t", 0)
     assert repaired.create_log("t", 0, NEW_ID, 0, is_new=True).log_start_offset == 0
@@ -573,8 +569,7 @@ def test_a_stop_on_a_full_disk_is_unclean_and_loses_nothing() -> None:
         opened(fs, ["/data/a"])
     fs.is_full = False
     manager = opened(fs, ["/data/a"])
-    found = manager.get("t", 0)
-    assert found is not None
+    found = served(manager)
     assert found.log_end_offset == 2
 
 

@@ -18,6 +18,7 @@ from odradek.log.tests.managers import (
     opened,
     run_due,
     run_until,
+    served,
 )
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -170,8 +171,7 @@ def test_a_sweep_skips_a_log_that_was_deleted_since_it_began() -> None:
         append(manager.create_log("t", partition, TOPIC_ID, 0), b"a", b"b")
     now_ms = run_until(manager, 0, 29_999)
     assert run_due(manager, now_ms) == now_ms, "201 logs are left"
-    last = manager.get("t", 400)
-    assert last is not None
+    last = served(manager, "t", 400)
     assert last.log_start_offset == 0
     manager.delete_log("t", 400)
     assert run_due(manager, now_ms) == now_ms, "one is left"
@@ -185,8 +185,7 @@ def test_a_cleaner_sweep_skips_a_log_that_was_deleted_since_it_began() -> None:
     manager = opened(MemoryFileSystem(), ["/data/a"], {"cleanup.policy": "compact,delete"})
     for partition in range(201):
         append(manager.create_log("t", partition, TOPIC_ID, 0), b"a", b"b")
-    old = manager.get("t", 200)
-    assert old is not None
+    old = served(manager, "t", 200)
     old.delete_records_before(2)
     manager.cleaner.step(0)
     manager.delete_log("t", 200)

@@ -1,14 +1,13 @@
 """The record of reserved producer ids in the log directories, on the in-memory file system."""
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
 from odradek.log.log_manager import LogManager
 from odradek.log.storage import checkpoints
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.managers import DIRECTORIES, opened
+from odradek.log.tests.managers import DIRECTORIES, opened, refuse_new_files
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import KafkaError
 
@@ -55,21 +54,10 @@ def test_the_largest_record_of_the_directories_counts() -> None:
     assert opened(fs).found_producer_id_end() == 3000
 
 
-def refuse_files(fs: MemoryFileSystem, error: int, *directories: str) -> None:
-    original = fs.before
-
-    def before(operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
-        if operation == "create" and path.rpartition("/")[0] in directories:
-            fs._raise(error, path, half_done)
-        original(operation, path, half_done)
-
-    fs.before = before
-
-
 def test_one_directory_with_free_space_is_enough() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs)
-    refuse_files(fs, errno.ENOSPC, "/data/a")
+    refuse_new_files(fs, errno.ENOSPC, lambda path: path.startswith("/data/a/"))
     assert record(manager, 1000) == [None]
     assert recorded(fs) == [0, 1000]
     assert manager.online_directories == ["/data/a", "/data/b"]
@@ -90,10 +78,10 @@ def test_without_space_in_any_directory_nothing_is_recorded_and_the_next_call_re
 def test_a_directory_that_fails_goes_offline() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs)
-    refuse_files(fs, errno.EIO, "/data/a")
+    refuse_new_files(fs, errno.EIO, lambda path: path.startswith("/data/a/"))
     assert record(manager, 1000) == [None]
     assert manager.online_directories == ["/data/b"]
-    refuse_files(fs, errno.EIO, "/data/b")
+    refuse_new_files(fs, errno.EIO, lambda path: path.startswith("/data/b/"))
     for result in record(manager, 2000, 3000):
         assert isinstance(result, KafkaError)
 

@@ -7,7 +7,7 @@ from odradek.log.management.age_verifier import AgeVerifier
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment_age import read_largest_timestamp
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.managers import TOPIC_ID, opened, run_until
+from odradek.log.tests.managers import TOPIC_ID, opened, run_until, served
 from odradek.log.tests.support import NOW_MS, append, batch, config, memory_fs, open_log
 from odradek.log.tests.threads import Threads
 from odradek.protocol.batches.streaming import run_steps
@@ -77,8 +77,7 @@ def test_records_that_are_older_than_their_file_are_deleted(codec: Codec) -> Non
 def test_segments_are_read_in_a_thread_one_at_a_time() -> None:
     fs, threads = stored(NOW_MS - 9 * DAY, NOW_MS - 9 * DAY, NOW_MS, Codec.NONE), Threads()
     manager = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS, run_in_thread=threads)
-    log = manager.get("topic", 0)
-    assert log is not None
+    log = served(manager, "topic")
     log.update_high_watermark(log.log_end_offset)
     for _ in range(3):
         manager.delete_old_segments(log, NOW_MS)
@@ -92,8 +91,7 @@ def test_segments_are_read_in_a_thread_one_at_a_time() -> None:
 def test_a_segment_that_grew_while_it_was_read_waits_for_the_next_check() -> None:
     fs, threads = stored(0, -1, NOW_MS, Codec.NONE), Threads()
     manager = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS, run_in_thread=threads)
-    log = manager.get("topic", 0)
-    assert log is not None
+    log = served(manager, "topic")
     log.update_high_watermark(log.log_end_offset)
     manager.delete_old_segments(log, NOW_MS)
     first = log.segments[0]
@@ -132,8 +130,7 @@ def test_a_log_that_was_deleted_before_it_was_read_is_left_alone() -> None:
     """Its files are removed by then; a read of them would take the whole log directory offline."""
     fs, threads = stored(NOW_MS - 9 * DAY, NOW_MS - 9 * DAY, NOW_MS, Codec.NONE), Threads()
     manager = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS, run_in_thread=threads)
-    log = manager.get("topic", 0)
-    assert log is not None
+    log = served(manager, "topic")
     log.update_high_watermark(log.log_end_offset)
     manager.delete_old_segments(log, NOW_MS)
     [reading] = threads.waiting
@@ -154,8 +151,7 @@ def test_a_segment_whose_retention_fails_does_not_hold_up_the_next() -> None:
         seen.append(log)
         raise RuntimeError("a defect")
 
-    log = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS).get("topic", 0)
-    assert log is not None
+    log = served(opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS), "topic")
     verifier = AgeVerifier(threads, retry, lambda: 0.0, lambda seconds: None)
     for segment in log.segments[:2]:
         verifier.add(log, segment, NOW_MS)

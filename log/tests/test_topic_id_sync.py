@@ -6,7 +6,7 @@ import pytest
 
 from odradek.log.log_manager import LogManager
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.managers import TOPIC_ID, append, opened
+from odradek.log.tests.managers import TOPIC_ID, append, opened, served
 from odradek.log.tests.threads import Threads
 
 PATH = "/data/a"
@@ -29,8 +29,7 @@ def kill(manager: LogManager) -> None:
 
 def assert_served(fs: MemoryFileSystem) -> None:
     manager = opened(fs, [PATH], ids={"t": TOPIC_ID})
-    log = manager.get("t", 0)
-    assert log is not None
+    log = served(manager)
     assert (manager.topic_id("t", 0), log.log_end_offset) == (TOPIC_ID, 1)
 
 
@@ -46,8 +45,7 @@ def test_a_clean_stop_syncs_a_new_topic_id(seed: int | None) -> None:
 def test_a_stop_does_not_rely_on_a_sync_that_waits_for_a_thread(seed: int | None) -> None:
     threads = Threads()
     fs, manager = created(threads)
-    log = manager.get("t", 0)
-    assert log is not None
+    log = served(manager)
     manager.flush(log)
     manager.close(0)
     fs.crash(None if seed is None else Random(seed), lose_names=True)
@@ -65,8 +63,7 @@ def test_a_clean_stop_syncs_a_topic_id_that_was_found_after_kill_9(seed: int | N
 
 def test_a_clean_stop_syncs_a_topic_id_that_was_lost_and_written_again() -> None:
     fs, manager = created(Threads())
-    log = manager.get("t", 0)
-    assert log is not None
+    log = served(manager)
     log.flush(0)
     fs.open(f"{log.directory}/partition.metadata").truncate(0)
     fs.crash()
@@ -80,8 +77,7 @@ def test_a_clean_stop_syncs_a_topic_id_that_was_lost_and_written_again() -> None
 @SEEDS
 def test_a_flush_syncs_a_new_topic_id(seed: int | None) -> None:
     fs, manager = created(Threads())
-    log = manager.get("t", 0)
-    assert log is not None
+    log = served(manager)
     log.flush(0)
     fs.crash(None if seed is None else Random(seed), lose_names=True)
     assert_served(fs)
