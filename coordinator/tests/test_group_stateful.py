@@ -160,7 +160,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(number=CLIENTS)
     def crash(self, number):
-        """The client loses its member id, and ignores the responses to its parked requests."""
+        """The client loses its member id and generation."""
         self.clients[number].member_id = ""
         self.clients[number].generation_id = -1
 

@@ -128,7 +128,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.init(number, False)
 
     def seed(self, epoch):
-        """Give a transactional id a completed transaction, with an epoch near the highest one."""
+        """Give a transactional id a completed transaction with this epoch."""
         value = TransactionLogValue(
             producer_id=900,
             producer_epoch=epoch,

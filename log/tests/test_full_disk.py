@@ -24,7 +24,7 @@ CONFIG = {
     "file.delete.delay.ms": "1000",
 }
 NEEDS = ("write", "create", "rename", "remove")
-"""Operations that may fail for lack of space, even a rename to a longer name, or a removal if writes are copied."""
+"""Operations that may fail for lack of space: a rename if the new name is longer, a removal with copy-on-write."""
 
 
 class FullDisk(MemoryFileSystem):

@@ -33,7 +33,7 @@ def create_log(manager: LogManager) -> PartitionLog:
 
 
 def log_with_a_hole(fs: MemoryFileSystem) -> PartitionLog:
-    """Create a log whose second segment compaction has removed, by a configuration that is lost."""
+    """Create a log whose second segment compaction has removed, with a configuration that is lost."""
     log = create_log(start(fs))
     log.flush(0)
     remove_second_segment(fs, log)

@@ -1,4 +1,4 @@
-"""A start restores the last batches of each producer, which it may send again."""
+"""A start restores the last batches of each producer, which the producer may send again."""
 
 import pytest
 

@@ -144,7 +144,7 @@ def store(fs: MemoryFileSystem, entries: list[AbortedTransaction]) -> None:
 def find_by_definition(
     entries: list[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """The definition: examine each entry up to the first that excludes that a later one overlaps the range."""
+    """The definition: examine the entries in order, up to the first after which none can overlap the range."""
     found = []
     for entry in entries:
         if entry.last_offset < fetch_offset:
@@ -209,7 +209,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("upper_bound", [100, 10_000, 40_008])
 def test_while_a_transaction_is_open_few_entries_are_examined(fs: CountingFileSystem, upper_bound):
-    """The last stable offset remains at its start, so no entry shows that later ones cannot overlap the range."""
+    """The last stable offset of every entry is the start of the open transaction, so no entry ends the search."""
     store(fs, [AbortedTransaction(number, 10 + 2 * number, 11 + 2 * number, 5) for number in range(20_000)])
     index = TransactionIndex(fs, PATH)
     assert index.count_from(0) == 20_000
