@@ -27,9 +27,9 @@ def assign_replicas(
 ) -> list[tuple[int, ...]]:
     """Return the replicas of each partition, the preferred leader first.
 
-    Leaders go round the brokers from `start`; the further replicas of a partition are `shift` brokers away, one more
-    for each round, so that the partitions of one leader do not all have the same followers. For added partitions
-    `first_partition` is the number of those that exist. Raises KafkaError INVALID_REPLICATION_FACTOR.
+    Leaders are assigned round robin from the broker at `start`. The followers of a partition are `shift` brokers after
+    its leader, one more in each round, so that the partitions of one leader do not all have the same followers. For
+    added partitions `first_partition` is the number of existing ones. Raises KafkaError INVALID_REPLICATION_FACTOR.
     """
     count = len(brokers)
     if replication_factor > count:

@@ -2,7 +2,7 @@
 
 Sources: KIP-133 (AlterConfigs), KIP-226 (dynamic broker configurations), KIP-339 (IncrementalAlterConfigs), KIP-1142
 (ListConfigResources). Errors and their order as of Apache Kafka 4.3, whose broker checks a request before its
-controller does. Configurations of groups, client metrics and loggers are not kept here and refused as unknown types.
+controller does. Configurations of groups, client metrics and loggers are not supported; their types are unknown here.
 """
 
 import logging
@@ -169,7 +169,7 @@ class ConfigAdmin:
                 await self._controller.configs.put_topic_config(name, configs)
                 logger.info("changed configuration topic=%s names=%s", name, _names(resource))
         elif resource.resource_type == ResourceType.BROKER:
-            broker_id = self._broker_of(name)
+            broker_id = self._parse_broker(name)
             current = self._image.broker_configs.get(broker_id, {})
             configs = changed(resource, current)
             check_value_sizes(configs, current)
@@ -189,7 +189,7 @@ class ConfigAdmin:
         if name not in self._image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 
-    def _broker_of(self, name: str) -> int | None:
+    def _parse_broker(self, name: str) -> int | None:
         """Return the broker that a resource names, None for the cluster-wide default; only this broker is accepted."""
         if not name:
             return None
@@ -241,7 +241,7 @@ class ConfigAdmin:
         return prop
 
     def _mode(self, name: str) -> UpdateMode | None:
-        """Return where a property may be changed; None for a name that is not declared."""
+        """Return the update mode of a property; None for a name that is not declared."""
         prop = self._property(name)
         return None if prop is None else prop.update_mode
 
@@ -318,7 +318,7 @@ def parse_broker_id(name: str) -> int:
 
 
 def _add(values: list[str], added: Iterable[str]) -> list[str]:
-    """Append to `values` what it does not contain."""
+    """Append the entries of `added` that `values` does not contain."""
     present = set(values)
     return values + [value for value in dict.fromkeys(added) if value not in present]
 

@@ -10,8 +10,8 @@ from odradek.replication.metadata.store import Create, Delete, Operation, SetDat
 
 CONFIG_CHANGE_KEPT_MS: Final = 15 * 60_000
 
-REMOVED_AT_ONCE: Final = 50
-"""Most old notices that one change removes. Each change adds one, so their number falls."""
+MAX_REMOVED_NOTICES: Final = 50
+"""Most old notices that one change removes. Each change adds one notice, so their number falls."""
 
 
 class ConfigChanges:
@@ -49,7 +49,7 @@ class ConfigChanges:
         operations: list[Operation] = [
             Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True)
         ]
-        for name in (await store.get_children(znodes.CONFIG_CHANGES))[:REMOVED_AT_ONCE]:
+        for name in (await store.get_children(znodes.CONFIG_CHANGES))[:MAX_REMOVED_NOTICES]:
             old = f"{znodes.CONFIG_CHANGES}/{name}"
             stat = await store.exists(old)
             if stat is not None and stat.created_ms > self._context.now_ms() - CONFIG_CHANGE_KEPT_MS:

@@ -36,9 +36,9 @@ class ConfigDescriber:
         self._configs = configs
 
     def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        """Return a response for encoding: its rows are made then. The error of one resource is in its result.
+        """Return a response whose rows are created while it is encoded. An error of one resource is in its result.
 
-        A resource that is named again is refused: its description may be a thousand times as long as its name.
+        A resource that the request repeats is refused: its description may be a thousand times as long as its name.
         """
         first_numbers: dict[tuple[int, str | int], int] = {}
 
@@ -47,7 +47,7 @@ class ConfigDescriber:
             code: ErrorCode = ErrorCode.NONE
             message: str | None = ""
             names: list[str] = []
-            describe: _DescribeOne = _nothing
+            describe: _DescribeOne = _describe_nothing
             try:
                 if first_numbers.setdefault(_identity(resource), number) != number:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
@@ -74,23 +74,23 @@ class ConfigDescriber:
         return DescribeConfigsResponse(results=rows(result, range(len(request.resources))))
 
     def _names(self, resource: DescribeConfigsRequestDescribeConfigsResource) -> tuple[list[str], _DescribeOne]:
-        """The names to describe of a resource, and what describes one."""
+        """Return the names of the values to describe, and the function that describes one of them."""
         name = resource.resource_name
-        wanted = frozenset(resource.configuration_keys or ())
+        requested = frozenset(resource.configuration_keys or ())
         if resource.resource_type == ResourceType.TOPIC:
-            return self._topic(name, wanted)
+            return self._topic(name, requested)
         if resource.resource_type == ResourceType.BROKER:
             if not name:
-                return self._broker_default(wanted)
+                return self._broker_default(requested)
             if parse_broker_id(name) != self._broker_id:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
                     f"Unexpected broker id, expected {self._broker_id} or empty string, but received {name}",
                 )
-            return self._broker(wanted)
+            return self._broker(requested)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
 
-    def _topic(self, topic: str, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
+    def _topic(self, topic: str, requested: Collection[str]) -> tuple[list[str], _DescribeOne]:
         check_topic_name(topic)
         if topic not in self._image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -111,11 +111,11 @@ class ConfigDescriber:
         names = [
             name
             for name, prop in declared.items()
-            if (name in explicit or not prop.internal) and (not wanted or name in wanted)
+            if (name in explicit or not prop.internal) and (not requested or name in requested)
         ]
         return names, describe
 
-    def _broker(self, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
+    def _broker(self, requested: Collection[str]) -> tuple[list[str], _DescribeOne]:
         current = self._configs.current
         declared = type(current).declared()
         dynamic = {**self._configs.dynamic_default(), **self._configs.dynamic_broker()}
@@ -129,11 +129,11 @@ class ConfigDescriber:
 
         names = [name for name, prop in declared.items() if not prop.internal]
         names += [name for name in dynamic if name not in declared]
-        return [name for name in names if not wanted or name in wanted], describe
+        return [name for name in names if not requested or name in requested], describe
 
-    def _broker_default(self, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
+    def _broker_default(self, requested: Collection[str]) -> tuple[list[str], _DescribeOne]:
         values = dict(self._configs.dynamic_default())
-        names = [name for name in values if not wanted or name in wanted]
+        names = [name for name in values if not requested or name in requested]
         return names, lambda name: self._dynamic_entry(name, values[name], only_default=True)
 
     def _dynamic_entry(self, name: str, value: str, *, only_default: bool) -> _Entry:
@@ -146,12 +146,12 @@ class ConfigDescriber:
 
 
 def _identity(resource: DescribeConfigsRequestDescribeConfigsResource) -> tuple[int, str | int]:
-    """Return a key for the resource, of whose names several may stand for one broker. Raises KafkaError."""
+    """Return a key of the resource: several resource names may denote the same broker. Raises KafkaError."""
     kind, name = resource.resource_type, resource.resource_name
     return kind, parse_broker_id(name) if kind == ResourceType.BROKER and name else name
 
 
-def _nothing(name: str) -> _Entry:
+def _describe_nothing(name: str) -> _Entry:
     raise AssertionError(name)
 
 
@@ -162,7 +162,7 @@ def _is_read_only(prop: Property[Any] | None) -> bool:
 def _entry(
     name: str, value: str | None, prop: Property[Any] | None, values: Iterable[SourcedValue], read_only: bool
 ) -> _Entry:
-    """One described value. What nobody declared may be a secret, and is treated as one."""
+    """Describe one value. A property that is not declared may be a secret, and is treated as sensitive."""
     hide = prop is None or prop.sensitive
     synonyms = [
         DescribeConfigsResponseDescribeConfigsSynonym(

@@ -1,4 +1,4 @@
-"""Limits of what a resource's configuration may hold, so that it can be stored, described and changed quickly."""
+"""Size limits of a resource's configuration, so that it can be stored, described and changed quickly."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,7 +10,7 @@ MAX_VALUE_BYTES: Final = (1 << 15) - 1
 
 MAX_ENTRIES: Final = 1000
 MAX_TOTAL_BYTES: Final = 256 << 10
-"""Of the names and values of a resource. Every change and every start encodes or decodes all of them in one step."""
+"""Limit of a resource's names and values together: each change and each start encodes or decodes them in one step."""
 
 
 def check_value_sizes(configs: Mapping[str, str], current: Mapping[str, str]) -> None:
@@ -26,7 +26,7 @@ def check_value_sizes(configs: Mapping[str, str], current: Mapping[str, str]) ->
 def check_total_size(configs: Mapping[str, str], current: Mapping[str, str]) -> None:
     """Raise KafkaError INVALID_CONFIG for a configuration that is too large, unless it is smaller than the current one.
 
-    Only brokers need it: they store names that are not declared.
+    Only configurations of brokers need this check: they may contain names that are not declared.
     """
     if len(configs) > max(MAX_ENTRIES, len(current)):
         raise too_many_entries()

@@ -1,4 +1,4 @@
-"""Where a configuration value comes from, as DescribeConfigs tells it (KIP-226)."""
+"""Sources of configuration values in DescribeConfigs (KIP-226)."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -9,7 +9,7 @@ from odradek.replication.metadata.broker_configs import BrokerConfigs
 
 
 class ConfigSource(IntEnum):
-    """The numbers are the protocol's."""
+    """Source of a value; the numbers are the protocol's."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -23,7 +23,7 @@ class ConfigSource(IntEnum):
 
 
 class SourcedValue(NamedTuple):
-    """A value that a property has somewhere: under which name, and where."""
+    """A configured value: the name under which it is set, the value, and its source."""
 
     name: str
     value: str
@@ -33,10 +33,10 @@ class SourcedValue(NamedTuple):
 def broker_values(
     name: str, synonyms: tuple[str, ...], configs: BrokerConfigs
 ) -> list[SourcedValue]:
-    """All values that stand for a broker property, the one in force first.
+    """Return the values of a broker property and its synonyms, by precedence.
 
-    Kafka leaves out what precedes the first value of the property's own name, so that the description of
-    log.retention.ms, when only log.retention.hours is set, names no synonym.
+    Like Kafka's, the list begins at the first value that is set under the property's own name: the description of
+    log.retention.ms lists no synonym if only log.retention.hours is set.
     """
     static = configs.static
     declared = type(static).declared()
@@ -67,7 +67,7 @@ def broker_values(
 def topic_config_source(
     prop: Property[Any], explicit: Mapping[str, str], configs: BrokerConfigs
 ) -> ConfigSource:
-    """Where the value in force of a topic property comes from, whichever synonym it has."""
+    """Return the source of the effective value of a topic property, which may be set under any synonym."""
     if prop.name in explicit:
         return ConfigSource.TOPIC
     for layer, source in (

@@ -21,7 +21,7 @@ from odradek.replication.metadata.updates import MetadataPublisher, update_from
 logger = logging.getLogger(__name__)
 
 MAX_OPERATIONS: Final = 2000
-"""Of one transaction, where a change can be split."""
+"""Most operations in one transaction, for a change that can be split."""
 
 Pause = Callable[[], Coroutine[Any, Any, None]]
 
@@ -46,7 +46,7 @@ class ControllerContext:
 
     image: the controller's own image; each publication of it goes to `publisher` as an update
     role, epoch: this broker's role, and the last epoch in which it was the controller
-    pause: awaited now and then in changes of many topics or partitions, to let other work run
+    pause: awaited repeatedly in changes of many topics or partitions, to let other work run
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ControllerContext:
             self._change_role(ControllerRole.STANDBY, why)
 
     def stop(self) -> None:
-        """Stop acting as the controller for good."""
+        """Stop acting as the controller permanently."""
         if self.role is not ControllerRole.STOPPED:
             self._change_role(ControllerRole.STOPPED, "the broker stops")
 
@@ -112,7 +112,7 @@ class ControllerContext:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
 
     async def write(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Write a change as the controller: all of it, or nothing.
+        """Write a change as the controller, all of it or nothing.
 
         Raises KafkaError NOT_CONTROLLER if this broker is not the controller (any more), TransactionError as the
         store does; its index counts the given operations.
@@ -129,7 +129,7 @@ class ControllerContext:
         return results[1:]
 
     async def change(self, operations: Sequence[Operation]) -> None:
-        """Write a client's change, all of it or nothing. Raises KafkaError, whatever the store refuses."""
+        """Write a client's change, all of it or nothing. Raises KafkaError for each error of the store."""
         try:
             await self.write(operations)
         except MetadataStoreError as error:
@@ -137,5 +137,5 @@ class ControllerContext:
 
 
 def as_kafka_error(error: KafkaError | MetadataStoreError) -> KafkaError:
-    """Return the answer to a client whose change the store refused."""
+    """Return the error for a client whose change the store refused."""
     return error if isinstance(error, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

@@ -116,10 +116,10 @@ class Controller:
         """Register the broker, have the controller elected and load the image.
 
         If this broker becomes the controller it elects leaders for partitions without a live one;
-        `new_leader_epochs` begins a new leader epoch for every partition that it leads, as is due after an unclean
-        stop: what the log lost must not be mistaken for what is written in its place. Epochs are not below
+        `new_leader_epochs` begins a new leader epoch for every partition that it leads. It is required after an unclean
+        stop: records that the log lost must not be mistaken for later records at the same offsets. Epochs are not below
         `found_epochs`, those of the log directories: a store that was restored from a backup lacks the last ones.
-        Topics whose deletion was begun are not in the image of brokers: `finish_deletions` is the next step once
+        Topics whose deletion was begun are not in the image of brokers; the caller calls `finish_deletions` once
         replicas follow the image. Raises StartError.
         """
 
@@ -139,7 +139,7 @@ class Controller:
         await self._events.submit(EventKind.SESSION, "start", work)
 
     def _least_epoch(self, found: FoundEpochs) -> LeastEpoch:
-        """Return the least leader epochs of all partitions, and log if the store is behind the log directories."""
+        """Return the least leader epochs of all partitions. If the store is behind the log directories, log it."""
         image = self.image
         is_behind = found.is_ahead_of(image, image.brokers[self.broker_id].epoch)
         if is_behind and image.topics:
@@ -201,7 +201,7 @@ class Controller:
     async def _take_role(self, stat: NodeStat | None) -> bool:
         """Become the controller if its node is missing, or this session's; return False if nothing changed.
 
-        This session has the node without the role if the outcome of a claim was unknown.
+        This session owns the node without having the role if the outcome of a claim was unknown.
         """
         if stat is None:
             return await self._claim()
@@ -289,7 +289,7 @@ class Controller:
         await self._events.submit(EventKind.REPLICAS, "put partitions", lambda: self.changes.put_partitions(topics))
 
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
-        """Note that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112)."""
+        """Record that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112)."""
         await self._events.submit(EventKind.REPLICAS, "take offline", lambda: self.changes.take_offline(failed))
 
     async def delete_topics(self, names: Sequence[str]) -> dict[str, KafkaError]:
@@ -315,7 +315,7 @@ class Controller:
         await self._finish(self.deletion.unfinished)
 
     async def _finish(self, names: Sequence[str]) -> None:
-        """Remove deleted topics from the store, each in an event of its own: others come between them."""
+        """Remove deleted topics from the store, each in its own event, so that other events can run in between."""
         for name in names:
             if not await self._events.submit(
                 EventKind.DELETION, "remove a deleted topic", partial(self.deletion.finish, [name])
@@ -333,5 +333,5 @@ class Controller:
         await self.request("put broker configuration", lambda: self.configs.put_broker_config(broker_id, configs))
 
     async def write(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Write a change of which the image has nothing. Raises as `ControllerContext.write`."""
+        """Write a change that does not concern the image. Raises as `ControllerContext.write`."""
         return await self.request("write", lambda: self.context.write(operations))

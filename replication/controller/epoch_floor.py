@@ -1,4 +1,4 @@
-"""Lower bounds of the leader epochs that a start begins, from what its log directories contain.
+"""Lower bounds of the leader epochs that begin at a start, derived from the log directories.
 
 A leader epoch is never used twice: consumers and followers find lost records by it, ignore metadata of an older one,
 and partitions refuse the markers of an older coordinator, whose epoch is the leader epoch in `__transaction_state`. The
@@ -47,7 +47,7 @@ class FoundEpochs:
         self._broker_epoch = broker_epoch
 
     def is_ahead_of(self, image: ClusterMetadata, broker_epoch: int) -> bool:
-        """Return whether the store is behind: these epochs were not begun by it. `broker_epoch` is the present one."""
+        """Return whether the store is behind: it did not begin these epochs. `broker_epoch` is the current one."""
         if self._broker_epoch >= broker_epoch:
             return True
         for topic in image.topics.values():

@@ -1,11 +1,11 @@
 """The controller's event loop: one queue of events, processed one at a time in the order of their arrival.
 
-An event is a coroutine with a kind and a description. Whoever submits it may wait for its result: an admin request is
-an event whose result becomes the response. While an event waits for the store or pauses, other work of the broker runs,
+An event is a coroutine with a kind and a description. Its submitter may wait for its result: an admin request is an
+event whose result becomes the response. While an event waits for the store or pauses, other work of the broker runs,
 but no other event.
 
-An `Executor` drives the loop. `ImmediateExecutor` needs no reactor: every event ends before `submit` returns. It serves
-a broker that starts, and tests.
+An `Executor` drives the loop. `ImmediateExecutor` needs no reactor: every event ends before `submit` returns. It is
+used while a broker starts, and in tests.
 """
 
 import logging
@@ -39,7 +39,7 @@ class Executor(Protocol):
     """Runs the loop's coroutine, and lets it share its thread with other work."""
 
     def start(self, work: Coroutine[Any, Any, None], /) -> None:
-        """Run a coroutine until it waits; resume it when that for which it waits has happened."""
+        """Run a coroutine until it waits; resume it when its awaitable is complete."""
 
     def waiter(self) -> Waiter:
         """Return a new waiter."""
@@ -100,7 +100,7 @@ class _Event(Generic[T]):
 
 
 class EventLoop:
-    """The queue and its loop. `executor` is replaced once, before clients are let in."""
+    """The queue and its loop. `executor` is replaced once, before clients can connect."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -109,7 +109,7 @@ class EventLoop:
         self._is_stopped = False
 
     async def submit(self, kind: EventKind, description: str, work: Work[T]) -> T:
-        """Process an event after those before it; return its result or raise its error."""
+        """Process an event after those submitted before it; return its result or raise its error."""
         event = _Event(kind, description, work)
         self._append(event)
         if not event.is_over:
@@ -129,7 +129,7 @@ class EventLoop:
         self._append(_Event(kind, description, logged))
 
     def drop(self, error: Exception) -> None:
-        """Drop the events that wait; their submitters get `error`."""
+        """Drop the queued events; their submitters get `error`."""
         dropped, self._queue = self._queue, deque()
         if dropped:
             logger.warning("dropped controller events count=%d: %s", len(dropped), error)
@@ -137,7 +137,7 @@ class EventLoop:
             event.fail(error)
 
     def stop(self) -> None:
-        """Process no further event. Submitters of events that wait, and of later ones, are not resumed."""
+        """Process no further event. Submitters of queued and later events are not resumed."""
         self._is_stopped = True
         self._queue.clear()
 

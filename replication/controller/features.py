@@ -1,7 +1,7 @@
 """Finalized features of the cluster (KIP-584).
 
-They lie in the metadata store in Kafka 3.9's layout: the node `/feature`, whose version is the features' epoch. A store
-without the node gets one with what a new cluster begins with.
+They are in the metadata store in Kafka 3.9's layout: the node `/feature`, whose version is the features' epoch. A
+missing node is created with the levels of a new cluster.
 """
 
 import logging
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 PATH: Final = "/feature"
 TRANSACTION_VERSION: Final = "transaction.version"
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
-"""Lowest and highest level that this broker serves, for each feature that it serves whole."""
+"""Lowest and highest supported level, for each feature that this broker supports completely."""
 
 INITIAL_LEVELS: Final[Mapping[str, int]] = {TRANSACTION_VERSION: 2}
 _ENABLED: Final = 1
@@ -82,7 +82,7 @@ class Features:
             try:
                 await store.create(PATH, encode(INITIAL_LEVELS))
             except NodeExistsError:
-                logger.debug("another broker has finalised features first")
+                logger.debug("another broker has finalized features first")
             found = await read_node(store, PATH, _levels_and_epoch)
         self._take(*found)
 

@@ -1,4 +1,4 @@
-"""Room for new logs: each segment keeps a file descriptor, and a topic is acknowledged before its logs are opened."""
+"""File descriptors for new logs. Each segment keeps one, and a topic is acknowledged before its logs are opened."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ class LogCapacity:
 
     @contextmanager
     def claims(self) -> Iterator[Claim]:
-        """Keep what is claimed within the context from others: by its end the logs are open, and count as such."""
+        """Reserve claimed descriptors until the context ends. By then the logs are open and counted as open files."""
         mine = 0
 
         def claim(topic: str, partitions: Sequence[PartitionMetadata]) -> None:
@@ -28,7 +28,7 @@ class LogCapacity:
             count = sum(self._broker_id in partition.replicas for partition in partitions)
             left = max(0, self._spare() - self._claimed)
             if count > left:
-                # POLICY_VIOLATION is final for clients, and shown to their users with its text.
+                # Clients do not retry after POLICY_VIOLATION, and show its message to their users.
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
                     f"topic {topic} needs {count} open files for its new partitions and the broker may open {left} "

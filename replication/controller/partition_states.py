@@ -28,7 +28,7 @@ PARTITION_STATE_CHANGES: Final[Mapping[PartitionState, frozenset[PartitionState]
 }
 
 
-def state_of(partition: PartitionMetadata) -> PartitionState:
+def determine_state(partition: PartitionMetadata) -> PartitionState:
     """Return the state of a partition that exists."""
     if partition.leader != NO_LEADER:
         return PartitionState.ONLINE
@@ -39,7 +39,7 @@ def change_state(
     old: PartitionMetadata, new: PartitionMetadata, topic: str, index: int, why: str
 ) -> PartitionMetadata:
     """Check and log the change of a partition's state; return the new one."""
-    before, after = state_of(old), state_of(new)
+    before, after = determine_state(old), determine_state(new)
     if after not in PARTITION_STATE_CHANGES[before]:
         raise AssertionError(f"partition {topic}-{index} cannot change from {before.value} to {after.value}: {why}")
     if logger.isEnabledFor(logging.DEBUG):
@@ -78,8 +78,8 @@ def elect_leader(
 ) -> PartitionMetadata:
     """Return the partition with a live leader from its ISR, or without a leader if no member of the ISR is live.
 
-    A live leader stays, unless it is the `fenced` broker or its epoch is below `least_epoch`: that one begins a new
-    leader epoch if it leads again.
+    A live leader stays, unless it is the `fenced` broker or its epoch is below `least_epoch`. In these cases a new
+    leader epoch begins even if the same broker is elected again.
     """
     leader, offline, epoch = partition.leader, partition.offline, partition.leader_epoch
     if leader in brokers and leader not in offline and leader != fenced and epoch >= least_epoch:

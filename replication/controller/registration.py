@@ -1,4 +1,4 @@
-"""A broker's entry into its cluster: the store's layout, the cluster id, and the broker's registration."""
+"""Steps by which a broker joins its cluster: layout of the store, cluster id, registration of the broker."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,8 +23,8 @@ class StartError(Exception):
 async def prepare_store(store: MetadataStore, cluster_id: str, *, begins_adoption: bool = False) -> str:
     """Lay out an empty store and return the cluster's id: the given one if the store has none yet.
 
-    Raises StartError if it has another. With `begins_adoption` a store that is laid out now notes that it lacks
-    topics (`adoption`).
+    Raises StartError if the store has another id. With `begins_adoption` an empty store also gets the mark that an
+    adoption is in progress (`adoption`).
     """
     laid_out = [await store.exists(path) for path in (znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH)]
     if None in laid_out:
@@ -36,7 +36,7 @@ async def prepare_store(store: MetadataStore, cluster_id: str, *, begins_adoptio
 
 
 async def _lay_out(store: MetadataStore, cluster_id: str, marks: Sequence[str]) -> None:
-    """Create what is missing of the layout, the cluster's id last, in one transaction unless a broker interferes."""
+    """Create the missing nodes of the layout, the cluster's id last, in one transaction if no other broker does so."""
     nodes: dict[str, bytes | None] = {}
     for path in znodes.PERSISTENT_PATHS:
         parts = path[1:].split("/")

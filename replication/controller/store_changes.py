@@ -1,4 +1,4 @@
-"""Changes of the store by others: watches that become events, which read again and compare with the image.
+"""Changes of the store by other brokers: a watch submits an event, which compares the nodes with the image.
 
 Every broker watches the controller's node (`controller`) and the notices of changed configurations. The controller
 watches registrations and topics, too. Each read sets its watch again. A store that no other session can change is not
@@ -61,7 +61,7 @@ class StoreChanges:
         self._post(EventKind.CONFIGURATION, "configurations changed", self._follow_configs)
 
     async def _follow_brokers(self) -> None:
-        """Elect leaders after a failure or a start of brokers. A larger epoch is a failure and a start."""
+        """Elect leaders after brokers failed or started. A broker with a larger epoch than before did both."""
         if not self._context.is_active:
             return
         store, image = self._context.store, self._context.image
@@ -102,7 +102,7 @@ class StoreChanges:
         for name in sorted(names - image.topics.keys() - deleted):
             try:
                 topic = await load_topic(store, name)
-                configs = await self._config(znodes.topic_config_path(name))
+                configs = await self._read_config(znodes.topic_config_path(name))
             except (NoNodeError, StoreDamagedError) as error:
                 logger.error("a topic of the metadata store cannot be loaded topic=%s: %s", name, error)
                 continue
@@ -131,9 +131,9 @@ class StoreChanges:
             image.publish()
 
     async def _follow_config(self, entity_path: str) -> bool:
-        """Read one configuration; return whether the image had another."""
+        """Read one configuration; return whether the image had a different one."""
         image = self._context.image
-        configs = await self._config(f"/config/{entity_path}")
+        configs = await self._read_config(f"/config/{entity_path}")
         if entity_path.startswith(_TOPIC_PREFIX):
             topic = znodes.topic_of_config(entity_path.removeprefix(_TOPIC_PREFIX))
             if topic in image.topics and configs != image.topic_configs.get(topic, {}):
@@ -146,7 +146,7 @@ class StoreChanges:
                 return True
         return False
 
-    async def _config(self, path: str) -> dict[str, str]:
+    async def _read_config(self, path: str) -> dict[str, str]:
         try:
             return await load_config(self._context.store, path)
         except NoNodeError:

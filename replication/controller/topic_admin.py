@@ -81,10 +81,10 @@ def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None
 class TopicAdmin:
     """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies.
 
-    `applied` returns when this broker's replicas have applied what was published. The response is sent then: a client
-    can use what it created at once, on this broker at least.
+    `applied` returns when this broker's replicas have applied the published changes. The response is sent then, so that
+    a client can use a new topic at once, on this broker at least.
 
-    `spare_descriptors` returns how many files this broker may open and keep, of which each partition needs one.
+    `spare_descriptors` returns the number of files that this broker may still open; each partition keeps one open.
     """
 
     def __init__(
@@ -143,14 +143,14 @@ class TopicAdmin:
                 await self._controller.pause()
                 topics.append(self._auto_topic(name))
         if len(topics) < len(names) or await self._is_too_large(topics):
-            logger.warning("topics that clients need are not created count=%d: %s", len(names), _TOO_LARGE)
+            logger.warning("automatic creation of topics refused count=%d: %s", len(names), _TOO_LARGE)
             return {}
         outcomes = await self._create(topics, validate_only=False)
         errors = {name: outcome if isinstance(outcome, KafkaError) else None for name, outcome in outcomes.items()}
         refused = [error for error in errors.values() if error is not None and error.code == ErrorCode.POLICY_VIOLATION]
         if refused:
             logger.warning(
-                "topics that clients need cannot be created count=%d; the first: %s", len(refused), refused[0].message
+                "automatic creation of topics failed count=%d; first error: %s", len(refused), refused[0].message
             )
         return errors
 
@@ -189,7 +189,7 @@ class TopicAdmin:
         """Create topics; return for each its new state, or the error for which it was not created."""
         outcomes: dict[str, NewTopic | KafkaError] = {}
         with self._capacity.claims() as claim:
-            # Each batch is an event: other changes come between them.
+            # Each batch is an event, so that other changes can be made in between.
             for batch in split_into_batches(topics, self._count_partitions):
                 outcomes |= await self._controller.request(
                     "create topics", partial(self._create_batch, batch, validate_only, claim)
@@ -292,7 +292,7 @@ class TopicAdmin:
         previous = None
         for broker in sorted(brokers):
             if broker not in self._image.brokers:
-                raise _bad_assignment(f"broker {broker} is assigned to, but not registered")
+                raise _bad_assignment(f"broker {broker} is not registered")
             if broker == previous:
                 raise _bad_assignment(f"broker {broker} is assigned to the same partition more than once")
             previous = broker
@@ -402,11 +402,11 @@ class TopicAdmin:
                 f"topic {topic.name} has {old_count} partitions already, {topic.count} would not be more",
             )
         if is_internal(topic.name):
-            # The coordinator's partition is the key's hash modulo the count: with another count no state is found.
+            # The coordinator's partition is the key's hash modulo the count: with another count the state is not found.
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{topic.name} keeps its {old_count} partitions: with another number of them the committed offsets "
-                "or transactions that it holds would not be found again",
+                f"{topic.name} keeps its {old_count} partitions: with another number of partitions its committed "
+                "offsets or transactions would not be found",
             )
         added = topic.count - old_count
         factor = len(current.partitions[0].replicas)
@@ -420,7 +420,7 @@ class TopicAdmin:
             if added > MAX_PARTITIONS_PER_REQUEST:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_LARGE)
             replicas = self._further_replicas(current, added, factor)
-        # Of a topic that was adopted, or restored from a backup, they may have existed before, and with an epoch.
+        # The new partitions of an adopted topic or a restored store may have existed before, with a leader epoch.
         least_epoch = min(partition.leader_epoch for partition in current.partitions)
         partitions = self._new_partitions(replicas, least_epoch)
         return current._replace(partitions=current.partitions + partitions), old_count
@@ -443,7 +443,7 @@ class TopicAdmin:
         self._controller.check_active()
         if not self._is_deletion_enabled():
             code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
-            raise KafkaError(code, "topic deletion is switched off (delete.topic.enable)")
+            raise KafkaError(code, "topic deletion is disabled (delete.topic.enable)")
         results: list[DeleteTopicsResponseDeletableTopicResult] = []
         names, ids = self._requested(request, results)
         found: dict[bytes, TopicMetadata] = {}
@@ -470,7 +470,7 @@ class TopicAdmin:
         for topic in list(found.values()):
             present = self._image.topics.get(topic.name)
             if present is None or present.topic_id != topic.topic_id:
-                # Another request has deleted it during a pause; there may be a new one of that name.
+                # Another request has deleted the topic during a pause; there may be a new topic of that name.
                 del found[topic.topic_id]
                 results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         errors = await self._controller.delete_topics([topic.name for topic in found.values()])
@@ -496,7 +496,7 @@ class TopicAdmin:
     def _requested(
         request: DeleteTopicsRequest, results: list[DeleteTopicsResponseDeletableTopicResult]
     ) -> tuple[list[str], list[bytes]]:
-        """Return the names and the ids that the request has once; errors of the others go to `results`."""
+        """Return the names and the ids that occur once in the request; errors of the others go to `results`."""
         names = Counter(request.topic_names)
         ids: Counter[bytes] = Counter()
         for topic in request.topics:

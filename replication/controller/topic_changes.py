@@ -13,9 +13,9 @@ from odradek.replication.controller.epoch_floor import LeastEpoch, no_floor
 from odradek.replication.controller.partition_states import (
     PartitionState,
     change_state,
+    determine_state,
     elect_leader,
     new_partition,
-    state_of,
 )
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PARTITIONS_PER_PAUSE: Final = 500
-"""Their operations take about 1 ms, their elections or states a few."""
+"""For this many partitions, creating operations takes about 1 ms; elections or state changes take a few."""
 
 
 class NewTopic(NamedTuple):
@@ -70,7 +70,7 @@ class TopicChanges:
         return errors
 
     async def _create(self, batch: Sequence[NewTopic]) -> dict[str, KafkaError]:
-        """Write new topics, all in one transaction if the store takes it; return the errors of those refused."""
+        """Write new topics, all in one transaction if the store accepts it; return the errors of those refused."""
         try:
             await self._context.write([operation for new in batch for operation in await self._creation(new)])
         except TransactionError as error:
@@ -107,7 +107,7 @@ class TopicChanges:
 
     async def begin_partitions(self, topic: TopicMetadata) -> TopicMetadata:
         """Write the first states of the partitions of a topic that another broker created, unless they exist."""
-        if any(state_of(partition) is not PartitionState.NEW for partition in topic.partitions):
+        if any(determine_state(partition) is not PartitionState.NEW for partition in topic.partitions):
             return topic
         context = self._context
         started = topic._replace(
@@ -126,13 +126,13 @@ class TopicChanges:
         ]
         operations += await self._partition_creations(grown, old_count)
         await self._context.change(operations)
-        # Those that existed may have other leaders than when the change was requested.
+        # The old partitions may have other leaders than when the change was requested.
         partitions = current.partitions[:old_count] + grown.partitions[old_count:]
         self._context.image.put_topic(grown._replace(partitions=partitions))
         self._context.image.publish()
 
     def _current(self, topic: TopicMetadata) -> TopicMetadata | None:
-        """Return the present state of a topic; None if it was deleted since the change was requested."""
+        """Return the current state of a topic; None if it was deleted since the change was requested."""
         current = self._context.image.topics.get(topic.name)
         return current if current is not None and current.topic_id == topic.topic_id else None
 
@@ -146,7 +146,7 @@ class TopicChanges:
         """
         image = self._context.image
         changed = []
-        # Nodes may be missing of a topic whose removal was interrupted.
+        # A topic whose removal was interrupted may lack nodes.
         deleted = set(await self._context.store.get_children(znodes.DELETE_TOPICS))
         for topic in list(image.topics.values()):
             if topic.name in deleted:
@@ -155,12 +155,12 @@ class TopicChanges:
             for index, one in enumerate(topic.partitions):
                 if index % _PARTITIONS_PER_PAUSE == 0:
                     await self._context.pause()
-                partitions.append(self._elected(topic.name, index, one, why, fenced, least_epoch(topic.name, index)))
+                partitions.append(self._elect(topic.name, index, one, why, fenced, least_epoch(topic.name, index)))
             if tuple(partitions) != topic.partitions:
                 changed.append(topic._replace(partitions=tuple(partitions)))
         await self.put_partitions(changed)
 
-    def _elected(
+    def _elect(
         self, topic: str, index: int, partition: PartitionMetadata, why: str, fenced: int | None, least_epoch: int
     ) -> PartitionMetadata:
         brokers, epoch = self._context.image.brokers, self._context.epoch
@@ -170,8 +170,8 @@ class TopicChanges:
     async def put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         """Write and publish new leaders and ISRs; each state must still have the partition epoch of the image.
 
-        Many topics go into one transaction, in which all of a topic is: a commit is what takes time. If one fails, the
-        topics of those before it are changed and published.
+        A transaction contains many topics, because a commit is slow; a topic is never split. If a transaction fails,
+        the topics of earlier transactions are changed and published.
         """
         try:
             await self._put_partitions(topics)
@@ -206,25 +206,25 @@ class TopicChanges:
             self._context.image.put_topic(topic)
 
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
-        """Note that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
+        """Record that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
 
-        Others of the ISR are elected; without any the partition has no leader. If the store cannot take the change
-        (it may lie on the same disk), the change is published nevertheless.
+        Another member of the ISR is elected; if there is none, the partition has no leader. If the store cannot write
+        the change (it may be on the same disk), the change is published nevertheless.
         """
-        changed = await self._without_failed(failed)
+        changed = await self._mark_offline(failed)
         if not changed:
             return
         try:
             await self.put_partitions(changed)
         except (KafkaError, MetadataStoreError) as error:
-            logger.error("the metadata store does not take offline partitions topics=%d: %s", len(changed), error)
-            # Those that a first transaction wrote are in the image as the store has them.
-            for topic in await self._without_failed(failed):
+            logger.error("cannot write offline partitions to the metadata store topics=%d: %s", len(changed), error)
+            # Topics that an earlier transaction wrote are in the image already.
+            for topic in await self._mark_offline(failed):
                 self._context.image.put_topic(topic)
             self._context.image.publish()
 
-    async def _without_failed(self, failed: Sequence[tuple[str, int]]) -> list[TopicMetadata]:
-        """Return the topics without the replicas that failed; topics that have noted it already are left out."""
+    async def _mark_offline(self, failed: Sequence[tuple[str, int]]) -> list[TopicMetadata]:
+        """Return the topics that change if the failed replicas go offline, with the changes made."""
         context = self._context
         me, image = context.broker_id, context.image
         changed: dict[str, list[PartitionMetadata]] = {}

@@ -1,4 +1,4 @@
-"""Deletion of topics in two steps: a mark, which decides, and the removal of what the store has of the topic.
+"""Deletion of topics in two steps: a mark, which commits the deletion, and the removal of the topic's nodes.
 
 The mark is a node under /admin/delete_topics, as in Kafka's ZooKeeper mode. From its commit on the topic is deleted:
 clients get success, brokers drop their replicas. If the store fails in the second step, the rest is removed later, at
@@ -29,16 +29,16 @@ LONGEST_RETRY_MS: Final = 60_000
 
 Task = Callable[[], Coroutine[Any, Any, None]]
 RunLater = Callable[[int, Task], None]
-"""Run a task after so many ms."""
+"""Runs a task after a delay in ms."""
 
 
 class TopicDeletion:
     """The topics that are marked and not yet removed.
 
     Except for `obstacle` and `schedule_retry`, methods are called within an event of the controller. `retry` submits
-    the events that finish what is left.
+    the events that finish pending removals.
 
-    run_later: schedules the next attempt; until the server sets it, only `finish` removes what is left
+    run_later: schedules the next attempt; until the server sets it, only `finish` removes nodes
     """
 
     def __init__(self, context: ControllerContext, retry: Task) -> None:
@@ -72,7 +72,7 @@ class TopicDeletion:
         return errors
 
     async def _mark(self, names: Sequence[str]) -> dict[str, KafkaError]:
-        """Mark topics, all in one transaction if the store takes it; return the errors of those refused."""
+        """Mark topics, all in one transaction if the store accepts it; return the errors of those refused."""
         try:
             await self._context.write([Create(znodes.deletion_path(name)) for name in names])
         except TransactionError as error:
@@ -105,7 +105,7 @@ class TopicDeletion:
             self._context.image.publish()
 
     async def finish(self, names: Iterable[str]) -> bool:
-        """Remove from the store what is left of deleted topics.
+        """Remove the remaining nodes of deleted topics from the store.
 
         Return False if the store is unavailable, so that further attempts would fail, too.
         """
@@ -116,7 +116,7 @@ class TopicDeletion:
             except (KafkaError, MetadataStoreError) as error:
                 self._unfinished[name] = error
                 logger.warning(
-                    "a deleted topic is not yet removed from the metadata store; the removal is repeated topic=%s: %s",
+                    "cannot remove a deleted topic from the metadata store; the removal is retried topic=%s: %s",
                     name,
                     error,
                 )
@@ -127,7 +127,7 @@ class TopicDeletion:
         return True
 
     def schedule_retry(self) -> None:
-        """Have the next attempt made later, if one is needed."""
+        """Schedule the next attempt, if one is needed."""
         if not self._context.is_active:
             # The next controller finds the marks.
             self._unfinished.clear()
@@ -143,14 +143,14 @@ class TopicDeletion:
         await self._retry()
 
     def obstacle(self, name: str) -> KafkaError | None:
-        """Return the error for a new topic whose deleted namesake is still in the store; None if there is none."""
+        """Return the error for a new topic if the store has nodes of a deleted one of that name; otherwise None."""
         if name not in self._unfinished:
             return None
-        reason = self._unfinished[name] or "their removal is under way"
+        reason = self._unfinished[name] or "their removal is in progress"
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"Topic '{name}' was deleted, but parts of it are still in the metadata store: {reason}. Try again; their "
-            "removal is repeated until it succeeds.",
+            f"Topic '{name}' was deleted, but parts of it are still in the metadata store: {reason}. Try again later; "
+            "their removal is retried until it succeeds.",
         )
 
     async def _remove(self, name: str) -> None:

@@ -4,7 +4,7 @@ from odradek.replication.controller.assignment import RandomSource
 
 
 def random_topic_id(random: RandomSource) -> bytes:
-    """A version 4 UUID that is none of Kafka's reserved ones and, printed, does not begin with a dash."""
+    """Return a version 4 UUID that Kafka does not reserve and whose text form does not begin with a dash."""
     while True:
         bits = random.getrandbits(128)
         bits = bits & ~(0xF << 76) & ~(0x3 << 62) | 0x4 << 76 | 0x2 << 62

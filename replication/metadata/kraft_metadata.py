@@ -333,7 +333,7 @@ def _replay_segment(
         _replay_batch(path, header, batch, metadata, metadata.end_offset)
         metadata.end_offset = max(metadata.end_offset, header.next_offset)
         position += header.size_bytes
-    # A crash may leave an incomplete batch at the very end, which was acknowledged to nobody.
+    # A crash may leave an incomplete batch at the very end, which was not acknowledged.
     if position != size_bytes and not is_last:
         raise KraftMetadataError(f"{path} is damaged at byte {position}")
 

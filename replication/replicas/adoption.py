@@ -1,14 +1,14 @@
-"""Adoption: a new metadata store for topics that lie in the log directories already.
+"""Adoption: a new metadata store for topics that exist in the log directories.
 
-The directories were written by Apache Kafka, or by Odradek and their store was lost. With Apache Kafka's metadata log
-(`kraft_metadata`) topics, ids, partitions and configurations are the ones in it. Without, a topic's name and partitions
-are those of its directories and its id is that in `partition.metadata`.
+The directories were written by Apache Kafka, or by an Odradek broker whose store was lost. Topics, ids, partitions and
+configurations are taken from Apache Kafka's metadata log (`kraft_metadata`) if there is one. Otherwise a topic's name
+and partitions are those of its directories, and its id is that in `partition.metadata`.
 
 No record is deleted because a configuration is unknown: retention and compaction of a topic begin only if they were
 configured for it, and are suspended by its own configuration otherwise.
 
-The store notes an adoption from its first transaction on until all topics are in it, so that a start after a crash
-continues it.
+From its first transaction until all topics are in it, the store contains a mark that an adoption is in progress, so
+that a start after a crash continues the adoption.
 """
 
 import logging
@@ -53,7 +53,7 @@ class Adoption:
                 self._broker_values.update(kraft.broker_configs.get(broker_id, {}))
 
     def complete(self, image: ClusterMetadata) -> None:
-        """Add to an image what Apache Kafka's metadata has of this broker, so that logs are loaded with it."""
+        """Add this broker's topics and configurations in Apache Kafka's metadata to the image, to load logs with it."""
         if self.kraft is None:
             return
         for topic in self._kraft_topics():
@@ -73,7 +73,7 @@ class Adoption:
         return {key: configs[key] for key in (None, self._controller.broker_id) if key in configs}
 
     def has_partition(self, topic: str, partition: int) -> bool:
-        """Return whether a partition of the completed image is this broker's: by the metadata, or by being found."""
+        """Return whether this broker has a partition of the completed image, by Kafka's metadata or a directory."""
         known = None if self.kraft is None else self.kraft.topics.get(topic)
         if known is None:
             return True
@@ -89,8 +89,8 @@ class Adoption:
     ) -> None:
         """Create the topics that the store lacks; partitions without a directory are created empty.
 
-        `internal_configs` gives the configuration of Kafka's own topics, and an empty one for any other topic.
-        `count_partitions` gives the number of partitions of a topic of which at least so many were found.
+        `internal_configs` returns the configuration of an internal topic, and an empty one for any other topic.
+        `count_partitions` returns the number of partitions of a topic, given the number of those found.
         Raises StartError if a topic cannot be adopted: those before it are in the store, and the next start continues.
         """
         controller = self._controller
@@ -122,7 +122,7 @@ class Adoption:
             )
 
     async def _grow(self, planned: TopicMetadata) -> None:
-        """Add partitions to a topic that an earlier start adopted, with a directory less perhaps."""
+        """Add partitions to a topic that an earlier start adopted, perhaps with fewer log directories."""
         current = self._controller.image.topics[planned.name]
         count = len(current.partitions)
         if len(planned.partitions) <= count:
@@ -135,7 +135,7 @@ class Adoption:
         logger.info("adopted more partitions of topic %s old=%d new=%d", grown.name, count, len(grown.partitions))
 
     async def finish(self) -> None:
-        """Note in the store that it is complete."""
+        """Record in the store that the adoption is complete."""
         await self._controller.write([Delete(znodes.ADOPTION)])
 
     def _topics(
@@ -147,8 +147,8 @@ class Adoption:
         by_topic: dict[str, list[FoundLog]] = {}
         for log in sorted(found, key=lambda log: (log.topic, log.partition)):
             by_topic.setdefault(log.topic, []).append(log)
-        # A partition refuses the markers of an older coordinator than its last one, which may have led in an epoch of
-        # which its own log has no record.
+        # A partition refuses markers with a smaller coordinator epoch than its last one. That epoch may have left no
+        # record in the coordinator's own log.
         coordinator_epoch = latest_coordinator_epoch(found)
         if self.kraft is not None:
             self._report_missing(by_topic)
@@ -223,7 +223,7 @@ class Adoption:
     ) -> TopicMetadata:
         """Return a topic whose partitions this broker leads, each in an epoch that is larger than any before.
 
-        A log has no trace of an epoch without records, nor of one whose records were lost: epochs begin at the present
+        A log has no trace of an epoch without records, nor of one whose records were lost: epochs begin at the current
         time, unless Apache Kafka's metadata has the last one. `coordinator_epoch` is the largest of the markers found:
         the leader epoch of `__transaction_state` is the coordinator's.
         """
@@ -242,33 +242,33 @@ class Adoption:
         return TopicMetadata(name, topic_id, tuple(partitions))
 
     def _configs(self, topic: str, internal: Mapping[str, str]) -> tuple[dict[str, str], bool]:
-        """A topic's explicit configuration, and whether it suspends retention."""
+        """Return a topic's explicit configuration, and whether it suspends retention."""
         known = None if self.kraft is None else self.kraft.topic_configs.get(topic, {})
         if internal:
             configs = {**internal, **(known or {})}
             if "min.insync.replicas" in configs:
-                # There is one replica from now on, and transactions need what they need of it.
+                # The topic has one replica from now on; with a larger value all appends to it would fail.
                 configs["min.insync.replicas"] = "1"
             return configs, False
         if known is None:
             return dict(SUSPENDED), True
-        suspended = self._suspended(known)
+        suspended = self._suspend_retention(known)
         return {**known, **suspended}, bool(suspended)
 
-    def _suspended(self, configs: Mapping[str, str]) -> dict[str, str]:
-        """Configuration that suspends retention of a topic with known metadata, empty if retention is configured."""
-        policy = self._configured("cleanup.policy", configs)
+    def _suspend_retention(self, configs: Mapping[str, str]) -> dict[str, str]:
+        """Return properties that suspend retention of a topic of Kafka's metadata; none if retention is configured."""
+        policy = self._find_configured("cleanup.policy", configs)
         if policy is not None and "delete" not in {part.strip() for part in policy.split(",")}:
             return {}
-        if self._configured("retention.ms", configs) is not None:
+        if self._find_configured("retention.ms", configs) is not None:
             return {}
         names = ["retention.ms"]
-        if self._configured("retention.bytes", configs) is None:
+        if self._find_configured("retention.bytes", configs) is None:
             names.append("retention.bytes")
         return {name: SUSPENDED[name] for name in names}
 
-    def _configured(self, name: str, configs: Mapping[str, str]) -> str | None:
-        """A value that somebody set for the topic or for the broker, None for a default."""
+    def _find_configured(self, name: str, configs: Mapping[str, str]) -> str | None:
+        """Return a value that is set for the topic or for the broker; None if the default applies."""
         synonyms = (synonym.name for synonym in LogConfig.declared()[name].synonyms)
         values = (self._broker_values[synonym] for synonym in synonyms if synonym in self._broker_values)
         return configs.get(name, next(values, None))

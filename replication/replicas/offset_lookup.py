@@ -1,4 +1,4 @@
-"""Which offset belongs to a timestamp, or to one of the values below zero that ListOffsets has for the log's ends.
+"""Offset lookup of ListOffsets: by timestamp, or by one of the negative values that denote positions in the log.
 
 Sources: Kafka documentation (protocol, ListOffsets), KIP-79, KIP-207, KIP-405, KIP-734, KIP-1005, KIP-1023.
 """
@@ -28,21 +28,21 @@ SPECIAL_TIMESTAMPS: Final = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""The ListOffsets version from which on each negative timestamp has a meaning."""
+"""The first ListOffsets version in which each of these negative timestamps is defined."""
 
 NOT_FOUND: Final = TimestampOffset(-1, -1, -1)
 
 
 def begin_search(log: PartitionLog, timestamp: int) -> Generator[Step, None, TimestampOffset | None] | None:
-    """The search that a timestamp needs, in steps; None for special values that are answered without one.
+    """Return the search for a timestamp, in steps; None for special values, which need no search.
 
-    Raises KafkaError UNSUPPORTED_VERSION for a negative timestamp without a meaning; the search LogDirFailure.
+    Raises KafkaError UNSUPPORTED_VERSION for an undefined negative timestamp. The search raises LogDirFailure.
     """
     if timestamp == MAX_TIMESTAMP:
         return log.offset_of_max_timestamp()
     if timestamp < 0:
         if timestamp not in SPECIAL_TIMESTAMPS:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not defined")
         return None
     return log.offset_for_timestamp(timestamp)
 
@@ -56,10 +56,10 @@ def find_offset(
     *,
     is_lagging: bool,
 ) -> TimestampOffset:
-    """The offset that belongs to a timestamp or special value, NOT_FOUND if there is none below `upper_offset`.
+    """Return the offset for a timestamp or special value; NOT_FOUND if there is none below `upper_offset`.
 
-    searched: what the search of `begin_search` has found; is_lagging: the high watermark of a new leader has not
-    reached the start of its epoch (KIP-207). Raises KafkaError OFFSET_NOT_AVAILABLE where that decides the answer.
+    searched: the result of the search that `begin_search` returned; is_lagging: the high watermark of a new leader has
+    not reached the start of its epoch (KIP-207). Raises KafkaError OFFSET_NOT_AVAILABLE if the result depends on it.
     """
     if timestamp == LATEST_TIMESTAMP:
         if not is_lagging:
@@ -86,6 +86,6 @@ def _earliest_epoch(log: PartitionLog) -> int:
 
 
 def check_timestamp_supported(timestamp: int, version: int) -> None:
-    """Raise KafkaError UNSUPPORTED_VERSION for a negative timestamp without meaning in a ListOffsets version."""
+    """Raise KafkaError UNSUPPORTED_VERSION for a negative timestamp that a ListOffsets version does not define."""
     if timestamp < 0 and version < SPECIAL_TIMESTAMPS.get(timestamp, 1 << 15):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not defined in version {version}")

@@ -2,7 +2,7 @@
 
 The leader appends and serves reads. The high watermark is the smallest log end among the replicas in sync; consumers
 read below it. With one replica it is the log end; nothing else differs. With flush.before.acks the leader counts as in
-sync up to its last sync to disk only: the high watermark follows the sync, and acknowledgements, coordinators and
+sync only up to its last sync to disk: the high watermark follows the sync, and acknowledgements, coordinators and
 consumers follow the high watermark.
 Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
 """
@@ -36,7 +36,7 @@ class Watcher(Protocol):
     """A request that waits for a change of a partition."""
 
     def wake(self) -> None:
-        """Check again: the offset that is waited for, the log start, or the leadership has changed."""
+        """Check again: the awaited offset, the log start, or the leadership has changed."""
 
 
 class Follower:
@@ -53,7 +53,7 @@ class Follower:
 class Partition:
     """A replica on this broker.
 
-    log: its log; None while it is offline, or while there is no room to create it
+    log: its log; None while it is offline, or while a resource to create it is short
     is_leader, leader, leader_epoch, partition_epoch, replicas, isr: as decided by the controller
     watchers: requests that wait for the high watermark or the log start, in the order of their arrival
     log_end_watchers: requests that wait for the log end, which followers read up to
@@ -104,7 +104,7 @@ class Partition:
         role = "leader" if self.is_leader else "follower"
         return f"Partition({self.topic}-{self.index}, {role}, epoch {self.leader_epoch})"
 
-    # -- decisions of the controller -----------------------------------------------------------------------------------
+    # -- changes by the controller -------------------------------------------------------------------------------------
 
     def apply(self, metadata: PartitionMetadata, log: PartitionLog | None) -> None:
         """Take the role that the metadata gives this broker. `log` is None if its directory is offline."""
@@ -130,12 +130,12 @@ class Partition:
     def _begin_to_lead(self, log: PartitionLog) -> None:
         self.followers = {replica: Follower() for replica in self.replicas if replica != self._local_id}
         self._epoch_start_offset = log.log_end_offset
-        # A lower epoch, of a store that is behind, would remove the later ones from the log's history.
+        # A lower epoch, from a store that is behind, would remove the later ones from the log's history.
         if self.leader_epoch > log.latest_epoch:
             log.elect(self.leader_epoch)
 
     def configure(self, config: LogConfig | None = None) -> None:
-        """Apply changed topic properties, and compute what depends on them."""
+        """Apply changed topic properties, and update the fields that depend on them."""
         log = self.log
         if log is None:
             return
@@ -151,7 +151,7 @@ class Partition:
             self._wake(self.watchers)
 
     def take_offline(self) -> None:
-        """The log directory failed: refuse all requests with KAFKA_STORAGE_ERROR from now on."""
+        """Refuse all requests with KAFKA_STORAGE_ERROR from now on, because the log directory failed."""
         self.release_log()
         self.wake_watchers()
 
@@ -162,9 +162,9 @@ class Partition:
         self._follows_log_end = False
 
     def retire(self) -> None:
-        """The topic was deleted, or the replica moved to another broker.
+        """Stop using the log, because the topic was deleted or the replica moved to another broker.
 
-        The log is released: producers' connections keep a reference to the partition, and must not keep files open.
+        Producers' connections keep a reference to the partition, which must not keep the log's files open.
         """
         self.is_leader = False
         self.leader = -1
@@ -201,7 +201,7 @@ class Partition:
         transaction_version: int = 0,
         checked: CheckedRecords | None = None,
     ) -> AppendInfo:
-        """Append a batch, advance the high watermark if it follows at once, and wake the watchers of what has moved.
+        """Append a batch, advance the high watermark if possible, and wake the watchers of the offsets that moved.
 
         Raises KafkaError NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS for acks -1 with too few replicas in sync,
         KAFKA_STORAGE_ERROR when offline, and what PartitionLog.append_as_leader raises; then nothing was appended.
@@ -212,7 +212,7 @@ class Partition:
             raise self._not_leading()
         if required_acks == -1 and len(self.isr) < self._min_isr:
             raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} replicas are in sync, {self._min_isr} must be"
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"in-sync replicas: {len(self.isr)}, required: {self._min_isr}"
             )
         try:
             info = log.append_as_leader(
@@ -242,7 +242,7 @@ class Partition:
         return info
 
     def synced(self) -> None:
-        """More of the log is on the disk than before."""
+        """Advance the high watermark after a sync of the log."""
         if self._syncs_before_acks and self._advance_high_watermark():
             self._wake(self.watchers)
 
@@ -278,7 +278,7 @@ class Partition:
     def region_to_end(self, offset: int, max_bytes: int) -> FileRegion | None:
         """Return batches from `offset` on, also those above the high watermark, for coordinators, which wrote them.
 
-        At least one; None at the end. The bytes may be read on a thread; `read_failed` reports an OSError of that.
+        At least one; None at the end. The bytes may be read on a thread; an OSError there is passed to `read_failed`.
         Raises KafkaError: as `read`.
         """
         log = self.leading_log()
@@ -307,7 +307,7 @@ class Partition:
 
     @contextmanager
     def _reporting_failures(self) -> Iterator[None]:
-        """Take a directory that fails offline. Appends and reads, the hot paths, do it without a context manager."""
+        """Take the log directory offline if it fails. Appends and reads, the hot paths, use no context manager."""
         try:
             yield
         except (LogDirFailure, ShortageError) as failure:
@@ -315,7 +315,7 @@ class Partition:
             raise
 
     def leading_log(self, current_leader_epoch: int = NO_EPOCH) -> PartitionLog:
-        """Return the log, if this broker leads in the epoch of the caller, if it names one (KIP-320).
+        """Return the log, if this broker leads the partition, in the caller's epoch if the caller has one (KIP-320).
 
         Raises KafkaError FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one,
         NOT_LEADER_OR_FOLLOWER if another broker leads, KAFKA_STORAGE_ERROR when offline.
@@ -329,18 +329,21 @@ class Partition:
 
     def _raise_epoch_error(self, epoch: int) -> None:
         if epoch < self.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {self.leader_epoch} by now")
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch} is not known here yet")
+            text = f"leader epoch {epoch} is older than the current one, {self.leader_epoch}"
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, text)
+        text = f"leader epoch {epoch} is newer than this broker's, {self.leader_epoch}"
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
 
     def _not_leading(self) -> KafkaError:
         if self.log is None and self._local_id in self.replicas:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.index} is offline")
-        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is not led here")
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic}-{self.index}")
 
     def diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Return where a reader's history diverges from the log: (epoch, end offset), or None (KIP-320, KIP-595).
+        """Return the point at which a reader's history diverges from the log: (epoch, end offset), or None.
 
-        Raises KafkaError OFFSET_OUT_OF_RANGE if the log has no such epoch, or the offset is below its start.
+        Raises KafkaError OFFSET_OUT_OF_RANGE if the log has no epoch up to the reader's, or the offset is below its
+        start. Sources: KIP-320, KIP-595.
         """
         if last_fetched_epoch < 0:
             return None
@@ -348,7 +351,7 @@ class Partition:
         epoch, end_offset = log.offset_for_leader_epoch(last_fetched_epoch)
         if epoch < 0:
             raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"the log knows nothing of leader epoch {last_fetched_epoch}"
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"the log has no leader epoch up to {last_fetched_epoch}"
             )
         if fetch_offset < log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log begins at {log.log_start_offset}")
@@ -369,9 +372,9 @@ class Partition:
         isolation_level: int | None = READ_UNCOMMITTED,
         current_leader_epoch: int = NO_EPOCH,
     ) -> Generator[Step, None, TimestampOffset]:
-        """Find the offset that belongs to a timestamp or special value, NOT_FOUND if none does, in steps.
+        """Find the offset for a timestamp or special value, in steps; NOT_FOUND if there is none.
 
-        isolation_level is None for a replica, which may see up to the log's end. Raises KafkaError: as `leading_log`,
+        isolation_level is None for a replica, which may read up to the log end. Raises KafkaError: as `leading_log`,
         also if the leadership is lost between the steps; OFFSET_NOT_AVAILABLE while a new leader's high watermark has
         not reached the start of its epoch (KIP-207), UNSUPPORTED_VERSION.
         """
@@ -405,8 +408,9 @@ class Partition:
     def delete_records(self, offset: int) -> int:
         """Move the log start to `offset`, or to the high watermark if it is -1; return the low watermark (KIP-107).
 
-        The low watermark stays below the offset until the followers have moved their log start, too. Raises KafkaError:
-        as `leading_log`, INVALID_TOPIC_EXCEPTION for an internal topic, POLICY_VIOLATION, OFFSET_OUT_OF_RANGE.
+        The low watermark stays below the offset until the followers have moved their log start as well. Raises
+        KafkaError: as `leading_log`, INVALID_TOPIC_EXCEPTION for an internal topic, POLICY_VIOLATION,
+        OFFSET_OUT_OF_RANGE.
         """
         if self.is_internal:
             raise KafkaError(
@@ -420,7 +424,7 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The smallest log start among the replicas; -1 if this broker does not lead."""
+        """Return the smallest log start among the replicas; -1 if this broker does not lead."""
         log = self._leader_log
         if log is None:
             return -1
@@ -475,6 +479,6 @@ class Partition:
         if len(self.isr) < self._min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                f"{len(self.isr)} replicas are in sync, {self._min_isr} must be",
+                f"in-sync replicas: {len(self.isr)}, required: {self._min_isr}",
             )
         return True

@@ -1,8 +1,8 @@
-"""The replicas on this broker: found by topic name or id, created and retired as the metadata image says.
+"""The replicas on this broker: lookup by topic name or id, creation and retirement as the metadata image requires.
 
 A topic may have thousands of partitions, each with files to create or to rename, so the image is followed in steps. A
-partition that the image has and this broker has not come to yet is answered with NOT_LEADER_OR_FOLLOWER, which has
-clients ask again.
+request for a partition that is in the image, but not yet created here, gets NOT_LEADER_OR_FOLLOWER, after which clients
+retry.
 """
 
 import logging
@@ -23,12 +23,12 @@ from odradek.replication.replicas.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-_NO_ROOM_RETRY_MS = 5_000
+_SHORTAGE_RETRY_MS = 5_000
 _UNCHANGED_PER_STEP = 500
 
 
 class LogStore(Protocol):
-    """What is needed of the log manager."""
+    """The part of the log manager that is used here."""
 
     def get(self, topic: str, partition: int) -> PartitionLog | None: ...
 
@@ -48,11 +48,11 @@ class LogStore(Protocol):
 
 Steps = Generator[None, None, None]
 RunSteps = Callable[[Steps], Awaitable[None]]
-"""Begin to run steps, each of which takes a few tenths of a ms; what it returns tells when the last one is done."""
+"""Starts steps, each of which takes a few tenths of a ms. The result completes after the last one."""
 
 
 class _Done:
-    """What is done already."""
+    """An awaitable that is complete."""
 
     def __await__(self) -> Steps:
         return
@@ -60,29 +60,29 @@ class _Done:
 
 
 def run_at_once(steps: Steps) -> Awaitable[None]:
-    """A RunSteps for a broker that nobody waits for: while it starts, and in tests."""
+    """Run all steps before returning. For a broker without clients: while it starts, and in tests."""
     for _ in steps:
         pass
     return _Done()
 
 
 class ReplicaManager:
-    """All replicas of this broker. It follows the image by itself.
+    """All replicas of this broker. It applies each publication of the image.
 
-    The logs must be open when the image is published for the first time. Wire `directory_failed` to the log manager.
+    The logs must be open when the image is published for the first time. The log manager calls `directory_failed`.
 
     `request_sync` is for partitions with flush.before.acks, see `Partition`.
 
     partitions: by (topic name, index); partitions_by_id: by (topic id, index)
     deleted_topics: those whose replicas are not all retired yet; while there are any, a request must not use a
         partition from `partitions`, `partitions_by_id` or its own memory for which `is_deleted` returns true
-    run_steps: how the image is followed; the server sets it when it lets clients in
+    run_steps: runs the steps that follow the image; the server replaces it before clients can connect
     listeners: called with a topic's name when all its replicas here have the roles that the image gives them
     """
 
     __slots__ = (
         "_applied", "_broker_id", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs",
-        "_missing_logs", "_now_ms", "_queued", "_request_sync", "_tasks", "_without_room", "deleted_topics",
+        "_missing_logs", "_now_ms", "_queued", "_request_sync", "_tasks", "_uncreated", "deleted_topics",
         "listeners", "partitions", "partitions_by_id", "run_steps",
     )  # fmt: skip
 
@@ -101,11 +101,11 @@ class ReplicaManager:
         self._logs = logs
         self._now_ms = now_ms
         self._request_sync = request_sync
-        self._without_room: set[tuple[str, int]] = set()
+        self._uncreated: set[tuple[str, int]] = set()
         self._is_loaded = False
         # Partitions of the first publication whose logs had to be created.
         self._missing_logs: list[str] = []
-        # What is to be done, in the order of the publications.
+        # Pending tasks, in the order of the publications.
         self._tasks: deque[Steps] = deque()
         self._is_working = False
         self._queued = self._finished = 0
@@ -119,20 +119,20 @@ class ReplicaManager:
         configs.listeners.append(self._on_broker_configs)
 
     def get(self, topic: str, index: int) -> Partition:
-        """A replica by topic name.
+        """Return a replica by topic name.
 
         Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER if this broker has no replica of it.
         """
         partition = self.partitions.get((topic, index))
         if partition is None or (self.deleted_topics and self.is_deleted(partition)):
-            raise self._missing(self._image.topics.get(topic), index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise self._missing_error(self._image.topics.get(topic), index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return partition
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
-        """A replica by topic id. Raises KafkaError UNKNOWN_TOPIC_ID, else as `get`."""
+        """Return a replica by topic id. Raises KafkaError UNKNOWN_TOPIC_ID, otherwise as `get`."""
         partition = self.partitions_by_id.get((topic_id, index))
         if partition is None or (self.deleted_topics and self.is_deleted(partition)):
-            raise self._missing(self._image.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)
+            raise self._missing_error(self._image.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)
         return partition
 
     def is_deleted(self, partition: Partition) -> bool:
@@ -140,42 +140,42 @@ class ReplicaManager:
         topic = self._image.topics.get(partition.topic)
         return topic is None or topic.topic_id != partition.topic_id
 
-    def _missing(self, topic: TopicMetadata | None, index: int, unknown: ErrorCode) -> KafkaError:
+    def _missing_error(self, topic: TopicMetadata | None, index: int, unknown: ErrorCode) -> KafkaError:
         if topic is None:
             return KafkaError(unknown)
         if not 0 <= index < len(topic.partitions):
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic.name}-{index} has no replica here")
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker has no replica of {topic.name}-{index}")
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self.partitions.values()))
 
     @property
     def offline(self) -> list[tuple[str, int]]:
-        """The partitions whose log lies in a directory that failed."""
-        waiting = self._without_room
+        """Return the partitions whose log is in a directory that failed."""
+        waiting = self._uncreated
         return [key for key, partition in self.partitions.items() if partition.log is None and key not in waiting]
 
     def led(self, topic: str) -> list[Partition]:
-        """The partitions of a topic that this broker leads, and whose log is online."""
+        """Return the partitions of a topic that this broker leads and whose log is online."""
         metadata = self._image.topics.get(topic)
         count = 0 if metadata is None else len(metadata.partitions)
         found = [partition for index in range(count) if (partition := self.partitions.get((topic, index))) is not None]
         return [partition for partition in found if partition.is_leader and partition.log is not None]
 
     def topic_id(self, topic: str) -> bytes | None:
-        """The id of a topic of which the cluster knows."""
+        """Return the id of a topic; None if it does not exist."""
         metadata = self._image.topics.get(topic)
         return None if metadata is None else metadata.topic_id
 
     # Following the image
 
     def stop(self) -> None:
-        """Follow the image no further: the logs are about to be closed."""
+        """Stop following the image, because the logs are about to be closed."""
         self.run_steps = lambda steps: _Done()
 
     async def applied(self) -> None:
-        """Return when this broker has followed all that has been published so far."""
+        """Return when this broker has applied all earlier publications."""
         last = self._queued
         if self._finished < last:
             await self.run_steps(self._until_finished(last))
@@ -197,9 +197,9 @@ class ReplicaManager:
         self._is_loaded = True
 
     def _report_missing_logs(self) -> None:
-        """Log which stored partitions began without a log: records may be missing.
+        """Log which stored partitions had no log: their records may be missing.
 
-        The first publication is followed in one step, before clients are let in.
+        The first publication is applied in one step, before clients can connect.
         """
         if self._missing_logs:
             logger.warning(
@@ -221,7 +221,7 @@ class ReplicaManager:
             self.run_steps(self._work())
 
     def _work(self) -> Steps:
-        """Do the tasks in their order. Deleted topics are retired first: nothing more is to be written to them."""
+        """Do the tasks in their order. Deleted topics are retired first: no more records may be written to them."""
         while self._tasks:
             task = self._tasks[0]
             is_over = False
@@ -244,7 +244,7 @@ class ReplicaManager:
         except StopIteration:
             return True
         except Exception:
-            logger.exception("a change of the metadata is not carried out here in full; please report it")
+            logger.exception("a metadata change was not applied completely on this broker; please report it")
             return True
         return False
 
@@ -252,7 +252,7 @@ class ReplicaManager:
         """Take the roles that the image gives this broker in a topic, partition by partition."""
         topic = self._image.topics.get(name)
         if topic is None or topic.topic_id != topic_id:
-            # Another one of that name has its turn when the logs of this one are deleted.
+            # A newer topic of that name is applied when the logs of this one are deleted.
             return
         config = self._configs.topic(name)
         known, known_config = self._applied.pop(name, (None, None))
@@ -271,14 +271,14 @@ class ReplicaManager:
             if topic is None or topic.topic_id != topic_id:
                 return
         self._applied[name] = topic, config
-        self._tell(name)
+        self._notify(name)
 
     def _apply_one(self, topic: TopicMetadata, index: int, metadata: PartitionMetadata, config: LogConfig) -> None:
         key = (topic.name, index)
         partition = self.partitions.get(key)
         if self._broker_id not in metadata.replicas:
             if partition is not None:
-                self._forget(partition)
+                self._remove(partition)
                 self._delete_log(topic.name, index)
             return
         if partition is None:
@@ -293,14 +293,14 @@ class ReplicaManager:
         partition.apply(metadata, log)
         partition.configure(config)
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         for listener in self.listeners:
             listener(name)
 
     def _open_log(self, topic: TopicMetadata, index: int) -> PartitionLog | None:
-        """The partition's log, None if it is offline.
+        """Open or create the partition's log. Return None if it is offline or a resource is short.
 
-        What the first publication names was there before, so that its log may lie in a directory that is offline.
+        A partition of the first publication existed before this start, so its log may be in an offline directory.
         """
         is_new = self._is_loaded
         create, now_ms = self._logs.create_log, self._now_ms()
@@ -314,20 +314,20 @@ class ReplicaManager:
             except KafkaError as error:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                     raise
-                # Found on the disk under a name that no topic had, and not what this topic was made of.
+                # The log on the disk has this name but another topic id: it belongs to no topic of the image.
                 self._logs.mark_stray(topic.name, index)
                 return create(topic.name, index, topic.topic_id, now_ms, is_new=True)
         except ShortageError as error:
-            logger.error("no room for a partition topic=%s partition=%d: %s", topic.name, index, error)
-            self._without_room.add((topic.name, index))
-            self._logs.schedule.once(_NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
+            logger.error("cannot create a log; retrying later topic=%s partition=%d: %s", topic.name, index, error)
+            self._uncreated.add((topic.name, index))
+            self._logs.schedule.once(_SHORTAGE_RETRY_MS, lambda: self._retry_creation(topic, index))
         except KafkaError as error:
             logger.error("partition is offline topic=%s partition=%d: %s", topic.name, index, error)
         return None
 
-    def _make_up(self, topic: TopicMetadata, index: int) -> None:
-        """Try again to make a log for which a resource was short."""
-        self._without_room.discard((topic.name, index))
+    def _retry_creation(self, topic: TopicMetadata, index: int) -> None:
+        """Retry the creation of a log for which a resource was short."""
+        self._uncreated.discard((topic.name, index))
         partition = self.partitions.get((topic.name, index))
         current = self._image.topics.get(topic.name)
         if partition is None or current is None or current.topic_id != topic.topic_id or partition.log is not None:
@@ -335,7 +335,7 @@ class ReplicaManager:
         log = self._open_log(current, index)
         if log is not None:
             partition.apply(current.partitions[index], log)
-            self._tell(topic.name)
+            self._notify(topic.name)
 
     def _delete_log(self, topic: str, index: int) -> None:
         try:
@@ -344,7 +344,7 @@ class ReplicaManager:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 
     def _configure(self, name: str) -> Steps:
-        """Have a topic's partitions take on its changed properties."""
+        """Apply a topic's changed properties to its partitions."""
         topic, index = self._image.topics.get(name), 0
         while topic is not None and index < len(topic.partitions):
             partition = self.partitions.get((name, index))
@@ -360,9 +360,9 @@ class ReplicaManager:
         for index in range(len(topic.partitions)):
             partition = self.partitions.get((topic.name, index))
             if partition is not None and partition.topic_id == topic.topic_id:
-                self._forget(partition)
+                self._remove(partition)
                 yield
-        self._tell(topic.name)
+        self._notify(topic.name)
 
     def _delete_logs(self, topic: TopicMetadata) -> Steps:
         for index, metadata in enumerate(topic.partitions):
@@ -370,7 +370,7 @@ class ReplicaManager:
                 self._delete_log(topic.name, index)
                 yield
 
-    def _forget(self, partition: Partition) -> None:
+    def _remove(self, partition: Partition) -> None:
         del self.partitions[partition.topic, partition.index]
         self.partitions_by_id.pop((partition.topic_id, partition.index), None)
         partition.retire()
@@ -381,9 +381,9 @@ class ReplicaManager:
             self.directory_failed(failure.directory)
 
     def directory_failed(self, directory: str, partitions: Collection[tuple[str, int]] = ()) -> None:
-        """A log directory failed: its partitions go offline, whichever of them noticed it.
+        """Take all partitions of a failed log directory offline.
 
-        All of them before any request that waits for one is woken: it would read another and find the failure again.
+        Watchers are woken after all partitions are offline: one that reads another partition would fail again.
         """
         failed = [p for p in self.partitions.values() if p.log is not None and p.log.log_directory == directory]
         for partition in failed:

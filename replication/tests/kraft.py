@@ -9,7 +9,7 @@ TOPIC, BROKER = 2, 4
 
 
 def framed(record, version=None, record_type=None, frame_version=1):
-    """A record's value."""
+    """Return a record's value."""
     version = record.last_version if version is None else version
     out = bytearray()
     for number in (frame_version, record.api_key if record_type is None else record_type, version):
@@ -23,7 +23,7 @@ def batch_of(records, base_offset=0):
 
 
 def topic(name, topic_id, partitions=1, replicas=(1,), leader_epoch=0):
-    """The records that create a topic."""
+    """Return the records that create a topic."""
     records: list[TopicRecord | PartitionRecord] = [TopicRecord(name=name, topic_id=topic_id)]
     for index in range(partitions):
         partition = PartitionRecord(
@@ -38,12 +38,12 @@ def config(kind, name, key, value):
 
 
 def put(fs, name, *batches, log_directory="/data"):
-    """A file of the metadata log."""
+    """Write a file of the metadata log."""
     fs.make_directory(f"{log_directory}/{DIRECTORY}")
     data = b"".join(batches)
     fs.open(f"{log_directory}/{DIRECTORY}/{name}", create=True).write_pieces(0, [data], len(data))
 
 
 def put_log(fs, records, **options):
-    """A metadata log of one segment."""
+    """Write a metadata log of one segment."""
     put(fs, f"{0:020d}.log", batch_of(records), **options)

@@ -1,4 +1,4 @@
-"""What every metadata store must do, as tests; a subclass gives the store under test as the fixture `store`."""
+"""Tests that every metadata store must pass; a subclass provides the store under test as the fixture `store`."""
 
 import pytest
 
@@ -63,7 +63,7 @@ class StoreContract:
         with pytest.raises(NoNodeError):
             run_now(store.set("/b", b""))
 
-    def test_delete_compares_and_wants_no_children(self, store):
+    def test_delete_compares_and_refuses_a_node_with_children(self, store):
         run_now(store.create("/a"))
         run_now(store.create("/a/b"))
         with pytest.raises(NotEmptyError):
@@ -136,7 +136,7 @@ class StoreContract:
         run_now(store.create("/a/after"))
         assert run_now(store.exists("/a")).child_version == 1
 
-    def test_watches_tell_once(self, store):
+    def test_watches_fire_once(self, store):
         seen: list[WatchEvent] = []
         run_now(store.exists("/a", seen.append))
         run_now(store.create("/a"))
@@ -160,14 +160,14 @@ class StoreContract:
         run_now(store.delete("/a"))
         assert seen[1:] == [WatchEvent(WatchKind.DELETED, "/a")]
 
-    def test_a_watch_sees_the_change_that_it_was_told_of(self, store):
+    def test_when_a_watch_fires_its_change_can_be_read(self, store):
         run_now(store.create("/a", b"old"))
         read = []
         run_now(store.get("/a", lambda event: read.append(run_now(store.get(event.path)).data)))
         run_now(store.set("/a", b"new"))
         assert read == [b"new"]
 
-    def test_an_ended_session_takes_no_more(self, store):
+    def test_an_ended_session_refuses_operations(self, store):
         run_now(store.create("/a"))
         run_now(store.close())
         run_now(store.close())

@@ -46,7 +46,7 @@ class SomeBrokerConfig(PropertySet):
 
 
 class Cluster:
-    """One broker's metadata side, as the server wires it; `others` are brokers that merely are registered."""
+    """Metadata and replicas of one broker, wired as in the server; `others` are brokers that are only registered."""
 
     def __init__(self, *, server=None, broker_id=1, static=None, others=(), logs=None, seed=5):
         self.server = server or MemoryMetadataServer(lambda: self.now_ms)
@@ -87,7 +87,7 @@ def broker(broker_id, port=None):
 
 
 class Step:
-    """Awaited, ends a step of a coroutine that `SteppedExecutor` runs."""
+    """An awaitable that ends a step of a coroutine that `SteppedExecutor` runs."""
 
     def __await__(self):
         yield self
@@ -119,7 +119,7 @@ class _Task:
 
 
 class SteppedExecutor:
-    """Runs coroutines of the controller and of requests, each up to its next `Step`, when the test asks for it."""
+    """Runs coroutines of the controller and of requests in turns, up to the next `Step`, when `finish` is called."""
 
     def __init__(self):
         self.ready = deque()

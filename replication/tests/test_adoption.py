@@ -23,7 +23,7 @@ OLD_ONLY = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class Start:
-    """A broker's start into a new store, or into that of a start before."""
+    """A start of a broker with a new store, or with the store of an earlier start."""
 
     def __init__(self, kraft_records=None, static=None, server=None, now_ms=0):
         kraft = None
@@ -64,7 +64,7 @@ def test_topics_are_those_of_the_directories_and_keep_everything(caplog):
     assert (topics["t"].topic_id, topics["u"].topic_id) == (A, NEW)
     assert [one.leader_epoch for one in topics["t"].partitions] == [8, 0, 5]
     assert {one.replicas for one in topics["t"].partitions} == {(1,)}
-    # Whatever the broker's defaults are: the topic may have had others.
+    # The broker's defaults do not matter: the topic may have had another configuration.
     assert start.configs("t") == start.configs("u") == SUSPENDED
     [line] = warnings(caplog, "suspended")
     assert "count=2: t, u; set retention.ms" in line
@@ -129,7 +129,7 @@ def test_many_topics_make_one_short_warning(caplog):
         ({"cleanup.policy": ""}, {}),
     ],
 )
-def test_retention_that_nobody_configured_is_suspended(own, added, caplog):
+def test_retention_that_is_not_configured_is_suspended(own, added, caplog):
     records = [*topic("t", A), *(config(TOPIC, "t", name, value) for name, value in own.items())]
     start = Start(records).adopt(("t", 0, A))
     assert start.configs("t") == {**own, **added}
@@ -199,7 +199,7 @@ def test_an_adoption_that_was_interrupted_is_continued():
 
 
 def test_partitions_found_later_are_added_to_a_topic_adopted_before():
-    """A directory of log.dirs was forgotten."""
+    """The first start had a directory less in log.dirs."""
     start = Start(now_ms=30 * 60_000).adopt(("t", 0, A))
     start.server.expire(start.store)
     again = Start(server=start.server).adopt(("t", 0, A), ("t", 2, A, 40))
@@ -218,7 +218,7 @@ def test_partitions_of_another_topic_are_not_added():
     assert len(again.image.topics["t"].partitions) == 1
 
 
-def test_a_store_that_is_there_is_complete():
+def test_an_existing_store_has_no_adoption_in_progress():
     server = MemoryMetadataServer()
     store = server.connect()
     run_now(prepare_store(store, "a-cluster"))

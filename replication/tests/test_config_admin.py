@@ -1,4 +1,4 @@
-"""Changing and describing configurations: effects, sources, and the error of each fault."""
+"""Changes and descriptions of configurations: effects, sources, and the error of each fault."""
 
 import pytest
 
@@ -175,7 +175,7 @@ def undeclared(count, first=0, value="1", operation=SET):
 
 
 @pytest.mark.parametrize("resource", ["", "1"])
-def test_a_broker_keeps_a_limited_number_of_names(cluster, resource):
+def test_a_broker_configuration_has_a_limited_number_of_names(cluster, resource):
     assert increment(cluster, (BROKER, resource, undeclared(1000))) == [0]
     assert increment(cluster, (BROKER, resource, undeclared(1, 1000))) == [E.INVALID_CONFIG]
     assert increment(cluster, (BROKER, resource, undeclared(1, value="2"))) == [0]
@@ -183,7 +183,7 @@ def test_a_broker_keeps_a_limited_number_of_names(cluster, resource):
     assert len(cluster.image.broker_configs[int(resource) if resource else None]) == 1000
 
 
-def test_a_broker_keeps_a_limited_number_of_bytes(cluster):
+def test_a_broker_configuration_has_a_limited_number_of_bytes(cluster):
     large = "é" * 15_000
     assert increment(cluster, (BROKER, "", undeclared(8, value=large))) == [0]
     assert increment(cluster, (BROKER, "", undeclared(1, 8, value=large))) == [E.INVALID_CONFIG]
@@ -199,7 +199,7 @@ def test_a_configuration_that_is_too_large_may_become_smaller(cluster):
 
 
 class Stored(dict[str, str]):
-    """A stored configuration that counts how often it is gone through."""
+    """A stored configuration that counts the iterations over it."""
 
     reads = 0
 
@@ -208,7 +208,7 @@ class Stored(dict[str, str]):
         return super().items()
 
 
-def test_a_description_does_not_go_through_the_configuration_for_each_entry(cluster, monkeypatch):
+def test_a_description_does_not_iterate_over_the_configuration_for_each_entry(cluster, monkeypatch):
     for key in (None, 1):
         cluster.image.put_broker_config(key, {name: "1" for name, _, _ in undeclared(500)})
         cluster.image.broker_configs[key] = Stored(cluster.image.broker_configs[key])
@@ -221,7 +221,7 @@ def test_a_description_does_not_go_through_the_configuration_for_each_entry(clus
     assert Stored.reads == 0
 
 
-def test_replacing_forgets_what_is_not_named(cluster):
+def test_replacing_resets_properties_that_are_not_named(cluster):
     assert replace(cluster, (TOPIC, "t", [("segment.ms", "5000")])) == [0]
     assert cluster.image.topic_configs == {"t": {"segment.ms": "5000"}}
     assert replace(cluster, (TOPIC, "t", [])) == [0]
@@ -322,7 +322,7 @@ def test_configurations_outlive_a_restart(cluster):
     assert (config.max_message_bytes, config.segment_bytes, config.retention_ms) == (3000, 2000000, 1000)
 
 
-def test_stored_nonsense_is_left_out(cluster):
+def test_invalid_stored_values_are_ignored(cluster):
     run_now(cluster.controller.put_broker_config(1, {"message.max.bytes": "x", "log.segment.bytes": "2000000"}))
     run_now(cluster.controller.put_broker_config(None, {"num.partitions": "7", "listeners": "x"}))
     run_now(cluster.controller.put_topic_config("t", {"segment.ms": "x", "retention.ms": "8"}))
@@ -332,7 +332,7 @@ def test_stored_nonsense_is_left_out(cluster):
     assert cluster.configs.current.value("num.partitions") == 1
 
 
-def test_old_notices_of_changes_are_cleared_away(cluster):
+def test_old_notices_of_changes_are_removed(cluster):
     for now_ms in (0, 1000, 15 * 60_000 + 500):
         cluster.now_ms = now_ms
         increment(cluster, (TOPIC, "t", [("segment.ms", SET, "5000")]))
@@ -389,7 +389,7 @@ def test_a_topic_is_described_with_sources_and_synonyms(cluster):
     assert (found.value, found.config_source, found.config_type) == ("delete", 5, 7)
 
 
-def test_what_is_not_asked_for_is_left_out(cluster):
+def test_keys_that_are_not_requested_are_left_out(cluster):
     [found] = describe(cluster, TOPIC, "t", ["segment.bytes"], synonyms=False, documentation=False).configs
     assert found.synonyms == []
     assert found.documentation is None
@@ -415,7 +415,7 @@ def test_this_broker_is_described():
     assert "hunter2" not in repr(describe(cluster, BROKER, "1"))
 
 
-def test_the_cluster_wide_default_is_what_was_set_dynamically():
+def test_the_cluster_wide_default_is_described_with_its_dynamic_values():
     cluster = Cluster(static={"message.max.bytes": "4000"})
     assert describe(cluster, BROKER, "").configs == []
     increment(cluster, (BROKER, "", [("message.max.bytes", SET, "5000")]))
@@ -452,7 +452,7 @@ def test_a_resource_is_described_once_in_a_response(cluster):
         (99, "x", E.INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_described(cluster, kind, name, code):
+def test_resources_that_cannot_be_described(cluster, kind, name, code):
     result = describe(cluster, kind, name)
     assert (result.error_code, result.resource_name, result.configs) == (code, name, [])
 

@@ -146,7 +146,7 @@ def test_the_layout_is_kafkas():
     assert config == b'{"version":1,"config":{"min.insync.replicas":"1"}}'
 
 
-def test_what_kafka_wrote_is_understood():
+def test_nodes_that_kafka_wrote_are_decoded():
     data = (
         b'{"features":{},"listener_security_protocol_map":{"IN":"SSL"},"endpoints":["IN://[::1]:9500"],"rack":"r1",'
         b'"jmx_port":-1,"port":-1,"host":null,"version":5,"timestamp":"1"}'
@@ -197,13 +197,13 @@ def test_a_partition_whose_only_log_failed_has_no_leader_until_the_next_start():
     assert [cluster.image.offline_replicas(p) for p in (alone, shared, elsewhere)] == [[1], [1], []]
     version = cluster.image.version
     run_now(cluster.controller.take_offline([("t", 0)]))
-    assert cluster.image.version == version, "that was known"
+    assert cluster.image.version == version, "a second call changes nothing"
     again = restart(cluster)
     assert [p.leader for p in again.image.topics["t"].partitions] == [1, 2]
     assert again.image.offline_replicas(again.image.topics["t"].partitions[0]) == []
 
 
-def test_clients_are_told_of_a_failed_log_even_if_the_store_failed_with_it():
+def test_a_failed_log_is_published_even_if_the_store_failed_with_it():
     cluster = Cluster()
     create(cluster, new("t"))
     cluster.server.expire(cluster.store)
@@ -212,7 +212,7 @@ def test_clients_are_told_of_a_failed_log_even_if_the_store_failed_with_it():
     assert (partition.leader, cluster.image.offline_replicas(partition)) == (-1, [1])
 
 
-def test_topics_of_which_the_store_took_a_part_are_published_as_it_has_them(monkeypatch):
+def test_topics_of_which_the_store_wrote_a_part_are_published_as_stored(monkeypatch):
     monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 1)
     cluster = Cluster()
     create(cluster, new("first"), new("second"))
@@ -232,7 +232,7 @@ def test_topics_of_which_the_store_took_a_part_are_published_as_it_has_them(monk
         state = run_now(cluster.store.exists(f"/brokers/topics/{name}/partitions/0/state"))
         assert partition.partition_epoch == state.version
         assert not cluster.replicas.get(name, 0).is_leader
-    # The next change of either is taken.
+    # The next change of either topic succeeds.
     run_now(cluster.controller.put_partitions(list(cluster.image.topics.values())))
 
 
@@ -292,7 +292,7 @@ def test_a_change_that_the_store_confirms_late_does_not_bring_a_deleted_topic_ba
     deletion = executor.start(cluster.controller.delete_topics(["t"]))
     creation = executor.start(cluster.topics.create_topics(CreateTopicsRequest(topics=[new("t")] * is_recreated)))
     assert not (change.is_over or deletion.is_over)
-    assert cluster.image.topics["t"] == topic, "the change is under way, and those after it have to wait"
+    assert cluster.image.topics["t"] == topic, "the change is in progress, and later ones wait for it"
     executor.finish()
     assert change.outcome() is None
     assert deletion.outcome() == {}
@@ -345,7 +345,7 @@ def test_a_removal_that_comes_late_leaves_the_recreated_topic_alone():
     deletion = cluster.controller.deletion
     assert run_now(cluster.controller.delete_topics(["t"])) == {}
     create(cluster, new("t"))
-    # As when two removals of one name overlap in a store that suspends.
+    # Two removals of one name can overlap in a store that suspends.
     deletion._unfinished["t"] = None
     run_now(deletion.finish(["t"]))
     assert deletion.obstacle("t") is None
@@ -376,7 +376,7 @@ def test_a_topic_recreated_while_its_predecessor_is_grown_keeps_its_id_and_parti
 
 
 def test_a_deletion_that_comes_late_leaves_the_store_ready_for_a_new_topic_of_that_name(monkeypatch):
-    """Two requests delete one topic, and a third creates it anew before the second of them is written."""
+    """Two requests delete one topic, and a third creates it again before the second deletion is written."""
     cluster = Cluster()
     create(cluster, new("t"))
     store, controller = cluster.store, cluster.controller

@@ -1,6 +1,6 @@
-"""Every change on the disk fails once: nothing is acknowledged that is not there afterwards, and the rest goes on.
+"""Every change on the disk fails once: all acknowledged records are found afterwards, and later appends succeed.
 
-The same few appends, with a fault at the first change, at the second, and so on until none is left to fail.
+The same few appends are repeated with a fault at the first change on the disk, at the second, and so on up to the last.
 """
 
 import errno
@@ -32,7 +32,7 @@ def _marker(kind):
 
 
 class Machine:
-    """A partition on a disk that may fail, and what was acknowledged of it."""
+    """A partition on a disk that may fail, and its acknowledged records."""
 
     def __init__(self, **properties):
         self.fs = MemoryFileSystem(now_ms=NOW_MS)
@@ -62,7 +62,7 @@ class Machine:
         self.partition.apply(PartitionMetadata(1, self.epoch, (1,), (1,)), self.log)
 
     def append(self, records, origin=Origin.CLIENT):
-        """Until it is acknowledged, as an idempotent producer does. Raises LogDirFailure when the disk is broken."""
+        """Append with retries, as an idempotent producer does. Raises LogDirFailure if the disk fails."""
         for _ in range(5):
             try:
                 info = self.partition.append_as_leader(
@@ -104,11 +104,11 @@ class Machine:
         self.log.update_high_watermark(self.log.log_end_offset)
         found = dict(read_all(self.log))
         for offset, value in self.acknowledged.items():
-            assert found.get(offset) == value, f"acknowledged, and lost: {offset}"
+            assert found.get(offset) == value, f"an acknowledged record is lost: {offset}"
         known = {entry.first_offset for entry in self.known_aborted()}
-        assert known >= self.aborted, "records that were taken back would be read"
+        assert known >= self.aborted, "aborted records would be read"
         assert known & self.acknowledged.keys() <= self.aborted | {self.undecided}
-        # What the log says of itself is what is found by reading it again from the start.
+        # The producer state equals one that is rebuilt from the start of the log.
         entry = self.log.producer_state.producers.get(7)
         again = open_partition_log(deepcopy(self.fs), DIRECTORY, "t", 0, self.config, now_ms=NOW_MS, is_clean=False)
         assert again.log_end_offset == self.log.log_end_offset
@@ -167,7 +167,7 @@ def test_a_disk_that_is_full_once_costs_a_retry_and_nothing_else(properties):
 
 
 @pytest.mark.parametrize("properties", [PLAIN, SYNCED], ids=["plain", "flush.before.acks"])
-def test_a_disk_that_stays_full_refuses_and_goes_on_when_there_is_room(properties):
+def test_a_disk_that_stays_full_refuses_appends_until_there_is_room(properties):
     for room_for in range(1, changes(**properties), 3):
         machine = Machine(**properties)
         taken = machine.append
@@ -198,8 +198,8 @@ def test_a_disk_that_stays_full_refuses_and_goes_on_when_there_is_room(propertie
 
 
 @pytest.mark.parametrize("properties", [PLAIN, SYNCED], ids=["plain", "flush.before.acks"])
-def test_what_a_broken_disk_took_was_not_acknowledged(properties):
-    """The process goes with the disk; of what was not synced, a power failure may take any part."""
+def test_writes_of_a_failing_disk_are_not_acknowledged(properties):
+    """The process crashes with the disk, and a power failure may lose any part of the unsynced data."""
     is_synced = properties is SYNCED
     for change in range(1, changes(**properties) + 1):
         machine = Machine(**properties)

@@ -56,7 +56,7 @@ def test_an_event_that_fails_fails_its_submitter_only(executor, loop):
     assert following.outcome() == "b"
 
 
-def test_the_error_of_an_event_that_nobody_awaits_is_logged(loop, caplog):
+def test_the_error_of_an_event_without_a_waiting_submitter_is_logged(loop, caplog):
     async def fail():
         raise ValueError("a defect")
 
@@ -68,7 +68,7 @@ def test_the_error_of_an_event_that_nobody_awaits_is_logged(loop, caplog):
     assert done == ["b begins", "b ends"]
 
 
-def test_dropped_events_fail_and_the_one_under_way_ends(executor, loop):
+def test_dropped_events_fail_and_the_one_in_progress_ends(executor, loop):
     done = []
     first = executor.start(loop.submit(KIND, "a", work(done, "a", 1)))
     second = executor.start(loop.submit(KIND, "b", work(done, "b")))
@@ -99,7 +99,7 @@ def test_without_a_reactor_events_end_at_once_and_must_not_wait():
     assert run_now(loop.submit(KIND, "c", work(done, "c"))) == "c"
 
 
-def test_an_event_that_submits_an_event_is_a_defect_that_shows():
+def test_an_event_that_submits_an_event_raises_an_error():
     loop = EventLoop(ImmediateExecutor())
 
     async def nested():

@@ -1,4 +1,4 @@
-"""Finalised features in the store: Kafka's layout, who may change what, and changes that collide."""
+"""Finalized features in the store: Kafka's layout, allowed changes, and concurrent changes."""
 
 import json
 
@@ -38,7 +38,7 @@ def loaded(store):
 
 
 def update(features, cluster, level, kind=UP, *, name=TRANSACTION_VERSION, validate_only=False):
-    """The error of an update, or None."""
+    """Return the error of an update, or None."""
     updates = [FeatureUpdate(name, level, kind)]
     try:
         run_now(features.update(cluster.controller, updates, validate_only=validate_only))
@@ -62,7 +62,7 @@ def test_nodes_of_other_versions():
     assert decode(encode({"a": 1, "b": 2})) == {"a": 1, "b": 2}
 
 
-def test_what_is_there_is_not_replaced(cluster):
+def test_stored_levels_are_not_replaced(cluster):
     run_now(cluster.store.create(PATH, encode({TRANSACTION_VERSION: 1})))
     features = loaded(cluster.store)
     assert features.level(TRANSACTION_VERSION) == 1
@@ -73,7 +73,7 @@ REFUSED = [(3, UP), (-1, SAFE), (1, UP), (0, UP), (3, UNSAFE), (2, 0), (2, 4)]
 
 
 @pytest.mark.parametrize(("level", "kind"), REFUSED)
-def test_what_may_not_be(cluster, features, level, kind):
+def test_invalid_updates_are_refused(cluster, features, level, kind):
     assert update(features, cluster, level, kind) == ErrorCode.INVALID_UPDATE_VERSION
     assert features.epoch == 0
 
@@ -86,14 +86,14 @@ def test_features_that_are_not_served(cluster, features):
 
 @pytest.mark.parametrize("kind", [SAFE, UNSAFE])
 def test_down_and_up_again(cluster, features, kind):
-    told = []
-    features.listeners.append(lambda: told.append(features.level(TRANSACTION_VERSION)))
+    levels = []
+    features.listeners.append(lambda: levels.append(features.level(TRANSACTION_VERSION)))
     assert update(features, cluster, 0, kind, validate_only=True) is None
     assert update(features, cluster, 0, kind) is None
     assert (features.levels, features.epoch) == ({}, 1)
     assert update(features, cluster, 1, kind) == ErrorCode.INVALID_UPDATE_VERSION
     assert update(features, cluster, 2) is None
-    assert told == [0, 2]
+    assert levels == [0, 2]
     again = loaded(cluster.store)
     assert (again.levels, again.epoch) == (features.levels, 2)
 
@@ -105,8 +105,8 @@ def test_all_updates_or_none(cluster, features):
     assert features.level(TRANSACTION_VERSION) == 2
 
 
-def test_a_change_that_came_first(cluster, features):
-    """Whoever was slower is told, and knows by now."""
+def test_an_update_that_lost_the_race_fails_and_loads_the_stored_levels(cluster, features):
+    """The slower broker's update is refused, and its levels are those of the faster one."""
     run_now(cluster.store.set(PATH, encode({TRANSACTION_VERSION: 1})))
     assert update(features, cluster, 0, SAFE) == ErrorCode.FEATURE_UPDATE_FAILED
     assert (features.level(TRANSACTION_VERSION), features.epoch) == (1, 1)

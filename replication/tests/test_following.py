@@ -1,4 +1,4 @@
-"""A replica manager that follows the image in steps: what is served, and in which order things are done, in between."""
+"""A replica manager that follows the image in steps: the requests served between steps, and the order of the steps."""
 
 import gc
 import weakref
@@ -20,7 +20,7 @@ COUNT = 50
 
 
 class Steps:
-    """A RunSteps that does a step when the test says so, of all work in turns."""
+    """A RunSteps whose steps the test runs, taking turns between the tasks."""
 
     def __init__(self):
         self.work = []
@@ -42,7 +42,7 @@ class Steps:
 
 
 class StepwiseCluster(Cluster):
-    """A cluster whose replica manager works when `steps` runs."""
+    """A cluster whose replica manager does a step only in `steps.run`."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,7 @@ def test_a_step_creates_one_log(cluster):
     assert [partition.is_leader for partition in cluster.replicas.led("t")] == [True] * COUNT
 
 
-def test_clients_try_a_partition_again_until_its_log_is_there(cluster):
+def test_clients_get_a_retriable_error_until_the_log_exists(cluster):
     publish(cluster, topic())
     cluster.steps.run(1)
     append(cluster.replicas.get("t", 0))
@@ -99,7 +99,7 @@ def test_clients_try_a_partition_again_until_its_log_is_there(cluster):
 
 
 @pytest.mark.slow
-def test_growth_does_not_touch_what_was_there(cluster, monkeypatch):
+def test_growth_does_not_change_existing_partitions(cluster, monkeypatch):
     publish(cluster, topic(1000))
     cluster.steps.run()
     applied, apply = [], Partition.apply
@@ -141,7 +141,7 @@ def test_a_topic_is_deleted_while_it_is_created(cluster, done):
 
 
 @pytest.mark.parametrize("done", [0, 1, 3, 6, 8])
-def test_another_topic_of_the_name_is_never_mixed_up_with_it(cluster, done):
+def test_a_deleted_topic_is_not_confused_with_a_new_one_of_that_name(cluster, done):
     publish(cluster, topic(5))
     cluster.steps.run(done)
     old = [append(partition) and partition for partition in cluster.replicas]
@@ -161,7 +161,7 @@ def test_another_topic_of_the_name_is_never_mixed_up_with_it(cluster, done):
     assert {error_of(append, partition) for partition in old} <= {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-def test_a_deleted_topic_is_retired_before_other_work_goes_on(cluster):
+def test_a_deleted_topic_is_retired_before_other_tasks_continue(cluster):
     publish(cluster, topic(2, "gone", OTHER_ID))
     cluster.steps.run()
     partitions = list(cluster.replicas)
@@ -171,17 +171,17 @@ def test_a_deleted_topic_is_retired_before_other_work_goes_on(cluster):
     assert {error_of(append, partition) for partition in partitions} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-def test_listeners_hear_of_a_topic_when_all_of_it_is_there(cluster):
-    heard = []
-    cluster.replicas.listeners.append(lambda name: heard.append((name, len(cluster.replicas.led(name)))))
+def test_listeners_are_called_when_all_partitions_of_a_topic_exist(cluster):
+    calls = []
+    cluster.replicas.listeners.append(lambda name: calls.append((name, len(cluster.replicas.led(name)))))
     publish(cluster, topic(3), topic(2, "u", OTHER_ID))
     cluster.steps.run()
     publish(cluster, deleted=["t"])
     cluster.steps.run()
-    assert heard == [("t", 3), ("u", 2), ("t", 0)]
+    assert calls == [("t", 3), ("u", 2), ("t", 0)]
 
 
-def test_what_fails_does_not_stop_what_follows(cluster):
+def test_a_task_that_fails_does_not_stop_later_ones(cluster):
     def fail(name):
         if name == "t":
             raise RuntimeError("a defect")
@@ -195,7 +195,7 @@ def test_what_fails_does_not_stop_what_follows(cluster):
     assert log_keys(cluster) == [("u", 0), ("u", 1)]
 
 
-def test_who_waits_for_a_change_hears_when_it_is_carried_out(cluster):
+def test_a_waiter_for_a_change_is_resumed_when_it_is_applied(cluster):
     publish(cluster, topic(3))
     waiting = cluster.replicas.applied()
     with pytest.raises(TypeError):  # it awaits what this test's RunSteps does not return
@@ -208,7 +208,7 @@ def test_who_waits_for_a_change_hears_when_it_is_carried_out(cluster):
     assert len(cluster.replicas.led("later")) < 10
 
 
-def test_it_stops_in_the_midst_and_the_next_start_makes_the_rest():
+def test_after_a_stop_between_steps_the_next_start_does_the_rest():
     fs = MemoryFileSystem()
     cluster = Cluster()
     first = Cluster(logs=memory_logs(cluster.configs, fs=fs))
@@ -244,10 +244,10 @@ def test_a_retired_partition_keeps_no_file_open(cluster, tmp_path):
     assert file is None or file() is not None
 
 
-def test_placing_a_log_does_not_look_at_all_others():
+def test_creating_a_log_does_not_iterate_over_all_others():
     class Logs(dict[tuple[str, int], PartitionLog]):
         def values(self):
-            raise AssertionError("all logs are looked at")
+            raise AssertionError("iteration over all logs")
 
         items = __iter__ = values
 

@@ -1,4 +1,4 @@
-"""Whatever is done: the image that was kept up to date equals the one loaded from the store."""
+"""After any sequence of changes the controller's image equals the one loaded from the store."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -66,7 +66,7 @@ class ImageMachine(RuleBasedStateMachine):
         self.cluster = Cluster(server=old.server, logs=old.logs)
 
     @invariant()
-    def the_image_is_what_the_store_says(self):
+    def the_image_equals_the_stored_one(self):
         loaded = ClusterMetadata()
         run_now(load_image(self.cluster.store, loaded))
         assert loaded.contents() == self.cluster.image.contents()

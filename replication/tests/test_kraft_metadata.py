@@ -75,7 +75,7 @@ ONES = b"\x11" * 16
     ],
 )  # fmt: skip
 def test_records_as_apache_kafka_writes_them(text, expected):
-    """Bytes that the serializer of Apache Kafka 4.3.0 made; the last is a NoOpRecord."""
+    """Bytes from the serializer of Apache Kafka 4.3.0; the last record is a NoOpRecord."""
     data = bytes.fromhex(text)
     assert decode_record(data) == expected
     if expected is not None:
@@ -168,7 +168,7 @@ def test_without_a_metadata_log_or_without_records_there_is_no_metadata():
     assert read(fs) is None
 
 
-def test_the_newest_snapshot_and_what_was_logged_after_it():
+def test_the_newest_snapshot_and_later_records_are_read():
     fs = MemoryFileSystem()
     put(fs, f"{0:020d}.log", batch_of(topic("old", A)), batch_of([RemoveTopicRecord(topic_id=A)], 2))
     put(fs, f"{3:020d}-0000000001.checkpoint", b"damaged, and older than the other")
@@ -223,7 +223,7 @@ def test_a_record_of_a_newer_version_is_reported_with_its_file():
         read(fs)
 
 
-def test_what_was_adopted_is_noted_in_the_directory():
+def test_the_adopted_offset_is_recorded_in_the_directory():
     fs = MemoryFileSystem()
     put_log(fs, topic("a", A))
     assert adopted_offset(fs, "/data") == 0

@@ -27,7 +27,7 @@ def test_topics_of_a_request_share_the_descriptors():
     assert sorted(cluster.image.topics) == ["a", "c"]
 
 
-def test_a_validation_tells_the_same_and_claims_nothing():
+def test_a_validation_returns_the_same_error_and_claims_nothing():
     cluster = cluster_with(5)
     assert [result.error_code for result in create(cluster, new("a", 3), new("b", 3), validate_only=True)] == [0, 44]
     assert [result.error_code for result in create(cluster, new("a", 5))] == [0]
@@ -42,14 +42,14 @@ def test_added_partitions_are_refused():
     assert grow(cluster, ("a", 5)) == {"a": 0}
 
 
-def test_a_topic_of_the_brokers_own_is_refused_with_a_line_in_the_log(caplog):
+def test_an_internal_topic_is_refused_with_a_line_in_the_log(caplog):
     cluster = cluster_with(6)
     errors = run_now(cluster.topics.auto_create(["__consumer_offsets"]))
     assert errors["__consumer_offsets"].code == ErrorCode.POLICY_VIOLATION
     assert "__consumer_offsets needs 7 open files" in caplog.text
 
 
-def test_what_is_claimed_is_kept_from_others_until_its_logs_are_open():
+def test_claimed_descriptors_are_reserved_until_the_logs_are_open():
     partitions = create_partitions(3)
     capacity = LogCapacity(1, lambda: 5)
     with capacity.claims() as claim:

@@ -11,7 +11,7 @@ class TestMemoryStore(StoreContract):
         return MemoryMetadataStore()
 
 
-def test_sessions_share_the_tree_and_expire_apart():
+def test_sessions_share_the_tree_and_expire_separately():
     server = MemoryMetadataServer()
     one, two = server.connect(), server.connect()
     run_now(one.create("/one", ephemeral=True))
@@ -25,7 +25,7 @@ def test_sessions_share_the_tree_and_expire_apart():
     assert run_now(two.get_children("/")) == ["two"]
 
 
-def test_the_watches_of_an_expired_session_are_not_told():
+def test_the_watches_of_an_expired_session_do_not_fire():
     server = MemoryMetadataServer()
     one, two = server.connect(), server.connect()
     seen = []
@@ -54,7 +54,7 @@ def test_a_renewed_session_is_new_and_has_no_watches():
     run_now(one.exists("/a", seen.append))
     run_now(one.create("/one", ephemeral=True))
     run_now(one.renew())
-    assert run_now(two.exists("/one")) is not None, "a session that lives is kept"
+    assert run_now(two.exists("/one")) is not None, "the node of a live session is kept"
     first = one.session_id
     server.expire(one)
     run_now(one.renew())

@@ -77,7 +77,7 @@ def test_alone_the_high_watermark_is_the_logs_end():
     assert partition.read(3, 1 << 20) is None
 
 
-def test_what_becomes_leader_alone_has_everything_replicated():
+def test_a_leader_without_followers_has_everything_replicated():
     log = open_log()
     log.append_as_leader(batch(1), leader_epoch=0, now_ms=100_000)
     assert log.high_watermark == 0
@@ -104,7 +104,7 @@ def test_the_high_watermark_waits_for_all_in_sync():
     fails(E.UNKNOWN_LEADER_EPOCH, partition.update_follower, 9, 1, 0, 5)
 
 
-def test_too_few_in_sync():
+def test_acks_all_fails_with_too_few_replicas_in_sync():
     partition = leader(replicas=(1, 2, 3), isr=(1,), min_insync_replicas="2")
     fails(E.NOT_ENOUGH_REPLICAS, append, partition, 1)
     assert partition.log.log_end_offset == 0
@@ -137,7 +137,7 @@ def test_epochs_of_callers():
         call(-1)
 
 
-def test_who_does_not_lead_serves_nobody():
+def test_a_replica_that_does_not_lead_refuses_requests():
     partition = leader()
     append(partition, 1)
     waiting = Waiting(partition)
@@ -157,7 +157,7 @@ def test_who_does_not_lead_serves_nobody():
     assert partition.low_watermark == -1
 
 
-def test_an_older_decision_comes_too_late():
+def test_metadata_with_an_older_epoch_is_ignored():
     partition = leader(epoch=3)
     partition.apply(PartitionMetadata(2, 2, (1, 2), (2,)), partition.log)
     assert (partition.is_leader, partition.leader_epoch) == (True, 3)
@@ -209,7 +209,7 @@ def test_consumers_see_no_offset_above_the_high_watermark_but_replicas_do():
     assert run_steps(partition.list_offset(150)).offset == -1
 
 
-def test_a_new_leader_whose_high_watermark_lags_does_not_know_the_latest_offset():
+def test_a_new_leader_whose_high_watermark_lags_refuses_the_latest_offset():
     log = open_log()
     log.append_as_leader(batch(100), leader_epoch=0, now_ms=100_000)
     partition = leader(replicas=(1, 2), epoch=1, log=log)
@@ -277,7 +277,7 @@ def test_the_low_watermark_waits_for_the_followers():
     assert partition.low_watermark == 1
 
 
-def test_a_refused_append_wakes_nobody():
+def test_a_refused_append_wakes_no_watcher():
     partition = leader()
     waiting = Waiting(partition)
     broken = bytearray(batch(1))
@@ -351,7 +351,7 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_other():
         append(partition, 1)
 
 
-def test_the_log_of_a_deleted_topic_of_that_name_is_set_aside():
+def test_the_log_of_a_deleted_topic_of_that_name_becomes_stray():
     cluster = Cluster()
     create(cluster, new("t"))
     append(cluster.replicas.get("t", 0), 1)
@@ -373,7 +373,7 @@ def test_a_restarted_broker_leads_what_it_led():
 
 
 def test_stored_partitions_without_a_log_are_reported_at_start(caplog):
-    """As when a directory of log.dirs is not mounted, and an empty one is in its place."""
+    """A directory of log.dirs may not be mounted, with an empty one in its place."""
     cluster = Cluster()
     create(cluster, new("t", 2))
     cluster = _restarted(cluster)
@@ -405,7 +405,7 @@ def _restarted(cluster):
 
 
 def synced_leader(**config):
-    """A leader with flush.before.acks, and the partitions that asked for a sync so far."""
+    """Return a leader with flush.before.acks, and the list of partitions that requested a sync."""
     asked = []
     partition = Partition("t", b"i" * 16, 0, 1, request_sync=asked.append)
     partition.apply(PartitionMetadata(1, 0, (1,), (1,)), open_log(flush_before_acks="true", **config))
@@ -432,13 +432,13 @@ def test_with_flush_before_acks_the_high_watermark_follows_the_sync():
     task.run()
     partition.log.finish_flush(task, 100_000)
     partition.synced()
-    assert (partition.log.high_watermark, waiting.woken) == (2, 1), "what came during the sync waits for the next"
+    assert (partition.log.high_watermark, waiting.woken) == (2, 1), "records appended during the sync wait for the next"
     sync(partition)
     assert partition.has_reached(3)
     assert waiting.woken == 2
 
 
-def test_a_repeated_batch_waits_for_the_sync_of_its_first_time():
+def test_a_repeated_batch_waits_for_the_sync_of_the_first_one():
     partition, _ = synced_leader()
     records = memoryview(build_batch([(1, b"k", b"v", ())], producer_id=4, producer_epoch=0, base_sequence=0))
 
@@ -460,8 +460,8 @@ def test_flush_before_acks_can_be_turned_on_and_off_at_any_time():
     asked = []
     partition._request_sync = asked.append
     partition.configure(LogConfig({"flush.before.acks": "true"}))
-    assert asked == [partition], "what is not on the disk yet goes there"
-    assert partition.log.high_watermark == 1, "it never falls"
+    assert asked == [partition], "unsynced records are synced"
+    assert partition.log.high_watermark == 1, "the high watermark never falls"
     append(partition, 2)
     assert partition.log.high_watermark == 1
     waiting = Waiting(partition)
@@ -472,7 +472,7 @@ def test_flush_before_acks_can_be_turned_on_and_off_at_any_time():
     assert partition.has_reached(3)
 
 
-def test_a_sync_that_failed_lets_nothing_be_acknowledged():
+def test_after_a_failed_sync_nothing_is_acknowledged():
     failures = []
     partition = Partition("t", b"i" * 16, 0, 1, failures.append)
     log = open_log(flush_before_acks="true")
@@ -489,7 +489,7 @@ def test_a_sync_that_failed_lets_nothing_be_acknowledged():
     fails(E.KAFKA_STORAGE_ERROR, partition.has_reached, 1)
 
 
-def test_an_append_wakes_who_waits_for_the_log_end_although_the_high_watermark_stays():
+def test_an_append_wakes_log_end_watchers_although_the_high_watermark_stays():
     partition = leader(replicas=(1, 2))
     follower, consumer = Waiting(partition, for_log_end=True), Waiting(partition)
     append(partition, 1, 2)
@@ -497,7 +497,7 @@ def test_an_append_wakes_who_waits_for_the_log_end_although_the_high_watermark_s
     assert (follower.woken, consumer.woken) == (1, 0)
 
 
-def test_a_high_watermark_that_moves_wakes_nobody_who_waits_for_the_log_end():
+def test_a_high_watermark_that_moves_wakes_no_log_end_watcher():
     partition = leader(replicas=(1, 2))
     append(partition, 1, 2)
     follower, consumer = Waiting(partition, for_log_end=True), Waiting(partition)
@@ -506,7 +506,7 @@ def test_a_high_watermark_that_moves_wakes_nobody_who_waits_for_the_log_end():
     assert (follower.woken, consumer.woken) == (0, 1)
 
 
-def test_alone_an_append_wakes_both_and_the_high_watermark_is_there_by_then():
+def test_alone_an_append_wakes_both_kinds_after_the_high_watermark_moved():
     partition = leader()
     seen = []
 
@@ -529,14 +529,14 @@ def test_alone_an_append_wakes_both_and_the_high_watermark_is_there_by_then():
     ],
     ids=["another leader", "offline", "retired", "records deleted"],
 )
-def test_what_concerns_all_requests_wakes_both_kinds_of_watchers(change):
+def test_changes_that_affect_all_requests_wake_both_kinds_of_watchers(change):
     partition = leader(replicas=(1, 2))
     waiting = [Waiting(partition), Waiting(partition, for_log_end=True)]
     change(partition)
     assert [one.woken for one in waiting] == [1, 1]
 
 
-def test_one_who_fails_when_woken_at_the_log_end_does_not_fail_the_append(caplog):
+def test_a_log_end_watcher_that_fails_does_not_fail_the_append(caplog):
     partition = leader(replicas=(1, 2))
 
     class Failing(Waiting):

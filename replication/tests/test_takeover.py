@@ -168,7 +168,7 @@ def test_requests_that_wait_when_the_session_expires_are_refused(server):
 def test_a_new_session_replaces_a_registration_that_the_last_one_left(server):
     cluster = Cluster(server=server)
     broker = cluster.image.brokers[1]
-    # As when the store has not noticed yet that the client of the last session is gone.
+    # The store has not yet expired the session of the crashed client.
     cluster.store._is_over = True
     run_now(cluster.controller.rejoin())
     stat = run_now(cluster.store.exists(znodes.broker_path(1)))
@@ -241,7 +241,7 @@ class Connection:
             raise StoreUnavailableError("the connection was lost")
 
 
-def test_a_claim_with_an_unknown_outcome_is_taken_up_when_the_store_can_be_read(two, monkeypatch):
+def test_a_claim_with_an_unknown_outcome_is_completed_when_the_store_can_be_read(two, monkeypatch):
     first, second = two
     create(first, new("t", -1, -1, assignments=[(0, [1, 2])]))
     connection = Connection(second, monkeypatch)
@@ -271,7 +271,7 @@ def test_a_claim_with_an_unknown_outcome_in_a_new_session(server, monkeypatch):
     assert created.error_code == ErrorCode.NONE
 
 
-def test_a_stopped_broker_takes_up_no_claim(two, monkeypatch):
+def test_a_stopped_broker_completes_no_claim(two, monkeypatch):
     first, second = two
     connection = Connection(second, monkeypatch)
     run_now(first.controller.close())

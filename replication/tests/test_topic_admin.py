@@ -1,4 +1,4 @@
-"""Every fault of a topic request gets the error that Apache Kafka 4.3 answers."""
+"""Each invalid topic request gets the error that Apache Kafka 4.3 returns."""
 
 from itertools import pairwise
 
@@ -202,7 +202,7 @@ def test_a_large_request_is_written_in_several_transactions(monkeypatch):
     assert min(created) > before
 
 
-def test_a_store_without_room_is_told_and_what_was_written_before_is_there(monkeypatch):
+def test_a_full_store_is_reported_and_topics_written_before_exist(monkeypatch):
     monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 20)
     cluster = Cluster()
     write, calls = cluster.store.transaction, []
@@ -396,7 +396,7 @@ def test_faults_of_a_deletion():
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, E.INVALID_REQUEST), (3, E.TOPIC_DELETION_DISABLED)])
-def test_deletion_may_be_switched_off(version, code):
+def test_deletion_may_be_disabled(version, code):
     cluster = Cluster(static={"delete.topic.enable": "false"})
     with pytest.raises(KafkaError) as error:
         delete(cluster, names=["a"], version=version)
