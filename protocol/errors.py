@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 MAX_MESSAGE_LENGTH: Final = 1000
-"""Of an error message in characters. A string of the protocol has at most 32,767 bytes."""
+"""Maximum number of characters of an error message. A string of the protocol has at most 32,767 bytes."""
 
 _OMISSION: Final = " [...] "
 

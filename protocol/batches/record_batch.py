@@ -105,7 +105,7 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> Codec:
         """Compression codec. Raises CompressionError for an unknown one."""
-        return codec_of(self.attributes)
+        return decode_codec(self.attributes)
 
     @property
     def is_control(self) -> bool:
@@ -132,7 +132,7 @@ def wrap_int64(value: int) -> int:
     return (value + _INT64_LIMIT) % (2 * _INT64_LIMIT) - _INT64_LIMIT
 
 
-def codec_of(attributes: int) -> Codec:
+def decode_codec(attributes: int) -> Codec:
     """Return the codec in a batch's attributes. Raises CompressionError for an unknown one."""
     codec = attributes & CODEC_MASK
     if codec >= len(_CODECS):

@@ -26,7 +26,7 @@ from odradek.protocol.batches.record_batch import (
     CODEC_MASK,
     RECORD_BATCH_OVERHEAD,
     InvalidRecordError,
-    codec_of,
+    decode_codec,
     read_header,
 )
 
@@ -202,7 +202,7 @@ def check_record_chain(
         raise InvalidRecordError(f"batch of {len(batch)} bytes is too short") from error
     if attributes & CODEC_MASK:
         records = memoryview(batch)[RECORD_BATCH_OVERHEAD:]
-        return check_records(decompress(codec_of(attributes), records, max_bytes), count, expected_delta)[1]
+        return check_records(decompress(decode_codec(attributes), records, max_bytes), count, expected_delta)[1]
     if count == 1 and not first & 1:
         # The most frequent batch by far has one record with a length of one or two bytes and delta 0.
         if first < 128:

@@ -14,7 +14,7 @@ MIN_RUN: Final = 16
 MAX_RUN: Final = 1024
 SINGLE_RECORDS: Final = 64
 """Records that are read one by one before a run is tried again."""
-MOST_STRIDE_BYTES: Final = 384
+MAX_STRIDE_BYTES: Final = 384
 MAX_RENUMBERED_STRIDE_BYTES: Final = 64
 """Maximum stride of records to renumber: the length is a single byte, and the columns are few enough to be copied."""
 _ASCII: Final = bytes(range(128))
@@ -41,7 +41,7 @@ class Run:
         self.end = end
         stride_bytes = self._stride_bytes = end - position
         most = min(most, MAX_RUN, (len(data) - position) // stride_bytes)
-        if most < MIN_RUN or stride_bytes > MOST_STRIDE_BYTES or data[end - 1]:
+        if most < MIN_RUN or stride_bytes > MAX_STRIDE_BYTES or data[end - 1]:
             return
         _, start = read_varint(data, position)
         _, numbers_at = read_varint(data, start + 1)

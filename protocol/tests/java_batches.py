@@ -1,6 +1,6 @@
-"""Record batches made by Apache Kafka 4.3.0's MemoryRecords and MemoryRecordsBuilder (Java), as hex.
+"""Record batches built by Apache Kafka 4.3.0's MemoryRecords and MemoryRecordsBuilder (Java), as hex.
 
-All but the markers and the empty batch hold RECORDS. The levels are the defaults.
+All but the markers and the empty batch contain RECORDS. The compression levels are the defaults.
 """
 
 _TEXT = (b"the quick brown fox " * 10)[:200]

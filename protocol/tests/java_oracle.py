@@ -1,8 +1,8 @@
-"""Kafka's own message classes as an oracle for ours, in one small JVM.
+"""Kafka's own message classes as a test oracle, in one small JVM.
 
-Kafka's `*JsonConverter` classes are the witness for field names and values: our bytes, read by Java and printed as
-JSON, have to say what our value says; our value as JSON, read and written by Java, has to decode to our value.
-The JVM runs Py4J's gateway from pyspark's jars; no Java source is compiled.
+Kafka's `*JsonConverter` classes verify field names and values: Odradek's bytes, decoded by Java and printed as JSON,
+must equal the message as JSON; the message as JSON, read and encoded by Java, must decode to the message. The JVM runs
+Py4J's gateway from pyspark's jars; no Java source is compiled.
 """
 
 import base64
@@ -28,7 +28,7 @@ KAFKA_JARS = ("kafka-clients-", "kafka-group-coordinator-", "kafka-transaction-c
 
 @contextmanager
 def java_gateway(kafka_jars: tuple[str, ...] = KAFKA_JARS) -> Iterator[Any]:
-    """A JVM with Jackson and those of Kafka's jars on its class path that begin so: its clients and coordinators."""
+    """Run a JVM with Jackson and the Kafka jars whose names begin with `kafka_jars`: its clients and coordinators."""
     in_pyspark = Path(pyspark.__file__).parent / "jars"
     classpath = [str(next(in_pyspark.glob(pattern))) for pattern in IN_PYSPARK]
     classpath += [str(jar) for jar in jars.kafka_jars() if jar.name.startswith(kafka_jars)]
@@ -41,7 +41,7 @@ def java_gateway(kafka_jars: tuple[str, ...] = KAFKA_JARS) -> Iterator[Any]:
         return_proc=True,
     )
     gateway = py4j.JavaGateway(gateway_parameters=py4j.GatewayParameters(port=number))
-    # A Spark session of the same process has put in a function that asks Spark's Java about the errors of any.
+    # A Spark session of the same process has installed a function that calls Spark's Java code for each error.
     with_pyspark, py4j.get_return_value = py4j.get_return_value, get_return_value
     try:
         yield gateway
@@ -68,7 +68,7 @@ class Oracle:
         return getattr(self._messages, f"{cls.__name__}{self._suffix}JsonConverter")
 
     def read(self, cls: type[Message], version: int, encoded: bytes) -> tuple[Any, int]:
-        """The Java object that `encoded` is, and how many bytes were left over."""
+        """Return the Java object that `encoded` decodes to, and the number of remaining bytes."""
         accessor = self._accessor(self._wrap(encoded))
         return getattr(self._messages, f"{cls.__name__}{self._suffix}")(accessor, version), accessor.remaining()
 
@@ -88,7 +88,7 @@ def camel_case(name: str) -> str:
 
 
 def to_json(value: Struct, version: int, records_as_size: bool) -> dict[str, Any]:
-    """A message as Kafka's converters print it: tagged fields only when set, records by their size."""
+    """Return a message as Kafka's converters print it: tagged fields only when set, records by their size."""
     out: dict[str, Any] = {}
     for item in value.fields:
         if not item.is_in(version):
@@ -119,7 +119,7 @@ def _value_to_json(wire: WireType, value: Any, version: int, records_as_size: bo
 
 
 def records_of(value: Any) -> list[bytes | None]:
-    """All record batches inside a message, in order."""
+    """Return all record batches in a message, in order."""
     found: list[bytes | None] = []
     for item in value.fields:
         content = getattr(value, item.name)
@@ -132,7 +132,7 @@ def records_of(value: Any) -> list[bytes | None]:
 
 
 def check(oracle: Oracle, cls: type[Message], version: int, message: Any) -> None:
-    """Compares one message both ways, in bytes and in meaning."""
+    """Compare one message in both directions, by bytes and by values."""
     encoded = codec.encode(message, version)
     java_message, left_over = oracle.read(cls, version, encoded)
     assert left_over == 0

@@ -1,4 +1,4 @@
-"""The codecs against what other libraries write and read, and against bytes that lie about themselves."""
+"""The codecs compared with other libraries, and with bytes that state wrong sizes."""
 
 import gzip
 import os

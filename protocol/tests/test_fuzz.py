@@ -1,7 +1,7 @@
-"""Mutated frames through the way a request takes: splitter, header, body.
+"""Mutated frames in the steps of a request: splitter, header, body.
 
-Whatever arrives, it is a request or a `DecodeError`, soon, and costs memory in proportion to the bytes that arrived.
-`ODRADEK_FUZZ_FRAMES` and `ODRADEK_FUZZ_SEED` set how many and which; a failure names the frame's number and bytes.
+Each frame results in a request or a `DecodeError`, quickly, with memory in proportion to the received bytes.
+`ODRADEK_FUZZ_FRAMES` and `ODRADEK_FUZZ_SEED` set number and seed; a failure reports the frame's number and bytes.
 """
 
 import os
@@ -29,7 +29,7 @@ FRAMES = int(os.environ.get("ODRADEK_FUZZ_FRAMES", "100000"))
 SEED = int(os.environ.get("ODRADEK_FUZZ_SEED", "20"))
 MAX_FRAME_BYTES = 1 << 20
 SLOWEST_ALLOWED_S = 2.0
-"""For one frame of a few hundred bytes on a busy machine; a loop over a forged count would take minutes."""
+"""Limit for one frame of a few hundred bytes on a busy machine; a loop over a forged count would take minutes."""
 ALLOCATION_FACTOR = 128
 ALLOCATION_BASE_BYTES = 16384
 
@@ -41,7 +41,7 @@ FORGED_LENGTHS = (
 
 
 def frame_of(request: Message, version: int, client_id: bytes | None) -> bytes:
-    """The request as a client sends it, length prefix first."""
+    """Return the request as a client sends it, length prefix first."""
     size = -1 if client_id is None else len(client_id)
     head = struct.pack(">hhih", request.api_key, version, 7, size) + (client_id or b"")
     tags = b"\x00" if request.is_flexible(version) else b""
@@ -50,7 +50,7 @@ def frame_of(request: Message, version: int, client_id: bytes | None) -> bytes:
 
 
 def read_request(frame: bytes | memoryview) -> tuple[str | None, Message]:
-    """What the broker does with a frame, up to the handler. Raises `DecodeError` and nothing else.
+    """Decode a frame as the broker does before it calls the handler. Raises `DecodeError` and nothing else.
 
     Bytes after the request, which the broker ignores as Kafka does, are refused here.
     """
@@ -71,7 +71,7 @@ def read_request(frame: bytes | memoryview) -> tuple[str | None, Message]:
 
 
 def feed(stream: bytes, rng: random.Random) -> list[bytes | memoryview]:
-    """The frames of a stream that arrives in pieces."""
+    """Return the frames of a stream that arrives in pieces."""
     splitter = FrameSplitter(MAX_FRAME_BYTES)
     cuts = sorted(rng.randint(0, len(stream)) for _ in range(rng.choice((0, 0, 1, 3))))
     frames: list[bytes | memoryview] = []
@@ -81,7 +81,7 @@ def feed(stream: bytes, rng: random.Random) -> list[bytes | memoryview]:
 
 
 def seeds(rng: random.Random) -> list[bytes]:
-    """Sound frames of every request and version."""
+    """Return valid frames of every request and version."""
     found = []
     for cls in REQUESTS:
         for version in versions_of(cls):
@@ -92,7 +92,7 @@ def seeds(rng: random.Random) -> list[bytes]:
 
 
 def mutate(frame: bytes, corpus: list[bytes], rng: random.Random) -> bytes:
-    """The frame, changed in one to four places; its length prefix mostly made to fit again."""
+    """Return the frame with one to four changes; its length prefix is usually corrected."""
     out = bytearray(frame)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         at = rng.randrange(SIZE_BYTES, len(out)) if len(out) > SIZE_BYTES else 0
@@ -141,7 +141,7 @@ def outcome(stream: bytes, rng: random.Random) -> str:
     return "read" if frames else "incomplete"
 
 
-def test_a_sound_frame_is_read():
+def test_a_valid_frame_is_read():
     rng = random.Random(SEED)
     assert {outcome(frame, rng) for frame in seeds(rng)} == {"read"}
 
@@ -156,7 +156,7 @@ def test_mutated_frames_are_read_or_refused():
             pytest.fail(f"frame {number} of seed {SEED} raised {error!r}: {stream.hex()}")
         took_s = time.perf_counter() - start
         assert took_s < SLOWEST_ALLOWED_S, f"frame {number} of seed {SEED} took {took_s:.1f} s: {stream.hex()}"
-    # Mutants that are all refused, or none, would prove little.
+    # If all mutants were refused, or none, the test would show little.
     assert outcomes["read"] > FRAMES / 50
     assert outcomes["refused"] > FRAMES / 3
 
@@ -169,7 +169,7 @@ def allocations():
 
 
 def peak_bytes(decode: Any) -> int:
-    """The most memory that `decode` held at one time."""
+    """Return the largest amount of memory that `decode` held at a time."""
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     decode()
@@ -185,14 +185,14 @@ def test_a_mutated_frame_allocates_in_proportion_to_its_size(allocations):
 
 
 def compile_all() -> None:
-    """Compile every decoder now, so that it does not count as what a frame allocates."""
+    """Compile every decoder now, so that the memory for it does not count as allocated by a frame."""
     for cls in REQUESTS:
         for version in versions_of(cls):
             codec.decoder(cls, version)
 
 
 def fill_arrays(message: Struct, version: int, count: int) -> None:
-    """Give every array `count` elements of the fewest bytes, one level deep; inner arrays stay empty."""
+    """Fill every array with `count` elements of minimum size, one level deep; inner arrays stay empty."""
     for item in message.fields:
         if not item.is_in(version):
             continue
@@ -211,7 +211,7 @@ def fill_arrays(message: Struct, version: int, count: int) -> None:
 
 @pytest.mark.parametrize("cls", REQUESTS, ids=[cls.__name__ for cls in REQUESTS])
 def test_the_densest_request_allocates_in_proportion_to_its_size(cls, allocations):
-    """Arrays of the smallest elements are where few bytes become most objects."""
+    """Arrays of minimum-size elements have the largest number of objects per byte."""
     for version in {cls.first_version, cls.last_version}:
         message = cls()
         fill_arrays(message, version, 5000)

@@ -1,4 +1,4 @@
-"""Our codec against Kafka's own message classes, for every message and version we declare."""
+"""The codec compared with Kafka's own message classes, for every declared message and version."""
 
 import os
 import random
@@ -17,12 +17,12 @@ EXAMPLES = int(os.environ.get("ODRADEK_JAVA_PARITY_EXAMPLES", "6"))
 MUTANTS = int(os.environ.get("ODRADEK_JAVA_PARITY_MUTANTS", "2000"))
 
 STRICTER_THAN_JAVA = (
-    "'utf-8' codec can't decode",  # Java puts U+FFFD in place of the bad bytes
-    "negative length",  # Java takes any for null
+    "'utf-8' codec can't decode",  # Java replaces invalid bytes by U+FFFD
+    "negative length",  # Java treats each as null
     "varint out of range",  # Java drops the bits above the 32nd
-    "tagged field",  # Java reads on where a known one ends, whatever its size says, and takes huge counts for none
+    "tagged field",  # Java continues at the end of a known field regardless of its size, and reads huge counts as 0
 )
-"""How our refusals begin where Java reads on."""
+"""Beginnings of the messages of errors that only this codec raises; Java decodes these bytes."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_parity_with_kafkas_own_classes(cls, oracle):
 
 
 def test_a_mutated_request_means_the_same_to_java(oracle):
-    """What one refuses the other refuses, and what both read is the same message, up to the same byte."""
+    """Both codecs refuse the same bytes, and decode the others to the same message, up to the same byte."""
     rng = random.Random(SEED)
     head = bytes(6)  # where a frame has its length and API key
     corpus = [
@@ -61,7 +61,7 @@ def test_a_mutated_request_means_the_same_to_java(oracle):
     for _ in range(MUTANTS):
         cls, version, encoded = rng.choice(corpus)
         mutant = mutate(encoded, others, rng)[len(head) :]
-        told = f"{cls.__name__} v{version} {mutant.hex()}"
+        label = f"{cls.__name__} v{version} {mutant.hex()}"
         try:
             java_message, left_over = oracle.read(cls, version, mutant)
         except Py4JJavaError:
@@ -69,13 +69,13 @@ def test_a_mutated_request_means_the_same_to_java(oracle):
         try:
             message, position = codec.decoder(cls, version)(mutant, 0, len(mutant))
         except codec.MALFORMED as error:
-            assert java_message is None or str(error).startswith(STRICTER_THAN_JAVA), f"{error}: {told}"
+            assert java_message is None or str(error).startswith(STRICTER_THAN_JAVA), f"{error}: {label}"
             continue
-        assert java_message is not None, f"Java refuses: {told}"
-        assert position == len(mutant) - left_over, told
-        # Not byte by byte: Java carries unknown tagged fields along.
+        assert java_message is not None, f"Java refuses: {label}"
+        assert position == len(mutant) - left_over, label
+        # The bytes are not compared: Java preserves unknown tagged fields.
         again, _ = oracle.read(cls, version, codec.encode(message, version))
-        assert oracle.to_json(cls, version, again) == oracle.to_json(cls, version, java_message), told
+        assert oracle.to_json(cls, version, again) == oracle.to_json(cls, version, java_message), label
         both_read += 1
     assert both_read > MUTANTS / 20
 

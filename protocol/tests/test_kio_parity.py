@@ -1,6 +1,6 @@
-"""Our codec against kio, an independent implementation of Kafka's protocol, and against our own slow interpreter.
+"""The codec compared with kio, an independent implementation of Kafka's protocol, and with the slow interpreter.
 
-Field names are compared as well as bytes, so that two fields of one type that changed places would be found.
+Field names are compared as well as bytes, so that two swapped fields of the same type are found.
 """
 
 import datetime
@@ -59,7 +59,7 @@ def kio_class(cls: type[Message], version: int) -> Any:
 
 @cache
 def pairs(cls: type[Struct], kio_cls: Any) -> dict[str, Any]:
-    """kio's field for each of ours: the same names, but that kio drops the unit of times it has a type for."""
+    """Return kio's field for each field. The names are equal, except that kio omits the units of typed times."""
     theirs = {item.name: item for item in fields_of(kio_cls)}
     found = {}
     for item in cls.fields:
@@ -72,7 +72,7 @@ def pairs(cls: type[Struct], kio_cls: Any) -> dict[str, Any]:
 
 
 def nested(kio_field: Any) -> Any:
-    """The dataclass inside a field's type: of `X | None`, of `tuple[X, ...]`, or the type itself."""
+    """Return the dataclass inside a field's type: of `X | None`, of `tuple[X, ...]`, or the type itself."""
     annotation = kio_field.type
     while True:
         inner = [arm for arm in get_args(annotation) if arm not in (type(None), Ellipsis)]
@@ -86,7 +86,7 @@ def kafka_type(kio_field: Any) -> str:
 
 
 def to_kio(value: Struct, kio_cls: Any, version: int) -> Any:
-    """Our message as kio's."""
+    """Convert a message to kio's."""
     known = pairs(type(value), kio_cls)
     assert {item.name for item in value.fields if item.is_in(version)} == set(known)
     values = {
@@ -122,7 +122,7 @@ def _scalar_to_kio(value: Any, kind: str) -> Any:
 
 
 def from_kio(entity: Any, cls: type[Struct], version: int) -> Any:
-    """kio's message as ours."""
+    """Convert kio's message to `cls`."""
     kio_cls: Any = type(entity)
     known = pairs(cls, kio_cls)
     values = {
@@ -158,7 +158,7 @@ def _scalar_from_kio(value: Any, kind: str) -> Any:
 
 
 class KioLimits:
-    """Keeps values within what kio's narrower types can hold: known error codes, times as whole seconds."""
+    """Limits values to those of kio's narrower types: known error codes, times as whole seconds."""
 
     def __init__(self, root: type[Struct], kio_root: Any) -> None:
         self._kinds: dict[tuple[type[Struct], str], str] = {}
@@ -196,7 +196,7 @@ def kio_encode(entity: Any) -> bytes:
 
 
 def with_plain_records(message: Any) -> Any:
-    """Decoded records are a view into the frame; make them bytes, to compare."""
+    """Convert decoded records, which are views into the frame, to bytes, for comparison."""
     for item in message.fields:
         value = getattr(message, item.name)
         if item.wire is RECORDS and value is not None:
@@ -258,7 +258,7 @@ def compare_with_interpreter(cls: type[Message], version: int) -> None:
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=MESSAGE_IDS)
-def test_what_may_be_null(cls):
+def test_the_same_fields_may_be_null(cls):
     for version in versions_in_kio(cls):
         with version_in_failure(cls, version):
             compare_nullability(cls, kio_class(cls, version), version)
@@ -267,7 +267,7 @@ def test_what_may_be_null(cls):
 def compare_nullability(cls: type[Struct], kio_cls: Any, version: int) -> None:
     for name, kio_field in pairs(cls, kio_cls).items():
         item = next(item for item in cls.fields if item.name == name)
-        # To kio, a zero UUID and a time of -1 are None too.
+        # In kio a zero UUID and a time of -1 are None as well.
         if kafka_type(kio_field) not in ("uuid", "datetime_i64"):
             assert (type(None) in get_args(kio_field.type)) == item.is_nullable(version), name
         element = item.wire.element if isinstance(item.wire, ArrayType) else item.wire
@@ -275,7 +275,7 @@ def compare_nullability(cls: type[Struct], kio_cls: Any, version: int) -> None:
             compare_nullability(element.cls, nested(kio_field), version)
 
 
-def test_what_kio_lacks_is_listed():
+def test_messages_that_kio_lacks_are_listed():
     lacking = set()
     for cls, version in ALL:
         try:

@@ -18,7 +18,7 @@ from odradek.protocol.types import DecodeError, Int32
 
 
 def run(steps):
-    """The number of steps of a generator, and what it returned."""
+    """Run a generator; return the number of its steps and its result."""
     count = 1
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The fast structural check agrees with a slow one, whatever the mixture of record lengths."""
+"""The fast structural check agrees with a slow one for any mixture of record lengths."""
 
 import struct
 
@@ -114,7 +114,7 @@ deltas = st.one_of(
     deltas,
 )
 def test_finds_the_largest_timestamp_delta(parts, is_shuffled, guess):
-    """Of records in runs of one length and in any order, with deltas that grow, and whatever is expected."""
+    """Records are in runs of one length and in any order, with deltas that grow; any delta may be expected."""
     base = 10**12
     records = [
         (base + delta + step * number, None, b"v" * size, ())
@@ -136,7 +136,7 @@ def test_finds_the_largest_timestamp_delta(parts, is_shuffled, guess):
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])
-def test_does_not_tell_the_largest_delta_if_all_are_negative_or_one_is_long(count):
+def test_returns_no_largest_delta_if_all_are_negative_or_one_is_long(count):
     for deltas in ([-1] * count, [-(2**40)] * count, [0] * count + [2**60], [0] * count + [-(2**60)]):
         batch = with_deltas(deltas)
         for expected in (0, 5, 2**62):
@@ -145,7 +145,7 @@ def test_does_not_tell_the_largest_delta_if_all_are_negative_or_one_is_long(coun
 
 
 def with_deltas(deltas):
-    """A batch with any timestamp deltas, the first one included."""
+    """Return a batch with any timestamp deltas, including that of the first record."""
     records = build_batch([(10**12, None, b"", ())] + [(10**12 + delta, None, b"", ()) for delta in deltas])[61:]
     first_bytes = 1 + records[0] // 2
     return HEADER + struct.pack(">i", len(deltas)) + records[first_bytes:]

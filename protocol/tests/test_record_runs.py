@@ -1,4 +1,4 @@
-"""Records that are judged together are those that would be judged alike one by one."""
+"""The check of a run has the same result as checks of its single records."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ TIMES = st.sampled_from([lambda n: 0, lambda n: n, lambda n: n * 100, lambda n: 
 
 
 def payload_of(count, first, times, key, value, headers=()):
-    """Records at offset deltas from `first` on."""
+    """Return records at offset deltas from `first` on."""
     before = [(0, None, None, ())] * first
     records = before + [(times(n), key, value, headers) for n in range(count)]
     return build_batch(records)[len(build_batch(before)) :]
@@ -24,7 +24,7 @@ def payload_of(count, first, times, key, value, headers=()):
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 100), st.sampled_from([0, 5, 60, 8170]), TIMES, KEYS, VALUES, st.data())
-def test_a_run_is_what_single_records_are(count, first, times, key, value, data):
+def test_a_run_equals_its_single_records(count, first, times, key, value, data):
     changed = bytearray(payload_of(count, first, times, key, value))
     if data.draw(st.booleans()):
         changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -77,5 +77,5 @@ def test_a_run_is_renumbered(key, value, index):
 
 
 @pytest.mark.parametrize("headers", [(("h", b"v"),), (("", None),)])
-def test_records_with_headers_are_left_alone(headers):
+def test_records_with_headers_are_not_in_runs(headers):
     assert Run(payload_of(100, 0, lambda n: 0, b"k", b"v", headers), 0, 100).count == 0

@@ -1,4 +1,4 @@
-"""A window over records shows what the whole does, wherever pieces end."""
+"""Records read through a window equal those of the whole payload, for any division into pieces."""
 
 import random
 
@@ -33,7 +33,7 @@ def payload_of(records):
 
 
 def stream_of(payload, seed=0, longest=PIECE_BYTES):
-    """The payload in pieces of any length, empty ones among them."""
+    """Return a stream of the payload in pieces of any length, including empty ones."""
     source = random.Random(seed)
 
     def pieces():
@@ -88,7 +88,7 @@ def test_the_largest_delta_is_found(records, seed, expected):
 
 @settings(max_examples=60, deadline=None)
 @given(RECORDS, st.integers(0, 99), st.data())
-def test_what_is_cut_off_or_left_over_is_refused(records, seed, data):
+def test_truncated_records_and_remaining_bytes_are_refused(records, seed, data):
     payload = payload_of(records)
     cut = data.draw(st.integers(0, len(payload) - 1))
     for damaged in (payload[:cut], payload + bytes(cut % 7 + 1)):
@@ -99,7 +99,7 @@ def test_what_is_cut_off_or_left_over_is_refused(records, seed, data):
 
 @settings(max_examples=100, deadline=None)
 @given(RECORDS, st.integers(0, 99), st.data())
-def test_changed_bytes_are_judged_as_in_the_whole(records, seed, data):
+def test_changed_bytes_have_the_same_result_as_in_the_whole(records, seed, data):
     payload = bytearray(payload_of(records))
     payload[data.draw(st.integers(0, min(len(payload), 500) - 1))] = data.draw(st.integers(0, 255))
 
@@ -142,7 +142,7 @@ def test_records_are_followed_in_bounded_steps_and_memory():
     assert stream.read_bytes == len(payload)
 
 
-def test_a_large_record_is_not_held():
+def test_a_large_record_is_not_kept_in_memory():
     payload = payload_of([(0, b"k", bytes(100 * PIECE_BYTES), ())])
     stream = RecordStream(payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))
     assert all(len(stream.window) <= 2 * PIECE_BYTES for _ in stream.read_record())

@@ -1,4 +1,4 @@
-"""Batches that Kafka's Java classes, kafka-python and aiokafka made read alike here, and ours read alike there."""
+"""Batches of Kafka's Java classes, kafka-python and aiokafka are decoded correctly, and theirs decode Odradek's."""
 
 import struct
 
@@ -53,7 +53,7 @@ def as_tuples(records):
 
 
 def checked(data):
-    """The only batch in `data`, having passed every check, with its header."""
+    """Return the only batch in `data`, after all checks, with its header."""
     (batch,) = iter_batches(data)
     assert crc_is_valid(batch)
     check_record_chain(batch)
@@ -72,7 +72,7 @@ def test_reads_javas_codecs(codec):
     assert header.size_bytes == len(batch)
 
 
-def test_makes_javas_transactional_batch_byte_for_byte():
+def test_builds_javas_transactional_batch_byte_for_byte():
     theirs = bytes.fromhex(java_batches.TRANSACTIONAL)
     ours = build_batch(
         java_batches.RECORDS,
@@ -89,7 +89,7 @@ def test_makes_javas_transactional_batch_byte_for_byte():
     assert not header.is_control
 
 
-def test_makes_javas_log_append_time_batch_byte_for_byte():
+def test_builds_javas_log_append_time_batch_byte_for_byte():
     theirs = bytes.fromhex(java_batches.LOG_APPEND_TIME)
     assert build_batch(java_batches.RECORDS, base_offset=3, log_append_time=1234567) == theirs
     stamped = bytearray(build_batch(java_batches.RECORDS, base_offset=3))
@@ -100,7 +100,7 @@ def test_makes_javas_log_append_time_batch_byte_for_byte():
     assert {record.timestamp for record in iter_records(batch)} == {1234567}
 
 
-def test_makes_javas_batch_with_a_delete_horizon_byte_for_byte():
+def test_builds_javas_batch_with_a_delete_horizon_byte_for_byte():
     theirs = bytes.fromhex(java_batches.DELETE_HORIZON)
     ours = build_batch(
         java_batches.RECORDS,
@@ -117,7 +117,7 @@ def test_makes_javas_batch_with_a_delete_horizon_byte_for_byte():
 
 
 @pytest.mark.parametrize(("name", "kind"), [("ABORT", ControlType.ABORT), ("COMMIT", ControlType.COMMIT)])
-def test_makes_javas_markers_byte_for_byte(name, kind):
+def test_builds_javas_markers_byte_for_byte(name, kind):
     theirs = bytes.fromhex(getattr(java_batches, name))
     ours = build_control_batch(
         kind,
@@ -137,7 +137,7 @@ def test_makes_javas_markers_byte_for_byte(name, kind):
     assert parse_control_record(record) == ControlRecord(kind, 11)
 
 
-def test_makes_javas_empty_batch_byte_for_byte():
+def test_builds_javas_empty_batch_byte_for_byte():
     theirs = bytes.fromhex(java_batches.EMPTY)
     batch, header = checked(theirs)
     assert list(iter_records(batch)) == []
@@ -230,7 +230,7 @@ def test_recompression_changes_nothing_but_the_codec(source, target, records):
 @pytest.mark.parametrize("codec", Codec)
 @settings(max_examples=30, deadline=None)
 @given(record_lists)
-def test_kafka_python_reads_ours_and_we_read_theirs(codec, records):
+def test_batches_are_exchanged_with_kafka_python(codec, records):
     theirs = KafkaPythonBuilder(2, int(codec), True, 5, 1, 10, 10**6)
     for offset, record in enumerate(records):
         theirs.append(offset, *record[:3], record[3])
@@ -248,7 +248,7 @@ def test_kafka_python_reads_ours_and_we_read_theirs(codec, records):
 @pytest.mark.parametrize("codec", Codec)
 @settings(max_examples=30, deadline=None)
 @given(aiokafka_record_lists)
-def test_aiokafka_reads_ours_and_we_read_theirs(codec, records):
+def test_batches_are_exchanged_with_aiokafka(codec, records):
     theirs = AiokafkaBuilder(2, int(codec), True, 5, 1, 10, 10**6)
     for offset, (timestamp, key, value, headers) in enumerate(records):
         theirs.append(offset, timestamp=timestamp, key=key, value=value, headers=headers)
@@ -400,7 +400,7 @@ def test_damage_gives_the_declared_errors_only(codec, records, changes, cut):
         opened = list(iter_records(batch, 100_000))
     except (InvalidRecordError, CompressionError):
         opened = None
-    assert whole or opened is None, "what can be opened must pass the chain check"
+    assert whole or opened is None, "a batch that can be decoded must pass the chain check"
     crc_is_valid(batch)
     for act in (recompress_to_zstd, lambda it: list(iter_batches(it))):
         try:

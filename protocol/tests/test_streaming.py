@@ -1,4 +1,4 @@
-"""Pieces hold the same bytes as the whole, whatever is wrong with them, and no step is large."""
+"""Decompression in pieces has the same result as of the whole, also for damaged bytes, and no step is large."""
 
 import random
 import tracemalloc
@@ -26,7 +26,7 @@ CONTENTS = {
 
 
 def pieces_of(pieces):
-    """The bytes of pieces, with what is to be called on a thread called in place."""
+    """Return the bytes of pieces, running thread calls in place."""
     found = []
     for piece in pieces:
         if isinstance(piece, ThreadCall):
@@ -54,7 +54,7 @@ def test_pieces_are_the_whole(codec, name):
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("name", CONTENTS)
-def test_pieces_compress_to_what_can_be_read(codec, name):
+def test_compressed_pieces_can_be_decompressed(codec, name):
     content = CONTENTS[name]
     source = (content[start : start + 10_000] for start in range(0, len(content), 10_000))
     compressed = b"".join(pieces_of(iter_compressed(codec, source, None, len(content))))
@@ -69,13 +69,13 @@ def test_a_level_out_of_range_is_refused():
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("name", ["random", "zeros", "text"])
 def test_damage_is_found_as_in_the_whole(codec, name):
-    """But for checksums of a whole lz4 frame, which Java does not compare either."""
+    """Checksums of a whole lz4 frame are an exception: Java does not verify them either."""
     source = random.Random(3)
     data = compress(codec, CONTENTS[name])
     for _ in range(60):
         damaged = bytearray(data[: source.randrange(len(data)) if source.random() < 0.3 else None])
         if damaged and source.random() < 0.8:
-            # Not the header of lz4, which says what is compared.
+            # The header of lz4 is not damaged, because it determines which checksums are verified.
             damaged[source.randrange(min(7, len(damaged) - 1), len(damaged))] ^= 1 << source.randrange(8)
         whole = outcome(lambda damaged=damaged: decompress(codec, damaged, LARGE))
         pieces = outcome(lambda damaged=damaged: b"".join(pieces_of(iter_decompressed(codec, damaged, LARGE))))
@@ -83,7 +83,7 @@ def test_damage_is_found_as_in_the_whole(codec, name):
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_is_too_large_ends_at_the_bound(codec):
+def test_decompression_ends_when_the_limit_is_exceeded(codec):
     found = []
     with pytest.raises(DecompressedTooLargeError):
         for piece in iter_decompressed(codec, compress(codec, bytes(3_000_000)), 1_000_000):
@@ -111,7 +111,7 @@ def test_a_large_block_of_snappy_is_decompressed_on_a_thread():
 
 
 def test_a_large_block_of_lz4_is_decompressed_on_a_thread():
-    """So that nobody who waits for one holds the 4 MiB that a block may have."""
+    """A call that waits for a thread holds no buffer of 4 MiB, the maximum size of a block."""
     from cramjam import lz4
 
     content = bytes(5 << 20)

@@ -1,7 +1,7 @@
-"""Made-up values for any declared message: for Hypothesis, or for a seeded `random.Random`.
+"""Generated values for any declared message: for Hypothesis, or from a seeded `random.Random`.
 
-A value of a version holds only what that version carries; everything else keeps its default, so that what is decoded
-again can be compared with `==`.
+Only fields that exist in the version are set; others keep their defaults, so that the decoded message can be compared
+with `==`.
 """
 
 import random
@@ -39,7 +39,7 @@ def version_in_failure(cls: type[Message], version: int) -> Iterator[None]:
 
 
 class Source(Protocol):
-    """Where made-up values come from."""
+    """Source of generated values."""
 
     def integer(self, low: int, high: int) -> int: ...
 
@@ -57,7 +57,7 @@ class Source(Protocol):
 
 
 class HypothesisSource:
-    """Values that Hypothesis draws, and shrinks when they break something."""
+    """Values that Hypothesis draws, and shrinks after a failure."""
 
     def __init__(self, draw: Callable[..., Any]) -> None:
         self._draw = draw
@@ -95,7 +95,7 @@ def _integers(low: int, high: int) -> st.SearchStrategy[int]:
 
 
 class RandomSource:
-    """Values out of a seeded generator: repeatable, and quick enough for many."""
+    """Values from a seeded generator: repeatable and fast."""
 
     def __init__(self, rng: random.Random, long_array_first: bool = False) -> None:
         self._rng = rng
@@ -132,14 +132,14 @@ AS_USUAL: Any = object()
 
 
 def usual(cls: type[Struct], item: Field, source: Source) -> Any:
-    """The override that overrides nothing."""
+    """Return `AS_USUAL`: the override that changes nothing."""
     return AS_USUAL
 
 
 def make(cls: type[Struct], version: int, source: Source, override: Override = usual) -> Any:
-    """A struct with a value in every field of the version.
+    """Return a struct with a value in every field of the version.
 
-    `override` is asked first for each field and may narrow what it can hold.
+    `override` is called first for each field, and may restrict its values.
     """
     values: dict[str, Any] = {}
     for item in cls.fields:
