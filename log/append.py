@@ -47,7 +47,7 @@ _pack_stamp = STAMP.pack
 
 
 class AppendInfo:
-    """Result of an append, made when the log's end has advanced.
+    """Result of an append, created when the log's end has advanced.
 
     `log_append_time_ms` is -1 unless the topic has LogAppendTime. For a duplicate, offsets and time are those of the
     first append. `flush_due`: flush.messages or flush.before.acks requires a sync before the acknowledgement.
@@ -124,8 +124,8 @@ class Appender:
         records of a client's batch have to be checked in steps first; `checked` is the result of that, and is valid
         as long as the topic's properties do not change.
 
-        This method is the fast path, for a sound batch without compression and control records; any other batch
-        takes `_append_validated`. It makes no Python call that it can do without.
+        This method is the fast path, for a valid batch without compression and control records; any other batch
+        takes `_append_validated`. It makes no avoidable Python call.
         """
         log = self._log
         size_bytes = len(records)
@@ -151,7 +151,7 @@ class Appender:
                     and stated_delta >= 0
                     and base_timestamp >= NO_TIMESTAMP
                     and crc32c(records[ATTRIBUTES_POSITION:]) == crc
-                    # The records chain, begin at the batch's offset, and have the largest timestamp that it states.
+                    # The records are complete, start at the batch's offset, and have its largest timestamp.
                     and check_record_chain(records, stated_delta) == stated_delta
                     and (is_simple_first_record(records) or not check_record(records[RECORD_BATCH_OVERHEAD:], 0)[1])
                 )
@@ -271,8 +271,8 @@ class Appender:
     ) -> AppendInfo | None:
         """Append batches from the leader, offsets and bytes unchanged; return None if there is none to append.
 
-        Batches of an epoch above `leader_epoch` are left out: their leader is not followed yet. Raises KafkaError
-        CORRUPT_MESSAGE, UnexpectedOffsetError.
+        Batches of an epoch above `leader_epoch` are omitted: this broker does not follow their leader yet. Raises
+        KafkaError CORRUPT_MESSAGE, UnexpectedOffsetError.
         """
         log = self._log
         log.raise_if_failed()

@@ -11,7 +11,7 @@ from odradek.log.storage.filesystem import is_shortage, remove_if_exists, storag
 
 
 class SegmentDeletion:
-    """Takes segments out of one log."""
+    """Removes segments from one log."""
 
     __slots__ = ("_log", "_roller")
 
@@ -23,9 +23,9 @@ class SegmentDeletion:
         """Apply the log's start and retention; the log then starts at the first remaining segment.
 
         Deletes at most `retention.MOST_AT_ONCE` segments; after so many, call again, since more may be deletable.
-        The files are renamed; pass the result to `remove_deleted` after file.delete.delay.ms. Segments that a full disk
-        does not let go are deleted by a later call. `doubtful_segment` is set to the segment whose records have to be
-        read before retention.ms can be applied to it. Raises LogDirFailure, ShortageError.
+        The files are renamed; pass the result to `remove_deleted` after file.delete.delay.ms. Segments whose deletion
+        a full disk prevents are deleted by a later call. `doubtful_segment` is set to the segment whose records have to
+        be read before retention.ms can be applied to it. Raises LogDirFailure, ShortageError.
         """
         log = self._log
         log.raise_if_failed()
@@ -50,7 +50,7 @@ class SegmentDeletion:
             log.unsynced_segments = [s for s in log.unsynced_segments if s in left]
             return deleted
         except CorruptSegmentError as error:
-            # Raised before anything is deleted. Segments whose age is unknown stay.
+            # Raised before anything is deleted. Segments of unknown age remain.
             log.damaged(error)
             return []
         except OSError as error:
@@ -70,7 +70,7 @@ class SegmentDeletion:
         except OSError as error:
             if not is_shortage(error):
                 raise
-            # No room for the longer name. If the removal fails as well, it is retried with the other files.
+            # No space for the longer name. If the removal fails as well, it is retried with the other files.
             if log.unless_full(lambda: remove_if_exists(log.fs, path)) is not None:
                 return deleted
             marked = name

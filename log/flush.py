@@ -33,7 +33,7 @@ class LogSync:
     """Syncs after which batches below `target_offset` survive a crash of the machine.
 
     `files` are open and may grow, `paths` are synced by name, so the log can append, roll and delete meanwhile;
-    `directories` have new names in them. `sealed_segments` take no more appends, and their indexes are synced too.
+    `directories` have new names in them. `sealed_segments` get no more appends, and their indexes are synced too.
     `snapshots` are written first. After ExhaustedError (no descriptor to sync a path with) nothing has failed, and the
     syncs can be repeated.
     """
@@ -77,12 +77,12 @@ class LogSync:
             except OSError as error:
                 # Memory may have run out within a sync, whose failure is reported once; a descriptor only before one.
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    raise ExhaustedError(self._log_directory, f"flush put off: {error}") from error
+                    raise ExhaustedError(self._log_directory, f"flush postponed: {error}") from error
                 gate.failure = LogDirFailure(self._log_directory, f"flush failed: {error}")
                 raise gate.failure from error
 
     def raise_if_failed(self) -> None:
-        """Wait for the sync of the log that is under way. Raises the LogDirFailure of the first that failed."""
+        """Wait for the sync of the log that is in progress. Raises the LogDirFailure of the first that failed."""
         with self._gate.lock:
             if self._gate.failure is not None:
                 raise self._gate.failure
@@ -145,7 +145,7 @@ class LogFlusher:
                 files.append(segment.file)
                 has_new_names = has_new_names or segment.base_offset >= log.flushed_offset
         for segment in sealed:
-            # The active segment's indexes are not worth a sync: they are built anew after a crash.
+            # The active segment's indexes are not synced: they are rebuilt after a crash.
             paths += [segment.path(kind) for kind in SEGMENT_SUFFIXES]
         directories = [log.directory] if has_new_names else []
         if log.has_unsynced_name:
@@ -181,7 +181,7 @@ class LogFlusher:
         self.last_flush_ms = monotonic_ms
 
     def abandon_flush(self, task: LogSync) -> None:
-        """Leave the syncs of a task that had no descriptor to a later one."""
+        """Postpone the syncs of a task for which no descriptor was left."""
         log = self._log
         self._tasks.remove(task)
         log.unsynced_paths.update(task.paths)
@@ -207,7 +207,7 @@ class LogFlusher:
                 snapshot.is_cancelled = True
 
     def lower_targets(self, offset: int) -> None:
-        """Bound the targets of flushes under way, because the log was truncated to `offset`."""
+        """Bound the targets of flushes in progress, because the log was truncated to `offset`."""
         for task in self._tasks:
             task.target_offset = min(task.target_offset, offset)
 
@@ -226,7 +226,7 @@ class LogFlusher:
             self.finish_flush(task, monotonic_ms)
 
     def close(self, monotonic_ms: int) -> None:
-        """Make everything durable, so that the next start need not recover. Blocks. Raises as `prepare_close`."""
+        """Make everything durable, so that the next start needs no recovery. Blocks. Raises as `prepare_close`."""
         log = self._log
         task = self.prepare_close()
         if task is not None:
@@ -238,7 +238,7 @@ class LogFlusher:
         """Write the files of a clean stop, unsynced; return None if nothing has changed since the last one.
 
         Run the task and sync the log directory before `finish_close`. Blocks. Raises LogDirFailure; ShortageError if
-        there is no room, in which case the next start recovers.
+        a resource is short, in which case the next start recovers.
         """
         log = self._log
         if log.failure is not None:
@@ -259,7 +259,7 @@ class LogFlusher:
         except OSError as error:
             raise log.refuse_or_fail("close", error) from error
         files = log.segments[max(0, bisect_right(log.bases, log.flushed_offset) - 1) :]
-        # An empty active segment lies behind every flush, and has files all the same.
+        # An empty active segment is above the target of every flush, but has files.
         paths = {segment.path(kind) for segment in log.unsynced_segments for kind in SEGMENT_SUFFIXES}
         paths |= log.unsynced_paths | log.producer_state.unsynced_paths
         paths |= {log.producer_state.snapshot_path(snapshot.offset) for snapshot in written}
@@ -279,7 +279,7 @@ class LogFlusher:
         return task
 
     def _take_back_flushes(self) -> None:
-        """Leave the writes and syncs of flushes that wait for a thread to the close."""
+        """Take over the writes and syncs of flushes that wait for a thread."""
         log = self._log
         with self._gate.lock:
             for task in self._tasks:

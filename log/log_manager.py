@@ -45,7 +45,7 @@ _VISITS_PER_STEP = 200
 
 
 class LogManager:
-    """The public face of a broker's logs. Make it, `open` it, call `run_due` periodically, and `close` it.
+    """The public face of a broker's logs. Create it, `open` it, call `run_due` periodically, and `close` it.
 
     All methods are called in one thread. Blocking work is passed to `run_in_thread`, except for loading at `open` and
     for `close`, which wait for `run_all`.
@@ -151,9 +151,9 @@ class LogManager:
     def open(self, now_ms: int, known: KnownPartitions | None = None) -> None:
         """Lock and load all directories; one that fails is left offline. Blocks.
 
-        `known` are the cluster's partitions. A log of another topic id, left from a deleted topic of that name while
-        its directory was offline, is renamed as stray, unopened; so is one of a partition that does not exist, if
-        `known` are complete.
+        `known` are the cluster's partitions. A log with another topic id, of a deleted topic with that name whose
+        directory was offline, is renamed as stray without being opened; so is the log of a partition that does not
+        exist, if `known` are complete.
 
         Raises LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed; nothing stays locked then.
         """
@@ -183,7 +183,7 @@ class LogManager:
         self._schedule_tasks()
 
     def _check_identity(self) -> None:
-        """Check that all directories belong to this broker, and write the meta.properties that are missing."""
+        """Check that all directories belong to this broker, and write missing meta.properties."""
         metas = {}
         for directory in self.log_dirs.online():
             try:
@@ -214,7 +214,7 @@ class LogManager:
     # Background tasks
 
     def run_due(self, now_ms: int) -> int:
-        """Run the steps of tasks that are due; return after how many ms to call again. `now_ms` is the wall clock."""
+        """Run the steps of tasks that are due; return the delay to the next call (ms). `now_ms` is the wall clock."""
         return self.schedule.run_due(now_ms)
 
     def _schedule_tasks(self) -> None:
@@ -254,7 +254,7 @@ class LogManager:
         return self.directories[path].failure is None
 
     def _removal_failed(self, path: str, error: Exception) -> bool:
-        """Return whether to repeat the removal when there may be room."""
+        """Return whether to repeat the removal after a shortage."""
         self.log_dirs.work_failed(path, error)
         return is_shortage(error)
 
@@ -272,7 +272,7 @@ class LogManager:
             self.clean_soon()
 
     def clean_soon(self) -> None:
-        """Let the cleaner look for more to do at once."""
+        """Make the cleaner search for due logs immediately."""
         if self._cleaning is not None:
             self._cleaning.due_ms = 0
 
@@ -310,7 +310,7 @@ class LogManager:
         return self.table.get(topic, partition)
 
     def found_logs(self) -> list[FoundLog]:
-        """Return the partitions that `open` found, those included whose files are damaged."""
+        """Return the partitions that `open` found, including those whose files are damaged."""
         return self.table.found_logs()
 
     def refused_paths(self) -> list[str]:
@@ -327,7 +327,7 @@ class LogManager:
         """Return the partition's log; if there is none, create it in the directory with the fewest partitions.
 
         Unless `is_new`, none is created while a directory is offline, since the log may be there; that and the lack of
-        a directory raise KAFKA_STORAGE_ERROR (ShortageError if one will have room later). A log of another topic id
+        a directory raise KAFKA_STORAGE_ERROR (ShortageError if one may be available later). A log with another topic id
         raises INCONSISTENT_TOPIC_ID.
         """
         key = (topic, partition)
@@ -358,7 +358,7 @@ class LogManager:
         self._retirement.delete((topic, partition), config.file_delete_delay_ms)
 
     def mark_stray(self, topic: str, partition: int) -> None:
-        """Take out a log that no topic of the cluster has, and rename its directory, which is kept.
+        """Stop serving a log that belongs to no topic of the cluster, and rename its directory, which is kept.
 
         Raises LogDirFailure; ShortageError, after which it is still served.
         """
@@ -399,7 +399,7 @@ class LogManager:
     def flush(self, log: PartitionLog, done: Done = lambda error: None) -> None:
         """Sync the log's present content in a thread, then call `done`, with the failure if there was one.
 
-        Callers that come during a flush of this log share the next one.
+        Callers during a flush of this log share the next one.
         """
         self.flush_task.flush(log, done)
 
@@ -422,7 +422,7 @@ class LogManager:
         self.checkpoints.write_log_starts(path, done)
 
     def found_producer_id_end(self) -> int:
-        """Return the end of the reserved producer ids that the start found in the log directories, else 0."""
+        """Return the end of the reserved producer ids that the start found in the log directories, otherwise 0."""
         return self._producer_id_record.found()
 
     def record_producer_ids(self, next_id: int, done: Done) -> None:
@@ -449,7 +449,7 @@ class LogManager:
                 for file_name in ALL_CHECKPOINTS:
                     self.checkpoints.write_now(directory, file_name)
                 if directory.path in unclean:
-                    logger.error("no room to close all logs: the next start will recover path=%s", directory.path)
+                    logger.error("no space to close all logs: the next start will recover path=%s", directory.path)
                 elif has_started:
                     directory.mark_clean(broker_epoch)
                 elif directory.was_clean:
@@ -457,6 +457,6 @@ class LogManager:
             except LogDirFailure as failure:
                 self.log_dirs.fail(directory.path, failure)
             except ShortageError as error:
-                logger.error("no room to record a clean stop: the next start will recover error=%s", error)
+                logger.error("no space to record a clean stop: the next start will recover error=%s", error)
         for directory in self.directories.values():
             directory.unlock()

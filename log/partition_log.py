@@ -1,4 +1,4 @@
-"""The log of one partition: an ordered list of segments, of which the last takes the appends.
+"""The log of one partition: an ordered list of segments, of which the last one gets the appends.
 
 Sources: Kafka documentation ("Log"), KIP-101 (leader epochs), KIP-107 (DeleteRecords), KIP-98 (aborted transactions).
 """
@@ -25,12 +25,12 @@ from odradek.protocol.batches.streaming import Step
 class PartitionLog:
     """The public face of a log: its state, and the methods of the parts that read and change it.
 
-    Made by `odradek.log.recovery.open_partition_log`. Not thread-safe, but for `LogSync.run`, `remove_deleted` and
-    regions that were read.
+    Created by `odradek.log.recovery.open_partition_log`. Not thread-safe, except for `LogSync.run`,
+    `remove_deleted` and regions that were read.
 
     `state` is shared by the parts and has the same values as the properties; the produce and fetch paths read it
     without a call. For the same reason the methods of these paths are bound here, not delegated to. Neither the state
-    nor a part refers to the PartitionLog: the files of a deleted log close when the last reference to it goes.
+    nor a part refers to the PartitionLog: the files of a deleted log are closed with the last reference to it.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class PartitionLog:
         self.flusher.finish_flush(task, monotonic_ms)
 
     def abandon_flush(self, task: LogSync) -> None:
-        """Leave the syncs of a task that had no descriptor to a later one."""
+        """Postpone the syncs of a task for which no descriptor was left."""
         self.flusher.abandon_flush(task)
 
     def flush(self, monotonic_ms: int, target_offset: int | None = None) -> None:
@@ -164,11 +164,11 @@ class PartitionLog:
         self.flusher.finish_close(task, monotonic_ms)
 
     def close(self, monotonic_ms: int) -> None:
-        """Make everything durable, so that the next start need not recover. Blocks."""
+        """Make everything durable, so that the next start needs no recovery. Blocks."""
         self.flusher.close(monotonic_ms)
 
     def directory_unsynced(self) -> None:
-        """Have the next flush, or the close of the log, sync the directory's name and the topic id in it."""
+        """Make the next flush, or the close of the log, sync the directory's name and the topic id in it."""
         self.state.has_unsynced_name = True
 
     def end_of_holes(self) -> int:
@@ -180,11 +180,11 @@ class PartitionLog:
         return max((next_base for segment, next_base in pairs if segment.next_offset() < next_base), default=0)
 
     def move(self, directory: str) -> None:
-        """Follow a rename of the partition's directory (it is being deleted, or was a future replica)."""
+        """Use the new path of the partition's directory, which is being deleted, or was a future replica."""
         self.state.directory = directory
         self.producer_state.directory = directory
         self.state.unsynced_paths.clear()
-        # They go by the name that the directory had.
+        # Their writes use the old path.
         self.flusher.cancel_snapshots()
         for segment in self.segments:
             segment.move(directory)

@@ -31,9 +31,9 @@ class LogReader:
     def read(self, offset: int, max_bytes: int, *, upper_offset: int, at_least_one: bool) -> FileRegion | None:
         """Return the region of one segment that begins with the batch of `offset` and ends below `upper_offset`.
 
-        It has at most `max_bytes`, and may be cut anywhere behind the first batch, which is whole. None if there is no
+        It has at most `max_bytes`, and may end anywhere after the first batch, which is complete. None if there is no
         batch below `upper_offset`, or, unless `at_least_one`, if the first batch does not fit. Raises KafkaError
-        OFFSET_OUT_OF_RANGE; CORRUPT_MESSAGE where the bytes are no batches; KAFKA_STORAGE_ERROR if the disk fails.
+        OFFSET_OUT_OF_RANGE; CORRUPT_MESSAGE if the bytes are not batches; KAFKA_STORAGE_ERROR if the disk fails.
         """
         log = self._log
         end_offset = log.log_end_offset
@@ -106,7 +106,7 @@ class LogReader:
     def offset_for_timestamp(self, timestamp: int) -> Generator[Step, None, TimestampOffset | None]:
         """Find the first record, in offset order, with this timestamp or a later one, in steps.
 
-        The caller bounds it by HW or LSO.
+        The caller bounds the result by the high watermark or the last stable offset.
         """
         log = self._log
         try:
@@ -119,7 +119,7 @@ class LogReader:
             raise self._unreadable(error) from error
 
     def offset_of_max_timestamp(self) -> Generator[Step, None, TimestampOffset | None]:
-        """Find the first record that bears the largest timestamp of the log, in steps (KIP-734)."""
+        """Find the first record with the largest timestamp of the log, in steps (KIP-734)."""
         try:
             return (yield from timestamps.offset_of_max_timestamp(self._log.segments))
         except (OSError, InvalidRecordError, CompressionError) as error:
@@ -128,7 +128,7 @@ class LogReader:
     def aborted_transactions(self, offset: int, region: FileRegion) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions in the region that `read` returned for `offset`, possibly with later ones.
 
-        There may be as many as batches in the region: each is created when it is accessed.
+        There may be as many as batches in the region; each is created when it is accessed.
         """
         try:
             return self._aborted_transactions(offset, region)

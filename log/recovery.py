@@ -1,6 +1,6 @@
 """Opening a partition's directory: after a clean stop, after a crash, and one that Apache Kafka wrote.
 
-After a crash every segment from the one that holds the recovery point on is read: the first batch with a wrong length
+After a crash every segment from the one with the recovery point on is read: the first batch with a wrong length
 or checksum ends the log. Indexes, leader epochs and producers are rebuilt from its batches.
 """
 
@@ -42,7 +42,7 @@ _LAST = 1 << 63
 
 
 class DamagedLogError(Exception):
-    """A log that cannot be served as it is, and must not be changed automatically; str has the remedy."""
+    """A log that cannot be served unchanged, and must not be changed automatically; str contains the remedy."""
 
 
 class RecoveryReport:
@@ -81,7 +81,7 @@ def open_partition_log(
     """Open, or create, the log in `directory`.
 
     `is_clean`: the last stop was clean. `log_start_offset` and `recovery_point` are those of the checkpoints, 0 if
-    they have none; so is `cleaned_to`, up to which the log was compacted. `report` counts the work. The high
+    they have none, and `cleaned_to` the offset up to which the log was compacted. `report` counts the work. The high
     watermark is the log's start; set the checkpointed one with `update_high_watermark`. flush.ms counts from
     `monotonic_ms`.
 
@@ -127,7 +127,7 @@ class _Loader:
         self.expiration_ms = expiration_ms
         self.segments: list[Segment] = []
         self.rebuilt: set[Segment] = set()
-        # Whether a segment was cut and those behind it were kept.
+        # True if a segment was truncated and later ones were kept.
         self.has_hole = False
         self.epochs = LeaderEpochs()
         self.has_found_segments = False
@@ -147,7 +147,7 @@ class _Loader:
         end_offset = self._find_end(log_start_offset) if self.segments else None
         if end_offset is not None and end_offset < recovery_point and first:
             logger.warning(
-                "verifying the whole log, since it does not reach its recovery point directory=%s end=%d point=%d",
+                "verifying the whole log, because it does not reach its recovery point directory=%s end=%d point=%d",
                 self.directory,
                 end_offset,
                 recovery_point,
@@ -163,7 +163,7 @@ class _Loader:
                     "remove it to have all of the log"
                 )
             logger.warning(
-                "log ends before its start, starting over directory=%s end=%d start=%d",
+                "log ends before its start and is emptied directory=%s end=%d start=%d",
                 self.directory,
                 end_offset,
                 log_start_offset,
@@ -187,8 +187,8 @@ class _Loader:
         recall_batches(producers, self.segments, self.now_ms)
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
         if self.has_hole:
-            # Unsynced ones would lower the recovery point, and the next recovery would cut the log at the hole. Nor may
-            # what was cut off come back in a crash.
+            # Unsynced ones would lower the recovery point, and the next recovery would truncate the log at the hole.
+            # The removed bytes must not reappear after a crash either.
             for path in [segment.path(kind) for segment in rebuilt for kind in SEGMENT_SUFFIXES]:
                 self.fs.sync_path(path)
             self.fs.sync_directory(self.directory)
@@ -201,12 +201,12 @@ class _Loader:
         next_offset, position = last.find_end()
         if position == last.size_bytes:
             return next_offset
-        logger.warning("verifying a segment whose file goes on behind its batches file=%s", last.path(LOG_SUFFIX))
+        logger.warning("verifying a segment with bytes after its last batch file=%s", last.path(LOG_SUFFIX))
         self._recover_from(len(self.segments) - 1, log_start_offset)
         return last.next_offset()
 
     def _read_epochs(self) -> None:
-        """Read the checkpoint, which is unsynced between two flushes: a crash of the machine may have torn it."""
+        """Read the checkpoint, which is unsynced between two flushes: after a power loss it may be incomplete."""
         path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
         try:
             self.epochs = LeaderEpochs(checkpoints.read_leader_epochs(self.fs, path))
@@ -214,7 +214,7 @@ class _Loader:
             logger.warning("finding leader epochs in the batches again: %s", error)
 
     def _lacks_epochs(self, start_offset: int) -> bool:
-        """Return whether the first epoch begins after the log: a crash has undone a later start of the log."""
+        """Return whether the first epoch begins after the log's end: a crash has undone a later start of the log."""
         earliest = self.epochs.earliest()
         return earliest is not None and earliest[1] > start_offset
 
@@ -232,15 +232,15 @@ class _Loader:
     def _producer_state(self) -> ProducerState:
         return ProducerState(self.fs, self.directory, expiration_ms=self.expiration_ms)
 
-    # Files that an interrupted change left
+    # Files of interrupted changes
 
     def _finish_replacements(self) -> None:
-        """Remove deleted and half-made files, and put finished replacements (.swap) in place of what they replace."""
+        """Remove deleted and incomplete files, and put complete replacements (.swap) in place of the replaced files."""
         names = self.fs.list_names(self.directory)
         cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
         first_cleaned = min((_base_offset(name) for name in cleaned), default=_LAST)
         swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
-        # A swap file behind a half-made one belongs to the same unfinished change.
+        # A swap file after an incomplete one belongs to the same unfinished change.
         unfinished = [name for name in swaps if _base_offset(name) >= first_cleaned]
         for name in [name for name in names if name.endswith(DELETED_SUFFIX)] + unfinished + cleaned:
             self._remove(name)
@@ -272,7 +272,7 @@ class _Loader:
                 logger.warning("removing index without log directory=%s name=%s", self.directory, name)
                 self._remove(name)
             elif name.endswith(TEMPORARY_SUFFIX):
-                logger.info("removing half-written file directory=%s name=%s", self.directory, name)
+                logger.info("removing incomplete file directory=%s name=%s", self.directory, name)
                 self._remove(name)
         return [segment.base_offset for segment in self.segments]
 
@@ -280,7 +280,7 @@ class _Loader:
         """Rebuild segments whose indexes are missing or damaged."""
         names = set(self.fs.list_names(self.directory))
         for number, segment in enumerate(segments):
-            # Up to its end all of it is on the disk, but it may have been made ready for appends since.
+            # All bytes up to the end are on the disk, but the file may have been extended for appends since.
             is_last = not is_clean and number == len(segments) - 1
             if self._must_rebuild(segment, names, segments[: number + 1], is_clean=is_clean) or (
                 is_last and self._was_never_cut(segment)
@@ -295,7 +295,7 @@ class _Loader:
         if file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) in names:
             try:
                 entries = segment.transaction_index.entries()
-                # After a clean stop it is trusted, and in a compacted log a transaction's first batch may be gone.
+                # After a clean stop the index is valid; in a compacted log a transaction's first batch may be missing.
                 if not (is_clean or self.config.compacts or segment.base_offset < self.cleaned_to):
                     check_transaction_index(segment, up_to_it, entries, self.cleaned_to)
             except CorruptTransactionIndexError as error:
@@ -309,9 +309,9 @@ class _Loader:
                 logger.warning("rebuilding segment because of an index that ends in zeros file=%s", index.path)
                 return True
         if segment.find_end()[1] < segment.size_bytes:
-            # It was cut when its log was opened before, and a power loss undid that.
+            # The file was truncated when its log was opened before, and a power loss undid that.
             logger.warning(
-                "rebuilding segment because of bytes behind its last batch file=%s", segment.path(LOG_SUFFIX)
+                "rebuilding segment because of bytes after its last batch file=%s", segment.path(LOG_SUFFIX)
             )
             return True
         return False
@@ -319,7 +319,7 @@ class _Loader:
     # Recovery
 
     def _rebuild_flushed(self, segment: Segment, index: int, log_start_offset: int) -> None:
-        """Recover a segment below the recovery point. Segments behind it hold acknowledged records, and are kept."""
+        """Recover a segment below the recovery point. Later segments contain acknowledged records, and are kept."""
         flaw = self._recover(segment, log_start_offset, index)
         if flaw is None:
             return
@@ -355,7 +355,7 @@ class _Loader:
                 self.report.removed_segments = len(later)
                 self._delete(later)
                 del self.segments[index + 1 :]
-                # Or what was cut off might come back in the next crash, behind what has taken its place.
+                # Otherwise the removed bytes might reappear in the next crash, after newer ones.
                 segment.file.sync()
                 self.fs.sync_directory(self.directory)
                 return
@@ -393,18 +393,18 @@ class _Loader:
         if found.flaw is not None:
             report.removed_bytes += removed_bytes
         elif removed_bytes:
-            # Without `preallocate` a loss of power may have left them, in place of what was not synced.
+            # Without `preallocate` a power loss may have left them in place of unsynced data.
             level = logging.INFO if self.config.preallocate else logging.WARNING
             path, at = segment.path(LOG_SUFFIX), segment.size_bytes
-            logger.log(level, "cut the zeros behind the last batch file=%s at=%d bytes=%d", path, at, removed_bytes)
+            logger.log(level, "removed the zeros after the last batch file=%s at=%d bytes=%d", path, at, removed_bytes)
         report.segments += 1
         return found.flaw
 
     def _lost_its_end(self, segment: Segment, later: list[Segment], *, ended_in_zeros: bool) -> bool:
         """Return whether batches are missing before the next segment: its file was durable, this one's end was not.
 
-        What follows a hole must go, or a replica with a hole could become leader. Only compaction leaves holes:
-        anywhere while the topic is compacted, and up to where it was if it is no more. It leaves no zeros.
+        Batches after a hole must be removed, or a replica with a hole could become leader. Only compaction leaves
+        holes: anywhere while the topic is compacted, and up to the compacted offset afterwards. It leaves no zeros.
         """
         if not later or segment.next_offset() >= later[0].base_offset:
             return False

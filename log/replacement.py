@@ -1,4 +1,4 @@
-"""Replacement of neighbouring segments by the one that compaction made of them."""
+"""Replacement of adjacent segments by a compacted one."""
 
 from odradek.log.deletion import SegmentDeletion
 from odradek.log.segments.segment import Segment
@@ -16,10 +16,11 @@ class SegmentReplacement:
         self._deletion = deletion
 
     def begin_replacement(self, replacement: Segment, replaced: list[Segment]) -> None:
-        """Replace neighbouring segments by a compacted one, which is complete and synced under the suffix .cleaned.
+        """Replace adjacent segments by a compacted one, which is complete and synced under the suffix .cleaned.
 
-        Next, `retire_replaced` each of them, oldest first, then `finish_replacement`. After a crash in between, the
-        next start completes or reverts the change. Raises LogDirFailure; ShortageError: the log is unchanged then.
+        The caller then calls `retire_replaced` for each of them, oldest first, and `finish_replacement`. After a crash
+        in between, the next start completes or reverts the change. Raises LogDirFailure; ShortageError, with the log
+        unchanged.
         """
         log = self._log
         log.raise_if_failed()
@@ -28,7 +29,7 @@ class SegmentReplacement:
             first = log.bases.index(replaced[0].base_offset)
             replacement.rename(SWAP_SUFFIX)
         except OSError as error:
-            # Left under that name, it would replace segments when the log is opened next.
+            # With that name it would replace segments when the log is opened next.
             try:
                 remove_segment_files(log.fs, log.directory, replacement.base_offset, SWAP_SUFFIX)
             except OSError as left:

@@ -13,9 +13,9 @@ MOST_AT_ONCE: Final = 8
 def count_deletable(log: LogState, now_ms: int) -> int:
     """Return how many segments to delete, from the oldest on, up to MOST_AT_ONCE. Raises OSError.
 
-    Never one that holds offsets at or above the high watermark, nor an empty active segment. Each rule applies to the
-    segments that the one before it leaves: first the log's start, then retention.bytes, then retention.ms. A topic
-    without deletion by time or size (compacted only, or kept for ever) still loses the segments before its start.
+    Never a segment with offsets at or above the high watermark, nor an empty active segment. Each rule applies to the
+    segments that remain after the previous one: first the log's start, then retention.bytes, then retention.ms. A topic
+    without deletion by time or size (compacted only, or kept forever) still loses the segments before its start.
     """
     count = _before_log_start(log, 0)
     if log.config.deletes:
@@ -64,7 +64,7 @@ def _beyond_age(log: LogState, count: int, now_ms: int) -> int:
 
 
 def find_doubtful(log: LogState, count: int, now_ms: int) -> Segment | None:
-    """Return the segment at which retention.ms stopped after `count` others, if its records must be read for its age.
+    """Return the segment at which retention.ms stopped after `count` others, if its age requires a read of its records.
 
     Raises OSError.
     """

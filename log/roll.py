@@ -25,7 +25,7 @@ class SegmentRoller:
         self._choose_jitter_ms = choose_jitter_ms
 
     def roll(self, now_ms: int) -> Segment:
-        """Begin a new segment at the log's end. An empty active segment is returned as it is.
+        """Begin a new segment at the log's end. An empty active segment is returned unchanged.
 
         Raises LogDirFailure, ShortageError.
         """
@@ -45,7 +45,7 @@ class SegmentRoller:
         if base_offset == log.active.base_offset:
             return log.active
         if log.fs.spare_descriptors() < 1:
-            raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (the rest is kept back for short use)")
+            raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (the remaining ones are reserved for short use)")
         if is_doomed:
             log.unless_full(log.active.seal)
         else:
@@ -53,7 +53,7 @@ class SegmentRoller:
         remove_segment_files(log.fs, log.directory, base_offset)
         log.untouched_end = None
         segment = self.new_segment(base_offset, now_ms)
-        # From here on the roll is final; before, one that found no room can be tried again.
+        # From here on the roll is final; before, a roll without space can be retried.
         log.unsynced_segments.append(log.active)
         log.segments.append(segment)
         log.bases.append(base_offset)

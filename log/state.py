@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class LoadedState(NamedTuple):
-    """Result of recovery, from which a PartitionLog is made. The indexes of `rebuilt` segments are not synced yet."""
+    """Result of recovery, for a new PartitionLog. The indexes of `rebuilt` segments are not synced yet."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -39,9 +39,9 @@ class LogState:
     `flushed_offset` are durable. After an I/O error `failure` is set, and every further change raises LogDirFailure.
 
     `segments` is one list for the life of the log; `bases` are the base offsets of its items, and `active` is the last
-    of them, which takes the appends.
+    of them, which gets the appends.
 
-    What is not durable yet: `unsynced_paths` are files to sync by name. `unsynced_segments` take no more appends, in
+    What is not durable yet: `unsynced_paths` are files to sync by name. `unsynced_segments` get no more appends, in
     order, and their indexes are not synced. `unwritten_snapshots` are written by the next flush, in its thread.
     `has_unsynced_name`: the name of the log's own directory, or the topic id in it, may not be durable.
     `unsynced_epoch_at`: from this offset on, leader epochs may be durable in the batches only.
@@ -101,10 +101,10 @@ class LogState:
 
     @property
     def recovery_point(self) -> int:
-        """Offset for the recovery point checkpoint: after a crash the segment that holds it is read again.
+        """Offset for the recovery point checkpoint: after a crash the segment that contains it is read again.
 
-        It lies in the first segment whose indexes are not durable in full, even if all of its batches are, and not
-        behind the start of a leader epoch that is durable in batches only.
+        It is in the first segment whose indexes are not completely durable, even if all of its batches are, and not
+        after the start of a leader epoch that is durable in batches only.
         """
         if self.is_closed:
             return self.flushed_offset
@@ -141,7 +141,7 @@ class LogState:
         self.leader_epochs.truncate_from_start(offset)
         self.producer_state.log_start_advanced(offset)
         try:
-            # A checkpoint that begins too early is cut at the next start.
+            # A checkpoint that begins too early is corrected at the next start.
             self.unless_full(self.write_epochs)
         except OSError as error:
             raise self.fail("epoch checkpoint", error) from error
@@ -197,7 +197,7 @@ class LogState:
         except OSError as error:
             if not is_shortage(error):
                 raise
-            logger.warning("no room or no descriptor directory=%s error=%s", self.directory, error)
+            logger.warning("no disk space or file descriptor directory=%s error=%s", self.directory, error)
             return None
 
     def refuse_or_fail(self, what: str, error: OSError) -> KafkaError:

@@ -222,7 +222,7 @@ def _fetch_result(partition: int, committed: CommittedOffset | None, error: Erro
 
 
 def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token) -> CoordinatorResult:
-    """Decide an OffsetDelete: offsets of topics that no live member subscribes to may go."""
+    """Handle an OffsetDelete: delete offsets of topics to which no live member subscribes."""
     result = CoordinatorResult()
     try:
         group = _group_for_delete(state, request)

@@ -81,5 +81,5 @@ def _call_back(callers: list[Done], result: Exception | None) -> None:
         try:
             done(result)
         except Exception:
-            # The others wait for the same write, whose result is theirs too.
+            # The other callers wait for the same write and get its result.
             logger.exception("a caller of a write failed with its result; please report it")

@@ -17,7 +17,7 @@ RunInThread = Callable[[Callable[[], None], Done], None]
 """Run the first argument in any thread; then call the second in the caller's thread with its exception, or None."""
 
 RunAll = Callable[[Sequence[Callable[[], None]], int], None]
-"""Run all actions, in up to so many threads, and return when all have ended (`parallel.run_all`)."""
+"""Run all actions, in up to the given number of threads, and return when all have ended (`parallel.run_all`)."""
 
 Item = TypeVar("Item")
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Compaction of logs with cleanup.policy=compact.
 
-- `rules`: what remains of each batch
+- `rules`: the records of a batch that are retained
 - `offset_map`: the last offset of each key, within bounded memory
 - `cleanable`: the cleanable part of a log, and the groups of segments to merge
 - `run`: a worker's part of a compaction, which reads and writes files

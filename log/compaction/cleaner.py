@@ -38,7 +38,7 @@ Key = tuple[str, int]
 # A smaller log is compacted in a thread, which takes less time than the start of a process.
 _MIN_BYTES_FOR_PROCESS = 256 * 1024
 _BYTES_PER_OFFSET = 4
-"""An offset counts as so many bytes, because time and memory also depend on the number of records."""
+"""Bytes that an offset counts as, because time and memory also depend on the number of records."""
 _VISITS_PER_STEP = 200
 _MAX_WORKER_LOSSES = 3
 _MIN_BACKOFF_MS = 100

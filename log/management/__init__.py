@@ -2,7 +2,7 @@
 
 - `settings`: the broker's properties that the log manager uses
 - `log_table`: the logs of a broker, and partitions that are found but not served
-- `log_directories`: log directories that are online, and what takes one offline
+- `log_directories`: log directories that are online, and failures that take one offline
 - `loading`: opening of all logs at start
 - `creation`: creation of logs
 - `retirement`: deletion of logs, and strays

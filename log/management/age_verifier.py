@@ -31,7 +31,7 @@ class AgeVerifier:
         self._is_reading = False
 
     def add(self, log: PartitionLog, segment: Segment, now_ms: int) -> None:
-        """Have `segment` read, unless it is waiting for that already."""
+        """Schedule a read of `segment`, unless one is scheduled."""
         self._waiting.setdefault(segment, (log, now_ms))
         if not self._is_reading:
             self._read_next()

@@ -105,7 +105,7 @@ class OffsetCheckpoints:
     def write_log_starts(self, path: str, done: Done) -> None:
         """Make the starts of a directory's logs durable, then call `done`, with the failure if there was one.
 
-        Callers that come before a write begins share it. After a failure the starts are unchanged, and the next
+        Callers before the start of a write share it. After a failure the starts are unchanged, and the next
         checkpoint saves them if the directory is still online.
         """
         directory = self._log_dirs.by_path[path]

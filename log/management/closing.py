@@ -1,7 +1,7 @@
 """Close of all logs of a broker: everything is written first, then made durable together.
 
 A supervisor that stops a broker allows some ten seconds. The six syncs of a log take milliseconds, and there may be
-thousands of logs; so one call syncs the whole file system, if the system can do that.
+thousands of logs. Therefore one call syncs the whole file system, if the operating system supports that.
 """
 
 import logging
@@ -64,7 +64,7 @@ def close_logs(
 
 
 def _is_elsewhere(log: PartitionLog) -> bool:
-    """Return whether a log lies in another file system than its log directory, by a mount or a symbolic link."""
+    """Return whether a log is in another file system than its log directory, by a mount or a symbolic link."""
     try:
         return log.fs.device(log.directory) != log.fs.device(log.log_directory)
     except OSError:
@@ -72,7 +72,7 @@ def _is_elsewhere(log: PartitionLog) -> bool:
 
 
 def _sync(directory: LogDirectory, failures: Failures) -> bool:
-    """Return whether the whole directory is durable. Otherwise its own names are, and its logs are to be synced."""
+    """Return whether the whole directory is durable. Otherwise its own names are, and its logs must be synced."""
     if directory.sync_file_system():
         return True
     try:

@@ -31,7 +31,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class LogCreation:
-    """Creates logs, each in the log directory with the fewest."""
+    """Creates logs, each in the log directory with the fewest logs."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class LogCreation:
         self._name_syncs = {path: self._name_sync(directory) for path, directory in log_dirs.by_path.items()}
 
     def create(self, key: Key, config: LogConfig, now_ms: int, producer_expiration_ms: int) -> PartitionLog:
-        """Create a log. Raises KAFKA_STORAGE_ERROR if no directory can take it, ShortageError if one can later."""
+        """Create a log. Raises KAFKA_STORAGE_ERROR if no directory is usable, ShortageError if one may be later."""
         short: ShortageError | None = None
         offline, counts = self._table.offline, self._table.log_counts
         for directory in sorted(self._log_dirs.online(), key=lambda directory: counts[directory.path]):
@@ -79,11 +79,11 @@ class LogCreation:
     ) -> PartitionLog:
         """Create a log in a log directory. Raises LogDirFailure, DamagedLogError, ShortageError.
 
-        A half-made log is removed then, durably: if the log were made elsewhere, the next start would find it twice. If
-        it cannot be removed, the partition is offline, and that start finds it here.
+        An incomplete log is then removed durably: if the log were created elsewhere, the next start would find it
+        twice. If it cannot be removed, the partition is offline, and the next start finds it here.
 
-        A directory that is there already is never the new log: `open` registered all logs, refused ones are offline,
-        and deleted or half-made ones do not keep the name.
+        An existing directory is never that of the new log: `open` registered all logs, refused ones are offline, and
+        deleted or incomplete ones are renamed.
         """
         if self._fs.spare_descriptors() < 1:
             raise ExhaustedError(directory.path, f"no file descriptor is left for the log of {partition_name(*key)}")
@@ -109,7 +109,7 @@ class LogCreation:
             )
         except (LogDirFailure, DamagedLogError, ShortageError) as error:
             if is_exhausted(error):
-                # A removal takes descriptors, a rename does not.
+                # A removal needs descriptors, a rename does not.
                 self._retirement.remove_tree_later(self._retirement.rename(path, key, DELETE_SUFFIX), 0)
                 raise
             try:
@@ -117,14 +117,14 @@ class LogCreation:
                 self._fs.sync_directory(directory.path)
             except OSError:
                 self._table.offline[key] = path
-                raise LogDirFailure(directory.path, f"a log is half made and cannot be removed: {error}") from error
+                raise LogDirFailure(directory.path, f"an incomplete log cannot be removed: {error}") from error
             raise
 
     def _remove_checkpoints_of(self, key: Key, directory: LogDirectory) -> None:
         """Remove entries of a deleted log of that name, durably. Raises LogDirFailure, ShortageError.
 
-        After a crash they would cut or empty the new log in `directory`. Those in other directories would be taken for
-        the new log's, as if it had been moved from there, if no shortage prevents the removal.
+        After a crash they would truncate or empty the new log in `directory`. Entries in other directories, which would
+        be attributed to the new log as if it had been moved from there, are removed unless a resource is short.
         """
         for other in self._log_dirs.online():
             if not other.may_have_checkpoint_of(key):

@@ -15,7 +15,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class FlushTask:
-    """Flushes logs. Callers that come during a flush of a log share the next one (`SharedWrite`)."""
+    """Flushes logs. Callers during a flush of a log share the next one (`SharedWrite`)."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class FlushTask:
         self._flushing: dict[PartitionLog, SharedWrite] = {}
 
     def visit(self, log: PartitionLog, now_ms: int) -> None:
-        """Begin a flush if one is due, unless one is under way."""
+        """Begin a flush if one is due, unless one is in progress."""
         if log in self._flushing or log.failure is not None:
             return
         target = log.flush_due_offset(self._schedule.monotonic_ms())
@@ -95,7 +95,7 @@ class _LogFlush:
         """Return the next sync; None if everything is durable. Raises KafkaError for a failed or deleted log."""
         log = self._log
         if not self._table.serves(log):
-            # The files of a deleted log may be gone, which is no failure of the disk.
+            # The files of a deleted log may be missing, which is not a failure of the disk.
             raise log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
         target_offset, self._target_offset = self._target_offset, None
         try:
@@ -106,7 +106,7 @@ class _LogFlush:
         return None if self._sync is None else self._sync.run
 
     def ended(self, error: Exception | None) -> Exception | None:
-        """Record the result of a sync; return the error for those who wait for it."""
+        """Record the result of a sync; return the error for the callers that wait for it."""
         log, sync = self._log, self._sync
         assert sync is not None
         if error is None:

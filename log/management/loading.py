@@ -1,7 +1,7 @@
 """Opening of all logs at start.
 
-Directories are judged by their names and topic ids first. Logs to serve are then opened in several threads, if the last
-stop was not clean, and registered in this one.
+Directories are classified by their names and topic ids first. Logs to serve are then opened, in several threads if the
+last stop was not clean, and registered in this one.
 """
 
 import logging
@@ -63,7 +63,7 @@ class _FoundLog(NamedTuple):
 
 
 class _LoadedLog(NamedTuple):
-    """Result of opening one log. Neither `log` nor `failure`: it was not opened, because it is another topic's.
+    """Result of opening one log. Without `log` and `failure` it was not opened, because it belongs to another topic.
 
     `has_new_point`: recovery point and `cleaned_to` must be durable before the partition is adopted.
     """
@@ -228,15 +228,15 @@ class LogLoader:
             if not directory.was_clean:
                 log.directory_unsynced()
             if is_unknown and (holes_end := log.end_of_holes()):
-                # The next recovery would cut the log at a hole that no checkpoint attributes to compaction.
+                # The next recovery would truncate the log at a hole that no checkpoint attributes to compaction.
                 cleaned_to = max(cleaned_to or 0, holes_end)
                 has_new_point = True
             if has_new_point or (config.flush_before_acks and not directory.was_clean):
-                # What was found may be in memory only, and is about to be read.
+                # The found data may be in memory only, and is about to be read.
                 log.flush(self._schedule.monotonic_ms())
             if report.segments > 0 and log.recovery_point < stored_point:
-                # Rebuilt indexes are not durable yet, and the stored point may be that of a close behind them. The next
-                # recovery would cut the log at the holes between the two.
+                # Rebuilt indexes are not durable yet, and the stored recovery point may be above them, from a close.
+                # The next recovery would truncate the log at the holes between the two.
                 cleaned_to = max(cleaned_to or 0, log.end_of_holes())
                 has_new_point = True
         except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
@@ -248,9 +248,9 @@ class LogLoader:
         return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, has_new_point)
 
     def _holes_to(self, found: _FoundLog) -> int:
-        """Return the offset below which missing offsets are not a lost end but may be compaction's.
+        """Return the offset below which missing offsets may result from compaction, and are not a lost end.
 
-        Anywhere in a log whose history is unknown: one to adopt, and one in a log directory that no broker has used.
+        It is unlimited for a log with an unknown history: one to adopt, and one in a directory that no broker has used.
         A log without a recovery point is new, or was moved from another log directory: there, nothing was missing below
         its recovery point.
         """
@@ -298,7 +298,7 @@ class LogLoader:
             self._cleaned[key] = loaded.cleaned_to
 
     def _is_unused(self, log: PartitionLog, *, beside: PartitionLog) -> bool:
-        """Return whether a log was made and never used, as its topic was deleted while its directory was offline."""
+        """Return whether a log was created and never used, because its topic was deleted while it was offline."""
 
         def has_topic_id(log: PartitionLog) -> bool:
             return read_topic_id(self._fs, log.directory, is_clean=False) is not None
@@ -306,7 +306,7 @@ class LogLoader:
         return log.log_end_offset == 0 and not has_topic_id(log) and has_topic_id(beside)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
-        """Make the points of opened logs durable. Raises ExhaustedError; any other failure fails the directory."""
+        """Make the recovery points of opened logs durable. Raises ExhaustedError; other failures fail the directory."""
         try:
             for file_name in (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE):
                 self._checkpoints.write_now(directory, file_name)
@@ -317,5 +317,5 @@ class LogLoader:
 
 
 def _repair_without_room(directory: LogDirectory, error: DiskFullError) -> LogDirFailure:
-    """The error for a full disk at start: flaws that are found have to be repaired before anything is served."""
-    return LogDirFailure(directory.path, f"{error.message}; free some and start again")
+    """Return the error for a full disk at start: flaws must be repaired before any log is served."""
+    return LogDirFailure(directory.path, f"{error.message}; free disk space and start again")

@@ -1,4 +1,4 @@
-"""The log directories of a broker: which are online, and what takes one offline.
+"""The log directories of a broker: which are online, and the failures that take one offline.
 
 Source: KIP-112 (a failed directory takes only its own partitions offline), KIP-113 and KIP-827 (DescribeLogDirs).
 """
@@ -115,32 +115,32 @@ class LogDirectories:
 
         self._run_in_thread(work, finish)
 
-    # Room
+    # Shortages
 
     def _log_full(self, directory: LogDirectory, error: Exception) -> None:
-        """Log it once, until there is room again."""
+        """Log a full directory once, until it has free space again."""
         if directory.is_full:
             return
         directory.is_full = True
         logger.error(
-            "no room left in a log directory: writes are refused until there is; free some, or lower retention.ms or "
+            "log directory is full: writes are refused until space is free; free disk space, or lower retention.ms or "
             "retention.bytes of large topics path=%s error=%s",
             directory.path,
             error,
         )
 
     def _log_exhaustion(self, error: Exception) -> None:
-        """Log it once between two checks for room."""
+        """Log a shortage once between two checks for free resources."""
         if not self._has_logged_exhaustion:
             self._has_logged_exhaustion = True
             logger.error(
-                "no file descriptor or no memory left: what needs it is refused or put off; close connections or raise "
-                "the limits (ulimit -n) error=%s",
+                "no file descriptor or memory is available: requests that need them are refused, background work is "
+                "postponed; close connections or raise the limits (ulimit -n) error=%s",
                 error,
             )
 
     def check_room(self, retry: Callable[[], None]) -> None:
-        """Retry what a lack of room or descriptors prevented, and log which full directories have room again."""
+        """Retry work that a shortage prevented, and log which full directories have free space again."""
         self._has_logged_exhaustion = False
         retry()
         for directory in self.online():
@@ -151,7 +151,7 @@ class LogDirectories:
                 if usable_bytes >= _ROOM_BYTES:
                     directory.is_full = False
                     path = directory.path
-                    logger.info("there is room again in a log directory path=%s usable_bytes=%d", path, usable_bytes)
+                    logger.info("log directory has free space again path=%s usable_bytes=%d", path, usable_bytes)
 
     # Description
 

@@ -53,7 +53,7 @@ class LogTable:
         return sorted(path for key, path in self.offline.items() if key not in self.logs)
 
     def found_logs(self) -> list[FoundLog]:
-        """Return all partitions, those included that are not served."""
+        """Return all partitions, including those that are not served."""
         offline = [FoundLog(*key, self.topic_ids.get(key), -1) for key in self.offline if key not in self.logs]
         return [*(self._found(key, log) for key, log in self.logs.items()), *offline]
 

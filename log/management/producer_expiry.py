@@ -10,7 +10,7 @@ from odradek.log.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 _PRODUCERS_PER_STEP: Final = 5000
-"""About 2 ms of the reactor."""
+"""This many take about 2 ms of the reactor."""
 
 _LOGS_PER_STEP: Final = 200
 
@@ -37,7 +37,7 @@ class ProducerExpiryTask:
             assert self._log is not None
             state = self._log.producer_state
             end = min(self._end, len(state.producers))
-            # If it raises, the log is left for the next run, and the other logs are visited.
+            # If it raises, this log is skipped until the next run, and the other logs are visited.
             self._end = 0
             try:
                 self._end = state.remove_expired(now_ms, end, budget)

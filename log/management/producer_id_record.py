@@ -1,7 +1,7 @@
 """The record of reserved producer ids in the log directories.
 
 The metadata store reserves producer ids in blocks. A store that was restored from a backup lacks the blocks reserved
-since then, and no log need have an id of them. Therefore each log directory also has the end of the last block.
+since then, and the logs need not contain their ids. Therefore each log directory also has the end of the last block.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ class ProducerIdRecord:
         self._write = SharedWrite(self._prepare, run_in_thread, self._ended)
 
     def found(self) -> int:
-        """Return the largest end that the start found in a directory that is online, 0 if there is none."""
+        """Return the largest end that the start found in a directory that is online; 0 if there is none."""
         return max((directory.next_producer_id for directory in self._log_dirs.online()), default=0)
 
     def record(self, next_id: int, done: Done) -> None:
-        """Record that all ids below `next_id` are reserved, then call `done`: with an error if no directory took it."""
+        """Record that all ids below `next_id` are reserved, then call `done`: with an error if no directory has it."""
         self._next_id = max(self._next_id, next_id)
         self._write.request(done)
 

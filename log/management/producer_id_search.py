@@ -1,4 +1,4 @@
-"""Search of logs for the producer ids in them, so that none of these is assigned again."""
+"""Search of logs for the producer ids in them, so that none of these is allocated again."""
 
 import logging
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ NO_PRODUCER_ID = -1
 
 
 def largest_id_in_states(logs: Iterable[PartitionLog]) -> int:
-    """The largest id in the logs' producer state, expired producers of the snapshots read included; -1 for none."""
+    """Return the largest id in the logs' producer state, including expired producers of snapshots; -1 for none."""
     return max((log.producer_state.largest_id for log in logs), default=NO_PRODUCER_ID)
 
 
 def largest_id_in_batches(log: PartitionLog) -> int:
-    """The largest id in the headers of the log's batches and in its transaction indexes, -1 for none.
+    """Return the largest id in the headers of the log's batches and in its transaction indexes; -1 for none.
 
-    Reads all of the log that has headers in it, in chunks, and decodes no record. Raises OSError.
+    Reads all chunks of the log that contain headers, and decodes no record. Raises OSError.
     """
     largest = NO_PRODUCER_ID
     for segment in log.segments:
@@ -29,7 +29,7 @@ def largest_id_in_batches(log: PartitionLog) -> int:
         try:
             aborted = segment.transaction_index.entries()
         except CorruptTransactionIndexError as error:
-            logger.warning("passing over a transaction index in the search for producer ids: %s", error)
+            logger.warning("ignoring a transaction index in the search for producer ids: %s", error)
         else:
             largest = max(largest, max((entry.producer_id for entry in aborted), default=NO_PRODUCER_ID))
     return largest

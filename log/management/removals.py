@@ -1,7 +1,7 @@
 """Removal of the files of deleted logs and segments, in a thread.
 
-A deleted topic may have thousands of partitions. One piece of work at a time uses a thread, so that the syncs which
-acknowledgements wait for, in the same threads, are not queued behind all of them.
+A deleted topic may have thousands of partitions. Only one batch of removals at a time uses a thread, so that the syncs
+which acknowledgements wait for, in the same threads, are not queued behind all removals.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ _Removal = tuple[str, Callable[[], None]]
 class Removals:
     """Removals that wait for a thread.
 
-    `is_online(path)` returns whether a log directory is. `failed(path, error)` returns whether a removal is kept for
-    `retry`.
+    `is_online(path)` returns whether a log directory is online. `failed(path, error)` returns whether a removal is kept
+    for `retry`.
     """
 
     __slots__ = ("_failed", "_is_online", "_is_running", "_refused", "_run_in_thread", "_waiting")

@@ -16,14 +16,14 @@ from odradek.log.storage.filesystem import LogDirFailure, ShortageError
 logger = logging.getLogger(__name__)
 
 _NEXT_DELETION_MS = 10
-"""Between two steps that delete segments of one log."""
+"""Delay between two steps that delete segments of one log."""
 
 
 class RetentionTask:
     """Deletes segments. `is_compacting(key)` returns whether a log is being compacted.
 
     `cleaner_deletes` is set while the cleaner runs: it deletes the old segments of compacted topics itself, so that
-    retention never takes what is being compacted.
+    retention never deletes a segment that is being compacted.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RetentionTask:
         self._deleting: set[PartitionLog] = set()
 
     def visit(self, log: PartitionLog, now_ms: int) -> None:
-        """Apply retention to a log that the cleaner does not care for. A deleted log is left alone."""
+        """Apply retention to a log, unless the cleaner does or the log was deleted."""
         if log.failure is not None or not self._table.serves(log):
             return
         is_cleaned = log.config.compacts and self.cleaner_deletes

@@ -1,6 +1,6 @@
 """Deletion of logs, and strays: partition directories that no topic of the cluster has.
 
-A directory that is not served any more gets another name at once. A deleted one is removed later, a stray is kept.
+A directory that is no longer served is renamed immediately. A deleted one is removed later, a stray is kept.
 """
 
 import logging
@@ -26,7 +26,7 @@ from odradek.log.storage.log_directory import (
 logger = logging.getLogger(__name__)
 
 _TIDY_INTERVAL_MS = 1_000
-"""Shortest time between two tidyings of a log directory, while a topic of many partitions is deleted."""
+"""Minimum time between two cleanups of a log directory, while a topic of many partitions is deleted."""
 
 
 class LogRetirement:
@@ -55,25 +55,25 @@ class LogRetirement:
         self._tidied_ms: dict[str, int] = {}
 
     def delete(self, key: Key, delay_ms: int) -> None:
-        """Take a log out and rename its directory, which is removed after `delay_ms`. Raises LogDirFailure.
+        """Stop serving a log and rename its directory, which is removed after `delay_ms`. Raises LogDirFailure.
 
         A log that is not served because its files are damaged is deleted as well. One in a directory that is offline
-        is only forgotten; the start that finds it again recognizes it by its topic id.
+        is only dropped from the table; the start that finds it again recognizes it by its topic id.
         """
         self._retire(key, DELETE_SUFFIX, lambda path: self.remove_tree_later(path, delay_ms))
 
     def mark_stray(self, key: Key) -> None:
-        """Take out a log that no topic of the cluster has, and rename its directory, which is kept.
+        """Stop serving a log that belongs to no topic of the cluster, and rename its directory, which is kept.
 
         Raises LogDirFailure; ShortageError, after which it is still served.
         """
         self._retire(key, STRAY_SUFFIX, lambda path: None)
 
     def _retire(self, key: Key, suffix: str, renamed: Callable[[str], None]) -> None:
-        """Rename a log's directories: beside a served log a damaged one may be in another log directory.
+        """Rename a log's directories: in addition to a served log, another log directory may have a damaged one.
 
-        `renamed` is called with each new name. The refused log is renamed first: if there is no room for another name,
-        a stray remains as a whole, and is tried again.
+        `renamed` is called with each new name. The refused log is renamed first: if there is no space for another name,
+        a stray stays unchanged, and the rename is retried.
         """
         table = self._table
         failure: LogDirFailure | ShortageError | None = None
@@ -100,14 +100,14 @@ class LogRetirement:
                 table.log_counts[log.log_directory] -= 1
                 renamed(path)
         if not isinstance(failure, ShortageError):
-            # What lies in a directory that is offline, perhaps since now, does not concern the next topic of that name.
+            # A log in a directory that is offline, perhaps since now, does not affect a later topic of that name.
             table.forget(key)
             self._forget(key)
         if failure is not None:
             raise failure
 
     def rename_stray(self, path: str, key: Key) -> None:
-        """Rename a directory as stray. A failure takes its log directory offline; a shortage is tried again later."""
+        """Rename a directory as stray. A failure takes its log directory offline; after a shortage it is retried."""
         if self._log_dirs.by_path[path.rpartition("/")[0]].failure is None:
             with suppress(LogDirFailure, ShortageError):
                 self.rename(path, key, STRAY_SUFFIX)
@@ -141,7 +141,7 @@ class LogRetirement:
         return target
 
     def _tidy_later(self, directory: LogDirectory) -> None:
-        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for many of them."""
+        """Sync a directory from which logs were removed, and drop them from its checkpoints: once for many of them."""
         if directory.path in self._untidy:
             return
         self._untidy.add(directory.path)

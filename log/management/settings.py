@@ -27,5 +27,5 @@ class LogManagerSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: object) -> "LogManagerSettings":
-        """From an object that has the broker's properties as attributes."""
+        """Copy the properties from an object that has them as attributes."""
         return cls(**{name: getattr(config, name) for name in cls._fields})

@@ -38,7 +38,7 @@ class BatchMark(NamedTuple):
 class ProducerEntry:
     """One producer id. `transaction_start` is the first offset of its open transaction, -1 if none is open.
 
-    `marks` are its last batches, encoded, the newest at the end; an append costs one `pack` and no object that lasts.
+    `marks` are its last batches, encoded, the newest at the end; an append costs one `pack` and no permanent object.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """The last batches of producers, read from the log's end after a start.
 
-A snapshot has one batch of each producer (Kafka's format). A producer with several requests in flight at the broker's
-end repeats them all; those before the last would be rejected as a gap in its sequence, and Kafka's Java client would
-begin a new epoch (KIP-360) and write them a second time. So the headers at the log's end are read again.
+A snapshot has one batch of each producer (Kafka's format). A producer with several requests in flight when the broker
+ended repeats them all; those before the last would be rejected as a gap in its sequence, and Kafka's Java client would
+begin a new epoch (KIP-360) and write them a second time. Therefore the headers at the log's end are read again.
 """
 
 from collections import deque
@@ -26,8 +26,8 @@ _NO_LIMIT: Final = 1 << 62
 def recall_batches(state: ProducerState, segments: Sequence[Segment], now_ms: int) -> None:
     """Restore up to five batches of producers that wrote recently, from the log's end. Raises OSError.
 
-    `segments` end where `state` does. Reads in growing windows: a few large batches are far from the end, many small
-    ones near to it.
+    `segments` end at the end of `state`. Reads in growing windows: a few large batches are far from the end, many small
+    ones near it.
     """
     window = _FIRST_WINDOW_BYTES
     producers = state.producers
@@ -60,7 +60,7 @@ def recall_batches(state: ProducerState, segments: Sequence[Segment], now_ms: in
 
 
 def _may_repeat_more(entry: ProducerEntry) -> bool:
-    """Return whether it wrote batches before the first that is known."""
+    """Return whether the producer wrote batches before its first known one."""
     batches = entry.batches
     return 0 < len(batches) < RETAINED_BATCHES and batches[0].last_sequence > batches[0].offset_delta
 
@@ -78,6 +78,6 @@ def _last_headers(segments: Sequence[Segment], window: int) -> Iterator[BatchHea
 
 
 def _position_after(segment: Segment, position: int) -> int:
-    """Return the position of a batch shortly behind `position`, or of the last one that the index has."""
+    """Return the position of a batch shortly after `position`, or of the last one in the index."""
     offset = segment.offset_above_position(position)
     return segment.floor_position(_NO_LIMIT if offset is None else offset)

@@ -92,13 +92,13 @@ def rebuild(
     *,
     is_clean: bool,
 ) -> None:
-    """Rebuild `state` at `end_offset`, from the newest snapshot and the batches behind it.
+    """Rebuild `state` at `end_offset`, from the newest snapshot and the batches after it.
 
     A clean stop leaves a snapshot; without any, the batches are read from the log's start. Raises OSError.
     """
     bases = [segment.base_offset for segment in segments]
     if state.latest_snapshot_offset is None and is_clean and end_offset > log_start_offset:
-        logger.warning("reading producers from the batches, since there is no snapshot directory=%s", state.directory)
+        logger.warning("reading producers from the batches, because there is no snapshot directory=%s", state.directory)
     elif state.latest_snapshot_offset is None and is_clean:
         for offset in [*bases[-2:], end_offset]:
             state.end_offset = offset

@@ -1,4 +1,4 @@
-"""The content of .snapshot files: the producers of a partition up to the offset that the file is named by (KIP-98)."""
+"""The content of .snapshot files: the producers of a partition up to the offset in the file's name (KIP-98)."""
 
 from contextlib import suppress
 from struct import Struct
@@ -14,11 +14,11 @@ _CRC_END: Final = 6
 
 
 class CorruptSnapshotError(Exception):
-    """A .snapshot file has another version, a bad checksum or a wrong size."""
+    """A .snapshot file has an unknown version, a bad checksum or a wrong size."""
 
 
 def encode_head(records: bytes | bytearray) -> bytes:
-    """Return the bytes before the records in a .snapshot file: version, CRC-32C of what follows it, count."""
+    """Return the bytes before the records in a .snapshot file: version, CRC-32C of the following bytes, count."""
     count = len(records) // RECORD.size
     return _HEAD.pack(_VERSION, crc32c(records, crc32c(_HEAD.pack(_VERSION, 0, count)[_CRC_END:])), count)
 
@@ -41,7 +41,7 @@ def decode_snapshot(data: bytes) -> memoryview:
         raise CorruptSnapshotError(f"{count} entries announced in {len(data)} bytes")
     records = memoryview(data)[_HEAD.size :]
     if len({fields[0] for fields in RECORD.iter_unpack(records)}) != count:
-        raise CorruptSnapshotError("a producer is there twice")
+        raise CorruptSnapshotError("a producer occurs twice")
     return records
 
 
@@ -66,7 +66,7 @@ class SnapshotWrite:
     def run(self, fs: FileSystem, *, sync: bool) -> None:
         """Write the file, unless a resource is short, or the directory is gone. Blocks. Raises OSError.
 
-        A recovery does without a snapshot, and rejects one that was written in part.
+        A recovery works without a snapshot, and rejects an incomplete one.
         """
         if self.is_cancelled:
             return

@@ -1,6 +1,6 @@
 """State of the producers that number their batches (KIP-98), and the .snapshot files of a partition.
 
-From the open transactions follows the first unstable offset, which bounds the last stable one.
+The open transactions determine the first unstable offset, which bounds the last stable one.
 """
 
 import logging
@@ -28,8 +28,8 @@ class Verification:
     """Verification of a producer's open transaction at its coordinator, before its first batch (KIP-890).
 
     The batch may be appended as long as this is the producer's verification: data or a marker appended meanwhile ends
-    it. `lowest_sequence` is the lowest requested sequence: batches behind it wait for it. `adds_partition`: the request
-    adds the partition to the transaction instead of verifying it; then each transaction has an epoch of its own.
+    it. `lowest_sequence` is the lowest requested sequence: batches after it wait for it. `adds_partition`: the request
+    adds the partition to the transaction instead of verifying it; then each transaction has a separate epoch.
     """
 
     __slots__ = ("adds_partition", "began_ms", "epoch", "lowest_sequence")
@@ -59,7 +59,7 @@ class CompletedTransaction(NamedTuple):
 class ProducerState:
     """Producers of one partition, in memory and as snapshots in its directory.
 
-    `end_offset` is the offset up to which the state is that of the log. `first_unstable_offset` is the first offset of
+    `end_offset` is the offset up to which the state includes the log. `first_unstable_offset` is the first offset of
     the oldest transaction that is open, or whose marker is not yet below the high watermark; -1 if there is none.
     Methods that write snapshots raise OSError.
     """
@@ -75,7 +75,7 @@ class ProducerState:
         self.first_unstable_offset = NO_OFFSET
         self._ongoing: set[int] = set()
         self._ongoing_starts: list[int] = []
-        """A heap of the same, which may have starts of transactions that are over."""
+        """A heap of the start offsets of open transactions; it may contain starts of completed ones."""
         self._unreplicated: dict[int, int] = {}
         self._snapshots = self._list_snapshots()
         self._spared_snapshot = NO_OFFSET
@@ -87,7 +87,7 @@ class ProducerState:
         """The largest producer id, -1 for none, including expired producers of a snapshot."""
         return max(self._largest_loaded_id, max(self.producers, default=-1))
 
-    # Deciding and taking note of an append
+    # Checks and records of appends
 
     def find_duplicate(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> BatchMark | None:
         """Return the batch with exactly these sequence numbers, if it is among the producer's last five."""
@@ -107,7 +107,7 @@ class ProducerState:
 
         Raises KafkaError INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
 
-        Sequences are checked for clients only: coordinators number nothing.
+        Sequences are checked for clients only: coordinators do not number their batches.
         """
         entry = self.producers.get(producer_id)
         if entry is not None and epoch < entry.epoch:
@@ -253,9 +253,9 @@ class ProducerState:
         self.last_snapshot_offset = self._snapshots[-1] if self._snapshots else log_start_offset
 
     def remove_expired(self, now_ms: int, end: int, count: int) -> int:
-        """Remove producers that wrote nothing for `expiration_ms` (producer.id.expiration.ms).
+        """Remove producers without a write for `expiration_ms` (producer.id.expiration.ms).
 
-        It looks at up to `count` of them before position `end`, and returns where they began: 0 when it is through.
+        Visits up to `count` of them before position `end`; returns the position of the first of these, 0 at the end.
         """
         for producer_id in self.producers.idle_since(now_ms - self.expiration_ms, end, count):
             self.producers.remove(producer_id)
@@ -300,7 +300,7 @@ class ProducerState:
 
     @property
     def is_saved(self) -> bool:
-        """Return whether the newest snapshot is of `end_offset`, and durable."""
+        """Return whether the newest snapshot is of `end_offset` and durable."""
         return self.end_offset <= self.last_snapshot_offset and self._unsynced_snapshot == NO_OFFSET
 
     @property
@@ -358,9 +358,9 @@ class ProducerState:
             raise
 
     def take_snapshot_if_room(self, *, sync: bool) -> None:
-        """`take_snapshot`, where one that is missing costs a later recovery time and nothing else.
+        """Take a snapshot; a failure has no effect except a slower recovery.
 
-        It need not be synced within the last segment: a recovery that reads that segment trusts none behind its start.
+        Within the last segment it need not be synced: a recovery of that segment ignores snapshots after its start.
         """
         try:
             self.take_snapshot(sync=sync)
@@ -369,23 +369,23 @@ class ProducerState:
                 raise
 
     def spare_latest_snapshot(self, offset: int) -> None:
-        """Begin recovery at `offset`: ignore snapshots behind it, but keep the newest one's file for now.
+        """Begin recovery at `offset`: ignore snapshots after it, but keep the newest one's file for now.
 
-        Most often it turns out to be right, and to write it anew for each partition is what such a start waits for.
+        Usually it proves correct, and rewriting it for each partition would dominate the duration of such a start.
         Follow with `settle_latest_snapshot`.
         """
         if self._snapshots and self._snapshots[-1] > offset:
             self._spared_snapshot = self._snapshots.pop()
 
     def settle_latest_snapshot(self, *, sync: bool) -> None:
-        """End recovery at `end_offset`: write a snapshot of it, and remove the one that was kept if it is another."""
+        """End recovery at `end_offset`: write a snapshot of it, and remove the kept one if it differs."""
         self.take_snapshot_if_room(sync=sync)
         spared, self._spared_snapshot = self._spared_snapshot, NO_OFFSET
         if spared >= 0 and spared != self.end_offset:
             remove_if_exists(self._fs, self.snapshot_path(spared))
 
     def remove_stray_snapshots(self, segment_base_offsets: list[int]) -> None:
-        """Remove snapshots that belong to no segment, but keep the newest if it is behind all segments' bases."""
+        """Remove snapshots that belong to no segment, but keep the newest if it is after all segments' base offsets."""
         bases = set(segment_base_offsets)
         self._snapshots = self._list_snapshots()
         strays = [offset for offset in self._snapshots if offset not in bases]

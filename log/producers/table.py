@@ -31,9 +31,9 @@ _PACKED_AT_ONCE: Final = 256
 class ProducerTable:
     """Producer entries by id.
 
-    `recent` holds the entries that were looked up lately, and overrides what is packed; it is public for the produce
-    path, which looks there first. A change to an entry that has left `recent` has no effect: hold no entry beyond the
-    call that got it.
+    `recent` contains the entries that were looked up recently, and overrides packed ones; it is public for the produce
+    path, which looks there first. A change to an entry that has left `recent` has no effect: use no entry after the
+    call that returned it.
     """
 
     __slots__ = ("_marks", "_records", "_slots", "recent")
@@ -54,7 +54,7 @@ class ProducerTable:
         return entry
 
     def add(self, producer_id: int) -> ProducerEntry:
-        """The entry of a producer that is not in the table."""
+        """Return the entry of a producer that is not in the table."""
         slot = self._slots[producer_id] = len(self._slots)
         entry = ProducerEntry(producer_id)
         self._records += bytes(RECORD.size)
@@ -84,11 +84,11 @@ class ProducerTable:
 
     @property
     def coordinator_epoch(self) -> int:
-        """The largest epoch of a coordinator that ended a transaction of these producers; -1 if none did."""
+        """Return the largest epoch of a coordinator that ended a transaction of these producers; -1 if none did."""
         return max((fields[_COORDINATOR_EPOCH_FIELD] for fields in RECORD.iter_unpack(self.records)), default=-1)
 
     def remove(self, producer_id: int) -> None:
-        """The last slot takes the place of the producer's."""
+        """Move the producer of the last slot to the slot of the removed producer."""
         slot, last = self._slots.pop(producer_id), len(self._slots)
         self.recent.pop(producer_id, None)
         for packed, size in ((self._records, RECORD.size), (self._marks, MARKS_BYTES)):
@@ -99,9 +99,9 @@ class ProducerTable:
             self._slots[RECORD.unpack_from(self._records, slot * RECORD.size)[0]] = slot
 
     def idle_since(self, timestamp_ms: int, end: int, count: int) -> list[int]:
-        """Of up to `count` producers before position `end`, those without a transaction or a timestamp after this one.
+        """Return those of up to `count` producers before position `end` without a transaction or a later timestamp.
 
-        What it returns can be removed without moving a producer that lies before these positions.
+        Their removal moves no producer before these positions.
         """
         start = max(0, end - count)
         found = []
@@ -122,7 +122,7 @@ class ProducerTable:
 
     @property
     def records(self) -> bytearray:
-        """One RECORD for each producer, up to date; not to be changed, and valid until the next change."""
+        """Return one RECORD for each producer, up to date; not to be changed, and valid until the next change."""
         for producer_id, entry in self.recent.items():
             self._pack(entry, self._slots[producer_id])
         return self._records
@@ -146,7 +146,7 @@ class ProducerTable:
         recent = self.recent
         recent[entry.producer_id] = entry
         if len(recent) > _MOST_RECENT:
-            # The oldest, some of which may be busy: they are soon back.
+            # The oldest ones. Some may be in use: they soon return.
             for producer_id in list(islice(recent, _PACKED_AT_ONCE)):
                 self._pack(recent.pop(producer_id), self._slots[producer_id])
 

@@ -257,7 +257,7 @@ class OffsetIndex(SparseIndex):
         return self.count >= self.max_entries
 
     def append(self, last_offset: int, position: int) -> None:
-        """Raises IndexOffsetError unless the offset is above the last one and within 2^31 of the base offset."""
+        """Raise IndexOffsetError unless the offset is above the last one and within 2^31 of the base offset."""
         if self.count and last_offset <= self._last_offset:
             raise IndexOffsetError(f"offset {last_offset} after {self._last_offset} in {self.path}")
         relative = relative_offset(last_offset, self.base_offset)

@@ -16,7 +16,7 @@ from odradek.protocol.batches.record_batch import BatchHeader
 def check_transaction_index(
     segment: Segment, segments: Sequence[Segment], entries: Iterable[AbortedTransaction], complete_from: int
 ) -> None:
-    """Raises CorruptTransactionIndexError for an entry without the batches that it requires; OSError.
+    """Raise CorruptTransactionIndexError for an entry without the batches that it requires; OSError.
 
     `segments` are the log's segments in order, up to and including `segment`. Batches below `complete_from` are not
     required, because compaction may have removed them; neither are those before the first segment.

@@ -254,7 +254,7 @@ def format_java_properties(values: Mapping[str, str]) -> str:
     lines = []
     for key, value in values.items():
         text = escape(value, "\\")
-        # A blank at the beginning of a value would be taken for a part of the separator.
+        # A blank at the beginning of a value would be read as a part of the separator.
         lines.append(f"{escape(key, chr(92) + '=: #!')}={chr(92) + text if text.startswith(' ') else text}")
     return "\n".join([*lines, ""])
 

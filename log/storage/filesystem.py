@@ -146,14 +146,14 @@ class FileLock(Protocol):
 
         Files in another file system (`FileSystem.device`) are not included.
 
-        False where the system cannot do it, or has failed to write anything since the lock was taken: then each file
-        has to be synced by itself, which identifies the files that are concerned. Blocks; for any thread.
+        False if the system cannot do it, or has failed to write anything since the lock was taken: then each file
+        must be synced separately, which identifies the affected files. Blocks; for any thread.
         """
         ...
 
 
 class FileSystem(Protocol):
-    """Names and files. Paths are absolute strings with `/`; errors are OSError, as the operating system gives them."""
+    """Names and files. Paths are absolute strings with `/`; errors are OSError, as in the operating system."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing; FileNotFoundError unless `create`."""

@@ -62,7 +62,7 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 def marked_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
-    """`topic-partition.<32 hex digits><suffix>`, the topic cut so that a file system takes the name."""
+    """Return `topic-partition.<32 hex digits><suffix>`, with the topic truncated to the limit of file names."""
     tail = f"-{partition}.{unique.hex()}{suffix}"
     return topic[: _MAX_NAME_LENGTH - len(tail)] + tail
 
@@ -82,13 +82,13 @@ def parse_directory_name(name: str) -> PartitionDirectory | None:
     if not topic or not dash or not (digits.isascii() and digits.isdigit()) or topic == _METADATA_LOG:
         return None
     if digits != "0" and digits.startswith("0"):
-        # Two names must not stand for one partition.
+        # Two names must not denote the same partition.
         return None
     return PartitionDirectory(name, topic, int(digits), suffix)
 
 
 def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
-    """The directories in a log directory that have the name of a partition. Raises OSError."""
+    """Return the directories in a log directory that have the name of a partition. Raises OSError."""
     found = []
     for name in fs.list_names(path):
         parsed = parse_directory_name(name)
@@ -101,7 +101,7 @@ class LogDirectory:
     """A log directory. `failure` is set once it is offline, `is_full` while writes are refused.
 
     `is_new`: no broker had used it, since it had no meta.properties. `was_clean`, `previous_broker_epoch` and
-    `next_producer_id` are what `begin_load` found.
+    `next_producer_id` are set by `begin_load`.
 
     Methods that touch the disk raise LogDirFailure; those that write checkpoints also ShortageError;
     any of them raises ExhaustedError.
@@ -140,7 +140,7 @@ class LogDirectory:
             self._lock = None
 
     def sync_file_system(self) -> bool:
-        """Make everything in the directory durable at once, if the system can (`FileLock.sync_file_system`). Blocks."""
+        """Make everything in the directory durable at once, if the system supports it. Blocks (`sync_file_system`)."""
         return self._lock is not None and self._lock.sync_file_system()
 
     def read_meta(self) -> MetaProperties | None:
@@ -186,13 +186,13 @@ class LogDirectory:
             raise self.failed("opening", error) from error
 
     def read_offsets(self, file_name: str) -> Offsets:
-        """A checkpoint; a malformed one takes the directory offline, but for the cleaner's, which can start over."""
+        """Read a checkpoint. A malformed one takes the directory offline, but the cleaner's is ignored."""
         try:
             return self._checkpoints[file_name].read()
         except MalformedFileError as error:
             if file_name != CLEANER_OFFSETS_FILE:
                 raise self.failed("reading a checkpoint", error) from error
-            logger.warning("cleaning starts over: %s", error)
+            logger.warning("ignoring the cleaner checkpoint, compaction starts over: %s", error)
             return {}
         except OSError as error:
             raise self.failed("reading a checkpoint", error) from error
@@ -243,16 +243,16 @@ class LogDirectory:
             raise storage_error(self.path, f"writing {file_name} failed in {self.path}: {error}", error) from error
 
     def failed(self, what: str, error: Exception) -> LogDirFailure | ShortageError:
-        """The error for something that has to succeed: also a full disk fails the directory."""
+        """Return the error for an operation that must succeed: a full disk, too, fails the directory."""
         kind = ExhaustedError if is_exhausted(error) else LogDirFailure
         return kind(self.path, f"{what} failed in {self.path}: {error}")
 
 
 def read_topic_id(fs: FileSystem, directory: str, *, is_clean: bool) -> bytes | None:
-    """The topic id in partition.metadata; None if there is none.
+    """Read the topic id in partition.metadata; return None if there is none.
 
-    The file is not synced before a new log is used, so after a crash of the machine a damaged one counts as none, and
-    is written anew when the partition's topic is known. Raises MalformedFileError for one after a clean stop.
+    The file is not synced before a new log is used, so after a crash of the machine a damaged one counts as missing,
+    and is rewritten when the partition's topic is known. Raises MalformedFileError for one after a clean stop.
     """
     try:
         return checkpoints.read_partition_metadata(fs, directory)
@@ -264,10 +264,10 @@ def read_topic_id(fs: FileSystem, directory: str, *, is_clean: bool) -> bytes | 
 
 
 def rename_or_remove(fs: FileSystem, directory: str, target: str) -> None:
-    """Rename a partition's directory that is to be deleted, or remove it if the longer name finds no room.
+    """Rename a partition's directory that is to be deleted, or remove it if there is no space for the longer name.
 
-    On a full disk the files of the partition go, in the order of their names, until the rename succeeds: most often
-    after the first. Raises OSError.
+    On a full disk the files of the partition are removed, in the order of their names, until the rename succeeds,
+    usually after the first. Raises OSError.
     """
     if _has_renamed(fs, directory, target):
         return
@@ -279,7 +279,7 @@ def rename_or_remove(fs: FileSystem, directory: str, target: str) -> None:
 
 
 def _has_renamed(fs: FileSystem, directory: str, target: str) -> bool:
-    """Rename a directory if there is room for its new name."""
+    """Rename a directory if there is space for its new name."""
     try:
         fs.rename(directory, target)
     except OSError as error:

@@ -168,12 +168,12 @@ class MemoryFileSystem:
     rename, remove, sync_directory.
 
     - `fail("write", after=3, error=errno.ENOSPC)`: the third write from now writes half and raises OSError.
-    - `fail_at(n, error=errno.EIO)`: the n-th change from now, whichever it is.
-    - `is_full`: until it is set back, nothing can be created, and a write writes half and raises ENOSPC.
+    - `fail_at(n, error=errno.EIO)`: the n-th change from now, of any kind.
+    - `is_full`: while it is set, nothing can be created, and a write writes half and raises ENOSPC.
     - `mounts`: directories where another file system begins.
-    - `spare`: files that may still be opened and kept; below 0 whatever needs a descriptor raises EMFILE.
+    - `spare`: files that may still be opened and kept; below 0 every operation that needs a descriptor raises EMFILE.
     - `crash_at(n)`: the n-th change from now is half done (a write) or not done, and raises SimulatedCrash.
-    - `crash()`: lose what was not synced, and any lock held; with a Random, a random part of it survives, torn.
+    - `crash()`: lose unsynced changes, and any lock held; with a Random, a random part of them survives, torn.
     """
 
     def __init__(self, now_ms: int = 0) -> None:

@@ -286,7 +286,7 @@ CASES = {
         corrupt_snapshots, r"removing producer snapshot file=\S+\.snapshot", is_clean=False, point=base(-1)
     ),
     # Interrupted changes
-    "roll": Case(interrupted_roll, r"removing half-written file .*\.timeindex\.tmp", is_clean=False),
+    "roll": Case(interrupted_roll, r"removing incomplete file .*\.timeindex\.tmp", is_clean=False),
     "deletion": Case(interrupted_deletion, r"index without log .*\.index", is_clean=False, start=base(1)),
     "compaction": Case(interrupted_compaction, "", is_clean=False),
     "swap": Case(interrupted_swap, "", is_clean=False),

@@ -114,7 +114,7 @@ def test_exhaustion_is_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> 
     now_ms = run_until(manager, 0, 64_000)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert 1 <= len(lines) <= 64_000 / 5_000 + 1
-    assert all(line.startswith("no file descriptor or no memory left: ") for line in lines)
+    assert all(line.startswith("no file descriptor or memory is available: ") for line in lines)
     fs.spare = 100
     run_until(manager, now_ms, now_ms + 70_000)
     assert checkpoints.read_offsets(fs, f"{PATH}/recovery-point-offset-checkpoint")[("t", 0)] > 0

@@ -55,7 +55,7 @@ def test_without_room_for_the_checkpoints_of_an_adopted_log_its_directory_is_off
     end = refuse_new_files(fs, errno.ENOSPC, lambda path: file_name in path)
     manager = start(fs)
     assert log.log_directory not in manager.online_directories
-    assert "free some and start again" in str(manager.directories[log.log_directory].failure)
+    assert "free disk space and start again" in str(manager.directories[log.log_directory].failure)
     end()
     kill(fs)
     assert served(start(fs)).log_end_offset == END

@@ -545,12 +545,12 @@ def test_a_full_disk_keeps_its_logs_and_is_reported_once(caplog: pytest.LogCaptu
     assert manager.online_directories == ["/data/a"]
     assert not fs.is_directory("/data/a/new-0")
     [message] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert message.startswith("no room left in a log directory: writes are refused until there is; free some")
+    assert message.startswith("log directory is full: writes are refused until space is free; free disk space")
     fs.is_full = False
     append(log, b"b")
     manager.create_log("new", 0, TOPIC_ID, now_ms, is_new=True)
     run_until(manager, now_ms, now_ms + 70_000)
-    assert "there is room again in a log directory" in caplog.text
+    assert "log directory has free space again" in caplog.text
     assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): 2, ("new", 0): 0}
     manager.close(0)
     assert checkpoints.read_clean_shutdown(fs, "/data/a") is not None
@@ -565,7 +565,7 @@ def test_a_stop_on_a_full_disk_is_unclean_and_loses_nothing() -> None:
     manager.close(0)
     assert checkpoints.read_clean_shutdown(fs, "/data/a") is None
     assert [name for name in fs.list_names("/data/a") if name.endswith(".tmp")] == []
-    with pytest.raises(AllLogDirsFailed, match="free some and start again"):
+    with pytest.raises(AllLogDirsFailed, match="free disk space and start again"):
         opened(fs, ["/data/a"])
     fs.is_full = False
     manager = opened(fs, ["/data/a"])

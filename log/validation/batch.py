@@ -169,7 +169,7 @@ def check_shallow(batch: memoryview, config: LogConfig, origin: Origin) -> Batch
     header = read_header(batch)
     if origin == Origin.CLIENT and header.base_offset != 0:
         raise invalid_record(f"the base offset of a produced batch must be 0, not {header.base_offset}")
-    # A marker ends a transaction, whatever a topic's limit has become since.
+    # A marker ends a transaction regardless of a topic's current limit.
     is_marker = origin == Origin.COORDINATOR and header.is_control
     if len(batch) > config.max_message_bytes and origin != Origin.REPLICATION and not is_marker:
         raise too_large(len(batch), config)
