@@ -1,7 +1,7 @@
 """The history of a run: the operations of simulated clients and their outcomes, as input of the checker.
 
 Events are appended in the order in which they happen, and never removed. An operation begins when a client sends its
-request and ends when the client learns the outcome, which may never happen. Modelled on Jepsen's histories.
+request and ends when the client has the outcome, which may never happen. Modelled on Jepsen's histories.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class TopicSettings:
 
 @dataclass(slots=True)
 class FinalLog:
-    """A final read of a partition for an isolation level; `end_offset` is where the reader had to stop.
+    """A final read of a partition for an isolation level; `end_offset` is the offset at which the read ended.
 
     `stamps` are offset and timestamp of every record, including those that are not returned to applications.
     """
@@ -335,7 +335,7 @@ class History:
         return self._now_ms()
 
     def moment(self) -> Moment:
-        """Return the present moment; each later one is greater."""
+        """Return the current moment; each later one is greater."""
         self._order += 1
         return Moment(self._order, self._now_ms())
 
@@ -389,7 +389,7 @@ class History:
         self._note(send.client, f"produced {name_of(send.partition)} {first} {outcome.value} at {base_offset} {error}")
 
     def begin_transaction(self, client: str, transactional_id: str) -> Transaction:
-        """Record the begin of a transaction on the client; the broker is not involved yet."""
+        """Record the beginning of a transaction in the client; the broker is not involved yet."""
         transaction = Transaction(client, self.moment(), transactional_id)
         self.transactions.append(transaction)
         self._note(client, f"begin transaction of {transactional_id}")
@@ -412,7 +412,7 @@ class History:
         self._end(transaction, outcome, error)
         self._note(transaction.client, f"transaction of {transaction.transactional_id} commit {outcome.value} {error}")
 
-    def polled(self, poll: Poll) -> None:
+    def record_poll(self, poll: Poll) -> None:
         """Record a fetch that returned records or moved the consumer past records that are not returned."""
         self._end(poll, Outcome.OK)
         self.polls.append(poll)
@@ -464,7 +464,7 @@ class History:
         self._end(deletion, outcome, error)
         self._note(deletion.client, f"deleted group {deletion.group} {outcome.value} {error}")
 
-    def fetched(
+    def record_fetch(
         self, client: str, invoked: Moment, group: str, partition: Partition, offset: int, *, stable: bool
     ) -> None:
         """Record a committed offset that was read."""
@@ -473,7 +473,7 @@ class History:
         self.fetches.append(fetch)
         self._note(client, f"fetched {group} {name_of(partition)} committed {offset} stable {stable}")
 
-    def assigned(
+    def record_assignment(
         self, client: str, group: str, generation: int, member: str, partitions: Iterable[Partition]
     ) -> None:
         """Record the assignment of a member."""
@@ -483,7 +483,7 @@ class History:
         names = " ".join(map(name_of, assignment.partitions))
         self._note(client, f"assigned {group} generation {generation} member {member}: {names}")
 
-    def listed_end(
+    def record_end_offset(
         self, client: str, invoked: Moment, partition: Partition, isolation: Isolation, offset: int
     ) -> None:
         """Record the end of a partition in a ListOffsets response."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from odradek.server.broker import Broker
 
 
-def left_waiting(broker: "Broker") -> Iterator[str]:
+def find_waiting_requests(broker: "Broker") -> Iterator[str]:
     """Report requests that still wait although all clients are gone and every timeout has passed."""
     for partition in broker.services.replicas:
         for watcher in (*partition.watchers, *partition.log_end_watchers):
@@ -18,7 +18,7 @@ def left_waiting(broker: "Broker") -> Iterator[str]:
                 yield f"a request that waits for {partition!r} is never completed"
 
 
-def violated(broker: "Broker") -> Iterator[str]:
+def find_violations(broker: "Broker") -> Iterator[str]:
     """Report violated invariants."""
     for partition in broker.services.replicas:
         log = partition.log
@@ -36,10 +36,10 @@ def violated(broker: "Broker") -> Iterator[str]:
             )
 
 
-def behind_markers(broker: "Broker") -> Iterator[str]:
+def find_coordinators_behind_markers(broker: "Broker") -> Iterator[str]:
     """Report coordinators that start in a lower epoch than a marker has: partitions would refuse their markers.
 
-    The epochs of coordinators differ later, when a log directory fails; see `fenced_coordinators`.
+    The epochs of coordinators differ later, when a log directory fails; see `find_fenced_coordinators`.
     """
     services = broker.services
     led = services.replicas.led(TRANSACTION_STATE_TOPIC)
@@ -50,7 +50,7 @@ def behind_markers(broker: "Broker") -> Iterator[str]:
                 yield f"{partition!r}: {log.directory} has a marker of coordinator epoch {marked}"
 
 
-def fenced_coordinators(broker: "Broker") -> Iterator[str]:
+def find_fenced_coordinators(broker: "Broker") -> Iterator[str]:
     """Report coordinators with a lower epoch than the marker that a partition has of one of their producers."""
     coordinators = broker.services.transactions_in_use
     epochs = {

@@ -12,10 +12,10 @@ from odradek.protocol.batches.record_batch import BatchHeader
 from odradek.protocol.records import ControlType, crc_is_valid, iter_records, parse_control_record
 
 
-def faults_of(log: PartitionLog, *, has_gaps: bool, leader_epoch: int | None = None) -> Iterator[str]:
+def find_faults(log: PartitionLog, *, has_gaps: bool, leader_epoch: int | None = None) -> Iterator[str]:
     """Report errors of a log.
 
-    `has_gaps`: the log has been compacted, whatever its present configuration. `leader_epoch`: that of the leader.
+    `has_gaps`: the log may have been compacted, regardless of its current configuration. `leader_epoch`: the leader's.
     """
     audit = _Audit(log, has_gaps or log.config.compacts)
     for what in audit.faults():

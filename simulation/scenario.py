@@ -27,7 +27,7 @@ class Topic(NamedTuple):
 
     @property
     def keeps_all(self) -> bool:
-        """Return whether retention deletes no records, however old."""
+        """Return whether retention deletes no records of any age."""
         return self.configs["retention.ms"] == "-1"
 
 

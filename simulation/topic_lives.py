@@ -109,5 +109,5 @@ class TopicHistory:
         return [life for life in self.lives if life.deletion is None]
 
     def current_name(self, topic: str) -> str:
-        """Return the name of a topic's present life, or the topic's name if it has none."""
+        """Return the name of a topic's current life, or the topic's name if it has none."""
         return next((life.name for life in self.living() if life.topic == topic), topic)

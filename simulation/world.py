@@ -33,7 +33,7 @@ class World:
 
     failures: descriptions of all failures of the run
     is_ending: true once there are no more faults
-    compacted: topics whose logs may have gaps, whatever their present configuration
+    compacted: topics whose logs may have gaps, regardless of their current configuration
 
     With `looks_inside` the broker's memory and files are checked after each step; otherwise only the clients' histories
     are checked.
@@ -137,7 +137,7 @@ class World:
         """Check the invariants of a running broker after a step."""
         if not self.looks_inside:
             return
-        for what in invariants.violated(broker):
+        for what in invariants.find_violations(broker):
             self.fail(what)
 
     def audit(self, broker: Broker) -> None:
@@ -149,21 +149,21 @@ class World:
             has_gaps = log.topic in self.compacted or self.metadata.was_lost
             partition = partitions.get((log.topic, log.partition))
             leader_epoch = partition.leader_epoch if partition is not None and partition.is_leader else None
-            for what in log_audit.faults_of(log, has_gaps=has_gaps, leader_epoch=leader_epoch):
+            for what in log_audit.find_faults(log, has_gaps=has_gaps, leader_epoch=leader_epoch):
                 self.fail(what)
-        for what in invariants.fenced_coordinators(broker):
+        for what in invariants.find_fenced_coordinators(broker):
             self.fail(what)
 
     def check_start(self, broker: Broker) -> None:
         """Check the conditions that hold when a broker has just started."""
         if self.looks_inside:
-            for what in invariants.behind_markers(broker):
+            for what in invariants.find_coordinators_behind_markers(broker):
                 self.fail(what)
 
     def check_rest(self, broker: Broker) -> None:
         """Check the conditions that hold when all clients have ended long ago."""
         if self.looks_inside:
-            for what in invariants.left_waiting(broker):
+            for what in invariants.find_waiting_requests(broker):
                 self.fail(what)
 
     def process_ended(self, how: str) -> None:

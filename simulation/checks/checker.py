@@ -1,7 +1,7 @@
 """The checker: finds violations of Kafka's guarantees in a history.
 
 A pure function of the clients' operations with their outcomes, and of the final reads. It uses no code of the broker,
-so it cannot share its errors. Modelled on Jepsen's Kafka workload.
+and therefore cannot contain the broker's errors. Modelled on Jepsen's Kafka workload.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ def check_ends(evidence: Evidence) -> Iterator[Violation]:
     for (partition, isolation, era), ends in found.items():
         known = [(end.finished.order, end.offset, "listed before") for end in ends if end.finished is not None]
         if isolation is Isolation.READ_UNCOMMITTED:
-            known += _acknowledged(evidence, partition, era)
-        yield from _falls(partition, isolation, ends, sorted(known))
+            known += _list_acknowledged(evidence, partition, era)
+        yield from _check_falls(partition, isolation, ends, sorted(known))
 
 
-def _acknowledged(evidence: Evidence, partition: Partition, era: int) -> list[tuple[int, int, str]]:
+def _list_acknowledged(evidence: Evidence, partition: Partition, era: int) -> list[tuple[int, int, str]]:
     crashes = evidence.crashes(partition[0])
     return [
         (send.finished.order, send.base_offset + len(send.records), f"acknowledged to {send.client}")
@@ -33,7 +33,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, era: int) -> list[tu
     ]
 
 
-def _falls(
+def _check_falls(
     partition: Partition, isolation: Isolation, ends: list[EndOffset], known: list[tuple[int, int, str]]
 ) -> Iterator[Violation]:
     orders = [order for order, _, _ in known]

@@ -35,12 +35,12 @@ def check_logs(evidence: Evidence) -> Iterator[Violation]:
             if not evidence.is_deleted(partition[0]):
                 yield Violation(ViolationKind.UNREADABLE, f"{name_of(partition)} was not read at the end")
             continue
-        yield from _conflicts(evidence, partition, crashes)
-        yield from _acknowledged(evidence, partition, crashes)
-        yield from _contents(evidence, partition)
+        yield from _check_conflicts(evidence, partition, crashes)
+        yield from _check_acknowledged(evidence, partition, crashes)
+        yield from _check_contents(evidence, partition)
 
 
-def seen_in(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Seen]:
+def iter_seen(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Seen]:
     """Iterate over all observations of a partition: acknowledgements, polls, final reads."""
     for send in evidence.sends.get(partition, ()):
         if send.outcome is Outcome.OK and send.base_offset >= 0 and evidence.is_trusted(send):
@@ -56,10 +56,10 @@ def seen_in(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> 
             yield Seen(crashes.last_era, read.offset, read.value, "read at the end")
 
 
-def _conflicts(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Violation]:
+def _check_conflicts(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Violation]:
     """Within an era an offset has one value; after the crash at its end the tail may be rewritten."""
     first: dict[tuple[int, int], Seen] = {}
-    for seen in seen_in(evidence, partition, crashes):
+    for seen in iter_seen(evidence, partition, crashes):
         before = first.setdefault((seen.era, seen.offset), seen)
         if before.value != seen.value:
             yield Violation(
@@ -69,7 +69,7 @@ def _conflicts(evidence: Evidence, partition: Partition, crashes: LossyCrashes) 
             )
 
 
-def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Violation]:
+def _check_acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Violation]:
     """Acknowledged records are at the acknowledged offsets at the end; a crash may remove the tail only."""
     final = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
     places: dict[bytes | None, int] = {record.value: offset for offset, record in final.items()}
@@ -108,10 +108,10 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
                 )
     if not is_compacted:
         # In a compacted log a hole of a power loss cannot be distinguished from one of compaction.
-        yield from _holes(partition, crashes, kept, lost)
+        yield from _check_holes(partition, crashes, kept, lost)
 
 
-def _holes(
+def _check_holes(
     partition: Partition, crashes: LossyCrashes, kept: list[tuple[int, int, Send, int]], lost: list[tuple[int, int]]
 ) -> Iterator[Violation]:
     """A crash that lost a record lost all records after it."""
@@ -132,7 +132,7 @@ def _holes(
             return
 
 
-def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+def _check_contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     """All records that were read were sent to this partition with the same contents."""
     reported: set[tuple[int, bytes | None]] = set()
     crashes = evidence.crashes(partition[0])
@@ -144,13 +144,13 @@ def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
         reads.append((f"the final {isolation.name} read", log.records if log else (), crashes.last_era))
     for client, records, era in reads:
         for read in records:
-            violation = _content(evidence, partition, client, read, era)
+            violation = _check_content(evidence, partition, client, read, era)
             if violation is not None and (read.offset, read.value) not in reported:
                 reported.add((read.offset, read.value))
                 yield violation
 
 
-def _content(
+def _check_content(
     evidence: Evidence, partition: Partition, client: str, read: ReadRecord, era: int
 ) -> Violation | None:
     """Return the violation of a record that was read in an era, if any."""

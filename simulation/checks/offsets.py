@@ -48,7 +48,7 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
     for key in dict.fromkeys([*commits, *fetches]):
         yield from _Positions(evidence, key, commits[key]).check(fetches[key])
     for (group, partition), offset in evidence.final.offsets.items():
-        yield from _unread(evidence, group, partition, offset)
+        yield from _check_unread(evidence, group, partition, offset)
 
 
 def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
@@ -86,7 +86,8 @@ class _Positions:
             for deletion in evidence.history.group_deletions
             if deletion.group == key[0] and deletion.outcome is not Outcome.FAILED
         ]
-        self._crashes = _lossy(evidence, key[1][0]).with_more(deletion.invoked.order for deletion in self._deletions)
+        deletions = (deletion.invoked.order for deletion in self._deletions)
+        self._crashes = _find_lossy_crashes(evidence, key[1][0]).with_more(deletions)
         self._polled = _polled_to(evidence, key)
         self._where = f"group {key[0]} {name_of(key[1])}"
         self._commits = commits
@@ -211,7 +212,7 @@ class _Positions:
         return self._highest[era][bisect_left(orders, moment.order)]
 
 
-def _lossy(evidence: Evidence, topic: str) -> LossyCrashes:
+def _find_lossy_crashes(evidence: Evidence, topic: str) -> LossyCrashes:
     """Return the crashes that may have lost committed offsets of a topic.
 
     Offsets committed within transactions also depend on the log of the transaction coordinator. If the topic has lost
@@ -238,12 +239,12 @@ def _polled_to(evidence: Evidence, key: GroupPartition) -> dict[int, tuple[list[
     return found
 
 
-def _unread(evidence: Evidence, group: str, partition: Partition, committed: int) -> Iterator[Violation]:
+def _check_unread(evidence: Evidence, group: str, partition: Partition, committed: int) -> Iterator[Violation]:
     """All records before the committed offset were returned to a member of the group."""
     ranges = sorted(
         (poll.fetch_offset, poll.next_offset) for poll in evidence.polls.get(partition, ()) if poll.group == group
     )
-    if not ranges or len(_lossy(evidence, partition[0])):
+    if not ranges or len(_find_lossy_crashes(evidence, partition[0])):
         return
     reached = 0
     gaps = []

@@ -24,22 +24,22 @@ _NEVER = 1 << 62
 def check_polls(evidence: Evidence) -> Iterator[Violation]:
     """Check every partition separately."""
     for partition, polls in evidence.polls.items():
-        yield from _sequence(partition, polls)
+        yield from _check_sequence(partition, polls)
         final = FinalOrder(evidence, partition)
         undecided = UndecidedTransactions(evidence, partition)
         for poll in polls:
-            yield from _bounds(poll)
-            yield from final.skipped_by(poll)
+            yield from _check_bounds(poll)
+            yield from final.check_skipped(poll)
             if poll.isolation is Isolation.READ_COMMITTED:
-                yield from _isolated(evidence, poll)
-                yield from undecided.passed_by(poll)
+                yield from _check_isolation(evidence, poll)
+                yield from undecided.check_passed(poll)
 
 
 def _where(poll: Poll) -> str:
     return f"{name_of(poll.partition)} poll of {poll.client} ({poll.isolation.name}) from {poll.fetch_offset}"
 
 
-def _sequence(partition: Partition, polls: list[Poll]) -> Iterator[Violation]:
+def _check_sequence(partition: Partition, polls: list[Poll]) -> Iterator[Violation]:
     """A poll begins at the end of the previous poll of the same assignment."""
     next_offsets: dict[str, int] = {}
     for poll in polls:
@@ -50,7 +50,7 @@ def _sequence(partition: Partition, polls: list[Poll]) -> Iterator[Violation]:
         next_offsets[poll.assignment] = poll.next_offset
 
 
-def _bounds(poll: Poll) -> Iterator[Violation]:
+def _check_bounds(poll: Poll) -> Iterator[Violation]:
     offsets = [record.offset for record in poll.records]
     if any(later <= earlier for earlier, later in pairwise(offsets)):
         yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} returned offsets {offsets}")
@@ -70,7 +70,7 @@ def _bounds(poll: Poll) -> Iterator[Violation]:
         yield Violation(ViolationKind.BEYOND_BOUND, f"{_where(poll)} returned {offsets[-1]}, but the bound is {bound}")
 
 
-def _isolated(evidence: Evidence, poll: Poll) -> Iterator[Violation]:
+def _check_isolation(evidence: Evidence, poll: Poll) -> Iterator[Violation]:
     """No record of a transaction that is not committed, or whose commit was not requested before the read."""
     for record in poll.records:
         transaction = evidence.transaction_of(record.value)
@@ -98,7 +98,7 @@ class FinalOrder:
         self._is_read = evidence.final_log(partition, Isolation.READ_COMMITTED) is not None
         self._crashed = len(self._crashes) or len(evidence.crashes(TRANSACTIONS_TOPIC))
 
-    def skipped_by(self, poll: Poll) -> Iterator[Violation]:
+    def check_skipped(self, poll: Poll) -> Iterator[Violation]:
         """Report records in the poll's range that it did not return. `logs` reports the opposite case."""
         isolation = poll.isolation
         end = min(poll.next_offset, self._trusted_end(poll))
@@ -116,9 +116,9 @@ class FinalOrder:
                 )
                 return
         if not self._is_compacted and not self._crashed:
-            yield from self._extra(poll)
+            yield from self._check_extra(poll)
 
-    def _extra(self, poll: Poll) -> Iterator[Violation]:
+    def _check_extra(self, poll: Poll) -> Iterator[Violation]:
         records = self._records[poll.isolation]
         for record in poll.records:
             if record.offset not in records and not self._evidence.may_be_gone(
@@ -150,10 +150,10 @@ class FinalOrder:
         return self._crashes.era(sender[0].attempts[-1]) <= era
 
     def _may_be_back(self, poll: Poll, record: ReadRecord) -> bool:
-        """Return whether compaction may have removed a record before the poll, and a crash undone that since.
+        """Return whether compaction may have removed a record before the poll, and a later crash restored it.
 
-        A power loss restores replaced segments whose names were not synced. A kill restores replaced segments behind
-        the last batch of their replacement, which does not tell how far it reached (so it is in Apache Kafka).
+        A power loss restores replaced segments whose names were not synced. A kill restores replaced segments after
+        the last batch of their replacement, because its files do not contain its end offset (as in Apache Kafka).
         """
         if not self._is_compacted or not self._evidence.history.has_crashed_since(poll.invoked):
             return False
@@ -194,7 +194,7 @@ class UndecidedTransactions:
             self._lowest.append(min(self._lowest[-1], (offset, transactional_id)))
         self._lowest.reverse()
 
-    def passed_by(self, poll: Poll) -> Iterator[Violation]:
+    def check_passed(self, poll: Poll) -> Iterator[Violation]:
         """Report a poll that ended after the first record of a transaction that was open at the response."""
         assert poll.finished is not None
         if self._crashes.era(poll.invoked) < self._crashes.last_era:

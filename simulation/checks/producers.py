@@ -6,21 +6,21 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
-from odradek.simulation.checks.logs import seen_in
+from odradek.simulation.checks.logs import iter_seen
 from odradek.simulation.history import Guarantee, Isolation, Partition, label_text, name_of
 
 
 def check_producers(evidence: Evidence) -> Iterator[Violation]:
     """Check every partition separately."""
     for partition in evidence.partitions:
-        yield from _duplicates(evidence, partition)
-        yield from _order(evidence, partition)
+        yield from _check_duplicates(evidence, partition)
+        yield from _check_order(evidence, partition)
 
 
-def _duplicates(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+def _check_duplicates(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     """Within an era a value has one offset; a plain producer's value has at most one offset per attempt."""
     places: dict[tuple[int, bytes], set[int]] = defaultdict(set)
-    for seen in seen_in(evidence, partition, evidence.crashes(partition[0])):
+    for seen in iter_seen(evidence, partition, evidence.crashes(partition[0])):
         if seen.value is not None:
             places[seen.era, seen.value].add(seen.offset)
     reported = set()
@@ -38,7 +38,7 @@ def _duplicates(evidence: Evidence, partition: Partition) -> Iterator[Violation]
             )
 
 
-def _order(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+def _check_order(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     """The records of each producer are in the order of sending."""
     last: dict[str, tuple[tuple[int, int], bytes]] = {}
     records = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)

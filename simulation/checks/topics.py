@@ -13,13 +13,13 @@ _END = Moment(1 << 62, 0)
 
 def check_topics(evidence: Evidence) -> Iterator[Violation]:
     """Check listings of topics, and log start offsets."""
-    yield from _listings(evidence)
+    yield from _check_listings(evidence)
     for deletion in evidence.history.topics.record_deletions:
         if deletion.outcome is Outcome.OK:
-            yield from _undone(evidence, deletion)
+            yield from _check_deletion(evidence, deletion)
 
 
-def _listings(evidence: Evidence) -> Iterator[Violation]:
+def _check_listings(evidence: Evidence) -> Iterator[Violation]:
     topics = evidence.history.topics
     by_id = {life.topic_id: life for life in topics.lives}
     for listing in topics.listings:
@@ -40,7 +40,7 @@ def _is_certain(evidence: Evidence, deleted: Moment, listed: Moment) -> bool:
     return deleted.order < listed.order and not any(loss.order > deleted.order for loss in losses)
 
 
-def _undone(evidence: Evidence, deletion: RecordDeletion) -> Iterator[Violation]:
+def _check_deletion(evidence: Evidence, deletion: RecordDeletion) -> Iterator[Violation]:
     """Report a read, requested after the acknowledged deletion, that begins before its offset."""
     partition = deletion.partition
     done = deletion.finished

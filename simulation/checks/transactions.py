@@ -22,7 +22,7 @@ def check_transactions(evidence: Evidence) -> Iterator[Violation]:
         if not evidence.is_excused(transaction):
             yield from _check(evidence, transaction)
     for partition in evidence.partitions:
-        yield from _final_read(evidence, partition)
+        yield from _check_final_read(evidence, partition)
 
 
 def is_committed(evidence: Evidence, transaction: Transaction) -> bool | None:
@@ -65,7 +65,7 @@ def _check(evidence: Evidence, transaction: Transaction) -> Iterator[Violation]:
         yield Violation(ViolationKind.LOST_TRANSACTION, f"{who} was committed, but lacks {_some(hidden)}")
 
 
-def _final_read(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+def _check_final_read(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     """A READ_COMMITTED read returns all records outside of transactions, and reaches the end of the log."""
     committed = evidence.final_log(partition, Isolation.READ_COMMITTED)
     everything = evidence.final_log(partition, Isolation.READ_UNCOMMITTED)

@@ -27,8 +27,8 @@ _COMMON: Final[dict[str, Callable[[Sequence[int]], int]]] = {
 _ABSURD: Final[dict[str, Callable[[Sequence[int]], int]]] = {
     "missing": lambda timestamps: NO_TIMESTAMP,
     "years ahead": lambda timestamps: max(timestamps) + 100_000 * _AHEAD_MS,
-    "the last there is": lambda timestamps: INT64_MAX,
-    "the first there is": lambda timestamps: -INT64_MAX - 1,
+    "maximum": lambda timestamps: INT64_MAX,
+    "minimum": lambda timestamps: -INT64_MAX - 1,
 }
 _LARGEST: Final = _COMMON | _ABSURD
 

@@ -109,6 +109,6 @@ class BriefCommitter:
         if answer.error_code == ErrorCode.NONE and answer.topics:
             row = answer.topics[0].partitions[0]
             if row.error_code == ErrorCode.NONE:
-                self._history.fetched(
+                self._history.record_fetch(
                     self.name, requested_at, self.name, self._partition, row.committed_offset, stable=True
                 )

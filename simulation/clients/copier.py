@@ -1,7 +1,7 @@
 """Read-process-write: a group member that copies records and commits its offsets in the same transaction.
 
 As in KIP-447, the group's generation fences a member that has lost its partitions, and the transactional id fences an
-instance that was replaced. So each input is copied exactly once, whichever instance dies at any time.
+instance that was replaced. Each input is therefore copied exactly once, even if an instance dies at any time.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Fetcher:
         if position == start:
             return []
         self.positions[partition] = position
-        self._history.polled(
+        self._history.record_poll(
             Poll(
                 self._link.name,
                 started,

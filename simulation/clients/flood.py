@@ -28,7 +28,7 @@ from odradek.protocol.schema import Message
 from odradek.simulation.api import ClientConnection, ConnectionLost, World
 from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import GROUP, NEEDS_IDS, GaveUp, Link, Versions
-from odradek.simulation.clients.produce import NOT_WRITTEN, produce_request, produced_by
+from odradek.simulation.clients.produce import NOT_WRITTEN, parse_produced, produce_request
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
@@ -140,7 +140,7 @@ class Flood:
                 await self._note_produced(send, response, last_offsets)
 
     async def _note_produced(self, send: Send, response: Any, last_offsets: dict[Partition, int]) -> None:
-        produced = (await produced_by(self._link, response))[send.partition]
+        produced = (await parse_produced(self._link, response))[send.partition]
         if produced.code != ErrorCode.NONE:
             outcome = Outcome.FAILED if produced.code in NOT_WRITTEN else Outcome.UNKNOWN
             self._history.end_send(send, outcome, error=ErrorCode(produced.code).name)

@@ -1,6 +1,6 @@
 """A producer of invalid batches as defective or hostile clients send them; a broker must reject all of them.
 
-Whatever the response, none of their records may ever be read.
+None of their records may ever be read, regardless of the response.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RECORDS: Final = 61
 _CONTROL, _LOG_APPEND_TIME, _UNKNOWN_CODEC = 0x20, 0x08, 0x07
 _DAYS_MS: Final = 3 * 86_400_000
 _EMPTY_RECORD: Final = bytes((12, 0, 0, 0, 1, 1, 0))
-_NOBODY: Final = 1 << 40
+_UNALLOCATED_PRODUCER_ID: Final = 1 << 40
 """A producer id that no broker allocates."""
 
 Records = Sequence[SentRecord]
@@ -68,7 +68,7 @@ def _compressed_garbage(records: Records, random: Random) -> bytes:
 
 
 def _far_fewer_than_counted(records: Records, random: Random) -> bytes:
-    """Return a batch of so many records that the broker checks them in steps."""
+    """Return a batch with so many records that the broker checks them in steps."""
     count = random.choice((20_000, 200_000, 3_000_000))
     header = _patched(
         records, (_COUNT, "i", count), (_LAST_DELTA, "i", count - 1), (ATTRIBUTES_POSITION, "h", Codec.ZSTD)
@@ -103,7 +103,9 @@ KINDS: Final[dict[str, Spoil]] = {
     "two batches": lambda records, random: _patched(records) + _patched(records),
     "compressed garbage": _compressed_garbage,
     "records overlap": lambda records, random: _resized(_patched(records)[:_RECORDS] + b"\x80\x01" + bytes(20)),
-    "negative sequence": lambda records, random: _patched(records, (_PRODUCER_ID, "q", _NOBODY), (_SEQUENCE, "i", -1)),
+    "negative sequence": lambda records, random: _patched(
+        records, (_PRODUCER_ID, "q", _UNALLOCATED_PRODUCER_ID), (_SEQUENCE, "i", -1)
+    ),
     "days ahead": lambda records, random: _patched(_in_future(records)),
     "days ahead under an older header": lambda records, random: _patched(
         _in_future(records, len(records) // 2), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp)
@@ -119,9 +121,9 @@ KINDS: Final[dict[str, Spoil]] = {
         (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp),
     ),
 }
-"""Kinds of errors, each with a function that makes an invalid batch of valid records. The topic has CreateTime."""
+"""Kinds of errors, each with a function that builds an invalid batch from valid records. The topic has CreateTime."""
 
-LIES: Final[dict[str, Spoil]] = {
+CONTRADICTIONS: Final[dict[str, Spoil]] = {
     "two thousand million records counted": lambda records, random: _patched(
         records, (_COUNT, "i", INT32_MAX), (_LAST_DELTA, "i", INT32_MAX - 1)
     ),
@@ -133,17 +135,17 @@ LIES: Final[dict[str, Spoil]] = {
     ),
     "a negative count": lambda records, random: _patched(records, (_COUNT, "i", -1), (_LAST_DELTA, "i", -2)),
     "a negative last delta": lambda records, random: _patched(records, (_LAST_DELTA, "i", -1)),
-    "the last delta there is": lambda records, random: _patched(records, (_LAST_DELTA, "i", INT32_MAX)),
+    "the largest last delta": lambda records, random: _patched(records, (_LAST_DELTA, "i", INT32_MAX)),
     "a last delta of another count, compressed": lambda records, random: _patched(
         records, (_LAST_DELTA, "i", len(records)), packing=Packing(Codec.ZSTD)
     ),
-    "the last base timestamp there is": lambda records, random: _patched(
+    "the largest base timestamp": lambda records, random: _patched(
         records, (_BASE_TIMESTAMP, "q", INT64_MAX - 1)
     ),
     "a length beyond the batch": lambda records, random: _patched(records, (_LENGTH, "i", INT32_MAX)),
     "a negative length": lambda records, random: _patched(records, (_LENGTH, "i", -1)),
 }
-"""As `KINDS`: counts, deltas and lengths that contradict the contents."""
+"""Further kinds, as in `KINDS`: counts, deltas and lengths that contradict the contents."""
 
 
 class HostileProducer:

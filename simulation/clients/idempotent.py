@@ -1,8 +1,9 @@
 """An idempotent producer: up to five requests in flight, and retries with the same sequence numbers (KIP-98, KIP-360).
 
 After a lost connection all batches without a response are sent again, in order. An error of one batch makes the
-following ones fail as out of order; then, too, all are sent again after the last response. If the broker lacks the
-sequence before the first of them, which a power loss may cause, the partition restarts at sequence 0 in a new epoch.
+following ones fail as out of order; in this case as well all are sent again after the last response. If the broker
+lacks the sequence before the first of them, which a power loss may cause, the partition restarts at sequence 0 in a new
+epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, ClientDied, GaveUp, Link, Versions
-from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, produce_request, produced_by
+from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
@@ -207,7 +208,7 @@ class _Instance:
         response = await batch.answer
         if isinstance(response, Exception):
             raise ConnectionLost(str(response))
-        return (await produced_by(self._link, response))[batch.send.partition]
+        return (await parse_produced(self._link, response))[batch.send.partition]
 
     def _succeed(self, batch: _Batch, answer: Produced) -> None:
         self._history.end_send(batch.send, Outcome.OK, answer.base_offset, answer.log_append_time)

@@ -158,9 +158,9 @@ class Link:
                 await self.send(request, await self.connection())
 
     def _give_up(self, text: str) -> None:
-        """Give up; report that unless a power loss may have lost the coordinator's log but not its effects.
+        """Give up; report it unless a power loss may have lost the coordinator's log but not its effects.
 
-        In Kafka, too, a transaction stays undecided if its markers are rejected for a newer epoch of the producer.
+        In Kafka as well a transaction stays undecided if its markers are rejected for a newer epoch of the producer.
         """
         if len(self.history.lossy_crashes(TRANSACTIONS_TOPIC)):
             self.history.note(self.name, text)

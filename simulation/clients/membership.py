@@ -118,7 +118,7 @@ class Membership:
         self._joined_over = connection
         # A static member keeps its partitions and generation under a new member id.
         owner = self.instance_id or self.member_id
-        self._link.history.assigned(self._link.name, self.group, self.generation, owner, owned)
+        self._link.history.record_assignment(self._link.name, self.group, self.generation, owner, owned)
         return owned
 
     def _refused(self, what: str, response: Any) -> None:
@@ -151,7 +151,7 @@ class Membership:
         code = int(response.error_code)
         if code == ErrorCode.UNKNOWN_MEMBER_ID and self._confirmed is not None:
             self._check_expulsion(connection, clock.seconds())
-        # A coordinator that has restarted and is loading responds without an error, whatever the group's state.
+        # A coordinator that has restarted and is loading responds without an error, regardless of the group's state.
         is_confirmed = code == ErrorCode.NONE and connection is self._joined_over
         self._confirmed = (connection, sent_s) if is_confirmed else None
         return code

@@ -62,7 +62,7 @@ async def list_end(link: Link, partition: Partition, isolation: Isolation) -> in
     if found.error_code != ErrorCode.NONE:
         link.history.note_odd(link.name, f"ListOffsets: {ErrorCode(found.error_code).name}")
         return 0
-    link.history.listed_end(link.name, started, partition, isolation, found.offset)
+    link.history.record_end_offset(link.name, started, partition, isolation, found.offset)
     return int(found.offset)
 
 
@@ -102,7 +102,7 @@ async def fetch_committed(link: Link, group: str, partitions: Sequence[Partition
         for row in topic.partitions:
             found[name, row.partition_index] = row.committed_offset
     for partition, offset in found.items():
-        link.history.fetched(link.name, started, group, partition, offset, stable=stable)
+        link.history.record_fetch(link.name, started, group, partition, offset, stable=stable)
     return found
 
 

@@ -9,7 +9,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.batches import Packing, batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, Link, Versions
-from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, produce_request, produced_by
+from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
@@ -87,7 +87,7 @@ class PlainProducer:
             version = self._link.versions.of(request)
             connection.send_without_answer(request, version, client_id=self.name)
             return {}
-        return await produced_by(self._link, await self._link.send(request, connection))
+        return await parse_produced(self._link, await self._link.send(request, connection))
 
     def _is_settled(self, send: Send, answer: Produced, is_doubtful: bool) -> bool:
         if answer.code == ErrorCode.NONE:

@@ -78,7 +78,7 @@ async def produce_request(
     )
 
 
-async def produced_by(link: Link, response: Any) -> dict[Partition, Produced]:
+async def parse_produced(link: Link, response: Any) -> dict[Partition, Produced]:
     """Return the responses by partition; record invalid ones in the history."""
     names = {topic_id: name for name, topic_id in (await link.topic_ids([])).items()}
     found = {}

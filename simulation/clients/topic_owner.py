@@ -295,7 +295,7 @@ class TopicOwner:
                     return
                 self._readings += 1
                 life.readings[life.partition(index), isolation] = log
-                self._history.polled(self._poll_of(requested_at, life.partition(index), isolation, log))
+                self._history.record_poll(self._poll_of(requested_at, life.partition(index), isolation, log))
 
     def _poll_of(self, requested_at: Moment, partition: Partition, isolation: Isolation, log: Any) -> Poll:
         return Poll(
@@ -365,4 +365,5 @@ class TopicOwner:
         answer = (await self._link.request(OffsetFetchRequest(groups=[group], require_stable=True))).groups[0]
         row = answer.topics[0].partitions[0] if answer.topics else None
         if answer.error_code == ErrorCode.NONE and row is not None and row.error_code == ErrorCode.NONE:
-            self._history.fetched(self.name, requested_at, self._group, partition, row.committed_offset, stable=True)
+            history = self._history
+            history.record_fetch(self.name, requested_at, self._group, partition, row.committed_offset, stable=True)

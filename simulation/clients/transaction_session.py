@@ -29,7 +29,7 @@ from odradek.protocol.messages.txn_offset_commit import (
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, TRANSACTION, GaveUp, Link, Versions
-from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, produce_request, produced_by
+from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
 from odradek.simulation.history import (
     Guarantee,
     History,
@@ -201,7 +201,7 @@ class TransactionalSession:
         for partition, send in sends.items():
             identity = self._producer_id, self._epoch, sequences[partition]
             self._history.attempt_send(send, f"identity {identity} {self._packing}")
-        return await produced_by(self.link, await self.link.request(request))
+        return await parse_produced(self.link, await self.link.request(request))
 
     def _settle(
         self, sends: dict[Partition, Send], answers: dict[Partition, Produced], doubtful: set[Partition]

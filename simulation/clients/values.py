@@ -33,7 +33,7 @@ class Values:
 
     `times` is a key of `_KINDS`; -1 is the timestamp of a client that sets none. A partition drops the state of a
     producer whose last batch is older than producer.id.expiration.ms by the batch's timestamps, as Kafka does.
-    Therefore idempotent producers use the present time.
+    Therefore idempotent producers use the current time.
     """
 
     def __init__(

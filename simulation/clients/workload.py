@@ -14,7 +14,7 @@ from odradek.simulation.clients.copier import Copier
 from odradek.simulation.clients.flood import Flood
 from odradek.simulation.clients.group_admin import GroupAdmin
 from odradek.simulation.clients.group_consumer import GroupConsumer
-from odradek.simulation.clients.hostile import LIES, HostileProducer
+from odradek.simulation.clients.hostile import CONTRADICTIONS, HostileProducer
 from odradek.simulation.clients.idempotent import IdempotentProducer
 from odradek.simulation.clients.plain import PlainProducer
 from odradek.simulation.clients.topic_owner import TopicOwner
@@ -149,7 +149,7 @@ class _ClientDraw:
                 times="odd" if keeps_all else "odd but new", packing=draw_wrong_packing(random),
             )  # fmt: skip
         yield HostileProducer(
-            self._world, self._history, "liar", Random(random.getrandbits(64)), by_client, kinds=LIES
+            self._world, self._history, "liar", Random(random.getrandbits(64)), by_client, kinds=CONTRADICTIONS
         )
 
     def _floods(self) -> Iterator[Client]:

@@ -92,7 +92,7 @@ class SimulatedDisk(MemoryFileSystem):
         self.has_refused = False
 
     def is_writable(self, directory: str) -> bool:
-        """access(2). False counts as a failed operation."""
+        """Return the result of access(2). False counts as a failed operation."""
         is_broken = directory in self.broken
         self.has_refused |= is_broken
         return not is_broken

@@ -1,4 +1,4 @@
-"""One client of a simulated broker whose requests are answered one after the other, for tests."""
+"""A single client of a simulated broker, which sends one request at a time, for tests."""
 
 from odradek.log.storage.filesystem import write_whole
 from odradek.protocol.messages.add_partitions_to_txn import (
@@ -34,7 +34,7 @@ from odradek.simulation.tests.test_world import finish
 from odradek.simulation.world import World
 
 UNSETTLED = {3, 6, 14, 15, 16, 51}
-"""Errors after which a client asks again: no leader, coordinator loading or not available, transaction in progress."""
+"""Errors after which a client retries: no leader, coordinator loading or not available, transaction in progress."""
 
 
 class SoleClient:
@@ -60,7 +60,7 @@ class SoleClient:
             self.start()
 
     def lose_power(self):
-        """All data that is not synced is lost."""
+        """Power off the machine; all unsynced data is lost."""
         self.world.disk._random = None  # type: ignore[assignment]
         self.world.broker.lose_power(lose_names=False)
 
@@ -72,7 +72,7 @@ class SoleClient:
         self.world.run(lambda: False, seconds)
 
     def leave_store_behind(self):
-        """Return a copy of the store, of before leader epochs grew from 0 to 3."""
+        """Return a copy of the store from before the leader epochs grew from 0 to 3."""
         self.wait(5)
         self.stop()
         backup = self.world.metadata.copy()
@@ -95,7 +95,7 @@ class SoleClient:
         del self.world.broker.properties["log.dirs.adopt"]
 
     def start_in_vain(self):
-        """Return why the broker does not start."""
+        """Start the broker, which fails; return the reason."""
         reasons: list[str] = []
         self.world.on_start_failure = reasons.append
         self.world.broker.start()
@@ -105,7 +105,7 @@ class SoleClient:
         return reason
 
     def replace_file(self, path, content):
-        """Return the old content of a file."""
+        """Replace the content of a file; return the old one."""
         disk = self.world.disk
         disk.is_down = False
         old = disk.read_bytes(path)
@@ -118,7 +118,7 @@ class SoleClient:
         return self.world.broker.broker.services
 
     def epochs(self, topic="t"):
-        """The leader epoch of each partition."""
+        """Return the leader epoch of each partition."""
         return [partition.leader_epoch for partition in self.services.metadata.topics[topic].partitions]
 
     def log(self, topic="t", partition=0):
@@ -150,13 +150,13 @@ class SoleClient:
         assert created.error_code == 0
 
     def add_partitions(self, count, topic="t"):
-        """Let a topic have `count` partitions."""
+        """Increase the number of partitions of a topic to `count`."""
         topics = [CreatePartitionsRequestCreatePartitionsTopic(name=topic, count=count, assignments=None)]
         [grown] = self.ask(CreatePartitionsRequest(topics=topics, timeout_ms=1000), 3).results
         assert grown.error_code == 0
 
     def produce(self, *values, topic="t", partition=0):
-        """Return the offset of the first record."""
+        """Write records; return the offset of the first one."""
         records = build_batch([(self.world.now_ms(), b"k", value, ()) for value in values])
         return self._produce(records, topic, partition)
 
@@ -221,7 +221,7 @@ class SoleClient:
         assert self.until_settled(lambda: self.ask(end, 3).error_code) == 0
 
     def commit_offset(self, group, offset):
-        """Return the error code."""
+        """Commit an offset; return the error code."""
         self.find_coordinator(group, 0)
         partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
         topics = [OffsetCommitRequestTopic(name="t", partitions=[partition])]

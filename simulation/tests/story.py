@@ -60,7 +60,7 @@ class Story:
         self.history.end_transaction(txn, Outcome.FAILED)
 
     def start_poll(self, start, words, **options):
-        """Begin a poll, which `polled` ends. A word `-` is an offset that the consumer does not receive."""
+        """Begin a poll, which `record_poll` ends. A word `-` is an offset that the consumer does not receive."""
         options = {"partition": A, "isolation": RU, "assignment": "c1", "group": None, **options}
         words = words.split()
         end = options.get("end", start + len(words))
@@ -80,7 +80,7 @@ class Story:
         )
 
     def poll(self, start, words, **options):
-        self.history.polled(self.start_poll(start, words, **options))
+        self.history.record_poll(self.start_poll(start, words, **options))
 
     def records(self, words, start=0):
         return tuple(read(start + number, word.encode()) for number, word in enumerate(words) if word != "-")
@@ -88,9 +88,9 @@ class Story:
     def end(self, words, committed=None, partition=A, lso=None):
         """Set the final log, with `-` for a marker; `committed` is the result of a READ_COMMITTED read."""
         words = words.split()
-        for isolation, said in ((RU, words), (RC, words if committed is None else committed.split())):
+        for isolation, visible in ((RU, words), (RC, words if committed is None else committed.split())):
             stable = len(words) if isolation is RU or lso is None else lso
-            self.final.logs[partition, isolation] = FinalLog(self.records(said), stable, len(words))
+            self.final.logs[partition, isolation] = FinalLog(self.records(visible), stable, len(words))
 
     def crash(self, kind=CrashKind.POWER_LOSS):
         self.history.crash(kind)
@@ -104,10 +104,10 @@ class Story:
 
     def fetch_offset(self, offset, group="g", stable=True, invoked=None):
         """Fetch a committed offset; `invoked` is the moment of the request, by default that of the response."""
-        self.history.fetched("c", invoked or self.history.moment(), group, A, offset, stable=stable)
+        self.history.record_fetch("c", invoked or self.history.moment(), group, A, offset, stable=stable)
 
     def list_end(self, offset, isolation=RU):
-        self.history.listed_end("c", self.history.moment(), A, isolation, offset)
+        self.history.record_end_offset("c", self.history.moment(), A, isolation, offset)
 
     def found(self):
         """Return the set of kinds of violations."""

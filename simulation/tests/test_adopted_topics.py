@@ -1,4 +1,4 @@
-"""Topics found in the log directories by a broker without a metadata store, and what the store had is unknown."""
+"""Topics that a broker without its metadata store finds in the log directories."""
 
 import errno
 
@@ -21,7 +21,7 @@ def test_an_epoch_of_which_no_log_has_a_record_does_not_come_back():
 
 
 def test_the_end_of_an_epoch_whose_records_were_lost_does_not_move():
-    """Consumers find by it that offsets which they have read belong to other records."""
+    """With it consumers detect that offsets which they have read belong to other records."""
     client = SoleClient()
     client.create_topic()
     client.produce(b"a")
@@ -44,12 +44,12 @@ GROUPS = {f"group{number}": 100 + number for number in range(40)}
 
 
 def commit_all(client):
-    """Return the offsets of the commits that were acknowledged."""
+    """Commit offsets of several groups; return the offsets of the acknowledged commits."""
     return {group: offset for group, offset in GROUPS.items() if client.commit_offset(group, offset) == 0}
 
 
 def with_lost_shards():
-    """A stopped broker of which __consumer_offsets-5, 6 and 7 have no directory, and all offsets in the others."""
+    """Return a stopped broker: __consumer_offsets-5, 6 and 7 have no directory, and all offsets are in the others."""
     client = SoleClient(offsets_topic_num_partitions="8")
     client.create_topic()
     client.produce(b"a")
@@ -79,7 +79,7 @@ def test_committed_offsets_remain_if_the_last_partitions_have_no_directory(caplo
     assert client.world.failures == []
 
 
-def test_the_partition_count_fits_the_groups_whatever_is_configured():
+def test_the_partition_count_fits_the_groups_regardless_of_the_configuration():
     client, committed = with_lost_shards()
     client.world.broker.properties["offsets.topic.num.partitions"] = "50"
     client.adopt()
@@ -130,17 +130,17 @@ def test_topics_are_adopted_only_if_every_partition_can_be_read():
     assert client.world.failures == []
 
 
-def test_a_log_directory_that_was_forgotten_may_be_added_before_the_adoption_is_complete():
+def test_an_omitted_log_directory_may_be_added_before_the_adoption_is_complete():
     client = SoleClient(log_dirs="/data1,/data2")
     client.create_topic(partitions=2)
     for partition in range(2):
         client.produce(b"a", b"b", partition=partition)
-    remembered = client.log(partition=0).log_directory
-    assert client.log(partition=1).log_directory != remembered
+    kept_directory = client.log(partition=0).log_directory
+    assert client.log(partition=1).log_directory != kept_directory
     client.wait(5)
     client.stop()
     properties, metadata = client.world.broker.properties, client.world.metadata
-    properties |= {"log.dirs.adopt": "true", "log.dirs": remembered}
+    properties |= {"log.dirs.adopt": "true", "log.dirs": kept_directory}
     is_in_store, passes = False, 0
     while not is_in_store:
         metadata.lose()

@@ -51,7 +51,7 @@ async def fill(world):
 
 
 def with_topics_and_no_store(seed):
-    """A world whose broker has stopped and lost its store, with records that the default retention would delete."""
+    """Return a world whose broker is stopped and without a store, with records that default retention would delete."""
     world = World(seed, PROPERTIES)
     world.broker.start()
     assert world.run(lambda: world.broker.is_up, 60)
@@ -121,7 +121,7 @@ def adopt_with_a_crash_at(change, *, is_power_loss, with_kraft):
     assert bounds == [(0, 1), (0, 1)]
     strays = [name for name in directories(world) if name.endswith("-stray")]
     assert [name.partition(".")[0] for name in strays] == (["other-0"] if with_kraft else [])
-    # It is complete: from now on what is unknown is not adopted.
+    # The adoption is complete: from now on unknown directories are not adopted.
     world.broker.stop()
     assert world.run(lambda: not world.broker.is_alive, 60)
     world.on_broker_end = lambda how: None

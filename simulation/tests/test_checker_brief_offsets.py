@@ -33,14 +33,14 @@ def story():
 
 
 @pytest.mark.parametrize(("after_ms", "found"), [(99, {"OFFSET_BACK"}), (100, set())])
-def test_an_offset_is_not_gone_before_its_time(story, after_ms, found):
+def test_an_offset_does_not_expire_before_its_time(story, after_ms, found):
     story.commit_briefly(1)
     story.now_ms = after_ms
     story.fetch_offset(-1)
     assert story.found() == found
 
 
-def test_an_offset_of_before_is_not_back(story):
+def test_an_earlier_offset_is_not_returned(story):
     story.commit_briefly(1)
     story.commit_briefly(2)
     story.now_ms = 1000
@@ -48,7 +48,7 @@ def test_an_offset_of_before_is_not_back(story):
     assert story.found() == {"OFFSET_BACK"}
 
 
-def test_nothing_is_asked_of_a_commit_that_was_not_answered(story):
+def test_a_commit_without_a_response_need_not_be_stored(story):
     story.commit_briefly(1)
     story.commit_briefly(2, Outcome.UNKNOWN)
     story.fetch_offset(1)
@@ -56,7 +56,7 @@ def test_nothing_is_asked_of_a_commit_that_was_not_answered(story):
     assert story.found() == set()
 
 
-def test_a_loss_of_power_may_take_it(story):
+def test_a_power_loss_may_lose_an_offset(story):
     story.commit_briefly(1)
     story.crash()
     story.fetch_offset(-1)
@@ -72,7 +72,7 @@ def test_a_deleted_group_has_no_offset(story):
     assert story.found() == {"OFFSET_INVENTED"}
 
 
-def test_a_loss_of_power_may_take_a_deletion(story):
+def test_a_power_loss_may_lose_a_deletion(story):
     story.commit_briefly(1)
     story.delete_group()
     story.crash()
@@ -80,7 +80,7 @@ def test_a_loss_of_power_may_take_a_deletion(story):
     assert story.found() == set()
 
 
-def test_a_deletion_after_a_loss_of_power_counts(story):
+def test_a_deletion_after_a_power_loss_counts(story):
     story.commit_briefly(1)
     story.crash()
     story.delete_group()
@@ -170,8 +170,8 @@ def test_a_fetch_across_a_deletion_returns_no_earlier_commit(story):
 
 @pytest.mark.parametrize(("deletes", "found"), [(True, set()), (False, {"TWO_OWNERS"})])
 def test_the_generations_of_a_deleted_group_begin_again(story, deletes, found):
-    story.history.assigned("c1", "g", 1, "m1", [A])
+    story.history.record_assignment("c1", "g", 1, "m1", [A])
     if deletes:
         story.delete_group()
-    story.history.assigned("c2", "g", 1, "m2", [A])
+    story.history.record_assignment("c2", "g", 1, "m2", [A])
     assert story.found() == found

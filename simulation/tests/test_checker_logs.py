@@ -1,4 +1,4 @@
-"""Each kind of violation in one log is found in a minimal history with it, and not in a similar one without it."""
+"""Each kind of violation in one log: it is found in a minimal history with it, and not in a similar one without it."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def story():
     return Story()
 
 
-def test_nothing_is_wrong_with_what_was_sent_and_is_there(story):
+def test_records_that_were_sent_and_read_are_correct(story):
     story.send("x y", 0)
     story.poll(0, "x y")
     story.end("x y")
@@ -61,19 +61,19 @@ def test_two_polls_that_saw_different_values(story):
     assert "TWO_VALUES" in story.found()
 
 
-def test_a_refused_write_that_is_there(story):
+def test_a_refused_write_that_is_read(story):
     story.send("x", outcome=Outcome.FAILED)
     story.end("x")
     assert story.found() == {"REFUSED_WRITE"}
 
 
-def test_a_refused_write_that_is_not_there(story):
+def test_a_refused_write_that_is_not_read(story):
     story.send("x", outcome=Outcome.FAILED)
     story.end("")
     assert story.found() == set()
 
 
-def test_a_value_nobody_sent(story):
+def test_a_value_that_was_never_sent(story):
     story.end("x")
     assert story.found() == {"UNKNOWN_VALUE"}
 
@@ -107,7 +107,7 @@ def test_the_timestamp_of_the_broker():
 
 
 def answered_across_a_crash(kind):
-    """A reader gets the record of the first attempt; the second, after a crash, is acknowledged with a later time."""
+    """Return a story: a reader gets the record of the first attempt; the second, after a crash, has a later time."""
     story = Story(log_append_time=frozenset({"a"}))
     send = story.send("x")
     story.poll(0, "x")
@@ -120,18 +120,18 @@ def answered_across_a_crash(kind):
     return story
 
 
-def test_a_record_that_a_loss_of_power_took_is_written_again_with_another_time():
+def test_a_record_that_a_power_loss_removed_is_written_again_with_another_time():
     assert answered_across_a_crash(CrashKind.POWER_LOSS).found() == set()
 
 
-def test_a_record_that_no_crash_may_take_keeps_its_time():
+def test_a_record_that_no_crash_may_remove_keeps_its_time():
     assert answered_across_a_crash(CrashKind.PROCESS_KILL).found() == {"ALTERED_RECORD"}
     story = answered_across_a_crash(CrashKind.POWER_LOSS)
     story.history.settings.flush_before_acks = True
     assert story.found() == {"ALTERED_RECORD"}
 
 
-def test_a_record_read_after_the_crash_has_the_time_that_was_answered():
+def test_a_record_read_after_the_crash_has_the_acknowledged_time():
     story = answered_across_a_crash(CrashKind.POWER_LOSS)
     story.poll(0, "x", assignment="c2")
     assert story.found() == {"ALTERED_RECORD"}
@@ -180,7 +180,7 @@ def test_an_unclean_batch_is_reordered_within(story):
     assert story.found() == {"REORDERED"}
 
 
-def test_a_power_loss_may_take_the_tail(story):
+def test_a_power_loss_may_lose_the_tail(story):
     story.send("x", 0)
     story.send("y z", 1)
     story.crash()
@@ -189,14 +189,14 @@ def test_a_power_loss_may_take_the_tail(story):
     assert story.found() == set()
 
 
-def test_a_process_kill_takes_nothing(story):
+def test_a_process_kill_loses_nothing(story):
     story.send("x", 0)
     story.crash(CrashKind.PROCESS_KILL)
     story.end("")
     assert story.found() == {"LOST_WRITE"}
 
 
-def test_a_power_loss_takes_nothing_that_was_flushed_before_it_was_acknowledged():
+def test_a_power_loss_loses_no_record_that_was_flushed_before_its_acknowledgement():
     story = Story(flush_before_acks=True)
     story.send("x", 0)
     story.crash()
@@ -204,7 +204,7 @@ def test_a_power_loss_takes_nothing_that_was_flushed_before_it_was_acknowledged(
     assert story.found() == {"LOST_WRITE"}
 
 
-def test_a_power_loss_takes_from_the_topic_that_is_not_flushed():
+def test_a_power_loss_may_lose_records_of_a_topic_that_is_not_flushed():
     story = Story(flush_before_acks=True, overrides={"a": False})
     story.send("x", 0)
     story.crash()
@@ -212,7 +212,7 @@ def test_a_power_loss_takes_from_the_topic_that_is_not_flushed():
     assert story.found() == set()
 
 
-def test_what_was_acknowledged_after_the_power_loss_is_there(story):
+def test_records_acknowledged_after_the_power_loss_exist(story):
     story.crash()
     story.send("x", 0)
     story.end("")
@@ -237,7 +237,7 @@ def test_two_values_since_the_power_loss(story):
     assert "TWO_VALUES" in story.found()
 
 
-def test_a_poll_before_the_power_loss_may_have_seen_what_is_gone(story):
+def test_a_poll_before_the_power_loss_may_have_read_lost_records(story):
     story.send("x y", 0)
     story.poll(0, "x y")
     story.crash()
@@ -245,7 +245,7 @@ def test_a_poll_before_the_power_loss_may_have_seen_what_is_gone(story):
     assert story.found() == set()
 
 
-def test_compaction_may_take_what_has_a_later_value():
+def test_compaction_may_remove_superseded_records():
     story = Story(compacted=frozenset({"a"}))
     for offset, word in enumerate((b"x", b"y")):
         send = story.history.begin_send("p", A, "p", Guarantee.IDEMPOTENT, [SentRecord(word, b"k", (), 1)])
@@ -268,7 +268,7 @@ def test_the_end_goes_back(story):
     assert story.found() == {"END_FELL"}
 
 
-def test_the_end_lies_before_what_was_acknowledged(story):
+def test_the_end_is_before_acknowledged_records(story):
     story.send("x y", 0)
     story.list_end(1)
     story.end("x y")
@@ -294,5 +294,5 @@ def test_the_end_may_go_back_in_a_power_loss(story):
 
 
 def test_an_odd_answer(story):
-    story.history.note_odd("c", "an answer of another's request")
+    story.history.note_odd("c", "a response to another request")
     assert story.found() == {"INVALID_RESPONSE"}

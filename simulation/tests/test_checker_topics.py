@@ -79,7 +79,7 @@ def test_without_timestamps_the_largest_is_none_at_any_record(story):
 
 
 @pytest.mark.parametrize(("age_ms", "found"), [(500, {"LOST_WRITE"}), (2000, set())])
-def test_retention_takes_what_is_old_and_nothing_else(age_ms, found):
+def test_retention_removes_old_records_only(age_ms, found):
     story = Story(aged=frozenset({"a"}), retention_ms=1000)
     story.history._now_ms = lambda: 1000 + age_ms
     story.send("x y", 0)
@@ -89,7 +89,7 @@ def test_retention_takes_what_is_old_and_nothing_else(age_ms, found):
 
 
 @pytest.mark.parametrize(("age_ms", "found"), [(500, {"SKIPPED"}), (2000, set())])
-def test_retention_may_take_what_is_old_between_the_final_reads(age_ms, found):
+def test_retention_may_remove_old_records_between_the_final_reads(age_ms, found):
     story = Story(aged=frozenset({"a"}), retention_ms=1000)
     story.history._now_ms = lambda: 1000 + age_ms
     story.send("x y", 0)
@@ -99,7 +99,7 @@ def test_retention_may_take_what_is_old_between_the_final_reads(age_ms, found):
     assert story.found() == found
 
 
-def test_retention_takes_nothing_of_another_topic():
+def test_retention_removes_nothing_of_another_topic():
     story = Story(aged=frozenset({"b"}), retention_ms=1000)
     story.history._now_ms = lambda: 100_000
     story.send("x y", 0)
@@ -170,19 +170,19 @@ def test_a_topic_whose_deletion_was_not_acknowledged_may_be_there(story):
     assert story.found() == set()
 
 
-def test_a_store_that_is_lost_takes_deletions_with_it(story):
+def test_the_loss_of_the_store_may_lose_deletions(story):
     delete(story, create(story, 1))
     story.history.lose_store()
     list_topic(story, 1)
     assert story.found() == set()
 
 
-def test_a_topic_that_nobody_created(story):
+def test_a_topic_that_was_never_created(story):
     list_topic(story, 1, "notes")
     assert story.found() == {"FOREIGN_TOPIC"}
 
 
-def test_a_topic_shows_a_record_of_the_one_before(story):
+def test_a_topic_has_a_record_of_its_predecessor(story):
     life = create(story, 1)
     story.send("x", 0, partition=FIRST)
     delete(story, life)
@@ -191,16 +191,16 @@ def test_a_topic_shows_a_record_of_the_one_before(story):
     assert story.found() == {"ALTERED_RECORD"}
 
 
-def test_a_topic_shows_an_offset_of_the_one_before(story):
+def test_a_topic_has_an_offset_of_its_predecessor(story):
     life = create(story, 1)
     commit = story.history.begin_commit("o", "g", FIRST, 7)
     story.history.end_commit(commit, Outcome.OK)
     delete(story, life)
     create(story, 2)
     end_at(story, "", 0, SECOND)
-    story.history.fetched("o", story.history.moment(), "g", SECOND, -1, stable=True)
+    story.history.record_fetch("o", story.history.moment(), "g", SECOND, -1, stable=True)
     assert story.found() == set()
-    story.history.fetched("o", story.history.moment(), "g", SECOND, 7, stable=True)
+    story.history.record_fetch("o", story.history.moment(), "g", SECOND, 7, stable=True)
     assert story.found() == {"OFFSET_INVENTED"}
 
 
@@ -215,7 +215,7 @@ def test_offsets_of_a_deleted_topic_are_left_only_if_the_disk_refused_something(
     assert story.found() == set()
 
 
-def test_a_store_that_is_lost_lets_offsets_be_of_the_topic_before(story):
+def test_after_the_loss_of_the_store_offsets_may_be_those_of_the_predecessor(story):
     life = create(story, 1)
     commit = story.history.begin_commit("o", "g", FIRST, 7)
     story.history.end_commit(commit, Outcome.OK)
@@ -223,13 +223,13 @@ def test_a_store_that_is_lost_lets_offsets_be_of_the_topic_before(story):
     create(story, 2)
     end_at(story, "", 0, SECOND)
     story.history.lose_store()
-    story.history.fetched("o", story.history.moment(), "g", SECOND, 7, stable=True)
+    story.history.record_fetch("o", story.history.moment(), "g", SECOND, 7, stable=True)
     assert story.found() == {"OFFSET_INVENTED"}
     story.history.has_unfinished_end = True
     assert story.found() == set()
 
 
-def test_a_topic_of_an_owner_outlives_a_loss_of_power():
+def test_a_topic_of_an_owner_survives_a_power_loss():
     story = Story(overrides={"t": True})
     create(story, 1)
     story.send("x", 0, partition=FIRST)
@@ -254,7 +254,7 @@ def test_an_aborted_record_supersedes_nothing():
     assert story.found() == {"LOST_WRITE"}
 
 
-def test_a_committed_record_that_a_later_one_superseded_need_not_be_there():
+def test_a_superseded_committed_record_may_be_missing():
     story = Story(compacted=frozenset({"a"}))
     txn = story.begin()
     first = story.send("x", 0, txn=txn)

@@ -93,7 +93,7 @@ def test_a_committed_transaction_that_is_not_seen(story):
     assert story.found() == {"LOST_TRANSACTION"}
 
 
-def test_a_power_loss_may_tear_what_was_not_flushed(story):
+def test_a_power_loss_may_tear_a_transaction_that_was_not_flushed(story):
     txn = story.begin()
     story.send("x", 0, txn=txn)
     story.send("y", 0, txn=txn, partition=B)
@@ -104,7 +104,7 @@ def test_a_power_loss_may_tear_what_was_not_flushed(story):
     assert story.found() == set()
 
 
-def test_a_power_loss_tears_nothing_that_was_flushed():
+def test_a_power_loss_tears_no_transaction_that_was_flushed():
     story = Story(flush_before_acks=True)
     txn = story.begin()
     story.send("x", 0, txn=txn)
@@ -123,7 +123,7 @@ def test_a_transaction_left_open(story):
     assert story.found() == {"HANGING_TRANSACTION"}
 
 
-def test_a_power_loss_may_have_producer_epochs_given_out_again(story):
+def test_after_a_power_loss_producer_epochs_may_be_allocated_again(story):
     story.send("x", 0, txn=story.begin())
     story.crash()
     txn = story.begin()
@@ -133,7 +133,7 @@ def test_a_power_loss_may_have_producer_epochs_given_out_again(story):
     assert story.found() == set()
 
 
-def test_what_lies_behind_an_open_transaction_of_before_a_power_loss_is_out_of_reach(story):
+def test_records_behind_an_open_transaction_from_before_a_power_loss_are_out_of_reach(story):
     story.send("x", 0, txn=story.begin())
     story.crash()
     txn = story.begin()
@@ -154,12 +154,12 @@ def test_a_dirty_read(story):
     assert "DIRTY_READ" in story.found()
 
 
-def test_a_read_while_the_commit_is_under_way(story):
+def test_a_read_while_the_commit_is_in_progress(story):
     txn = story.begin()
     story.send("x", 0, txn=txn)
     poll = story.start_poll(0, "x", isolation=RC)
     story.history.request_commit(txn)
-    story.history.polled(poll)
+    story.history.record_poll(poll)
     story.history.end_transaction(txn, Outcome.OK)
     story.end("x -")
     assert story.found() == set()
@@ -280,7 +280,7 @@ def test_a_poll_of_a_record_that_is_gone(story):
     assert story.found() == {"LOST_WRITE"}
 
 
-def test_a_committed_reader_that_is_not_given_a_plain_record(story):
+def test_a_committed_reader_that_does_not_receive_a_plain_record(story):
     story.send("x y", 0)
     story.end("x y", "x -")
     assert "SKIPPED" in story.found()
@@ -295,14 +295,14 @@ def test_a_committed_offset_that_goes_back(story):
     assert story.found() == {"OFFSET_BACK"}
 
 
-def test_an_older_offset_is_told_after_a_newer_was_acknowledged(story):
+def test_an_older_offset_is_returned_after_a_newer_one_was_acknowledged(story):
     story.commit_offset(1)
     story.commit_offset(2)
     story.fetch_offset(1)
     assert story.found() == {"OFFSET_BACK"}
 
 
-def test_an_older_offset_may_come_of_an_attempt_that_was_never_answered(story):
+def test_an_older_offset_may_be_that_of_an_attempt_without_a_response(story):
     story.commit_offset(1, lost=1)
     story.commit_offset(2)
     story.fetch_offset(1)
@@ -412,7 +412,7 @@ def test_an_offset_of_a_torn_transaction(story):
     assert story.found() == {"OFFSET_INVENTED"}
 
 
-def test_a_commit_past_what_anybody_was_given(story):
+def test_a_commit_past_the_records_that_members_received(story):
     story.send("x y", 0)
     story.poll(0, "x", group="g")
     story.commit_offset(2)
@@ -421,7 +421,7 @@ def test_a_commit_past_what_anybody_was_given(story):
     assert story.found() == {"UNREAD_COMMIT"}
 
 
-def test_a_commit_of_what_two_members_were_given(story):
+def test_a_commit_of_records_that_two_members_received(story):
     story.send("x y", 0)
     story.poll(0, "x", group="g")
     story.poll(1, "y", group="g", assignment="c2")
@@ -432,15 +432,15 @@ def test_a_commit_of_what_two_members_were_given(story):
 
 
 def test_two_owners(story):
-    story.history.assigned("c1", "g", 1, "m1", [A, B])
-    story.history.assigned("c2", "g", 1, "m2", [B])
+    story.history.record_assignment("c1", "g", 1, "m1", [A, B])
+    story.history.record_assignment("c2", "g", 1, "m2", [B])
     assert story.found() == {"TWO_OWNERS"}
 
 
 def test_one_owner_after_another(story):
-    story.history.assigned("c1", "g", 1, "m1", [A, B])
-    story.history.assigned("c1", "g", 2, "m1", [A])
-    story.history.assigned("c2", "g", 2, "m2", [B])
+    story.history.record_assignment("c1", "g", 1, "m1", [A, B])
+    story.history.record_assignment("c1", "g", 2, "m1", [A])
+    story.history.record_assignment("c2", "g", 2, "m2", [B])
     assert story.found() == set()
 
 

@@ -135,7 +135,7 @@ def run(coroutine):
 
 
 def batches_sent(world):
-    """Producer id, epoch, sequence and first label of each batch, in the order of sending."""
+    """Return producer id, epoch, sequence and first label of each batch, in the order of sending."""
     found = []
     for request in world.requests:
         for topic in getattr(request, "topic_data", ()):
@@ -155,7 +155,7 @@ def idempotent(world, history):
     return batches_sent(world)
 
 
-def test_an_idempotent_producer_repeats_what_was_not_answered_under_its_sequence(world, history):
+def test_an_idempotent_producer_repeats_unanswered_batches_with_their_sequences(world, history):
     world.scripts["Produce"] = [produced(), ConnectionLost, produced()]
     sent = idempotent(world, history)
     assert sent[1] == sent[2]
@@ -164,7 +164,7 @@ def test_an_idempotent_producer_repeats_what_was_not_answered_under_its_sequence
     assert {send.outcome for send in history.sends} == {Outcome.OK}
 
 
-def test_an_idempotent_producer_begins_an_epoch_when_the_broker_has_lost_what_came_before(world, history):
+def test_an_idempotent_producer_begins_an_epoch_when_the_broker_has_lost_earlier_batches(world, history):
     world.scripts["Produce"] = [produced(), produced(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), produced()]
     sent = idempotent(world, history)
     refused = sent[1]
@@ -174,21 +174,21 @@ def test_an_idempotent_producer_begins_an_epoch_when_the_broker_has_lost_what_ca
     assert [text for _, _, text in history.odd] == [f"sequence {refused[2]} is out of order in ('a', 0)"]
 
 
-def test_a_plain_producer_does_not_know_what_came_of_a_lost_answer(world, history):
+def test_a_lost_response_to_a_plain_producer_is_an_unknown_outcome(world, history):
     world.scripts["Produce"] = [ConnectionLost]
     run(PlainProducer(world, history, "p", Random(3), [A]).run())
     assert history.sends
     assert {send.outcome for send in history.sends} == {Outcome.UNKNOWN}
 
 
-def test_a_plain_producer_knows_that_a_refused_batch_is_not_there(world, history):
+def test_a_refused_batch_of_a_plain_producer_has_failed(world, history):
     world.scripts["Produce"] = [produced(ErrorCode.MESSAGE_TOO_LARGE)]
     run(PlainProducer(world, history, "p", Random(3), [A]).run())
     assert {send.outcome for send in history.sends if send.acks} == {Outcome.FAILED}
     assert {send.outcome for send in history.sends if not send.acks} <= {Outcome.UNKNOWN}
 
 
-def test_an_error_that_a_good_batch_never_deserves_is_noted(world, history):
+def test_an_error_that_a_valid_batch_must_never_get_is_recorded(world, history):
     world.scripts["Produce"] = [produced(ErrorCode.CORRUPT_MESSAGE)]
     run(PlainProducer(world, history, "p", Random(3), [A]).run())
     assert "produce to a-0: CORRUPT_MESSAGE" in {text for _, _, text in history.odd}
@@ -225,7 +225,7 @@ def fetcher(world, history, isolation, position=0):
 
 
 def transaction(first, producer_id, kind, *values):
-    """A batch and its marker."""
+    """Return a batch and its marker."""
     marker = build_control_batch(
         kind,
         producer_id=producer_id,
@@ -242,7 +242,7 @@ def transaction(first, producer_id, kind, *values):
     ("isolation", "expected"),
     [(Isolation.READ_COMMITTED, [b"c", b"d"]), (Isolation.READ_UNCOMMITTED, [b"a", b"b", b"c", b"d"])],
 )
-def test_a_committed_reader_is_kept_from_aborted_transactions_alone(world, history, isolation, expected):
+def test_a_committed_reader_skips_only_aborted_transactions(world, history, isolation, expected):
     records = (
         transaction(0, 5, ControlType.ABORT, b"a", b"b")
         + transaction(3, 5, ControlType.COMMIT, b"c")
@@ -255,13 +255,13 @@ def test_a_committed_reader_is_kept_from_aborted_transactions_alone(world, histo
     assert (history.polls[0].fetch_offset, history.polls[0].next_offset) == (0, 6)
 
 
-def test_a_reader_leaves_out_what_lies_before_its_position_in_a_batch(world, history):
+def test_a_reader_skips_records_before_its_position_in_a_batch(world, history):
     world.scripts["Fetch"] = [fetched(batch(0, b"a", b"b", b"c"))]
     reader = fetcher(world, history, Isolation.READ_UNCOMMITTED, position=1)
     assert [record.offset for _, record in run(reader.poll(0))] == [1, 2]
 
 
-def test_a_reader_does_not_take_a_batch_with_a_wrong_checksum(world, history):
+def test_a_reader_refuses_a_batch_with_a_wrong_checksum(world, history):
     records = bytearray(batch(0, b"a"))
     records[-1] ^= 1
     world.scripts["Fetch"] = [fetched(bytes(records))]
@@ -281,7 +281,7 @@ def test_a_reader_that_is_given_a_position_does_not_go_back(world, history):
     assert first.assignment != second.assignment
 
 
-def test_a_position_out_of_range_is_told(world, history):
+def test_a_position_out_of_range_is_reported(world, history):
     world.scripts["Fetch"] = [fetched(code=ErrorCode.OFFSET_OUT_OF_RANGE)]
     with pytest.raises(AssertionError, match="OutOfRange"):
         run(fetcher(world, history, Isolation.READ_UNCOMMITTED).poll(0))

@@ -1,4 +1,4 @@
-"""Starts that fail, and starts with an older metadata store: the evidence of what happened before is kept."""
+"""Starts that fail, and starts with an older metadata store: marks and epochs of earlier starts are kept."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def with_topic(partitions=1, **properties):
 
 
 def fail_start(client, *, at_transaction=0):
-    """Start the broker; the start fails with a transaction of the store."""
+    """Start the broker; the start fails in a transaction of the store."""
     client.world.metadata.fail(at_transaction, 1, after_commit=False)
     client.start_in_vain()
     client.world.metadata.repair()
@@ -30,7 +30,7 @@ def clean_marks(client):
     return marks
 
 
-def test_a_failed_start_after_an_unclean_stop_leaves_it_to_the_next_one_to_begin_new_leader_epochs():
+def test_after_an_unclean_stop_and_a_failed_start_the_next_start_begins_new_leader_epochs():
     client = with_topic()
     client.produce(b"a")
     client.stop()
@@ -40,7 +40,7 @@ def test_a_failed_start_after_an_unclean_stop_leaves_it_to_the_next_one_to_begin
     fail_start(client)
     client.start()
     assert client.produce(b"B", b"C", b"D", b"E") == 1
-    assert client.end_of_epoch(0) == (0, 1), "what was read behind it is not what is there now"
+    assert client.end_of_epoch(0) == (0, 1), "records that were read after it are not those of the log"
     client.stop()
     assert clean_marks(client) != [None]
 
@@ -93,7 +93,7 @@ STOPS = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("how", ["at once", "after a failed start", "after a start that is killed"])
 @STOPS
-def test_an_older_store_gives_no_producer_id_out_again(end, how):
+def test_with_an_older_store_no_producer_id_is_allocated_again(end, how):
     client = with_topic()
     new_producer_ids(client)
     client.stop()
@@ -111,7 +111,7 @@ def test_an_older_store_gives_no_producer_id_out_again(end, how):
 
 
 @STOPS
-def test_a_store_copied_since_the_last_start_gives_no_producer_id_out_again(end):
+def test_with_a_store_copied_since_the_last_start_no_producer_id_is_allocated_again(end):
     client = with_topic()
     new_producer_ids(client)
     backup = client.world.metadata.copy()

@@ -23,7 +23,7 @@ def start(world):
 
 
 def lock_out(world):
-    """Lock the directory by another process: a reason not to start that is no disk error."""
+    """Lock the directory by another process: a start then fails without a disk error."""
     assert start(world)
     world.broker.kill()
     world.disk.come_up()
@@ -31,7 +31,7 @@ def lock_out(world):
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_start_may_fail_of_an_error_that_is_over_by_then(world, error):
+def test_a_start_may_fail_because_of_an_error_that_has_ended(world, error):
     for _ in range(10):
         world.disk.fail("write", error=error)
         assert not start(world)
@@ -39,13 +39,13 @@ def test_a_start_may_fail_of_an_error_that_is_over_by_then(world, error):
     assert start(world)
 
 
-def test_a_start_may_fail_of_a_directory_that_cannot_be_written(world):
+def test_a_start_may_fail_because_of_a_directory_that_cannot_be_written(world):
     world.disk.broken.update(dict.fromkeys(world.broker.directories))
     assert not start(world)
     assert world.failures == []
 
 
-def test_a_start_may_not_fail_of_an_error_in_the_start_before(world):
+def test_a_start_may_not_fail_because_of_an_error_in_the_start_before(world):
     world.disk.fail("write")
     assert not start(world)
     lock_out(world)
@@ -54,7 +54,7 @@ def test_a_start_may_not_fail_of_an_error_in_the_start_before(world):
     assert "does not start although no disk operation failed" in failure
 
 
-def test_a_start_may_not_fail_of_an_error_that_has_not_come(world):
+def test_a_start_may_not_fail_because_of_an_error_that_did_not_occur(world):
     lock_out(world)
     world.disk.fail("write", after=10_000)
     assert not start(world)

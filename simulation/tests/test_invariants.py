@@ -7,7 +7,7 @@ from odradek.simulation.tests.sole_client import SoleClient
 
 
 def with_restored_store(monkeypatch):
-    """Start with a store of which t and its coordinator have epoch 0, and logs that have epoch 3, without a remedy."""
+    """Start with epoch 0 of t and its coordinator in the store and epoch 3 in the logs, without the safeguard."""
     client = SoleClient(transaction_state_log_num_partitions="1")
     client.create_topic()
     client.commit_transaction(b"1")

@@ -1,4 +1,4 @@
-"""A metadata store that the operator replaces by an older copy of it: its epochs lie below those in the logs."""
+"""A metadata store that the operator replaces by an older copy: its epochs are below those in the logs."""
 
 from odradek.simulation.tests.sole_client import SoleClient
 

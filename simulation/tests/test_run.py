@@ -1,4 +1,4 @@
-"""One seed is one run."""
+"""A seed determines the run."""
 
 import os
 import subprocess

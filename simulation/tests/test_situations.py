@@ -16,7 +16,7 @@ from odradek.protocol.records import iter_records
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import NoNodeError, StoreUnavailableError
 from odradek.simulation.clients.batches import _LARGEST, Packing, batch_of
-from odradek.simulation.clients.hostile import KINDS, LIES
+from odradek.simulation.clients.hostile import CONTRADICTIONS, KINDS
 from odradek.simulation.clients.values import YEARS_MS, Values
 from odradek.simulation.history import History, SentRecord
 from odradek.simulation.machine.directories import Directories
@@ -87,7 +87,7 @@ def test_a_restored_store_is_as_it_was_when_it_was_copied(world):
         finish(world, store.create("/second"))
 
 
-def test_a_socket_takes_a_part_and_has_room_again(world):
+def test_a_socket_accepts_a_part_and_has_room_again(world):
     world.network.habits = NetworkHabits(short_send_share=1.0)
     pipe = Pipe(world.network, lambda data: None, lambda is_broken: None)
     socket = SimulatedSocket(world.network, pipe)
@@ -136,7 +136,7 @@ def test_a_store_is_restored_only_if_the_copy_has_all_topics(world):
     assert finish(world, exists(open_store(world), "/other")) is True
 
 
-def test_what_is_no_partition_is_to_be_left_alone(world):
+def test_a_changed_directory_that_is_no_partition_fails_the_run(world):
     world.broker.kill()
     directories = directories_of(world)
     directories.add_foreign()
@@ -169,7 +169,7 @@ def test_a_header_states_the_largest_timestamp_of_its_kind(header, stated):
 @pytest.mark.parametrize(
     ("times", "ages"), [("now", {"now"}), ("fresh", {"now", "none"}), ("any", {"now", "none", "old"})]
 )
-def test_records_have_timestamps_of_the_kinds_asked_for(world, times, ages):
+def test_records_have_timestamps_of_the_requested_kinds(world, times, ages):
     def age_of(timestamp):
         if timestamp == -1:
             return "none"
@@ -182,7 +182,7 @@ def test_records_have_timestamps_of_the_kinds_asked_for(world, times, ages):
     assert found == ages
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *LIES])
+@pytest.mark.parametrize("kind", [*KINDS, *CONTRADICTIONS])
 def test_a_hostile_batch_is_refused(world, kind):
     async def send():
         connection = await world.connect()
@@ -192,7 +192,8 @@ def test_a_hostile_batch_is_refused(world, kind):
         codes = []
         for count in (1, 3, 12):
             records = records_at(*(world.now_ms() for _ in range(count)))
-            data = ProduceRequestPartitionProduceData(index=0, records=(KINDS | LIES)[kind](records, Random(count)))
+            records = (KINDS | CONTRADICTIONS)[kind](records, Random(count))
+            data = ProduceRequestPartitionProduceData(index=0, records=records)
             topic_data = ProduceRequestTopicProduceData(name="t", partition_data=[data])
             request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic_data])
             answer = await connection.request(request, 9, client_id="test")

@@ -55,7 +55,7 @@ def test_some_seeds_have_a_clock_that_is_set_within_bounds():
 
 
 @pytest.mark.parametrize(("wrong_by_ms", "accepted"), [(-50 * 60_000, True), (-61 * 60_000, False), (14_400_000, True)])
-def test_the_broker_judges_timestamps_by_its_own_clock(wrong_by_ms, accepted):
+def test_the_broker_validates_timestamps_by_its_own_clock(wrong_by_ms, accepted):
     world = started(1)
     world.wall_clock.wrong_by_ms = wrong_by_ms
 
@@ -80,7 +80,7 @@ def test_the_broker_judges_timestamps_by_its_own_clock(wrong_by_ms, accepted):
         (0.1, (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID), False),
     ],
 )
-def test_a_member_that_was_heard_of_is_not_expelled(silent_s, codes, is_odd):
+def test_a_member_that_sent_a_heartbeat_is_not_expelled(silent_s, codes, is_odd):
     world: Any = ScriptedWorld()
     world.scripts["Heartbeat"] = [HeartbeatResponse(error_code=code) for code in codes]
     history = History(world.now_ms)
@@ -127,7 +127,7 @@ def test_offsets_may_go_earlier_when_the_clock_is_set_forward():
 # Floods
 
 
-def test_responses_that_nobody_reads_stay_in_the_network_and_come_in_order():
+def test_responses_that_are_not_read_stay_in_the_network_and_arrive_in_order():
     world = started(1, habits=NetworkHabits(buffer_bytes=1000))
     came = []
 
@@ -168,7 +168,7 @@ def test_a_flood_is_written_in_its_order():
     assert len(history.sends) > 3
 
 
-def test_a_flood_notes_what_was_written_out_of_order():
+def test_a_flood_reports_batches_written_out_of_order():
     world: Any = ScriptedWorld()
     history = History(world.now_ms)
     flood = Flood(world, history, "flood", Random(1), [A])

@@ -1,4 +1,4 @@
-"""A broker in the simulated world responds as any other."""
+"""A broker in the simulated world."""
 
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
@@ -46,7 +46,7 @@ async def produce_and_fetch(world):
     return versions, metadata, produced, fetched
 
 
-def test_it_answers():
+def test_it_serves_requests():
     world = started(1)
     versions, metadata, produced, fetched = finish(world, produce_and_fetch(world))
     assert versions.error_code == 0
