@@ -1,1 +1,1 @@
-"""Clients and tools that others wrote, run against real broker processes."""
+"""Third-party clients and tools, run against real broker processes."""

@@ -1,4 +1,4 @@
-"""The brokers that tests run against, by the names that `--backend` takes: both have the same surface."""
+"""The brokers that tests run against, by the values of `--backend`; both have the same interface."""
 
 from typing import Any
 

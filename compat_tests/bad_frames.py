@@ -1,6 +1,6 @@
-"""Frames and record batches made by hand, so that every field of them can be wrong.
+"""Hand-made frames and record batches, in which every field can be wrong.
 
-Requests are laid out by kafka-python's protocol classes; what clients never send is put together here.
+Requests are encoded by kafka-python's protocol classes; parts that clients never send are built here.
 """
 
 import gzip
@@ -27,11 +27,11 @@ TIMEOUT_S = 15
 
 
 class ClosedError(Exception):
-    """The broker closed the connection instead of answering."""
+    """The broker closed the connection without a response."""
 
 
 class Connection:
-    """A raw connection: whole frames out and in."""
+    """A raw connection that sends and receives whole frames."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
@@ -47,11 +47,11 @@ class Connection:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Bytes as they are, with no length put before them."""
+        """Send bytes unchanged, without a length prefix."""
         self.socket.sendall(data)
 
     def receive(self) -> bytes:
-        """The next frame without its length. Raises ClosedError, or TimeoutError when nothing comes."""
+        """Return the next frame without its length. Raises ClosedError, or TimeoutError if there is none."""
         (length,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(length)
 
@@ -68,19 +68,19 @@ class Connection:
         return bytes(data)
 
     def frame(self, request: Any, version: int) -> bytes:
-        """A request's frame with its length, and with the next correlation id."""
+        """Return a request's frame with its length and the next correlation id."""
         self._correlation_id += 1
         request.API_VERSION = version
         request.with_header(self._correlation_id, "bad-frames")
         return bytes(request.encode(version=version, header=True, framed=True))
 
     def ask(self, request: Any, response: Any, version: int) -> Any:
-        """Sends a request and decodes its answer."""
+        """Send a request and decode its response."""
         self.send(self.frame(request, version))
         return response.decode(self.receive(), version=version, header=True)
 
     def is_closed(self) -> bool:
-        """Whether the broker closes without another answer (it gets time to do so)."""
+        """Return whether the broker closes the connection, within a time limit, without another response."""
         try:
             self.receive()
         except ClosedError:
@@ -91,7 +91,7 @@ class Connection:
 
 
 def varint(number: int) -> bytes:
-    """Zigzag and base 128, as numbers in records are."""
+    """Return the zigzag varint of a number, as in records."""
     rest = (number << 1) ^ (number >> 63)
     out = bytearray()
     while rest & ~0x7F:
@@ -106,7 +106,7 @@ def sized(data: bytes | None) -> bytes:
 
 
 def record(key: bytes | None, value: bytes | None, *, offset_delta: int = 0, headers: bytes = b"\0") -> bytes:
-    """One record of a batch; `headers` is their encoding, count included."""
+    """Return one record of a batch; `headers` are encoded headers, count included."""
     body = b"\0" + varint(0) + varint(offset_delta) + sized(key) + sized(value) + headers
     return varint(len(body)) + body
 
@@ -129,7 +129,7 @@ def batch(
     base_sequence: int = -1,
     record_count: int | None = None,
 ) -> bytes:
-    """A record batch, correct but for what is given; `payload` replaces the encoded records."""
+    """Return a record batch that is valid except for the given fields; `payload` replaces the encoded records."""
     listed = list(records)
     encoded = b"".join(record(key, value, offset_delta=n) for n, (key, value) in enumerate(listed))
     payload = encoded if payload is None else payload
@@ -155,7 +155,7 @@ def batch(
 
 
 def legacy_message(magic: int, value: bytes = b"value") -> bytes:
-    """A message set of one message in the format of Kafka 0.8 (magic 0) or 0.10 (magic 1)."""
+    """Return a message set of one message in the format of Kafka 0.8 (magic 0) or 0.10 (magic 1)."""
     stamp = struct.pack(">q", int(time.time() * 1000)) if magic else b""
     body = (
         struct.pack(">bb", magic, 0) + stamp + struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
@@ -172,7 +172,7 @@ def produce_request(
     acks: int = -1,
     transactional_id: str | None = None,
 ) -> Any:
-    """A Produce request with one partition; by topic id from version 13 on."""
+    """Return a Produce request with one partition; by topic id from version 13 on."""
     topic_data = ProduceRequest.TopicProduceData
     name: dict[str, Any] = {"topic_id": topic} if isinstance(topic, uuid.UUID) else {"name": topic}
     data = topic_data(
@@ -184,7 +184,7 @@ def produce_request(
 def produce(
     connection: Connection, topic: str | uuid.UUID, records: bytes | None, *, version: int = 9, **options: Any
 ) -> tuple[int, int]:
-    """Produces and returns (error code, base offset) of the one partition."""
+    """Produce to one partition; return (error code, base offset)."""
     request = produce_request(topic, records, **options)
     answer = connection.ask(request, ProduceResponse, version)
     (partition,) = answer.responses[0].partition_responses
@@ -192,6 +192,6 @@ def produce(
 
 
 def plain_frame(key: int, version: int, body: bytes = b"", *, correlation_id: int = 1) -> bytes:
-    """A frame with a request header of the old kind (not flexible) and any body."""
+    """Return a frame with a request header of the old kind (not flexible) and any body."""
     content = struct.pack(">hhih", key, version, correlation_id, 3) + b"bad" + body
     return struct.pack(">i", len(content)) + content

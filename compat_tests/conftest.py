@@ -14,7 +14,7 @@ from compat_tests.clients.common import Admin
 
 TEST_TIMEOUT_SECONDS = 180
 
-# Properties that both brokers get: what makes group tests quick, and what the scenarios count on.
+# Properties of both brokers: short delays for group tests, and values that the scenarios rely on.
 SHARED_PROPERTIES = {
     "auto.create.topics.enable": "true",
     "num.partitions": "2",
@@ -25,7 +25,7 @@ SHARED_PROPERTIES = {
     "transaction.state.log.num.partitions": "5",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
-    # How soon a transaction past its timeout is noticed.
+    # Detection time of a transaction past its timeout.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> list[Path]:
-    """Apache Kafka's jars; every test that needs Java asks for them."""
+    """Return Apache Kafka's jars; every test that needs Java uses this fixture."""
     try:
         return jars.kafka_jars()
     except jars.JarsError as error:
@@ -59,7 +59,7 @@ def kafka_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def broker(backend: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """One broker for all tests that share it; they keep apart by topic and group names."""
+    """One broker for all tests that share it; they use different topic and group names."""
     if backend == "kafka":
         request.getfixturevalue("kafka_jars")
     with BROKERS[backend](SHARED_PROPERTIES) as started:
@@ -68,7 +68,7 @@ def broker(backend: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def start_broker(backend: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Broker]]:
-    """Starts a broker of the test's own, one that may be restarted or killed: start_broker({name: value})."""
+    """Start a broker for one test, which may restart or kill it: start_broker({name: value})."""
     if backend == "kafka":
         request.getfixturevalue("kafka_jars")
     with ExitStack() as stack:
@@ -82,13 +82,13 @@ def start_broker(backend: str, request: pytest.FixtureRequest) -> Iterator[Calla
 
 @pytest.fixture
 def client(library: str) -> Any:
-    """The adapter module of the client library that the test runs with."""
+    """The adapter module of the tested client library."""
     return clients.load(library)
 
 
 @pytest.fixture
 def admin(broker: Broker) -> Iterator[Admin]:
-    """An admin client for what a test needs done but is not about."""
+    """An admin client for the setup of tests."""
     with clients.load("kafka_python").Admin(broker.bootstrap_servers) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the tests."""
+"""Child processes that never survive the tests."""
 
 import contextlib
 import ctypes
@@ -19,18 +19,18 @@ def _die_with_parent() -> None:
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Like Popen; the kernel kills the child when the thread that started it ends, however that comes about."""
+    """Start a process like Popen; the kernel kills it when the thread that started it ends for any reason."""
     return subprocess.Popen(command, preexec_fn=_die_with_parent, **options)
 
 
 def freeze(pid: int) -> None:
-    """Stops a child with SIGSTOP, and returns when it stands still: system calls that were under way have ended."""
+    """Stop a child with SIGSTOP; return when it is stopped and its system calls have ended."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; whoever uses them must be ready to lose the race and take others."""
+    """Return unused ports; the caller must be prepared that another process takes one of them first."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -42,9 +42,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def lasting_port() -> int:
-    """A port that stays free while its owner is down: the kernel gives it to no outgoing connection.
+    """Return a port that stays free while its server is down: the kernel uses it for no outgoing connection.
 
-    A client that tries again and again would otherwise sooner or later take the port of the dead server itself.
+    Otherwise a client that retries may at some point take the port of the stopped server itself.
     """
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         lowest, highest = map(int, file.read().split())

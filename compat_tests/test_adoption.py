@@ -1,4 +1,4 @@
-"""Directories that Apache Kafka wrote, with every cleanup policy and retention, adopted while retention is at work."""
+"""Adoption of directories that Apache Kafka wrote, with every cleanup policy and retention, while retention runs."""
 
 import re
 import time
@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 RECORDS = 40
 SUSPENDED = {"retention.ms": "-1", "retention.bytes": "-1"}
 
-# The configurations that Kafka had, and what is added to them so that nothing is deleted.
+# The configurations in Kafka, and the properties that are added to them so that nothing is deleted.
 TOPICS: Mapping[str, tuple[dict[str, str], dict[str, str]]] = {
     "for-ever": ({"retention.ms": "-1"}, {}),
     "compacted": ({"cleanup.policy": "compact", "segment.bytes": "1048576"}, {}),
@@ -37,7 +37,7 @@ TOPICS: Mapping[str, tuple[dict[str, str], dict[str, str]]] = {
 INTERNAL = {"cleanup.policy": "compact"}
 ALTERED = {"min.compaction.lag.ms": "5"}
 
-# Kafka does not get to delete anything itself, and writes snapshots of its metadata.
+# Kafka deletes nothing itself, and writes snapshots of its metadata.
 KAFKA = {
     "log.initial.task.delay.ms": "3600000",
     "log.retention.check.interval.ms": "3600000",
@@ -59,7 +59,7 @@ def is_missing(admin: Admin, topic: str) -> bool:
 
 
 def fill(bootstrap: str) -> None:
-    """Records of a month ago, each with a key of its own; a topic deleted, and another deleted and created again."""
+    """Write month-old records with unique keys; delete one topic, and delete and recreate another."""
     with load("kafka_python").Admin(bootstrap) as admin:
         for name in ("gone", "reborn"):
             admin.create_topic(name, 2, configs={"retention.ms": "5"})
@@ -104,7 +104,7 @@ def alter(bootstrap: str, kind: str, *entity: str, configs: Mapping[str, str]) -
 
 
 def described(bootstrap: str, kind: str, *entity: str) -> dict[str, dict[str, str]]:
-    """The dynamic configurations that kafka-configs shows, by entity."""
+    """Return the dynamic configurations that kafka-configs prints, by entity."""
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--entity-type", kind, *entity)
     found: dict[str, dict[str, str]] = {}
     for line in tools.run(tools.CONFIGS, *arguments).lines:
@@ -123,7 +123,7 @@ def topic_ids(bootstrap: str) -> dict[str, Any]:
 
 
 def wait_for_retention(bootstrap: str) -> None:
-    """Until all logs were looked at, shown by a topic created after the start that loses its records."""
+    """Wait until retention has checked all logs: a topic created after the start then loses its records."""
     with load("kafka_python").Admin(bootstrap) as admin:
         admin.create_topic("witness", 2, configs={"retention.ms": "1000"})
     produce(bootstrap, "witness")
@@ -162,7 +162,7 @@ def test_nothing_is_deleted_and_the_configurations_are_those_of_kafka(tmp_path: 
 
 
 def test_without_its_metadata_nothing_is_deleted_either(tmp_path: Path) -> None:
-    """As from a broker that kept its metadata elsewhere, with Kafka's usual line in server.properties."""
+    """The broker kept its metadata elsewhere, with Kafka's usual line in server.properties."""
     with ApacheKafkaBroker(KAFKA, directory=tmp_path) as kafka:
         fill(kafka.bootstrap_servers)
         before = everything(kafka.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""The same bad input to Odradek and to Apache Kafka, and the same answers expected of both."""
+"""Bad input: the same requests to Odradek and to Apache Kafka, and the same responses."""
 
 import itertools
 import struct
@@ -57,7 +57,7 @@ def connection(broker: Any) -> Iterator[Connection]:
 
 @pytest.fixture(scope="module")
 def topics(broker: Any) -> dict[str, str]:
-    """A topic for each set of properties that the cases need, by a short name."""
+    """Create a topic for each set of properties that the cases need; return them by a short name."""
     from compat_tests.clients import load
 
     wanted = {
@@ -80,7 +80,7 @@ def topics(broker: Any) -> dict[str, str]:
 
 
 def wait_for_topics(broker: Any, names: Iterable[str]) -> None:
-    """Apache Kafka answers a creation before its brokers have heard of it."""
+    """Wait for topics: Apache Kafka acknowledges a creation before its brokers have the metadata."""
     with Connection(broker.port) as probe:
         for name in names:
             give_up_at = time.monotonic() + 10
@@ -89,7 +89,7 @@ def wait_for_topics(broker: Any, names: Iterable[str]) -> None:
 
 
 def metadata(connection: Connection, topic: str) -> tuple[int, uuid.UUID | None]:
-    """(error code, topic id)."""
+    """Return (error code, topic id)."""
     asked = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
     )
@@ -110,7 +110,7 @@ def list_offset(
     leader_epoch: int = -1,
     partition: int = 0,
 ) -> tuple[int, int]:
-    """(error code, offset)."""
+    """Return (error code, offset)."""
     of_topic = ListOffsetsRequest.ListOffsetsTopic
     asked = of_topic.ListOffsetsPartition(
         partition_index=partition, current_leader_epoch=leader_epoch, timestamp=timestamp
@@ -130,7 +130,7 @@ GOOD = batch()
 A_RECORD = record(b"key", b"value")
 MANY = [(b"k%d" % n, b"v") for n in range(3)]
 
-# (what is wrong, topic, the records field, expected error code)
+# (error, topic, the records field, expected error code)
 REFUSED: list[tuple[str, str, Any, int | tuple[int, int]]] = [
     ("bad CRC", "plain", lambda: batch(crc=1), 2),
     ("a byte of the payload flipped", "plain", lambda: GOOD[:-1] + bytes([GOOD[-1] ^ 1]), 2),
@@ -169,7 +169,7 @@ REFUSED: list[tuple[str, str, Any, int | tuple[int, int]]] = [
     ("record of negative length", "plain", lambda: batch(payload=varint(-5) + A_RECORD[1:]), 87),
     ("bytes after the records", "plain", lambda: batch(payload=A_RECORD + b"left over"), 87),
     ("no records at all", "plain", lambda: batch(payload=b""), 87),
-    # Apache Kafka trips over this one: -1. Odradek says what is wrong.
+    # Apache Kafka returns the unknown error -1, Odradek a specific one.
     ("varint without an end", "plain", lambda: batch(payload=b"\xff" * 12), (87, -1)),
     (
         "key longer than the record",
@@ -212,7 +212,7 @@ def test_a_bad_batch_is_refused_and_nothing_of_it_is_written(connection, topics,
     assert answered in (code if isinstance(code, tuple) else (code,))
     assert base_offset == NO_OFFSET
     assert end_offset(connection, name) == before
-    # The connection and the partition go on.
+    # The connection and the partition remain usable.
     good = batch([(b"k", b"v")])
     assert produce(connection, name, good) == (0, before)
 
@@ -230,12 +230,12 @@ def test_a_bad_batch_is_refused_and_nothing_of_it_is_written(connection, topics,
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_odd_batch_that_apache_kafka_takes_is_taken(connection, topics, what, records):
+def test_an_unusual_batch_that_apache_kafka_accepts_is_accepted(connection, topics, what, records):
     before = end_offset(connection, topics["plain"])
     assert produce(connection, topics["plain"], records()) == (0, before)
 
 
-def test_the_large_is_refused_before_it_is_looked_into(connection, topics):
+def test_a_batch_that_is_too_large_is_refused_before_other_checks(connection, topics):
     """Apache Kafka checks the size before the CRC."""
     assert produce(connection, topics["small"], batch([(b"k", b"x" * 600)], crc=1)) == (10, NO_OFFSET)
 
@@ -250,7 +250,7 @@ def test_unknown_acks(connection, topics, acks):
     assert produce(connection, topics["plain"], GOOD, acks=acks) == (21, NO_OFFSET)
 
 
-def test_topics_and_partitions_that_are_not_there(connection, topics):
+def test_missing_topics_and_partitions(connection, topics):
     assert produce(connection, "bad-input-missing", GOOD)[0] == 3
     assert produce(connection, topics["plain"], GOOD, partition=9)[0] == 3
     assert produce(connection, topics["plain"], GOOD, partition=-1)[0] == 3
@@ -263,13 +263,13 @@ def test_produce_by_topic_id(connection, topics):
     assert produce(connection, topic_id, GOOD, version=13)[0] == 0
 
 
-def test_internal_topics_take_no_records_from_clients(connection, broker):
+def test_internal_topics_accept_no_records_from_clients(connection, broker):
     ask_for_coordinator(connection)
     assert produce(connection, "__consumer_offsets", GOOD)[0] == 17
 
 
 def ask_for_coordinator(connection: Connection) -> None:
-    """Waits until the offsets topic is there."""
+    """Wait until the offsets topic exists."""
     give_up_at = time.monotonic() + 20
     while (
         join(connection, "bad-input-any")[0] not in (0, 79) or metadata(connection, "__consumer_offsets")[0]
@@ -281,16 +281,16 @@ def ask_for_coordinator(connection: Connection) -> None:
         time.sleep(0.1)
 
 
-def test_one_bad_partition_does_not_spoil_the_other(connection, topics):
-    """Errors are per partition: a request with a good and a bad one is half done."""
+def test_an_invalid_partition_does_not_affect_another_one(connection, topics):
+    """Errors are per partition: of a request with a valid and an invalid one the former is executed."""
     request = produce_request(topics["plain"], GOOD)
     request.topic_data += produce_request(topics["bounded"], batch(crc=1)).topic_data
     answer = connection.ask(request, ProduceResponse, 9)
-    told = {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
-    assert told == {topics["plain"]: 0, topics["bounded"]: 2}
+    response = {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
+    assert response == {topics["plain"]: 0, topics["bounded"]: 2}
 
 
-# Idempotent producers. Every case uses a producer of its own.
+# Idempotent producers. Every case uses a separate producer.
 
 
 @pytest.fixture
@@ -312,14 +312,14 @@ def numbered(producer: int, sequence: int, count: int = 1, epoch: int = 0) -> by
     return batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
-def test_a_repeated_batch_is_answered_with_its_first_offset(connection, topics, producer):
+def test_a_repeated_batch_gets_its_first_offset(connection, topics, producer):
     name = topics["plain"]
     offsets = [produce(connection, name, numbered(producer, n * 2, 2)) for n in range(5)]
     end = end_offset(connection, name)
     assert [produce(connection, name, numbered(producer, n * 2, 2)) for n in range(5)] == offsets
     assert end_offset(connection, name) == end
     assert produce(connection, name, numbered(producer, 10))[0] == 0
-    # Five batches are remembered: the first is no longer one of them.
+    # Five batches are kept: the first is no longer one of them.
     assert produce(connection, name, numbered(producer, 0, 2)) == (45, NO_OFFSET)
 
 
@@ -351,8 +351,8 @@ def test_producer_epochs(connection, topics, producer):
     assert produce(connection, name, numbered(producer, 1, epoch=3)) == (47, NO_OFFSET)
 
 
-def test_producer_state_outlives_restarts(start_broker, unique):
-    """Duplicates are known again after a clean stop, and after a crash."""
+def test_producer_state_survives_restarts(start_broker, unique):
+    """Duplicates are detected after a clean stop, and after a crash."""
     from compat_tests.clients import load
 
     broker = start_broker()
@@ -395,7 +395,7 @@ def fetch(
     session: tuple[int, int] = (0, -1),
     max_bytes: int = 1_000_000,
 ) -> tuple[int, int | None, int]:
-    """(error code of the answer, of the partition or None if it is not in it, high watermark)."""
+    """Return (error code, error code of the partition or None if it is missing, high watermark)."""
     of_topic = FetchRequest.FetchTopic
     asked = of_topic.FetchPartition(
         partition=partition,
@@ -421,8 +421,8 @@ def fetch(
     answer = connection.ask(request, FetchResponse, version)
     if not answer.responses:
         return answer.error_code, None, -1
-    (told,) = answer.responses[0].partitions
-    return answer.error_code, told.error_code, told.high_watermark
+    (response,) = answer.responses[0].partitions
+    return answer.error_code, response.error_code, response.high_watermark
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12])
@@ -479,7 +479,7 @@ def open_session(connection: Connection, topic: str) -> int:
 
 
 def test_leader_epochs(connection, topics):
-    """A newer epoch than the leader's is unknown; without an epoch nothing is checked."""
+    """A newer epoch than the leader's is unknown; without an epoch there is no check."""
     name = topics["plain"]
     assert fetch(connection, name, leader_epoch=0)[:2] == (0, 0)
     assert fetch(connection, name, leader_epoch=1000)[:2] == (0, 75)
@@ -494,8 +494,8 @@ def test_leader_epochs(connection, topics):
         request = OffsetForLeaderEpochRequest(
             replica_id=-1, topics=[of_topic(topic=name, partitions=[asked])]
         )
-        (told,) = connection.ask(request, OffsetForLeaderEpochResponse, 4).topics[0].partitions
-        return told.error_code, told.leader_epoch, told.end_offset
+        (response,) = connection.ask(request, OffsetForLeaderEpochResponse, 4).topics[0].partitions
+        return response.error_code, response.leader_epoch, response.end_offset
 
     assert end_of_epoch(0) == (0, 0, end_offset(connection, name))
     assert end_of_epoch(1000) == (0, -1, -1)
@@ -533,7 +533,7 @@ def join(
     protocols: tuple[str, ...] = ("range",),
     instance: str | None = None,
 ) -> tuple[int, str, int]:
-    """(error code, member id, generation)."""
+    """Return (error code, member id, generation)."""
     of = JoinGroupRequest.JoinGroupRequestProtocol
     request = JoinGroupRequest(
         group_id=group,
@@ -593,7 +593,7 @@ def leave(connection: Connection, group: str, member: str) -> tuple[int, int]:
     return answer.error_code, answer.members[0].error_code if answer.members else 0
 
 
-def test_joining_wrongly(connection, group):
+def test_invalid_joins(connection, group):
     code, member, _ = join(connection, group)
     assert (code, bool(member)) == (79, True)
     assert join(connection, group, "nobody")[0] == 25
@@ -605,7 +605,7 @@ def test_joining_wrongly(connection, group):
     assert join(connection, group, member)[0] == 0
 
 
-def test_a_member_of_another_kind(connection, group):
+def test_a_member_with_another_protocol_type(connection, group):
     _, first, _ = join(connection, group)
     assert join(connection, group, first)[0] == 0
     assert join(connection, group, protocol_type="other")[0] in (23, 79)
@@ -614,7 +614,7 @@ def test_a_member_of_another_kind(connection, group):
     assert join(connection, group, protocols=("other",), version=3)[0] == 23
 
 
-def test_members_and_generations_that_are_not(connection, group, topics):
+def test_unknown_members_and_generations(connection, group, topics):
     name = topics["plain"]
     assert heartbeat(connection, group, "nobody", 1) == 25
     assert sync(connection, group, "nobody", 1) == 25
@@ -638,13 +638,13 @@ def test_members_and_generations_that_are_not(connection, group, topics):
     assert heartbeat(connection, group, member, generation) == 25
 
 
-def test_commits_that_are_refused(connection, group, topics):
+def test_refused_commits(connection, group, topics):
     name = topics["plain"]
     assert commit(connection, group, "", -1, name, "x" * 4096) == 0
     assert commit(connection, group, "", -1, name, "x" * 4097) == 12
     assert commit(connection, group, "", -1, "bad-input-missing") == 3
     assert commit(connection, group, "", -1, name, partition=9) == 3
-    # For the sake of old simple consumers the empty name is one too.
+    # The empty name is a valid group, for old simple consumers.
     assert commit(connection, "", "", -1, name) == 0
 
 
@@ -695,15 +695,15 @@ def test_a_broken_frame_closes_its_connection_and_no_other(broker, frame):
         assert alive(new)
 
 
-def test_what_was_asked_before_a_broken_frame_is_answered(connection):
-    """Answers come in order, also when the frame after them ends the connection."""
+def test_requests_before_a_broken_frame_get_responses(connection):
+    """Responses arrive in order, also if the next frame ends the connection."""
     connection.send(connection.frame(ApiVersionsRequest(), 0) + plain_frame(9999, 0))
     assert ApiVersionsResponse.decode(connection.receive(), version=0, header=True).error_code == 0
     assert connection.is_closed()
 
 
 def test_api_versions_of_an_unknown_version(connection):
-    """Answered in version 0 with the error and the range of ApiVersions itself; the connection goes on."""
+    """The response has version 0, the error, and the range of ApiVersions itself; the connection remains open."""
     connection.send(plain_frame(18, 99, b"\1\1\0"))
     answer = ApiVersionsResponse.decode(connection.receive(), version=0, header=True)
     assert answer.error_code == 35

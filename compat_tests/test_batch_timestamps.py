@@ -1,4 +1,4 @@
-"""Record batches whose header states another largest timestamp than their records have.
+"""Record batches whose header states a largest timestamp that differs from that of their records.
 
 Both brokers store the largest timestamp of the records, so that retention, rolling and ListOffsets follow the records.
 """
@@ -50,7 +50,7 @@ def connection(broker: Any) -> Iterator[Connection]:
 
 @pytest.fixture
 def make_topic(broker: Any, unique: str) -> Callable[..., str]:
-    """Creates a topic with one partition and the given properties."""
+    """Create a topic with one partition and the given properties."""
 
     def make(**configs: str) -> str:
         name = f"{unique}-{time.monotonic_ns()}"
@@ -75,7 +75,7 @@ def timed_batch(
     attributes: int = 0,
     offset_deltas: Sequence[int] | None = None,
 ) -> bytes:
-    """A batch whose records have timestamps `base` + delta and whose header states `stated` as the largest."""
+    """Return a batch whose records have timestamps `base` + delta and whose header states `stated` as the largest."""
     payload = b"".join(
         _record(delta, offset_delta, b"k%d" % number, b"v" * (20 + number % 3))
         for number, (delta, offset_delta) in enumerate(zip(deltas, offset_deltas or range(len(deltas)), strict=True))
@@ -118,7 +118,7 @@ def fetch_batches(connection: Connection, topic: str) -> list[StoredBatch]:
 
 
 def list_offset(connection: Connection, topic: str, timestamp: int) -> tuple[int, int, int]:
-    """(error code, offset, timestamp)."""
+    """Return (error code, offset, timestamp)."""
     of_topic = ListOffsetsRequest.ListOffsetsTopic
     asked = of_topic.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[of_topic(name=topic, partitions=[asked])])
@@ -131,8 +131,8 @@ both_codecs = pytest.mark.parametrize("compress", [0, GZIP])
 
 @both_codecs
 @pytest.mark.parametrize("count", [1, 3, 10, 100])
-def test_the_header_states_what_the_records_have(connection, make_topic, count, compress):
-    """Whatever the client stated: less, more, nothing, or nonsense."""
+def test_the_stored_header_states_the_largest_timestamp_of_the_records(connection, make_topic, count, compress):
+    """The client may state a smaller one, a larger one, none, or an absurd one."""
     now = int(time.time() * 1000)
     topic = make_topic()
     lies = [now - 5000, now + 5000, -1, 0, now + 10 * HOUR_MS, -(2**63)]
@@ -151,7 +151,7 @@ def test_the_header_states_what_the_records_have(connection, make_topic, count, 
 @both_codecs
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_records_without_a_timestamp(connection, make_topic, count, compress):
-    """As librdkafka sends them: base timestamp -1, and a header that states 0."""
+    """librdkafka sends base timestamp -1, and a header that states 0."""
     topic = make_topic()
     assert list_offset(connection, topic, LATEST_RECORD) == (OK, -1, -1)
     assert produce(connection, topic, timed_batch([0] * count, base=-1, stated=0, compress=compress))[0] == OK
@@ -233,7 +233,7 @@ def test_log_append_time(connection, make_topic, compress):
         assert before <= stored.max_timestamp <= int(time.time() * 1000)
 
 
-def test_retention_goes_by_the_file_where_records_have_no_timestamp(start_broker, unique):
+def test_retention_uses_the_file_time_if_records_have_no_timestamp(start_broker, unique):
     """librdkafka with timestamp -1 states 1970 in the header. Two segments, one of them active."""
     quick = {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"}
     broker = start_broker({**quick, "log.retention.ms": str(DAY_MS), "log.roll.ms": str(7 * DAY_MS)})

@@ -1,4 +1,4 @@
-"""Administration through each client library, with the errors that it must get."""
+"""Administration through each client library, with the expected errors."""
 
 import time
 from typing import Any
@@ -18,7 +18,7 @@ from compat_tests.clients.common import (
 
 @pytest.fixture
 def own_admin(broker: Any, client: Any) -> Any:
-    """The admin client of the library that the test runs with."""
+    """The admin client of the tested library."""
     with client.Admin(broker.bootstrap_servers) as made:
         yield made
 
@@ -44,14 +44,14 @@ def test_topics_are_created_described_and_deleted(own_admin, unique):
     assert configs["cleanup.policy"] == ("delete", True)
     own_admin.delete_topic(unique)
     wait_until(lambda: unique not in own_admin.topics())
-    # A name can be used again, and the new topic is empty.
+    # The name can be used again, and the new topic is empty.
     own_admin.create_topic(unique, 1)
     wait_until(lambda: unique in own_admin.topics())
     wait_until(lambda: partition_count(own_admin, unique) == 1)
 
 
 def partition_count(admin, topic):
-    """None while the broker does not know the topic: that may be some time after it is made."""
+    """Return None while the broker has no metadata of the topic, which may be for some time after its creation."""
     try:
         return admin.partition_count(topic)
     except ClientError as error:
@@ -135,7 +135,7 @@ def test_records_are_deleted_below_an_offset(broker, client, own_admin, unique):
         consumer.assign([(unique, 0)])
         assert [r.offset for r in read(consumer, 12)] == list(range(8, 20))
         assert consumer.bounds((unique, 0)) == (8, 20)
-    # aiokafka gives no reason beyond the exception's kind.
+    # aiokafka's exception has no error code.
     with pytest.raises(ClientError) as refused:
         own_admin.delete_records((unique, 0), 21)
     assert refused.value.code in (Code.OFFSET_OUT_OF_RANGE, -1)

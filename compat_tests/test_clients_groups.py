@@ -1,4 +1,4 @@
-"""Consumer groups through each client library: members are processes that join, leave, crash and come back."""
+"""Consumer groups through each client library: members are processes that join, leave, crash and return."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ def all_partitions(topic: str) -> frozenset[tuple[str, int]]:
 
 
 def settled(topic: str, members: list[Member]) -> bool:
-    """Whether the members hold every partition once, in shares of the same size."""
+    """Return whether the members own every partition once, in shares of the same size."""
     held = [m.assignment for m in members]
     even = all(len(h) == PARTITIONS // len(members) for h in held)
     return even and frozenset().union(*held) == all_partitions(topic)
 
 
 def wait_settled(admin: Any, topic: str, *members: Member) -> None:
-    """Until each has its share and nobody is about to join again, which may be so while each has it."""
+    """Wait until each member has its share and none is about to rejoin, which is possible although each has it."""
     wait_until(
         lambda: settled(topic, list(members)) and admin.describe_group(topic).state == "Stable",
         60,
@@ -39,7 +39,7 @@ def group_topic(unique: str, admin: Any) -> str:
 
 @pytest.fixture
 def join(broker: Any, library: str, group_topic: str) -> Any:
-    """Starts a member of the group that has the topic's name."""
+    """Start a member of the group with the topic's name."""
     members: list[Member] = []
 
     def join(name: str, **options: Any) -> Member:
@@ -80,7 +80,7 @@ def test_three_members_join_leave_and_crash_with_range(join, admin, group_topic)
 
 @pytest.mark.needs("cooperative")
 def test_three_members_join_leave_and_crash_with_cooperative_assignor(join, admin, group_topic):
-    """The same, and no member gives up a partition that it keeps."""
+    """No member gives up a partition that it keeps."""
     first, *_ = join_leave_and_crash(join, admin, group_topic, "cooperative")
     revoked = [partitions for what, partitions in first.changes if what == "revoked"]
     assert sum(map(len, revoked)) == len(frozenset().union(*revoked)) == PARTITIONS - PARTITIONS // 3
@@ -88,7 +88,7 @@ def test_three_members_join_leave_and_crash_with_cooperative_assignor(join, admi
 
 
 @pytest.mark.needs("static")
-def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(join, admin, group_topic):
+def test_a_static_member_gets_its_partitions_back_without_a_rebalance(join, admin, group_topic):
     options = {"session_timeout_ms": 20_000}
     members = [join(f"m{n}", instance_id=f"static-{n}", **options) for n in range(3)]
     wait_settled(admin, group_topic, *members)
@@ -103,8 +103,8 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(join, 
     assert ids == {"static-0", "static-1", "static-2"}
 
 
-def test_a_group_shares_the_records_and_goes_on_where_it_stopped(broker, client, admin, join, group_topic):
-    """Records committed by members that went are not read again; no record is missed."""
+def test_a_group_shares_the_records_and_continues_where_it_stopped(broker, client, admin, join, group_topic):
+    """Records committed by former members are not read again; no record is missed."""
     with client.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
 
         def produce(numbers: range) -> None:
@@ -122,8 +122,8 @@ def test_a_group_shares_the_records_and_goes_on_where_it_stopped(broker, client,
         assert sorted(map(int, later.values)) == list(range(60, 120))
 
 
-def test_members_go_on_over_a_broker_restart(start_broker, library, client, unique):
-    """Generation and commits come back from disk: members keep their partitions and miss nothing."""
+def test_members_continue_after_a_broker_restart(start_broker, library, client, unique):
+    """Generation and commits are restored from disk: members keep their partitions and miss no record."""
     broker = start_broker()
     with client.Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(unique, PARTITIONS)
@@ -147,7 +147,7 @@ def test_members_go_on_over_a_broker_restart(start_broker, library, client, uniq
 
 
 def test_commits_with_metadata_by_a_consumer_without_membership(broker, client, topic, unique):
-    """A group that only commits: assign, commit, and find it again; an unknown group has nothing."""
+    """A group that only commits: assign, commit, and fetch the commit; an unknown group has none."""
     options = ConsumerOptions(group=f"{unique}-simple")
     with client.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
         producer.produce(topic, [Message(b"%d" % n) for n in range(10)])

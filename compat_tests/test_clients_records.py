@@ -1,4 +1,4 @@
-"""Records through each client library: what is produced is what is consumed, whoever does either."""
+"""Records through each client library: consumers read what producers wrote, for each pair of libraries."""
 
 import time
 import zlib
@@ -40,8 +40,8 @@ def content(records: list[Received]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("codec", [pytest.param(None, marks=pytest.mark.side_by_side), *CODECS[1:]])
-def test_every_library_reads_what_this_one_wrote(broker, client, library, topic, codec):
-    """Keys, values and headers, null and empty ones and doubled names included, come back as they went in."""
+def test_every_library_reads_records_of_this_one(broker, client, library, topic, codec):
+    """Keys, values and headers, including null, empty and repeated ones, are read as they were written."""
     messages = [
         Message(b"plain", b"key"),
         Message(None, b"tombstone"),
@@ -76,7 +76,7 @@ def test_five_megabyte_records(broker, client, unique, admin, codec):
     ]
 
 
-def test_a_record_over_the_limit_is_refused_and_the_next_is_taken(broker, client, unique, admin):
+def test_a_record_over_the_limit_is_refused_and_the_next_is_accepted(broker, client, unique, admin):
     admin.create_topic(unique, configs={"max.message.bytes": "2000"})
     with client.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
         with pytest.raises(ClientError) as refused:
@@ -130,12 +130,12 @@ def test_null_key_on_a_compacted_topic_is_refused(broker, client, unique, admin)
     admin.create_topic(unique, configs={"cleanup.policy": "compact"})
     with pytest.raises(ClientError) as refused:
         produce(client, broker, unique, [Message(b"no key")])
-    # aiokafka does not know the code, and calls it unknown.
+    # aiokafka has no exception for the code, and reports an unknown error.
     assert refused.value.code in (Code.INVALID_RECORD, -1)
 
 
 def test_the_topics_codec_wins_over_the_producers(broker, client, unique, admin):
-    """Recompressed by the broker, the records are the same."""
+    """Records that the broker recompresses have the same contents."""
     admin.create_topic(unique, configs={"compression.type": "zstd"})
     messages = [Message(b"%d" % n * 100, b"%d" % n, (("h", b"%d" % n),)) for n in range(300)]
     produce(client, broker, unique, messages, compression="gzip", linger_ms=20)
@@ -171,7 +171,7 @@ def test_many_partitions_in_one_topic(broker, client, unique, admin):
 
 
 def test_seek_and_read_again_and_again(broker, client, topic):
-    """Consuming takes nothing away: every re-reading from any offset sees the same records."""
+    """Reads remove nothing: every read from any offset returns the same records."""
     produce(client, broker, topic, [Message(b"%d" % n) for n in range(100)])
     with client.Consumer(broker.bootstrap_servers, ConsumerOptions()) as consumer:
         consumer.assign([(topic, 0)])
@@ -196,7 +196,7 @@ def test_seek_by_time(broker, client, unique, admin):
             return consumer.offsets_for_times({(unique, 0): timestamp_ms})[(unique, 0)]
 
         assert [found(start - 1), found(start), found(start + 1), found(start + 19_900)] == [0, 0, 1, 199]
-        # librdkafka answers "after the last" with the end, the others with nothing.
+        # librdkafka returns the end for a time after the last record, the others nothing.
         assert found(start + 19_901) in (None, 200)
         assert consumer.offsets_for_times({(unique, 1): start})[(unique, 1)] in (None, 0)
         consumer.poll(0.05)
@@ -229,8 +229,8 @@ def test_without_auto_creation_a_missing_topic_is_an_error(start_broker, client,
         assert unique not in admin.topics()
 
 
-def test_records_outlive_a_clean_stop_and_a_crash(start_broker, client, unique):
-    """Acknowledged records, commits and producers go on after both kinds of restart."""
+def test_records_survive_a_clean_stop_and_a_crash(start_broker, client, unique):
+    """Acknowledged records, commits and producers continue after both kinds of restart."""
     broker = start_broker()
     with client.Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(unique)
@@ -248,8 +248,8 @@ def test_records_outlive_a_clean_stop_and_a_crash(start_broker, client, unique):
         assert consumer.committed((unique, 0)) == 100
 
 
-def test_clients_go_on_over_a_restart_while_running(start_broker, client, unique):
-    """The same producer and consumer objects find the broker again."""
+def test_clients_continue_after_a_restart_while_running(start_broker, client, unique):
+    """The same producer and consumer objects reconnect to the broker."""
     broker = start_broker()
     with client.Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(unique)

@@ -1,7 +1,7 @@
-"""Compacted topics through real clients: what is left for a reader, what is refused, and what the files look like.
+"""Compacted topics through real clients: the remaining records, refused records, and the files.
 
-Segments roll because the records' timestamps say so, and the brokers look for work ten times a second; what they do
-is waited for by reading.
+Segments roll because of the records' timestamps, and the brokers check for work ten times a second; tests wait for
+the results by reading.
 """
 
 import re
@@ -75,13 +75,13 @@ class Clock:
 
 
 def write(producer: Any, topic: str, clock: Clock, records: list[tuple[bytes, bytes | None]]) -> None:
-    """One batch, in a segment of its own if it is small."""
+    """Write one batch, in its own segment if it is small."""
     timestamp_ms = clock.roll()
     producer.produce(topic, [Message(value, key, (), 0, timestamp_ms) for key, value in records])
 
 
 def read_all(bootstrap: str, topic: str, *, committed_only: bool = False) -> list[Received]:
-    """All records up to the last one, which must be one that consumers get."""
+    """Return all records up to the last one, which consumers must be able to read."""
     records: list[Received] = []
     with CLIENT.Consumer(bootstrap, ConsumerOptions(committed_only=committed_only)) as consumer:
         _, end = consumer.bounds((topic, 0))
@@ -94,7 +94,7 @@ def read_all(bootstrap: str, topic: str, *, committed_only: bool = False) -> lis
 
 
 def is_compacted(records: list[Received]) -> bool:
-    """Whether each key is there once, but for the one that only keeps the log going."""
+    """Return whether each key occurs once, except for the key that only makes segments roll."""
     keys = [record.key for record in records if record.key != TICK]
     return len(keys) == len(set(keys))
 
@@ -106,7 +106,7 @@ def wait_for(
     condition: Callable[[list[Received]], bool],
     **options: Any,
 ) -> list[Received]:
-    """Keeps the log going until what is read from it meets a condition, and returns that."""
+    """Write further records until the records read meet a condition; return these."""
 
     records: list[Received] = []
 
@@ -151,15 +151,15 @@ def test_the_last_value_of_each_key_is_left(quick: Broker, admin: Admin, unique:
     kept = {record.key: record.offset for record in found if record.key != TICK}
     assert kept == {key: offsets[key] for key in left}, "records stay where they were"
     assert [record.offset for record in found] == sorted(record.offset for record in found)
-    # Their producers go on as if nothing had been: another record, and another reader.
+    # Their producers continue: another record, and another reader.
     with CLIENT.Producer(bootstrap, ProducerOptions(idempotent=True)) as producer:
         producer.produce(unique, [Message(b"new", b"key3", (), 0, clock.roll())])
     assert without_ticks(read_all(bootstrap, unique))[b"key3"] == b"new"
 
 
 @pytest.mark.side_by_side
-def test_a_tombstone_is_left_for_a_while(quick: Broker, admin: Admin, unique: str) -> None:
-    """As long as delete.retention.ms says, so that a reader that is on its way does not miss it."""
+def test_a_tombstone_is_kept_for_a_while(quick: Broker, admin: Admin, unique: str) -> None:
+    """A tombstone is kept for delete.retention.ms, so that a slow reader does not miss it."""
     bootstrap, clock = quick.bootstrap_servers, Clock()
     admin.create_topic(unique, configs={**COMPACT, "delete.retention.ms": str(HOUR_MS)})
     with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
@@ -180,17 +180,17 @@ def test_records_without_a_key_are_refused(quick: Broker, admin: Admin, unique: 
             producer.produce(unique, [Message(b"value"), Message(b"value", b"key")])
         assert refused.value.code == Code.INVALID_RECORD
         assert producer.produce(unique, [Message(b"value", b"key")])[0].offset == 0
-    # Java's producer shows which of the records it was.
+    # Java's producer reports the error of the record.
     arguments = ["--bootstrap-server", bootstrap, "--topic", unique, "--sync"]
-    told = tools.run(tools.CONSOLE_PRODUCER, *arguments, stdin="value\n", check=False)
-    assert "InvalidRecordException" in told.stderr
-    assert re.search(r"without (a )?key", told.stderr), "what the record's own error says"
+    reported = tools.run(tools.CONSOLE_PRODUCER, *arguments, stdin="value\n", check=False)
+    assert "InvalidRecordException" in reported.stderr
+    assert re.search(r"without (a )?key", reported.stderr)
     assert [record.key for record in read_all(bootstrap, unique)] == [b"key"]
 
 
 @pytest.mark.side_by_side
 def test_both_policies_at_once(quick: Broker, admin: Admin, unique: str) -> None:
-    """Old segments go whole, whatever is in them; in the others the last value of each key is left."""
+    """Old segments are deleted whole; in the others the last value of each key remains."""
     bootstrap = quick.bootstrap_servers
     configs = {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": str(10 * HOUR_MS)}
     admin.create_topic(unique, configs=configs)
@@ -203,7 +203,7 @@ def test_both_policies_at_once(quick: Broker, admin: Admin, unique: str) -> None
     with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
         for value in (b"1", b"2"):
             write(producer, unique, old, [(b"old", value), (b"both", value)])
-        # Segments are put together when they are compacted, and one with something new in it would stay.
+        # Compaction merges segments; a merged segment with a new record would not be deleted.
         def has_rolled() -> bool:
             write(producer, unique, old, [(TICK, b"")])
             return begins_at(unique) >= 4
@@ -216,7 +216,7 @@ def test_both_policies_at_once(quick: Broker, admin: Admin, unique: str) -> None
 
 
 @pytest.mark.side_by_side
-def test_a_topic_may_become_compacted_and_cease_to_be(quick: Broker, admin: Admin, unique: str) -> None:
+def test_a_topic_may_be_changed_to_compaction_and_back(quick: Broker, admin: Admin, unique: str) -> None:
     bootstrap, clock = quick.bootstrap_servers, Clock()
     admin.create_topic(unique, configs={**COMPACT, "cleanup.policy": "delete", "retention.ms": "-1"})
     with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
@@ -227,7 +227,7 @@ def test_a_topic_may_become_compacted_and_cease_to_be(quick: Broker, admin: Admi
             )
     admin.set_config(unique, "cleanup.policy", "compact")
     found = wait_for(bootstrap, unique, clock, lambda records: is_compacted(records))
-    assert without_ticks(found) == {b"a": b"3"}, "what has no key is nobody's last value"
+    assert without_ticks(found) == {b"a": b"3"}, "records without a key are removed"
     admin.set_config(unique, "cleanup.policy", "delete")
     with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
         for last in (None, b"4", b"5"):
@@ -274,7 +274,7 @@ def has_offsets(admin: Admin, group: str) -> bool:
 
 
 def cleaned_to(broker: Broker, partition: str) -> int:
-    """What the broker's checkpoint says of a partition; 0 if nothing yet."""
+    """Return a partition's offset in the broker's checkpoint; 0 if there is none yet."""
     try:
         lines = (Path(broker.data_dir) / "cleaner-offset-checkpoint").read_text().splitlines()[2:]
     except FileNotFoundError:
@@ -287,7 +287,7 @@ def cleaned_to(broker: Broker, partition: str) -> int:
 
 
 def fill_with_everything(bootstrap: str, topic: str, clock: Clock) -> list[Received]:
-    """Values, tombstones, codecs and transactions of both outcomes, compacted; what a reader gets in the end."""
+    """Write values, tombstones, codecs and transactions of both outcomes, compacted; return the remaining records."""
     for number in range(3):
         for codec in (None, "gzip", "snappy", "lz4", "zstd"):
             with CLIENT.Producer(bootstrap, ProducerOptions(compression=codec, idempotent=True)) as producer:
@@ -310,16 +310,16 @@ def fill_with_everything(bootstrap: str, topic: str, clock: Clock) -> list[Recei
 
 
 def check_files(directory: Path) -> str:
-    """Has Kafka's tool read every file of a partition; what it says of the logs."""
+    """Check every file of a partition with Kafka's tool; return its output for the logs."""
 
     def dump(*suffixes: str) -> str:
         files = [path for path in sorted(directory.iterdir()) if path.suffix in suffixes and path.stat().st_size]
         arguments = ["--deep-iteration", "--print-data-log"] if ".log" in suffixes else []
-        told = tools.run(tools.DUMP_LOG_SEGMENTS, *arguments, "--files", ",".join(map(str, files)), heap="512m")
+        reported = tools.run(tools.DUMP_LOG_SEGMENTS, *arguments, "--files", ",".join(map(str, files)), heap="512m")
         for complaint in ("Mismatches", "not found", "Index timestamp", "Indexed offset", "corrupt", "Could not"):
-            assert complaint not in told.stdout
-        assert "Exception" not in told.stderr
-        return told.stdout
+            assert complaint not in reported.stdout
+        assert "Exception" not in reported.stderr
+        return reported.stdout
 
     logs = dump(".log")
     assert "isvalid: false" not in logs
@@ -336,15 +336,15 @@ def test_kafkas_tool_reads_every_file_of_a_compacted_log(start_broker: Callable[
     broker = start_broker(QUICK)
     with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("t", configs={**COMPACT, "index.interval.bytes": "200"})
-    # Ahead of the broker's clock, by which it stamps the markers of transactions.
+    # Ahead of the broker's clock, which determines the timestamps of transaction markers.
     fill_with_everything(broker.bootstrap_servers, "t", Clock(0))
     broker.stop()
     logs = check_files(Path(broker.data_dir) / "t-0")
     assert "endTxnMarker: COMMIT" in logs
 
 
-def test_apache_kafka_serves_what_we_compacted(start_broker: Callable[..., Any], tmp_path: Path) -> None:
-    """A directory of Apache Kafka's, filled and compacted by us, goes back to Apache Kafka."""
+def test_apache_kafka_serves_a_log_that_odradek_compacted(start_broker: Callable[..., Any], tmp_path: Path) -> None:
+    """Apache Kafka creates a directory, Odradek fills and compacts it, and Apache Kafka serves it again."""
     with ApacheKafkaBroker(QUICK, directory=tmp_path) as kafka:
         with load("kafka_python").Admin(kafka.bootstrap_servers) as admin:
             admin.create_topic("t", configs=COMPACT)
@@ -366,8 +366,8 @@ def test_apache_kafka_serves_what_we_compacted(start_broker: Callable[..., Any],
         with load("kafka_python").Admin(kafka.bootstrap_servers) as admin:
             wait_until(lambda: "t" in admin.topics(), what="the topic")
         theirs = read_all(kafka.bootstrap_servers, "t")
-        # Of those that kept the log going, more may have gone since.
+        # More of the records that made segments roll may have been removed since.
         assert [record for record in theirs if record.key != TICK] == [record for record in ours if record.key != TICK]
-        # Not idempotent: each kind of broker numbers producers on its own, from the same number on.
+        # Not idempotent: each broker allocates producer ids separately, beginning with the same one.
         with CLIENT.Producer(kafka.bootstrap_servers, ProducerOptions()) as producer:
             assert producer.produce("t", [Message(b"next", b"0", (), 0)])[0].offset == ours[-1].offset + 1

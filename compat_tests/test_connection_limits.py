@@ -1,4 +1,4 @@
-"""max.connections has clients wait, max.connections.per.ip turns them away, and both change while a broker runs."""
+"""At max.connections clients wait, above max.connections.per.ip they are refused; both may change at run time."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ PATIENCE_S = 0.7
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[int], Connection]]:
-    """Opens connections, which are closed at the end."""
+    """Open connections, which are closed at the end."""
     with ExitStack() as stack:
         yield lambda port: stack.enter_context(Connection(port))
 
@@ -35,7 +35,7 @@ def ask(connection: Connection) -> None:
 
 
 def is_answered(connection: Connection, timeout_s: float = 15) -> bool:
-    """Return whether an answer comes to what was asked. Raises ClosedError."""
+    """Return whether a request gets a response. Raises ClosedError."""
     connection.socket.settimeout(timeout_s)
     try:
         connection.receive()
@@ -44,7 +44,7 @@ def is_answered(connection: Connection, timeout_s: float = 15) -> bool:
     return True
 
 
-def test_at_max_connections_a_client_waits_until_another_is_gone(
+def test_at_max_connections_a_client_waits_until_another_disconnects(
     start_broker: Callable[..., Any], connect: Callable[[int], Connection]
 ) -> None:
     broker = start_broker({"max.connections": "3"})
@@ -61,7 +61,7 @@ def test_at_max_connections_a_client_waits_until_another_is_gone(
     assert is_answered(connections[4])
 
 
-def test_an_address_has_so_many_connections_and_the_next_is_closed(
+def test_a_connection_over_the_limit_of_its_address_is_closed(
     start_broker: Callable[..., Any], connect: Callable[[int], Connection]
 ) -> None:
     broker = start_broker({"max.connections.per.ip": "20", "max.connections.per.ip.overrides": "127.0.0.1:4"})
@@ -72,17 +72,17 @@ def test_an_address_has_so_many_connections_and_the_next_is_closed(
     assert connect(broker.port).is_closed()
     connections[0].socket.close()
 
-    wait_until(lambda: are_let_in(broker.port, 1))
+    wait_until(lambda: are_accepted(broker.port, 1))
     connections[1].socket.close()
     connections[2].socket.close()
-    wait_until(lambda: are_let_in(broker.port, 3))
-    assert not are_let_in(broker.port, 8)
-    set_most_per_address(broker, 50)
-    wait_until(lambda: are_let_in(broker.port, 8))
+    wait_until(lambda: are_accepted(broker.port, 3))
+    assert not are_accepted(broker.port, 8)
+    set_limit_per_address(broker, 50)
+    wait_until(lambda: are_accepted(broker.port, 8))
 
 
-def are_let_in(port: int, count: int) -> bool:
-    """Return whether so many further connections are answered."""
+def are_accepted(port: int, count: int) -> bool:
+    """Return whether `count` further connections get responses."""
     with ExitStack() as stack:
         connections = [stack.enter_context(Connection(port)) for _ in range(count)]
         try:
@@ -93,7 +93,7 @@ def are_let_in(port: int, count: int) -> bool:
             return False
 
 
-def set_most_per_address(broker: Any, most: int) -> None:
+def set_limit_per_address(broker: Any, most: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     name = "max.connections.per.ip.overrides"
     entries = [

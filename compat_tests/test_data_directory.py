@@ -1,4 +1,4 @@
-"""Data directories: what we write is read by Apache Kafka's tools, and what Apache Kafka wrote we serve."""
+"""Data directories: Apache Kafka's tools read those of Odradek, and Odradek serves those of Apache Kafka."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, Received, read, wait_until
 from compat_tests.conftest import SHARED_PROPERTIES
-from compat_tests.kill.files import complaints_in
+from compat_tests.kill.files import find_complaints
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
 
@@ -24,7 +24,7 @@ GROUP = "keeps-its-place"
 
 
 def fill(bootstrap: str) -> None:
-    """Topics with all that a log can hold: every codec, several segments, LogAppendTime, deleted records, commits."""
+    """Write topics with all possible contents: every codec, several segments, LogAppendTime, deletions, commits."""
     with load("kafka_python").Admin(bootstrap) as admin:
         admin.create_topic("codecs", len(CODECS))
         admin.create_topic(
@@ -54,7 +54,7 @@ def fill(bootstrap: str) -> None:
 
 
 def everything(bootstrap: str) -> dict[tuple[str, int], list[Received]]:
-    """All records of all partitions that `fill` wrote, with offsets and timestamps."""
+    """Return all records of all partitions that `fill` wrote, with offsets and timestamps."""
     partitions = [("codecs", n) for n in range(len(CODECS))]
     partitions += [
         ("segments", 0),
@@ -72,19 +72,19 @@ def everything(bootstrap: str) -> dict[tuple[str, int], list[Received]]:
 
 
 def since(records: list[Received], known: list[Received]) -> list[Received]:
-    """Without records below the first known one: a crash may bring deleted records back, to be deleted again."""
+    """Omit records below the first known one: a crash may restore deleted records, which are then deleted again."""
     return [r for r in records if not known or r.offset >= known[0].offset]
 
 
 def dump(files: list[Path], *arguments: str) -> str:
     listed = ",".join(map(str, sorted(files)))
     result = tools.run(tools.DUMP_LOG_SEGMENTS, *arguments, "--files", listed, heap="512m")
-    assert complaints_in(result.stderr) == []
+    assert find_complaints(result.stderr) == []
     return result.stdout
 
 
 def sections(dumped: str) -> dict[str, str]:
-    """What was printed for each file, by its path."""
+    """Return the output for each file, by its path."""
     parts = re.split(r"^Dumping (\S+)\n", dumped, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -101,7 +101,7 @@ def test_dump_log_segments_reads_every_file(start_broker: Callable[..., Any], cl
     broker = start_broker()
     fill(broker.bootstrap_servers)
     if not clean:
-        # A second life, so that there are files of a recovery too.
+        # A second life, so that there are also files of a recovery.
         broker.restart(clean=False)
         everything(broker.bootstrap_servers)
     broker.stop() if clean else broker.kill()
@@ -132,7 +132,7 @@ def test_dump_log_segments_reads_every_file(start_broker: Callable[..., Any], cl
 
     commits = dump(list(data.glob("__consumer_offsets-*/*.log")), "--deep-iteration", "--offsets-decoder")
     assert f'"group":"{GROUP}"' in commits
-    # librdkafka's binding sends the text with a NUL at its end.
+    # librdkafka's binding appends a NUL to the text.
     assert re.search(r'"offset":123.*"metadata":"half way', commits)
 
 
@@ -175,12 +175,12 @@ def checkpoint(path: Path) -> dict[str, int]:
 
 
 @BOTH_ENDINGS
-def test_a_directory_that_apache_kafka_wrote_is_served(
+def test_a_directory_of_apache_kafka_is_served(
     backend: str, start_broker: Callable[..., Any], tmp_path: Path, clean: bool
 ) -> None:
-    """Same records, offsets, timestamps, topic ids and commits; and writing goes on at the next offset.
+    """The records, offsets, timestamps, topic ids and commits are the same; writes continue at the next offset.
 
-    With Apache Kafka as the backend it is Apache Kafka itself that takes its directory up again.
+    With Apache Kafka as the backend, Apache Kafka itself serves its directory again.
     """
     with ApacheKafkaBroker(SHARED_PROPERTIES, directory=tmp_path) as writer:
         fill(writer.bootstrap_servers)
@@ -198,7 +198,7 @@ def test_a_directory_that_apache_kafka_wrote_is_served(
     with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
         assert producer.produce("segments", [Message(b"next")])[0].offset == LARGE
         assert producer.produce("codecs", [Message(b"next", partition=4)])[0].offset == 302
-    # Partition 0 knows producer 0 of Apache Kafka: its id is not given out again.
+    # Partition 0 has state of Apache Kafka's producer 0: its id is not allocated again.
     with CLIENT.Producer(bootstrap, ProducerOptions(idempotent=True)) as producer:
         assert producer.produce("codecs", [Message(b"next", partition=0)])[0].offset == 302
 
@@ -211,7 +211,7 @@ def topic_ids(bootstrap: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_preallocated_segments_go_both_ways(start_broker: Callable[..., Any], tmp_path: Path, clean: bool) -> None:
-    """With log.preallocate the active segment's file has its full size, as a hole; a stop cuts it, a crash does not."""
+    """With log.preallocate the active segment's file has its full size, as a hole; a stop truncates it, a crash not."""
     properties = {"log.preallocate": "true", "log.segment.bytes": str(SEGMENT_BYTES)}
     expected: list[bytes | None] = []
 

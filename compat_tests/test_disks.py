@@ -1,4 +1,4 @@
-"""Disks that really fail: full, read-only, dead, and with bytes that are not what was written."""
+"""Disks that really fail: full, read-only, dead, and with damaged files."""
 
 import os
 import re
@@ -16,7 +16,7 @@ import pytest
 from compat_tests import bad_frames, processes
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, wait_until
-from compat_tests.kill.damage import DAMAGES, check_read, read_what_can_be
+from compat_tests.kill.damage import DAMAGES, check_read, read_until_error
 from compat_tests.kill.disks import (
     LOSE_WHAT_WAS_NOT_SYNCED,
     SYNC_FIRST,
@@ -38,7 +38,7 @@ MEBIBYTE = 1 << 20
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
-    """Mounts disks; the test is skipped where that is not permitted."""
+    """Mount disks; the test is skipped if that is not permitted."""
     with ExitStack() as stack:
 
         def mount(kind: Callable[..., Any], name: str, size_bytes: int) -> Disk:
@@ -52,7 +52,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
 
 @pytest.fixture
 def broker_on(tmp_path: Path) -> Iterator[Callable[..., OdradekBroker]]:
-    """A broker whose log directories are on the disks given."""
+    """Start a broker whose log directories are on the given disks."""
     with ExitStack() as stack:
 
         def start(*disks: Disk, **properties: str) -> OdradekBroker:
@@ -76,22 +76,22 @@ def create(broker: OdradekBroker, topic: str, partitions: int) -> None:
 
 
 def error_of_a_write(broker: OdradekBroker, topic: str, partition: int, size: int = 100) -> int:
-    """The code that one record is answered with by a broker that clients may no longer send it to; 0 when written."""
+    """Return the error code of a write of one record, sent even if clients would not send it; 0 if it succeeds."""
     with bad_frames.Connection(broker.port) as connection:
         records = bad_frames.batch([(b"x" * size, b"probe.0")])
         return bad_frames.produce(connection, topic, records, partition=partition)[0]
 
 
-def promises_broken(broker: OdradekBroker, partitions: int, ledgers: list[Ledger]) -> list[str]:
-    """Compares what is there with what writers were told."""
+def find_violations(broker: OdradekBroker, partitions: int, ledgers: list[Ledger]) -> list[str]:
+    """Compare the stored records with the acknowledgements to writers."""
     log = read_whole(broker.bootstrap_servers, TOPIC, partitions, "read_committed")
     probes = Ledger("probe", once=False, entries=[Entry()])
     complaints = [f"{ledger.writer}: {trouble}" for ledger in ledgers for trouble in ledger.troubles]
     return complaints + check_log([*ledgers, probes], log, committed_only=True)
 
 
-def patient_writers(broker: OdradekBroker, partitions: int) -> list[Writer]:
-    """Producers that go on until their records are written."""
+def make_writers(broker: OdradekBroker, partitions: int) -> list[Writer]:
+    """Return producers that retry until their records are written."""
     common: dict[str, Any] = {"bootstrap": broker.bootstrap_servers, "topic": TOPIC, "partitions": partitions}
     return [
         ConfluentWriter("idempotent", once=True, seed="disks", **common),
@@ -115,12 +115,12 @@ def is_refused_with_storage_error(broker: OdradekBroker, partition: int) -> bool
 def test_a_full_disk_refuses_writes_until_there_is_room(
     mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
 ) -> None:
-    """What is there is served meanwhile, and producers that are patient lose nothing."""
+    """Existing records are served meanwhile, and producers that retry lose nothing."""
     disk = mounted(memory_disk, "disk", 48 * MEBIBYTE)
     broker = broker_on(disk)
     create(broker, TOPIC, 2)
     create(broker, "probe", 1)
-    writers = patient_writers(broker, 2)
+    writers = make_writers(broker, 2)
     with running(writers):
         wait_for_first_answers(writers)
         wait_until(lambda: acknowledged(writers) > 500, what="first writes")
@@ -129,18 +129,18 @@ def test_a_full_disk_refuses_writes_until_there_is_room(
         before = acknowledged(writers)
         assert sum(map(len, read_whole(broker.bootstrap_servers, TOPIC, 2, "read_uncommitted").values())) > 0
         disk.make_room()
-        wait_until(lambda: error_of_a_write(broker, "probe", 0) == 0, what="room to be noticed")
+        wait_until(lambda: error_of_a_write(broker, "probe", 0) == 0, what="free space to be detected")
         wait_until(lambda: acknowledged(writers) > before + 500, what="writes to go on")
     ledgers = [writer.ledger for writer in writers]
-    assert not (complaints := promises_broken(broker, 2, ledgers)), shown(complaints)
+    assert not (complaints := find_violations(broker, 2, ledgers)), shown(complaints)
     broker.restart(clean=False)
-    assert not (complaints := promises_broken(broker, 2, ledgers)), shown(complaints)
+    assert not (complaints := find_violations(broker, 2, ledgers)), shown(complaints)
 
 
 def test_a_broker_killed_on_a_full_disk_starts_again(
     mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
 ) -> None:
-    """With no byte left it serves what was written, or says what it lacks; with room it goes on."""
+    """Without a free byte it serves the written records, or its error states the shortage; with space it continues."""
     disk = mounted(memory_disk, "disk", 32 * MEBIBYTE)
     broker = broker_on(disk)
     create(broker, TOPIC, 2)
@@ -158,10 +158,10 @@ def test_a_broker_killed_on_a_full_disk_starts_again(
         disk.make_room()
         broker.start()
     else:
-        assert not (complaints := promises_broken(broker, 2, [writers[0].ledger])), shown(complaints)
+        assert not (complaints := find_violations(broker, 2, [writers[0].ledger])), shown(complaints)
         disk.make_room()
     wait_until(lambda: error_of_a_write(broker, TOPIC, 0) == 0, what="writes to be taken")
-    assert not (complaints := promises_broken(broker, 2, [writers[0].ledger])), shown(complaints)
+    assert not (complaints := find_violations(broker, 2, [writers[0].ledger])), shown(complaints)
 
 
 BIG = "big"
@@ -169,7 +169,7 @@ DOOMED = 60
 
 
 def fill_with_topics(broker: OdradekBroker) -> None:
-    """A topic of several segments, and so many small ones that their new names need room in their directory."""
+    """Create a topic of several segments, and many small ones whose new names need space in their directory."""
     with load("confluent").Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(BIG, 1)
         for number in range(DOOMED):
@@ -186,7 +186,7 @@ def refused(broker: OdradekBroker) -> bool:
 
 
 def make_room_by_administration(broker: OdradekBroker, disk: Disk) -> None:
-    """Delete topics and lower retention, with no byte free but those that this frees; then writes are taken."""
+    """Delete topics and lower retention on a full disk; then writes succeed."""
     path = disk.path / "data"
     with load("confluent").Admin(broker.bootstrap_servers) as admin:
         for number in range(DOOMED):
@@ -215,7 +215,7 @@ ADMINISTRATION = {
 def test_topics_are_deleted_and_retention_is_lowered_with_no_byte_free(
     kind: Callable[..., Any], mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
 ) -> None:
-    """The store has room of its own, and whatever else is needed is found; the changes outlive the broker."""
+    """The store has reserved space, and other space is found; the changes survive a restart of the broker."""
     disk = mounted(kind, "disk", 64 * MEBIBYTE)
     broker = broker_on(disk, **ADMINISTRATION)
     fill_with_topics(broker)
@@ -230,10 +230,10 @@ def test_topics_are_deleted_and_retention_is_lowered_with_no_byte_free(
 
 
 @pytest.mark.parametrize("kind", [memory_disk, image_disk])
-def test_a_start_with_no_byte_free_lets_room_be_made(
+def test_a_start_with_no_byte_free_allows_space_to_be_freed(
     kind: Callable[..., Any], mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
 ) -> None:
-    """Somebody else fills the disk while the broker is stopped; the room of its store is still its own."""
+    """Another program fills the disk while the broker is stopped; the reserved space of the store remains."""
     disk = mounted(kind, "disk", 64 * MEBIBYTE)
     broker = broker_on(disk, **ADMINISTRATION)
     fill_with_topics(broker)
@@ -246,7 +246,7 @@ def test_a_start_with_no_byte_free_lets_room_be_made(
 
 
 def partitions_by_disk(disks: list[Disk], topic: str) -> dict[Path, list[int]]:
-    """Which partitions of a topic lie where."""
+    """Return the partitions of a topic by disk."""
     return {
         disk.path: sorted(int(path.name.rpartition("-")[2]) for path in disk.path.glob(f"data/{topic}-*"))
         for disk in disks
@@ -254,17 +254,17 @@ def partitions_by_disk(disks: list[Disk], topic: str) -> dict[Path, list[int]]:
 
 
 def errors_of_log_dirs(broker: OdradekBroker) -> dict[str, int]:
-    """What DescribeLogDirs says of each directory."""
+    """Return the error code of each directory in DescribeLogDirs."""
     with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
-        (told,) = admin._admin.describe_log_dirs()
-    return {each["log_dir"]: each["error_code"] for each in told["log_dirs"]}
+        (reported,) = admin._admin.describe_log_dirs()
+    return {each["log_dir"]: each["error_code"] for each in reported["log_dirs"]}
 
 
 @pytest.mark.parametrize("how", ["dead", "read-only"])
 def test_one_of_two_disks_fails(
     how: str, mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
 ) -> None:
-    """Its partitions answer KAFKA_STORAGE_ERROR, those on the other disk go on; repaired, everything is there again."""
+    """Its partitions return KAFKA_STORAGE_ERROR, those on the other disk are served; after a repair all are served."""
     good = mounted(memory_disk, "good", 64 * MEBIBYTE)
     bad = mounted(image_disk, "bad", 64 * MEBIBYTE)
     broker = broker_on(good, bad)
@@ -272,7 +272,7 @@ def test_one_of_two_disks_fails(
     where = partitions_by_disk([good, bad], TOPIC)
     assert where[good.path]
     assert where[bad.path]
-    writers = patient_writers(broker, 4)
+    writers = make_writers(broker, 4)
     with running(writers):
         wait_until(lambda: acknowledged(writers) > 500, what="first writes")
     if how == "dead":
@@ -292,7 +292,7 @@ def test_one_of_two_disks_fails(
     broker.kill()
     bad.mount_again()
     broker.start()
-    assert not (complaints := promises_broken(broker, 4, [writer.ledger for writer in writers])), shown(complaints)
+    assert not (complaints := find_violations(broker, 4, [writer.ledger for writer in writers])), shown(complaints)
 
 
 def folders(disk: Disk) -> list[str]:
@@ -306,20 +306,20 @@ def write_each(broker: OdradekBroker, partitions: int, times: int) -> None:
 
 
 def sizes(broker: OdradekBroker, partitions: int) -> list[tuple[int, int]]:
-    """First offset and end of each partition."""
+    """Return first offset and end of each partition."""
     client = load("kafka_python")
     with client.Consumer(broker.bootstrap_servers, ConsumerOptions()) as consumer:
         return [consumer.bounds((TOPIC, partition)) for partition in range(partitions)]
 
 
-def make_anew(broker: OdradekBroker, partitions: int) -> None:
+def recreate(broker: OdradekBroker, partitions: int) -> None:
     with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
         admin.delete_topic(TOPIC)
         admin.create_topic(TOPIC, partitions)
 
 
-def test_a_topic_is_made_anew_while_a_disk_is_away(tmp_path: Path, broker_on: Callable[..., OdradekBroker]) -> None:
-    """When the disk is back, what it has of the deleted topic is set aside."""
+def test_a_topic_is_recreated_while_a_disk_is_absent(tmp_path: Path, broker_on: Callable[..., OdradekBroker]) -> None:
+    """When the disk is back, its logs of the deleted topic become stray."""
     good, bad = (Disk(tmp_path / name, lambda: None) for name in ("good", "bad"))
     broker = broker_on(good, bad)
     create(broker, TOPIC, 4)
@@ -332,7 +332,7 @@ def test_a_topic_is_made_anew_while_a_disk_is_away(tmp_path: Path, broker_on: Ca
     checkpoint.write_bytes(b"unreadable")
     broker.start()
     assert errors_of_log_dirs(broker)[str(bad.path / "data")] == KAFKA_STORAGE_ERROR
-    make_anew(broker, 4)
+    recreate(broker, 4)
     write_each(broker, 4, times=1)
     broker.stop()
     checkpoint.write_bytes(content)
@@ -346,10 +346,10 @@ def test_a_topic_is_made_anew_while_a_disk_is_away(tmp_path: Path, broker_on: Ca
         broker.stop()
 
 
-def test_a_topic_is_made_anew_in_place_of_one_that_was_refused(
+def test_a_topic_is_recreated_in_place_of_one_that_was_refused(
     tmp_path: Path, broker_on: Callable[..., OdradekBroker]
 ) -> None:
-    """Nothing of the damaged log is served as the new topic's."""
+    """No record of the damaged log is served as one of the new topic."""
     disk = Disk(tmp_path / "disk", lambda: None)
     broker = broker_on(disk, log_segment_delete_delay_ms="0")
     create(broker, TOPIC, 2)
@@ -358,7 +358,7 @@ def test_a_topic_is_made_anew_in_place_of_one_that_was_refused(
     (disk.path / "data" / f"{TOPIC}-1" / "partition.metadata").write_bytes(b"unreadable")
     broker.start()
     assert error_of_a_write(broker, TOPIC, 1) == KAFKA_STORAGE_ERROR
-    make_anew(broker, 2)
+    recreate(broker, 2)
     write_each(broker, 2, times=1)
     wait_until(lambda: folders(disk) == [f"{TOPIC}-0", f"{TOPIC}-1"], what="the old files to go")
     broker.restart()
@@ -366,11 +366,11 @@ def test_a_topic_is_made_anew_in_place_of_one_that_was_refused(
 
 
 def test_the_only_disk_dies(mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]) -> None:
-    """The broker says so and ends with 1, at run time and when started on it; repaired, everything is there again."""
+    """The broker logs the failure and exits with 1, at run time and at a start; after a repair all is served again."""
     disk = mounted(image_disk, "disk", 64 * MEBIBYTE)
     broker = broker_on(disk)
     create(broker, TOPIC, 2)
-    writers = patient_writers(broker, 2)
+    writers = make_writers(broker, 2)
     with running(writers):
         wait_until(lambda: acknowledged(writers) > 500, what="first writes")
     disk.die(SYNC_FIRST)
@@ -391,14 +391,14 @@ def test_the_only_disk_dies(mounted: Callable[..., Disk], broker_on: Callable[..
     broker.start()
     ledgers = [writer.ledger for writer in [*writers, confluent]]
     confluent.ledger.troubles.clear()
-    assert not (complaints := promises_broken(broker, 2, ledgers)), shown(complaints)
+    assert not (complaints := find_violations(broker, 2, ledgers)), shown(complaints)
 
 
 def cut_power(broker: OdradekBroker, disk: Disk) -> None:
-    """The processor stops before the disk forgets.
+    """Stop the processor before the disk loses data.
 
-    A sync that is under way while Linux shuts a file system down may be told that all is well when it is not; with
-    the power gone nobody hears that.
+    A sync that is in progress while Linux shuts a file system down may report success without effect; after a power
+    loss nothing observes this.
     """
     processes.freeze(broker.pid)
     disk.die(LOSE_WHAT_WAS_NOT_SYNCED)
@@ -407,22 +407,22 @@ def cut_power(broker: OdradekBroker, disk: Disk) -> None:
 
 
 def test_power_is_cut(mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]) -> None:
-    """With flush.before.acks nothing acknowledged is lost with what the disk had not been made to keep."""
+    """With flush.before.acks no acknowledged record is lost with the unsynced data of the disk."""
     disk = mounted(image_disk, "disk", 96 * MEBIBYTE)
     broker = broker_on(disk, flush_before_acks="true")
     create(broker, TOPIC, 2)
-    writers = patient_writers(broker, 2)
+    writers = make_writers(broker, 2)
     with running(writers):
         for _ in range(2):
             least = acknowledged(writers) + 300
             wait_until(partial(has_acknowledged_more, writers, least), what="acknowledgements")
             cut_power(broker, disk)
             broker.start()
-    assert not (complaints := promises_broken(broker, 2, [writer.ledger for writer in writers])), shown(complaints)
+    assert not (complaints := find_violations(broker, 2, [writer.ledger for writer in writers])), shown(complaints)
 
 
 class Written(NamedTuple):
-    """A killed broker's directory, and what it served before that."""
+    """A killed broker's directory, and the records that it served before."""
 
     directory: Path
     committed: Log
@@ -431,7 +431,7 @@ class Written(NamedTuple):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """A partition for each kind of damage, of several segments, with aborted transactions and open ends."""
+    """Write a partition for each kind of damage, with several segments, aborted transactions and open ones."""
     directory = tmp_path_factory.mktemp("written")
     properties = {
         "log.segment.bytes": str(MEBIBYTE),
@@ -441,7 +441,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     }
     with OdradekBroker(properties, directory=directory) as broker:
         create(broker, TOPIC, len(DAMAGES))
-        writers = patient_writers(broker, len(DAMAGES))
+        writers = make_writers(broker, len(DAMAGES))
 
         def is_enough() -> bool:
             partitions = list(broker.data_dir.glob(f"{TOPIC}-*"))
@@ -458,7 +458,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_damaged_partitions_are_repaired_or_refused(written: Written, tmp_path: Path, seed: int) -> None:
-    """Each partition is damaged in another way between kill -9 and the next start; nothing wrong is ever served."""
+    """Each partition is damaged in another way between kill -9 and the next start; no wrong record is ever served."""
     random = Random(os.environ.get("ODRADEK_DAMAGE_SEED", seed))
     shutil.copytree(written.directory, tmp_path / "broker")
     for partition, damage in enumerate(DAMAGES):
@@ -467,10 +467,10 @@ def test_damaged_partitions_are_repaired_or_refused(written: Written, tmp_path: 
     with OdradekBroker(directory=tmp_path / "broker") as broker:
         complaints = []
         for isolation, before in (("read_committed", written.committed), ("read_uncommitted", written.uncommitted)):
-            after = read_what_can_be(broker.bootstrap_servers, TOPIC, len(DAMAGES), isolation)
+            after = read_until_error(broker.bootstrap_servers, TOPIC, len(DAMAGES), isolation)
             for partition, damage in enumerate(DAMAGES):
-                told = check_read(after[partition], list(before[partition]), keeps_all=damage.keeps_all)
-                complaints += [f"{isolation} after {damage.name} (partition {partition}): {each}" for each in told]
+                reported = check_read(after[partition], list(before[partition]), keeps_all=damage.keeps_all)
+                complaints += [f"{isolation} after {damage.name} (partition {partition}): {each}" for each in reported]
         text = broker.log_text()
         print(text)
         assert "Traceback" not in text
@@ -498,7 +498,7 @@ def test_a_damaged_file_of_the_directory_is_repaired_or_named(written: Written, 
     path.write_bytes(content)
     try:
         with OdradekBroker(directory=tmp_path / "broker") as broker:
-            after = read_what_can_be(broker.bootstrap_servers, TOPIC, len(DAMAGES), "read_committed")
+            after = read_until_error(broker.bootstrap_servers, TOPIC, len(DAMAGES), "read_committed")
             text = broker.log_text()
     except BrokerFailedError as error:
         assert re.search(r"exit code [12]", str(error)), error
@@ -509,15 +509,15 @@ def test_a_damaged_file_of_the_directory_is_repaired_or_named(written: Written, 
     complaints = []
     for partition, read in after.items():
         refused = path.name in text and f"{TOPIC}-{partition}" in name
-        told = check_read(read, list(written.committed[partition]), keeps_all=not refused)
-        complaints += [f"partition {partition}: {each}" for each in told]
+        reported = check_read(read, list(written.committed[partition]), keeps_all=not refused)
+        complaints += [f"partition {partition}: {each}" for each in reported]
     assert not complaints, shown(complaints)
 
 
 def test_retention_and_deletion_free_a_disk_that_has_no_byte_left(
     tmp_path: Path, mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
 ) -> None:
-    """New names may need a block of their directory that is not there. The metadata store has a disk of its own."""
+    """New names may need a block in their directory that is not available. The metadata store is on another disk."""
     disk = mounted(image_disk, "disk", 24 * MEBIBYTE)
     stores = tmp_path / "stores"
     broker = broker_on(

@@ -1,4 +1,4 @@
-"""When a connection ends: connections.max.idle.ms, and clients that have closed their side."""
+"""Ends of connections: connections.max.idle.ms, and clients that have closed their side."""
 
 import socket
 import struct
@@ -19,7 +19,7 @@ TOPIC = "idle"
 
 
 def fetch_request(max_wait_ms: int) -> FetchRequest:
-    """A Fetch of what is not there yet."""
+    """Return a Fetch request for records that do not exist yet."""
     of_topic = FetchRequest.FetchTopic
     asked = of_topic.FetchPartition(
         partition=0, current_leader_epoch=-1, fetch_offset=0, log_start_offset=-1, partition_max_bytes=1000
@@ -54,7 +54,7 @@ def test_a_connection_whose_fetch_waits_for_longer_than_the_idle_time_is_closed(
 
 
 def received(connection: Connection) -> list[int]:
-    """The correlation ids of all responses up to the end of the connection."""
+    """Return the correlation ids of all responses up to the end of the connection."""
     found: list[int] = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Apache Kafka's own command line tools against the broker, each run as users run it."""
+"""Apache Kafka's own command line tools against the broker."""
 
 import json
 import re
@@ -22,7 +22,7 @@ CLIENT = load("confluent")
 
 @pytest.fixture
 def tool(broker: Any) -> Any:
-    """Runs a tool with --bootstrap-server filled in."""
+    """Run a tool with --bootstrap-server filled in."""
 
     def run_tool(name: str, *arguments: str, **options: Any) -> ToolResult:
         return run(name, "--bootstrap-server", broker.bootstrap_servers, *arguments, **options)
@@ -31,13 +31,13 @@ def tool(broker: Any) -> Any:
 
 
 @pytest.fixture
-def admin_of() -> Any:
-    """Makes an admin client for a broker of the test's own."""
+def make_admin() -> Any:
+    """Make an admin client for a broker of the test's own."""
     return lambda broker: load("kafka_python").Admin(broker.bootstrap_servers)
 
 
 def table(result: ToolResult) -> list[dict[str, str]]:
-    """Rows of a tool's table by its headings."""
+    """Return the rows of a tool's table by its headings."""
     heading, *rows = [line.split() for line in result.lines if not line.startswith("Consumer group")]
     return [dict(zip(heading, row, strict=False)) for row in rows]
 
@@ -48,7 +48,7 @@ def produce(broker: Any, topic: str, count: int, partition: int = 0) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_the_console_producer_writes_is_read_by_librdkafka(broker, tool, topic, codec):
+def test_records_of_the_console_producer_are_read_by_librdkafka(broker, tool, topic, codec):
     lines = "".join(f"h1:v1,h2:v2|key{n}|value {n}\n" for n in range(500))
     properties = ["parse.key=true", "parse.headers=true", "headers.delimiter=|", "key.separator=|"]
     arguments = [argument for each in properties for argument in ("--reader-property", each)]
@@ -60,7 +60,7 @@ def test_what_the_console_producer_writes_is_read_by_librdkafka(broker, tool, to
     assert {r.headers for r in records} == {(("h1", b"v1"), ("h2", b"v2"))}
 
 
-def test_what_librdkafka_writes_is_read_by_the_console_consumer(broker, tool, unique, admin):
+def test_records_of_librdkafka_are_read_by_the_console_consumer(broker, tool, unique, admin):
     admin.create_topic(unique, 2)
     now = int(time.time() * 1000)
     with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions(compression="zstd")) as producer:
@@ -92,9 +92,9 @@ def test_what_librdkafka_writes_is_read_by_the_console_consumer(broker, tool, un
     ]
 
 
-def test_console_consumer_in_a_group_goes_on_where_it_stopped(broker, tool, topic, unique):
+def test_console_consumer_in_a_group_continues_where_it_stopped(broker, tool, topic, unique):
     produce(broker, topic, 10)
-    # The consumer commits when it closes; what it polled but did not print is committed by a later run only.
+    # The consumer commits when it closes; records polled but not printed are committed by a later run only.
     arguments = ["--topic", topic, "--group", unique, "--command-property", "max.poll.records=1"]
     first = tool(tools.CONSOLE_CONSUMER, *arguments, "--max-messages", "4", "--from-beginning")
     second = tool(tools.CONSOLE_CONSUMER, *arguments, "--max-messages", "6", "--from-beginning")
@@ -167,10 +167,10 @@ def test_consumer_groups(broker, tool, unique, admin):
         listed = table(tool(tools.CONSUMER_GROUPS, "--list", "--state"))
         assert [row["STATE"] for row in listed if row["GROUP"] == unique] == ["Stable"]
         rows = table(tool(tools.CONSUMER_GROUPS, "--describe", "--group", unique))
-        told = [
+        reported = [
             (r["PARTITION"], r["CURRENT-OFFSET"], r["LOG-END-OFFSET"], r["LAG"], r["CLIENT-ID"]) for r in rows
         ]
-        assert sorted(told) == [("0", "6", "10", "4", "shown"), ("1", "0", "0", "0", "shown")]
+        assert sorted(reported) == [("0", "6", "10", "4", "shown"), ("1", "0", "0", "0", "shown")]
         (member,) = table(tool(tools.CONSUMER_GROUPS, "--describe", "--members", "--group", unique))
         assert (member["CLIENT-ID"], member["#PARTITIONS"]) == ("shown", "2")
         busy = tool(tools.CONSUMER_GROUPS, "--delete", "--group", unique, check=False)
@@ -218,8 +218,8 @@ def test_get_offsets_and_delete_records(broker, tool, unique, admin, tmp_path):
 def test_log_dirs(broker, tool, topic):
     produce(broker, topic, 10)
     result = tool(tools.LOG_DIRS, "--describe", "--topic-list", topic)
-    (told,) = [json.loads(line) for line in result.lines if line.startswith("{")]
-    (directory,) = told["brokers"][0]["logDirs"]
+    (reported,) = [json.loads(line) for line in result.lines if line.startswith("{")]
+    (directory,) = reported["brokers"][0]["logDirs"]
     assert (directory["error"], directory["logDir"]) == (None, str(broker.data_dir))
     (partition,) = directory["partitions"]
     assert (partition["partition"], partition["offsetLag"], partition["isFuture"]) == (f"{topic}-0", 0, False)
@@ -237,14 +237,14 @@ def test_performance_tools(tool, unique, admin):
         tools.CONSUMER_PERFORMANCE, "--topic", unique, "--num-records", "20000", "--timeout", "20000"
     )
     heading, row = (line.split(", ") for line in consumed.lines[:2])
-    told = dict(zip(heading, row, strict=True))
-    # It stops polling at the first batch that reaches the number, and counts the whole batch.
-    (count,) = [int(value) for name, value in told.items() if name.startswith("data.consumed.in.n")]
+    reported = dict(zip(heading, row, strict=True))
+    # It stops polling at the first batch that reaches the count, and counts the whole batch.
+    (count,) = [int(value) for name, value in reported.items() if name.startswith("data.consumed.in.n")]
     assert count == 20000
 
 
 def test_verifiable_producer_and_consumer(broker, unique, admin, tmp_path):
-    """Every record acknowledged is consumed once and in order; the consumer commits and leaves its group."""
+    """Every acknowledged record is consumed once and in order; the consumer commits and leaves its group."""
     admin.create_topic(unique, 1)
     to_broker = ["--bootstrap-server", broker.bootstrap_servers, "--topic", unique]
     consumer_arguments = [*to_broker, "--group-id", unique, "--max-messages", "5000", "--verbose"]
@@ -256,12 +256,12 @@ def test_verifiable_producer_and_consumer(broker, unique, admin, tmp_path):
         consumer.wait_for("shutdown_complete", 40)
     acknowledged = [e for e in events(produced.stdout) if e["name"] == "producer_send_success"]
     assert [int(e["value"]) for e in acknowledged] == list(range(5000))
-    told = events(output.read_text())
-    consumed = [e for e in told if e["name"] == "record_data"]
+    reported = events(output.read_text())
+    consumed = [e for e in reported if e["name"] == "record_data"]
     assert [(e["offset"], int(e["value"])) for e in consumed] == [(n, n) for n in range(5000)]
-    names = {e["name"] for e in told}
+    names = {e["name"] for e in reported}
     assert {"startup_complete", "partitions_assigned", "records_consumed", "offsets_committed"} <= names
-    assert all(e["success"] for e in told if e["name"] == "offsets_committed")
+    assert all(e["success"] for e in reported if e["name"] == "offsets_committed")
     assert admin.group_offsets(unique) == {(unique, 0): 5000}
 
 
@@ -279,7 +279,7 @@ def test_broker_api_versions(broker, tool):
 
 @pytest.mark.side_by_side
 def test_dumping_a_log_that_is_being_written(broker, topic):
-    """The format on disk is Kafka's while the broker runs, and not only after a stop."""
+    """The format on disk is Kafka's while the broker runs, not only after a stop."""
     with CLIENT.Producer(
         broker.bootstrap_servers, ProducerOptions(idempotent=True, compression="gzip")
     ) as producer:
@@ -291,7 +291,7 @@ def test_dumping_a_log_that_is_being_written(broker, topic):
 
 
 def test_console_consumer_waits_for_records(broker, topic, admin, unique, tmp_path):
-    """A record produced while a consumer polls an empty topic reaches it at once."""
+    """A consumer that polls an empty topic receives a record at once."""
     arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"]
     with RunningTool(tmp_path / "out", tools.CONSOLE_CONSUMER, *arguments, "--group", unique) as consumer:
         wait_until(lambda: unique in admin.groups() and admin.describe_group(unique).state == "Stable", 30)
@@ -316,13 +316,13 @@ def test_transactions_are_listed_and_described(broker, tool, topic, unique):
         mine = ["--transactional-id-pattern", f"{unique}.*"]
         assert table(tool(tools.TRANSACTIONS, "list", "--duration-filter", "3600000", *mine)) == []
 
-        (told,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
-        assert (told["TransactionState"], told["TransactionTimeoutMs"]) == ("Ongoing", "60000")
-        assert (told["ProducerId"], told["TopicPartitions"]) == (listed[0]["ProducerId"], f"{topic}-0")
+        (reported,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
+        assert (reported["TransactionState"], reported["TransactionTimeoutMs"]) == ("Ongoing", "60000")
+        assert (reported["ProducerId"], reported["TopicPartitions"]) == (listed[0]["ProducerId"], f"{topic}-0")
 
         of_partition = ["--topic", topic, "--partition", "0"]
         (state,) = table(tool(tools.TRANSACTIONS, "describe-producers", *of_partition))
-        assert (state["ProducerId"], state["LastSequence"]) == (told["ProducerId"], "2")
+        assert (state["ProducerId"], state["LastSequence"]) == (reported["ProducerId"], "2")
         assert state["CurrentTransactionStartOffset"] == "0"
         hanging = tool(tools.TRANSACTIONS, "find-hanging", *of_partition, "--max-transaction-timeout", "0")
         assert table(hanging) == []
@@ -330,8 +330,8 @@ def test_transactions_are_listed_and_described(broker, tool, topic, unique):
         producer.commit()
         (state,) = table(tool(tools.TRANSACTIONS, "describe-producers", *of_partition))
         assert state["CurrentTransactionStartOffset"] == "None"
-        (told,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
-        assert told["TransactionState"] == "CompleteCommit"
+        (reported,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
+        assert reported["TransactionState"] == "CompleteCommit"
     missing = tool(tools.TRANSACTIONS, "describe", "--transactional-id", f"{unique}-missing", check=False)
     assert missing.returncode == 1
     assert "could not be found" in missing.stderr
@@ -360,16 +360,16 @@ def test_a_producer_is_fenced_from_outside(broker, tool, topic, unique):
         producer.begin()
         producer.produce(topic, [Message(b"fenced")])
         tool(tools.TRANSACTIONS, "forceTerminateTransaction", "--transactionalId", unique)
-        (told,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
-        assert told["TransactionState"] in ("CompleteAbort", "Empty")
+        (reported,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
+        assert reported["TransactionState"] in ("CompleteAbort", "Empty")
         with pytest.raises(ClientError):
             producer.commit()
 
 
-def test_a_hanging_transaction_is_found_and_aborted(start_broker, unique, admin_of):
-    """Without verification a late batch opens a transaction that no coordinator knows."""
+def test_a_hanging_transaction_is_found_and_aborted(start_broker, unique, make_admin):
+    """Without verification a late batch opens a transaction that is unknown to every coordinator."""
     broker = start_broker({"transaction.partition.verification.enable": "false"})
-    with admin_of(broker) as admin:
+    with make_admin(broker) as admin:
         admin.create_topic(unique)
     with Connection(broker.port) as connection:
         frames.await_coordinator(connection)
@@ -399,20 +399,20 @@ def test_a_hanging_transaction_is_found_and_aborted(start_broker, unique, admin_
     assert found() == []
 
 
-def test_the_feature_of_transactions(start_broker, unique, admin_of):
-    """Described, lowered and raised again; what clients do follows it."""
+def test_the_feature_of_transactions(start_broker, unique, make_admin):
+    """The feature is described, lowered and raised again; clients follow it."""
     broker = start_broker()
 
     def features(*arguments: str, **options: Any) -> ToolResult:
         return run(tools.FEATURES, "--bootstrap-server", broker.bootstrap_servers, *arguments, **options)
 
     def level() -> tuple[str, str, str]:
-        (told,) = re.findall(
+        (reported,) = re.findall(
             r"Feature: transaction\.version\s+SupportedMinVersion: (\d+)\s+SupportedMaxVersion: (\d+)\s+"
             r"FinalizedVersionLevel: (\d+)",
             features("describe").stdout,
         )
-        return told
+        return reported
 
     def epoch_after_a_commit() -> int:
         with transactional(broker, unique) as producer:
@@ -429,7 +429,7 @@ def test_the_feature_of_transactions(start_broker, unique, admin_of):
             )
             return int(table(described)[0]["ProducerEpoch"])
 
-    with admin_of(broker) as admin:
+    with make_admin(broker) as admin:
         admin.create_topic(unique)
     assert level() == ("0", "2", "2")
     dry = features("downgrade", "--feature", "transaction.version=1", "--dry-run")

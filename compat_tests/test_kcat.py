@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture
 def kcat(broker: Any) -> Callable[..., str]:
-    """Runs kcat against the broker and returns its output."""
+    """Return a function that runs kcat against the broker and returns its output."""
 
     def run(*arguments: str, stdin: str = "") -> str:
         command = ["kcat", "-b", broker.bootstrap_servers, *arguments]
@@ -31,33 +31,33 @@ def kcat(broker: Any) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_come_back(kcat, topic, codec):
+def test_records_are_read_as_written(kcat, topic, codec):
     lines = [f"key{n}:value {n}" for n in range(300)]
     kcat("-P", "-t", topic, "-K:", "-H", "h=1", "-H", "h=2", "-z", codec, stdin="\n".join(lines) + "\n")
-    told = [
+    reported = [
         json.loads(line) for line in kcat("-C", "-t", topic, "-o", "beginning", "-e", "-q", "-J").splitlines()
     ]
-    assert [(r["offset"], f"{r['key']}:{r['payload']}") for r in told] == list(enumerate(lines))
-    assert {tuple(r["headers"]) for r in told} == {("h", "1", "h", "2")}
+    assert [(r["offset"], f"{r['key']}:{r['payload']}") for r in reported] == list(enumerate(lines))
+    assert {tuple(r["headers"]) for r in reported} == {("h", "1", "h", "2")}
 
 
 def test_null_values_and_the_tail(kcat, topic):
     kcat("-P", "-t", topic, "-K:", "-Z", stdin="a:1\nb:\nc:3\n")
-    told = kcat("-C", "-t", topic, "-o", "-2", "-e", "-q", "-f", "%o %k %S %s\n")
-    assert told.splitlines() == ["1 b -1 ", "2 c 1 3"]
+    reported = kcat("-C", "-t", topic, "-o", "-2", "-e", "-q", "-f", "%o %k %S %s\n")
+    assert reported.splitlines() == ["1 b -1 ", "2 c 1 3"]
 
 
 def test_metadata_and_offsets_by_time(kcat, topic, broker):
     kcat("-P", "-t", topic, stdin="x\ny\n")
-    (told,) = json.loads(kcat("-L", "-J", "-t", topic))["topics"]
-    assert [(p["partition"], len(p["isrs"])) for p in told["partitions"]] == [(0, 1)]
+    (reported,) = json.loads(kcat("-L", "-J", "-t", topic))["topics"]
+    assert [(p["partition"], len(p["isrs"])) for p in reported["partitions"]] == [(0, 1)]
     assert kcat("-Q", "-t", f"{topic}:0:-1").split() == [topic, "[0]", "offset", "2"]
     assert kcat("-Q", "-t", f"{topic}:0:-2").split() == [topic, "[0]", "offset", "0"]
     an_hour_ago = int((time.time() - 3600) * 1000)
     assert kcat("-Q", "-t", f"{topic}:0:{an_hour_ago}").split() == [topic, "[0]", "offset", "0"]
 
 
-def test_a_balanced_consumer_goes_on_where_it_stopped(kcat, topic, unique, broker):
+def test_a_balanced_consumer_continues_where_it_stopped(kcat, topic, unique, broker):
     group = [
         "-X",
         "auto.offset.reset=earliest",

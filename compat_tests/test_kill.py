@@ -1,4 +1,4 @@
-"""kill -9 in a loop under load: nothing acknowledged is lost, and nothing is there twice that must not be."""
+"""kill -9 in a loop under load: no acknowledged record is lost or duplicated."""
 
 import logging
 import os
@@ -18,15 +18,15 @@ from compat_tests.clients import load
 from compat_tests.clients.common import wait_until
 from compat_tests.kill.files import check_directory
 from compat_tests.kill.history import CommittedOffsets, Fate, Log, Sightings, check_log, shown
-from compat_tests.kill.killer import kill_again_and_again
-from compat_tests.kill.load import once_loaded, read_whole, running
+from compat_tests.kill.killer import kill_repeatedly
+from compat_tests.kill.load import read_whole, request_until_loaded, running
 from compat_tests.kill.readers import (
     AssignedReader,
     ConfluentGroupReader,
     KafkaPythonGroupReader,
     OffsetWatcher,
 )
-from compat_tests.kill.takeover import opened_by_apache_kafka
+from compat_tests.kill.takeover import run_apache_kafka_on
 from compat_tests.kill.transactional import (
     ConfluentTransactionalWriter,
     KafkaPythonTransactionalWriter,
@@ -47,26 +47,26 @@ TOPIC = "written-under-fire"
 PARTITIONS = 3
 GROUP = "reads-under-fire"
 BROKER = {
-    # Small files, so that a kill meets rolls, snapshots and indexes that have just been made.
+    # Small files, so that kills occur during rolls and just after snapshots and indexes were written.
     "log.segment.bytes": "1048576",
     "log.roll.ms": "3000",
     "log.index.interval.bytes": "1024",
     "log.flush.offset.checkpoint.interval.ms": "1000",
     "auto.create.topics.enable": "false",
 }
-# A broker that takes longer to start needs longer to get anything done before it is killed.
+# A broker that takes longer to start needs longer to make progress before it is killed.
 LIVES = {"odradek": {}, "kafka": {"longest_life_s": 8.0}}
 
 
 @pytest.fixture
 def seed() -> str:
-    """Decides when the broker is killed and what is written; ODRADEK_KILL_SEED repeats one."""
+    """The seed of kills and writes; ODRADEK_KILL_SEED repeats a run."""
     return os.environ.get("ODRADEK_KILL_SEED") or secrets.token_hex(4)
 
 
 @pytest.fixture(autouse=True)
 def quiet_clients() -> Iterator[None]:
-    """kafka-python logs every lost connection as an error; here that is what is supposed to happen."""
+    """Silence kafka-python, which logs every lost connection as an error; here they are intended."""
     logger = logging.getLogger("kafka")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -76,7 +76,7 @@ def quiet_clients() -> Iterator[None]:
 
 @pytest.fixture
 def killed(start_broker: Callable[..., Any], tmp_path: Path, seed: str, backend: str) -> Iterator[Any]:
-    """A broker to be killed. Where the test fails its directory is left, and how to repeat the test is told."""
+    """A broker to be killed. After a failure its directory is kept, and the command to repeat the test is printed."""
     listeners = {"listeners": f"PLAINTEXT://127.0.0.1:{processes.lasting_port()}"}
     broker = start_broker({**BROKER, **(listeners if backend == "odradek" else {})}, directory=tmp_path / "broker")
     try:
@@ -88,7 +88,7 @@ def killed(start_broker: Callable[..., Any], tmp_path: Path, seed: str, backend:
 
 @pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path, seed: str) -> None:
-    """Every writer's records are there as promised, every reader saw what is there, and the files agree."""
+    """Every writer's acknowledged records exist, every reader read existing records, and the files are consistent."""
     bootstrap = killed.bootstrap_servers
     with load("kafka_python").Admin(bootstrap) as admin:
         admin.create_topic(TOPIC, PARTITIONS)
@@ -104,13 +104,13 @@ def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path,
         with running(writers):
             wait_for_first_answers(writers)
             plain = [writer for writer in writers if not isinstance(writer, TransactionalWriter)]
-            kill_again_and_again(
+            kill_repeatedly(
                 killed, ROUNDS, random.Random(seed), lambda: wait_for_answers(plain), **LIVES[backend]
             )
         log = read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed")
         end = {partition: records[-1].offset + 1 for partition, records in log.items()}
         wait_until(lambda: committed.least() == end, 150, lambda: f"{committed.least()} to reach {end}")
-    served = what_is_served(bootstrap)
+    served = read_served(bootstrap)
     ledgers = [writer.ledger for writer in writers]
     complaints = [f"{ledger.writer}: {trouble}" for ledger in ledgers for trouble in ledger.troubles]
     complaints += [trouble for reader in readers for trouble in reader.troubles]
@@ -123,12 +123,12 @@ def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path,
     for writer in writers:
         counts = [(fate.value, writer.ledger.count(fate)) for fate in Fate]
         print(writer.ledger.writer, *counts, *Counter(writer.failures).items(), sep="\n    ")
-    assert not complaints, f"{len(complaints)} promises broken\n{shown(complaints)}"
+    assert not complaints, f"{len(complaints)} violations\n{shown(complaints)}"
     killed.stop()
     check_files(killed.data_dir, served)
     if backend == "odradek":
-        with opened_by_apache_kafka(killed.data_dir, tmp_path / "apache-kafka", BROKER) as kafka:
-            assert what_is_served(kafka.bootstrap_servers) == served
+        with run_apache_kafka_on(killed.data_dir, tmp_path / "apache-kafka", BROKER) as kafka:
+            assert read_served(kafka.bootstrap_servers) == served
     shutil.rmtree(killed.data_dir)
 
 
@@ -147,7 +147,7 @@ def every_writer(bootstrap: str, work: Path, seed: str) -> list[Any]:
 
 
 class Served(NamedTuple):
-    """What a broker tells of its data: records, producers by partition, transactions by id, committed offsets."""
+    """The data that a broker serves: records, producers by partition, transactions by id, committed offsets."""
 
     committed: Log
     uncommitted: Log
@@ -156,30 +156,30 @@ class Served(NamedTuple):
     offsets: dict[tuple[str, int], int]
 
 
-def what_is_served(bootstrap: str) -> Served:
+def read_served(bootstrap: str) -> Served:
     with load("kafka_python").Admin(bootstrap) as admin:
         partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
         producers = admin._admin.describe_producers(partitions)
-        # A broker that has just started may have begun to load nothing yet.
-        transactions = wait_until(lambda: once_loaded(transactions_of, admin._admin), 60, "transactions")
-        offsets = wait_until(lambda: once_loaded(admin.group_offsets, GROUP), 60, "offsets")
+        # A broker that has just started may not have begun to load yet.
+        transactions = wait_until(lambda: request_until_loaded(transactions_of, admin._admin), 60, "transactions")
+        offsets = wait_until(lambda: request_until_loaded(admin.group_offsets, GROUP), 60, "offsets")
         return Served(
             read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed"),
             read_whole(bootstrap, TOPIC, PARTITIONS, "read_uncommitted"),
-            {p.partition: sorted(told.active_producers) for p, told in producers.items()},
+            {p.partition: sorted(state.active_producers) for p, state in producers.items()},
             transactions,
             offsets,
         )
 
 
 def transactions_of(admin: Any) -> dict[str, Any]:
-    """Descriptions of all transactional ids."""
+    """Return the descriptions of all transactional ids."""
     ids = [each.transactional_id for listed in admin.list_transactions().values() for each in listed]
     return admin.describe_transactions(ids)
 
 
 def check_files(data_dir: Path, served: Served) -> None:
-    """Kafka's DumpLogSegments agrees with what was served, and every file with the logs."""
+    """Check that Kafka's DumpLogSegments agrees with the served data, and every file with the logs."""
     dumped, complaints = check_directory(data_dir)
     assert not complaints, f"{len(complaints)} files are wrong\n{shown(complaints)}"
     for partition, records in served.uncommitted.items():

@@ -1,8 +1,8 @@
-"""Read, process, write, and be killed: the output equals the input exactly.
+"""Read, process, write, with kills: the output equals the input exactly.
 
 Kafka's TransactionalMessageCopier (the Java client) and a copier on librdkafka each copy a topic partition by
-partition, records and offsets in one transaction. Meanwhile the broker and they themselves are killed at random; some
-are only stopped and go on when another has taken over their transactional id.
+partition, records and offsets in one transaction. The broker and the copiers are killed at random; some copiers are
+only paused, and resume after another has taken over their transactional id.
 """
 
 import os
@@ -38,9 +38,9 @@ FINISH_SECONDS = 180
 
 
 class Copier:
-    """A copier process that is started again until it has ended well.
+    """A copier process that is restarted until it has ended successfully.
 
-    `ready` is what the process prints once it has fenced all others with its transactional id.
+    `ready` is the text that the process prints once it has fenced all others with its transactional id.
     """
 
     def __init__(self, name: str, command: list[str], work: Path, ready: str) -> None:
@@ -66,9 +66,9 @@ class Copier:
             process.kill()
 
     def stop_for_a_while(self) -> None:
-        """The process stands still as in a long pause of its machine, and another takes its place.
+        """Pause the process, as in a long pause of its machine, and start another one in its place.
 
-        Not before it has fenced its predecessors: it would fence its successor when it wakes.
+        Only after it has fenced its predecessors: otherwise it would fence its successor when it resumes.
         """
         if (process := self._process) is not None and self._ready in self.output():
             process.send_signal(signal.SIGSTOP)
@@ -76,10 +76,10 @@ class Copier:
             self._process = None
 
     def wake(self) -> None:
-        """Those that stood still go on: as zombies, which must not be able to commit anything.
+        """Resume the paused processes: as zombies, which must not be able to commit anything.
 
-        Not before their successor has fenced them: TransactionalMessageCopier asks for the committed offset first,
-        so what a predecessor commits in between it copies again.
+        Only after their successor has fenced them: TransactionalMessageCopier fetches the committed offset first, and
+        would copy again what a predecessor commits in between.
         """
         if self._process is not None and self._ready in self.output():
             for process in self._stopped:
@@ -90,7 +90,7 @@ class Copier:
         self._thread.join()
 
     def output(self) -> str:
-        """What the latest process has printed."""
+        """Return the output of the latest process."""
         path = self._work / f"{self.name}.{self.starts}.out"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -143,9 +143,9 @@ def unfinished(running: list[Copier]) -> list[Copier]:
 
 
 def disturb(broker: Any, running: list[Copier], chance: random.Random) -> None:
-    """Kills the broker or a copier, or has one stand still, until all is copied or it has been done often enough."""
+    """Kill the broker or a copier, or pause a copier, until all is copied or the limit of disturbances is reached."""
     for _ in range(EVENTS):
-        time.sleep(chance.uniform(0.3, 1.5))  # what happens meanwhile is what the test is about
+        time.sleep(chance.uniform(0.3, 1.5))  # the test is about events during this time
         if not (left := unfinished(running)):
             return
         for copier in running:

@@ -1,4 +1,4 @@
-"""Requests that are small on the wire and large in memory: refused or answered in a bounded multiple of their size."""
+"""Requests that are small on the wire and large in memory: memory is bounded by a multiple of their size."""
 
 import socket
 import struct
@@ -25,7 +25,7 @@ def broker() -> Iterator[OdradekBroker]:
 
 
 def peak_bytes(broker: OdradekBroker) -> int:
-    """The most memory that the process has held."""
+    """Return the largest memory size that the process has had."""
     for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -50,7 +50,7 @@ def empty_names() -> bytes:
 @pytest.mark.parametrize(
     ("make_frame", "reason"), [(unknown_tags, "tagged fields in one struct"), (empty_names, "array elements")]
 )
-def test_twenty_megabytes_of_nothing(broker: Any, make_frame: Any, reason: str) -> None:
+def test_twenty_megabytes_of_empty_elements(broker: Any, make_frame: Any, reason: str) -> None:
     before = peak_bytes(broker)
     frame = make_frame()
     with socket.create_connection(("127.0.0.1", broker.port)) as connection, Wire(broker.port) as other:

@@ -1,4 +1,4 @@
-"""Details of responses that clients rarely look at, the same from Odradek and from Apache Kafka."""
+"""Details of responses that clients rarely use: the same from Odradek and from Apache Kafka."""
 
 from collections.abc import Iterator
 from typing import Any

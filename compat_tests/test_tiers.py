@@ -1,4 +1,4 @@
-"""The rule that decides which tests need a process of their own."""
+"""The rule that determines the tests that need a process."""
 
 import subprocess
 import sys
@@ -58,11 +58,11 @@ def without() -> int:
 @pytest.mark.parametrize(
     "function", [directly, by_a_helper, by_a_nested_function, by_a_context, by_a_table, by_a_class]
 )
-def test_what_starts_a_process_is_found(function: Callable[..., object]) -> None:
+def test_a_function_that_starts_a_process_is_found(function: Callable[..., object]) -> None:
     assert reaches_starter((function,))
 
 
-def test_what_starts_none_is_not() -> None:
+def test_a_function_that_starts_none_is_not_found() -> None:
     assert not reaches_starter((without,))
 
 

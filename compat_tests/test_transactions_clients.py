@@ -28,7 +28,7 @@ def messages(*numbers: int, partition: int | None = None) -> list[Message]:
 
 
 def values(client: Any, broker: Any, topic: str, count: int, *, committed_only: bool = True) -> list[int]:
-    """What a reader gets of partition 0 up to `count` records, and that nothing comes behind them."""
+    """Return the values that a reader gets of partition 0, up to `count` records; assert that there are no more."""
     options = ConsumerOptions(committed_only=committed_only)
     with client.Consumer(broker.bootstrap_servers, options) as consumer:
         consumer.assign([(topic, 0)])
@@ -38,7 +38,7 @@ def values(client: Any, broker: Any, topic: str, count: int, *, committed_only: 
 
 
 @pytest.mark.side_by_side
-def test_a_commit_shows_everything_and_an_abort_nothing(broker, client, library, topic, unique):
+def test_a_commit_makes_all_records_visible_and_an_abort_none(broker, client, library, topic, unique):
     with producer(client, broker, unique) as writer:
         for number in range(6):
             writer.begin()
@@ -92,7 +92,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(broker, client, libra
         with producer(client, broker, unique) as new:
             new.begin()
             new.produce(topic, messages(1))
-            # kafka-python 3.0.12 would answer a fenced Produce with a bump, and so fence its successor.
+            # kafka-python 3.0.12 would react to a fenced Produce with an epoch bump, and so fence its successor.
             with pytest.raises(ClientError) as fenced:
                 zombie.commit()
             assert is_fenced(fenced.value), fenced.value
@@ -101,13 +101,13 @@ def test_a_second_producer_of_the_same_id_fences_the_first(broker, client, libra
 
 
 def is_fenced(error: ClientError) -> bool:
-    """librdkafka has a code of its own for it, and aiokafka an exception without one."""
+    """Return whether the error is fencing: librdkafka has its own code, aiokafka an exception without a code."""
     return error.code in FENCED or "fenced" in str(error).lower() or "new producer instance" in str(error).lower()
 
 
 @pytest.mark.side_by_side
 def test_offsets_are_committed_with_the_records(broker, client, library, unique, admin):
-    """Read, process, write: after every transaction the group is where its output is."""
+    """Read, process, write: after every transaction the group's offset matches its output."""
     source, target = f"{unique}-in", f"{unique}-out"
     admin.create_topic(source)
     admin.create_topic(target)
@@ -143,14 +143,14 @@ def test_a_transaction_past_its_timeout_is_aborted(broker, client, library, topi
             plain.produce(topic, messages(1))
         with client.Consumer(broker.bootstrap_servers, options) as consumer:
             consumer.assign([(topic, 0)])
-            # The plain record becomes readable by nothing but the abort.
+            # Only the abort makes the plain record readable.
             assert numbers(read(consumer, 1)) == [1]
         with pytest.raises(ClientError):
             late.commit()
 
 
-def test_transactions_outlive_a_restart(start_broker, client, library, unique):
-    """What was committed stays so, the open one goes on, and the id is still the same producer's."""
+def test_transactions_survive_a_restart(start_broker, client, library, unique):
+    """A committed transaction stays committed, an open one continues, and the id has the same producer id."""
     broker = start_broker()
     with client.Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(unique)

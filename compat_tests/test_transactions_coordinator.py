@@ -1,4 +1,4 @@
-"""What a transactional producer hears from its coordinator, right or wrong: the same of Odradek as of Apache Kafka."""
+"""Responses of transaction coordinators, to valid and invalid requests: the same of Odradek and of Apache Kafka."""
 
 import itertools
 import uuid
@@ -27,9 +27,9 @@ from compat_tests.transaction_frames import (
     finish,
     init,
     list_transactions,
-    patiently,
     produce,
     records_of,
+    retry_until_ready,
     start,
     write,
     write_markers,
@@ -69,7 +69,7 @@ def connection(broker: Any, topic: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def name() -> str:
-    """A transactional id of the test's own."""
+    """A transactional id for one test."""
     return f"coordinator-{next(_numbers)}-{uuid.uuid4().hex[:6]}"
 
 
@@ -82,14 +82,15 @@ def group(name: str) -> str:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_init_gives_a_producer_and_bumps_its_epoch(connection, name, version):
+def test_init_returns_a_producer_id_and_bumps_its_epoch(connection, name, version):
     first = start(connection, name, version=version)
     assert first.epoch == 0
     assert init(connection, name, version=version) == Initialized(Code.NONE, first.producer_id, 1)
     assert init(connection, name, version=version) == Initialized(Code.NONE, first.producer_id, 2)
-    told = describe(connection, name)
-    assert (told.transaction_state, told.producer_id, told.producer_epoch) == ("Empty", first.producer_id, 2)
-    assert (told.transaction_timeout_ms, told.transaction_start_time_ms, told.topics) == (60_000, -1, [])
+    response = describe(connection, name)
+    state = (response.transaction_state, response.producer_id, response.producer_epoch)
+    assert state == ("Empty", first.producer_id, 2)
+    assert (response.transaction_timeout_ms, response.transaction_start_time_ms, response.topics) == (60_000, -1, [])
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31), 900_001, 2**31 - 1])
@@ -119,11 +120,11 @@ def test_init_without_an_id(connection, version):
     first, second = (init(connection, None, version=version) for _ in range(2))
     assert (first.code, first.epoch, second.code, second.epoch) == (0, 0, 0, 0)
     assert first.producer_id != second.producer_id
-    # A timeout says nothing then.
+    # The timeout is then ignored.
     assert init(connection, None, timeout_ms=-5, version=version).code == Code.NONE
 
 
-def test_init_without_an_id_but_with_a_producer_gives_another(connection):
+def test_init_without_an_id_but_with_a_producer_returns_another(connection):
     first = init(connection, None)
     second = init(connection, None, producer=first[1:])
     assert (second.code, second.epoch) == (Code.NONE, 0)
@@ -136,7 +137,7 @@ def test_a_producer_that_bumps_its_own_epoch(connection, name, version, fenced):
     old = start(connection, name)
     bumped = Initialized(Code.NONE, old.producer_id, 1)
     assert init(connection, name, producer=(old.producer_id, 0), version=version) == bumped
-    # The answer was lost: the same request again is no second bump.
+    # The response was lost: the same request does not bump the epoch again.
     assert init(connection, name, producer=(old.producer_id, 0), version=version) == bumped
     assert init(connection, name, producer=(old.producer_id, 1), version=version).epoch == 2
     assert init(connection, name, producer=(old.producer_id, 0), version=version) == refused(fenced)
@@ -151,11 +152,11 @@ def test_a_bump_after_another_producer_took_over_is_fenced(connection, name):
     assert init(connection, name, producer=(old.producer_id, 1)).epoch == 2
 
 
-def test_the_first_producer_of_an_id_may_bring_an_unknown_one(connection, name):
-    """Its coordinator may have forgotten it."""
-    told = patiently(lambda: init(connection, name, producer=(123_456_789, 7)), lambda answer: answer.code)
-    assert (told.code, told.epoch) == (Code.NONE, 0)
-    assert told.producer_id != 123_456_789
+def test_the_first_producer_of_an_id_may_have_an_unknown_producer_id(connection, name):
+    """Its coordinator may have lost it."""
+    response = retry_until_ready(lambda: init(connection, name, producer=(123_456_789, 7)), lambda answer: answer.code)
+    assert (response.code, response.epoch) == (Code.NONE, 0)
+    assert response.producer_id != 123_456_789
 
 
 @pytest.mark.parametrize("version", [1, 4, 5])
@@ -178,7 +179,7 @@ def test_init_with_a_producer_aborts_what_is_open(connection, name):
     assert init(connection, name, producer=(own[0] + 1, 0)) == refused(Code.PRODUCER_FENCED)
     assert init(connection, name, producer=own) == refused(Code.CONCURRENT_TRANSACTIONS)
     await_state(connection, name, "CompleteAbort")
-    # The epoch that the abort brought is the answer to the request that caused it.
+    # The epoch that results from the abort is in the response to the request that caused it.
     assert init(connection, name, producer=own) == Initialized(Code.NONE, old.producer_id, 1)
     assert init(connection, name, producer=own) == Initialized(Code.NONE, old.producer_id, 1)
 
@@ -193,14 +194,14 @@ def test_partitions_are_added_once_and_again(connection, name, version):
     assert add_partitions(connection, producer, [HERE], version) == {HERE: Code.NONE}
     assert add_partitions(connection, producer, [HERE, THERE], version) == both
     assert add_partitions(connection, producer, [HERE], version) == {HERE: Code.NONE}
-    told = describe(connection, name)
-    assert told.transaction_state == "Ongoing"
-    assert {(t.topic, p) for t in told.topics for p in t.partitions} == {HERE, THERE}
-    assert told.transaction_start_time_ms > 0
+    response = describe(connection, name)
+    assert response.transaction_state == "Ongoing"
+    assert {(t.topic, p) for t in response.topics for p in t.partitions} == {HERE, THERE}
+    assert response.transaction_start_time_ms > 0
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_one_partition_that_is_not_there_spoils_the_request(connection, name, version):
+def test_one_missing_partition_fails_the_whole_request(connection, name, version):
     producer = start(connection, name)
     nowhere, no_index = ("transactions-missing", 0), (TOPIC, 9)
     for missing in (nowhere, no_index, (TOPIC, -1)):
@@ -220,27 +221,27 @@ def test_no_partitions_at_all(connection, name):
     ("version", "fenced"),
     [(0, Code.INVALID_PRODUCER_EPOCH), (1, Code.INVALID_PRODUCER_EPOCH), (2, 90), (3, 90)],
 )
-def test_adding_partitions_as_somebody_else(connection, name, version, fenced):
+def test_adding_partitions_as_another_producer(connection, name, version, fenced):
     producer = start(connection, name)
     current = start(connection, name)
 
-    def told(as_whom: Producer) -> int:
+    def send_request(as_whom: Producer) -> int:
         return add_partitions(connection, as_whom, [HERE], version)[HERE]
 
-    assert told(producer) == fenced
-    assert told(current.at(9)) == fenced
-    assert told(current.at(-1)) == fenced
-    assert told(current._replace(producer_id=current.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
-    assert told(current._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
-    assert told(current._replace(transactional_id="")) == Code.INVALID_REQUEST
-    assert told(current) == Code.NONE
+    assert send_request(producer) == fenced
+    assert send_request(current.at(9)) == fenced
+    assert send_request(current.at(-1)) == fenced
+    assert send_request(current._replace(producer_id=current.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert send_request(current._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert send_request(current._replace(transactional_id="")) == Code.INVALID_REQUEST
+    assert send_request(current) == Code.NONE
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_verification_tells_what_is_in_a_transaction(connection, name, version):
+def test_verification_returns_the_partitions_of_a_transaction(connection, name, version):
     first, second = start(connection, name), start(connection, f"{name}-2")
     add_partitions(connection, first, [HERE])
-    told = add_batched(
+    response = add_batched(
         connection,
         {
             first: [HERE, THERE],
@@ -251,7 +252,7 @@ def test_verification_tells_what_is_in_a_transaction(connection, name, version):
         verify_only=True,
         version=version,
     )
-    assert told == (
+    assert response == (
         Code.NONE,
         {
             (name, HERE): Code.NONE,
@@ -276,12 +277,12 @@ def test_verification_tells_what_is_in_a_transaction(connection, name, version):
 def test_a_batch_of_transactions_is_added(connection, name, version):
     first, second = start(connection, name), start(connection, f"{name}-2")
     missing = ("transactions-missing", 0)
-    told = add_batched(
+    response = add_batched(
         connection,
         {first: [HERE, THERE], second: [HERE, missing], Producer(f"{name}-unknown", 7, 0): [HERE]},
         version=version,
     )
-    assert told == (
+    assert response == (
         Code.NONE,
         {
             (name, HERE): Code.NONE,
@@ -321,26 +322,27 @@ def test_an_end_again_and_its_opposite(connection, name, version, commit):
     ("version", "fenced"),
     [(0, Code.INVALID_PRODUCER_EPOCH), (1, Code.INVALID_PRODUCER_EPOCH), (2, 90), (3, 90), (4, 90), (5, 90)],
 )
-def test_ending_the_transaction_of_somebody_else(connection, name, version, fenced):
+def test_ending_the_transaction_of_another_producer(connection, name, version, fenced):
     old = start(connection, name)
     current = start(connection, name)
     add_partitions(connection, current, [HERE])
 
-    def told(as_whom: Producer) -> Initialized:
+    def send_request(as_whom: Producer) -> Initialized:
         return end(connection, as_whom, version=version)
 
-    assert told(old) == refused(fenced)
-    assert told(current.at(9)) == refused(fenced)
+    assert send_request(old) == refused(fenced)
+    assert send_request(current.at(9)) == refused(fenced)
     another = current._replace(producer_id=current.producer_id + 1000)
-    assert told(another) == refused(Code.INVALID_PRODUCER_ID_MAPPING)
-    assert told(current._replace(transactional_id=f"{name}-unknown")) == refused(Code.INVALID_PRODUCER_ID_MAPPING)
-    assert told(current._replace(transactional_id="")) == refused(Code.INVALID_REQUEST)
-    assert told(current).code == Code.NONE
+    assert send_request(another) == refused(Code.INVALID_PRODUCER_ID_MAPPING)
+    unknown = current._replace(transactional_id=f"{name}-unknown")
+    assert send_request(unknown) == refused(Code.INVALID_PRODUCER_ID_MAPPING)
+    assert send_request(current._replace(transactional_id="")) == refused(Code.INVALID_REQUEST)
+    assert send_request(current).code == Code.NONE
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_every_end_bumps_the_epoch_in_version_5(connection, name, commit):
-    """KIP-890; the answer to a lost answer is the same."""
+    """KIP-890. After a lost response the repeated request gets the same response."""
     producer = start(connection, name)
     for epoch in range(1, 4):
         add_partitions(connection, producer, [HERE])
@@ -353,7 +355,7 @@ def test_every_end_bumps_the_epoch_in_version_5(connection, name, commit):
 
 
 def test_empty_transactions_in_version_5(connection, name):
-    """An abort is always possible and bumps the epoch; a commit of nothing is not."""
+    """An abort is always possible and bumps the epoch; a commit of an empty transaction is refused."""
     producer = start(connection, name)
     assert end(connection, producer, commit=True, version=5) == refused(Code.INVALID_TXN_STATE)
     assert end(connection, producer.at(-1), commit=False, version=5).code == Code.PRODUCER_FENCED
@@ -366,8 +368,8 @@ def test_empty_transactions_in_version_5(connection, name):
         assert producer.epoch == old.epoch + 1, state
 
 
-def test_an_old_end_in_the_midst_of_new_ones(connection, name):
-    """Version 4 leaves the epoch as it is, whoever sends it."""
+def test_an_old_end_among_new_ones(connection, name):
+    """Version 4 does not change the epoch, for any sender."""
     producer = start(connection, name)
     add_partitions(connection, producer, [HERE])
     producer = finish(connection, producer, version=5)
@@ -393,7 +395,7 @@ def test_offsets_become_visible_with_the_commit(connection, name, group, version
     (topic,) = describe(connection, name).topics
     assert topic.topic == "__consumer_offsets"
     finish(connection, producer, commit=commit)
-    expected = patiently(lambda: committed(connection, group, HERE, stable=True), lambda told: told[0])
+    expected = retry_until_ready(lambda: committed(connection, group, HERE, stable=True), lambda response: response[0])
     assert expected == (Code.NONE, 42 if commit else -1)
 
 
@@ -423,113 +425,113 @@ def test_offsets_without_a_transaction(connection, name, group, version, code):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_adding_offsets_as_somebody_else(connection, name, group, version):
+def test_adding_offsets_as_another_producer(connection, name, group, version):
     old = start(connection, name)
     current = start(connection, name)
     fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else Code.PRODUCER_FENCED
 
-    def told(as_whom: Producer) -> int:
+    def send_request(as_whom: Producer) -> int:
         return add_offsets(connection, as_whom, group, version)
 
-    assert told(old) == fenced
-    assert told(current.at(9)) == fenced
-    assert told(current._replace(producer_id=current.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
-    assert told(current._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
-    assert told(current._replace(transactional_id="")) == Code.INVALID_REQUEST
-    assert told(current) == Code.NONE
+    assert send_request(old) == fenced
+    assert send_request(current.at(9)) == fenced
+    assert send_request(current._replace(producer_id=current.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert send_request(current._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert send_request(current._replace(transactional_id="")) == Code.INVALID_REQUEST
+    assert send_request(current) == Code.NONE
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_committing_offsets_as_somebody_else(connection, name, group, version):
+def test_committing_offsets_as_another_producer(connection, name, group, version):
     old = start(connection, name)
     current = start(connection, name)
     assert add_offsets(connection, current, group) == Code.NONE
 
-    def told(as_whom: Producer) -> int:
+    def send_request(as_whom: Producer) -> int:
         return commit_offset(connection, as_whom, group, HERE, version=version)
 
-    assert told(old) == Code.INVALID_PRODUCER_EPOCH
-    assert told(current.at(9)) == Code.INVALID_PRODUCER_EPOCH
-    assert told(current._replace(producer_id=current.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
-    assert told(current._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
-    assert told(current._replace(transactional_id="")) == Code.INVALID_REQUEST
-    assert told(current) == Code.NONE
+    assert send_request(old) == Code.INVALID_PRODUCER_EPOCH
+    assert send_request(current.at(9)) == Code.INVALID_PRODUCER_EPOCH
+    assert send_request(current._replace(producer_id=current.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert send_request(current._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert send_request(current._replace(transactional_id="")) == Code.INVALID_REQUEST
+    assert send_request(current) == Code.NONE
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_offsets_of_members_that_are_not(connection, name, group, version):
-    """KIP-447: the group's generation fences too."""
+def test_offsets_of_unknown_members(connection, name, group, version):
+    """KIP-447: the group's generation fences as well."""
     producer = start(connection, name)
     add_offsets(connection, producer, group)
 
-    def told(**member: Any) -> int:
+    def send_request(**member: Any) -> int:
         return commit_offset(connection, producer, group, HERE, version=version, **member)
 
     # No such group.
-    assert told(generation=5, member="nobody") == Code.ILLEGAL_GENERATION
-    assert told(generation=-1, member="nobody") == Code.NONE
-    assert told(generation=0) == Code.UNKNOWN_MEMBER_ID
+    assert send_request(generation=5, member="nobody") == Code.ILLEGAL_GENERATION
+    assert send_request(generation=-1, member="nobody") == Code.NONE
+    assert send_request(generation=0) == Code.UNKNOWN_MEMBER_ID
 
     _, member, _ = join(connection, group)
     joined, _, generation = join(connection, group, member)
     assert (joined, sync(connection, group, member, generation)) == (0, 0)
-    assert told(generation=generation, member=member) == Code.NONE
-    assert told(generation=generation + 1, member=member) == Code.ILLEGAL_GENERATION
-    assert told(generation=generation - 1, member=member) == Code.ILLEGAL_GENERATION
-    assert told(generation=generation, member="nobody") == Code.UNKNOWN_MEMBER_ID
-    assert told(generation=generation, member="") == Code.UNKNOWN_MEMBER_ID
-    assert told(generation=generation, member=member, instance="static") == Code.UNKNOWN_MEMBER_ID
-    assert told(generation=-1, member="nobody") == Code.UNKNOWN_MEMBER_ID
-    # Nothing said of the member: taken, as from clients before KIP-447.
-    assert told() == Code.NONE
+    assert send_request(generation=generation, member=member) == Code.NONE
+    assert send_request(generation=generation + 1, member=member) == Code.ILLEGAL_GENERATION
+    assert send_request(generation=generation - 1, member=member) == Code.ILLEGAL_GENERATION
+    assert send_request(generation=generation, member="nobody") == Code.UNKNOWN_MEMBER_ID
+    assert send_request(generation=generation, member="") == Code.UNKNOWN_MEMBER_ID
+    assert send_request(generation=generation, member=member, instance="static") == Code.UNKNOWN_MEMBER_ID
+    assert send_request(generation=-1, member="nobody") == Code.UNKNOWN_MEMBER_ID
+    # A commit without a member is accepted, as from clients before KIP-447.
+    assert send_request() == Code.NONE
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_offsets_that_are_refused(connection, name, group, version):
+def test_refused_offsets(connection, name, group, version):
     producer = start(connection, name)
     add_offsets(connection, producer, group)
     add_offsets(connection, producer, "")
 
-    def told(partition: tuple[str, int], group: str = group, **options: Any) -> int:
+    def send_request(partition: tuple[str, int], group: str = group, **options: Any) -> int:
         return commit_offset(connection, producer, group, partition, version=version, **options)
 
-    assert told(HERE, text="x" * 4096) == Code.NONE
-    assert told(HERE, text="x" * 4097) == Code.OFFSET_METADATA_TOO_LARGE
-    assert told(("transactions-missing", 0)) == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert told((TOPIC, 9)) == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert told(HERE, group="") == Code.INVALID_GROUP_ID
+    assert send_request(HERE, text="x" * 4096) == Code.NONE
+    assert send_request(HERE, text="x" * 4097) == Code.OFFSET_METADATA_TOO_LARGE
+    assert send_request(("transactions-missing", 0)) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert send_request((TOPIC, 9)) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert send_request(HERE, group="") == Code.INVALID_GROUP_ID
 
 
-def test_a_plain_commit_in_a_transaction_waits_for_nothing(connection, name, group):
-    """The later of the two is what is committed in the end; while one is pending the other is what is read."""
+def test_a_plain_commit_during_a_transaction_does_not_wait(connection, name, group):
+    """The later of the two is the committed offset in the end; while one is pending, a fetch returns the other."""
     producer = start(connection, name)
     add_offsets(connection, producer, group)
     assert commit_offset(connection, producer, group, HERE, 42) == Code.NONE
     assert commit_plainly(connection, group, "", -1, TOPIC) == Code.NONE
     assert committed(connection, group, HERE) == (Code.NONE, 1)
     finish(connection, producer)
-    assert patiently(lambda: committed(connection, group, HERE), lambda told: told[0]) == (Code.NONE, 1)
+    assert retry_until_ready(lambda: committed(connection, group, HERE), lambda response: response[0]) == (Code.NONE, 1)
 
 
-# The markers are on their way.
+# Markers in transit
 
 
 def test_the_next_transaction_may_have_to_wait(connection, name):
-    """Whatever comes between the decision and the last marker is told to come again, and then goes well."""
+    """Requests between the decision and the last marker get a retriable error, and then succeed."""
     producer = start(connection, name)
     for _ in range(20):
         add_partitions(connection, producer, [HERE, THERE])
         assert end(connection, producer).code == Code.NONE
-        told = add_partitions(connection, producer, [HERE])[HERE]
-        assert told in (Code.CONCURRENT_TRANSACTIONS, Code.NONE)
-        patiently(lambda: add_partitions(connection, producer, [HERE])[HERE])
+        response = add_partitions(connection, producer, [HERE])[HERE]
+        assert response in (Code.CONCURRENT_TRANSACTIONS, Code.NONE)
+        retry_until_ready(lambda: add_partitions(connection, producer, [HERE])[HERE])
         finish(connection, producer, commit=False)
 
 
 # Listing and describing.
 
 
-def test_describing_what_is_not_there(connection, name):
+def test_describing_missing_transactions(connection, name):
     assert describe(connection, name).error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
     assert describe(connection, "").error_code == Code.INVALID_REQUEST
 
@@ -538,8 +540,8 @@ def test_states_in_the_order_of_a_transactions_life(connection, name):
     producer = start(connection, name, timeout_ms=12_345)
 
     def state() -> tuple[str, int, int]:
-        told = describe(connection, name)
-        return told.transaction_state, told.producer_epoch, len(told.topics)
+        response = describe(connection, name)
+        return response.transaction_state, response.producer_epoch, len(response.topics)
 
     assert state() == ("Empty", 0, 0)
     add_partitions(connection, producer, [HERE])
@@ -577,18 +579,18 @@ def test_listing_transactions(connection, name, version):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_listing_by_duration(connection, name, version):
-    """What never was in a transaction has run for ever."""
+    """An id without a transaction has an unlimited duration."""
     start(connection, f"{name}-empty")
     ongoing = start(connection, f"{name}-ongoing")
     add_partitions(connection, ongoing, [HERE])
 
     def listed(duration_ms: int) -> set[str]:
-        told = list_transactions(connection, duration_ms=duration_ms, version=version)[2]
-        return {each for each in told if each.startswith(name)}
+        response = list_transactions(connection, duration_ms=duration_ms, version=version)[2]
+        return {each for each in response if each.startswith(name)}
 
     assert listed(-1) == {f"{name}-empty", f"{name}-ongoing"}
     assert listed(3_600_000) == {f"{name}-empty"}
-    patiently(lambda: 0 if f"{name}-ongoing" in listed(1) else Code.CONCURRENT_TRANSACTIONS)
+    retry_until_ready(lambda: 0 if f"{name}-ongoing" in listed(1) else Code.CONCURRENT_TRANSACTIONS)
     assert listed(1) == {f"{name}-empty", f"{name}-ongoing"}
 
 
@@ -608,7 +610,7 @@ def test_listing_by_pattern(connection, name):
     assert listed("(") == (Code.INVALID_REGULAR_EXPRESSION, set())
 
 
-# Transactions that outlive their timeout.
+# Transactions that exceed their timeout
 
 
 def test_a_transaction_past_its_timeout_is_aborted(connection, name):
@@ -616,14 +618,14 @@ def test_a_transaction_past_its_timeout_is_aborted(connection, name):
     add_partitions(connection, producer, [HERE])
     base = write(connection, producer, HERE, records_of(producer))
     assert base >= 0
-    told = await_state(connection, name, "CompleteAbort")
-    assert told.producer_epoch == producer.epoch + 1
+    response = await_state(connection, name, "CompleteAbort")
+    assert response.producer_epoch == producer.epoch + 1
     assert produce(connection, producer, HERE, records_of(producer, 1))[0] == Code.INVALID_PRODUCER_EPOCH
     assert add_partitions(connection, producer, [HERE])[HERE] == Code.PRODUCER_FENCED
     assert end(connection, producer) == refused(Code.PRODUCER_FENCED)
     assert end(connection, producer, commit=False, version=5) == Initialized(Code.NONE, producer.producer_id, 1)
     assert end(connection, producer, commit=True, version=5) == refused(Code.INVALID_TXN_STATE)
-    # The producer comes back by itself, or anew.
+    # The producer continues with a new epoch, by itself or after a new InitProducerId.
     bumped = init(connection, name, producer=(producer.producer_id, producer.epoch))
     assert bumped == Initialized(Code.NONE, producer.producer_id, producer.epoch + 1)
     assert start(connection, name).epoch == producer.epoch + 2
@@ -637,11 +639,11 @@ def test_no_timeout_without_a_transaction(connection, name):
     assert describe(connection, name).producer_epoch == producer.epoch
 
 
-# The group's side, once more.
+# The group's side, again
 
 
 def test_a_marker_alone_commits_offsets(connection, name, group):
-    """As when the coordinator of the transaction is another broker."""
+    """The coordinator of the transaction may be another broker."""
     producer = start(connection, name)
     add_offsets(connection, producer, group)
     commit_offset(connection, producer, group, HERE, 42)
@@ -658,15 +660,15 @@ def test_offsets_of_static_members(connection, name, group, version):
     joined, member, generation = join(connection, group, instance="static")
     assert (joined, sync(connection, group, member, generation)) == (0, 0)
 
-    def told(**options: Any) -> int:
+    def send_request(**options: Any) -> int:
         given = {"generation": generation, "member": member, "instance": "static", **options}
         return commit_offset(connection, producer, group, HERE, version=version, **given)
 
-    assert told() == Code.NONE
-    assert told(member="another") == Code.FENCED_INSTANCE_ID
-    assert told(instance="unknown") == Code.UNKNOWN_MEMBER_ID
-    assert told(generation=generation + 1) == Code.ILLEGAL_GENERATION
-    assert told(instance=None) == Code.NONE
+    assert send_request() == Code.NONE
+    assert send_request(member="another") == Code.FENCED_INSTANCE_ID
+    assert send_request(instance="unknown") == Code.UNKNOWN_MEMBER_ID
+    assert send_request(generation=generation + 1) == Code.ILLEGAL_GENERATION
+    assert send_request(instance=None) == Code.NONE
 
 
 def test_offsets_while_a_group_rebalances(connection, name, group):
@@ -674,13 +676,13 @@ def test_offsets_while_a_group_rebalances(connection, name, group):
     add_offsets(connection, producer, group)
     _, member, _ = join(connection, group)
     _, _, generation = join(connection, group, member)
-    # It has not taken its assignment yet. A plain commit would have to wait.
-    told = commit_offset(connection, producer, group, HERE, generation=generation, member=member)
-    assert told == Code.NONE
+    # It has not synced yet. A plain commit would have to wait.
+    response = commit_offset(connection, producer, group, HERE, generation=generation, member=member)
+    assert response == Code.NONE
     assert commit_plainly(connection, group, member, generation, TOPIC) == Code.REBALANCE_IN_PROGRESS
 
 
-def test_a_group_with_offsets_that_are_pending_is_deleted(connection, name, group, broker):
+def test_a_group_with_pending_offsets_is_deleted(connection, name, group, broker):
     from compat_tests.clients import load
 
     producer = start(connection, name)
@@ -703,8 +705,8 @@ def test_coordinators_by_key(connection, key_type):
             request = FindCoordinatorRequest(key=key, key_type=key_type)
             return connection.ask(request, FindCoordinatorResponse, version).error_code
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
-        (told,) = connection.ask(request, FindCoordinatorResponse, version).coordinators
-        return told.error_code
+        (response,) = connection.ask(request, FindCoordinatorResponse, version).coordinators
+        return response.error_code
 
     for version in range(1, 7):
         assert found("some", version) == 0

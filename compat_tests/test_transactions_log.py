@@ -1,4 +1,4 @@
-"""Transactions as partitions see them: what may be written, what is read, and what markers do."""
+"""Transactions in partitions: allowed writes, reads, and the effect of markers."""
 
 import itertools
 import uuid
@@ -33,9 +33,9 @@ from compat_tests.transaction_frames import (
     finish,
     init,
     offset_at,
-    patiently,
     produce,
     records_of,
+    retry_until_ready,
     start,
     write,
     write_markers,
@@ -51,7 +51,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def topic_names(broker: Any) -> Iterator[Any]:
-    """Makes topics that are ready for use; one admin client for all of them."""
+    """Create topics that are ready for use; one admin client for all of them."""
     from compat_tests.clients import load
 
     with load("kafka_python").Admin(broker.bootstrap_servers) as admin, Connection(broker.port) as connection:
@@ -80,7 +80,7 @@ def here(topic_names: Any) -> Partition:
 
 @pytest.fixture
 def name() -> str:
-    """A transactional id of the test's own."""
+    """A transactional id for one test."""
     return f"log-{next(_numbers)}-{uuid.uuid4().hex[:6]}"
 
 
@@ -92,7 +92,7 @@ def other(partition: Partition) -> Partition:
 
 
 def begin(connection: Connection, name: str, partition: Partition) -> Producer:
-    """A producer with a transaction that holds the partition."""
+    """Return a producer with a transaction that contains the partition."""
     producer = start(connection, name)
     assert add_partitions(connection, producer, [partition])[partition] == Code.NONE
     return producer
@@ -103,12 +103,12 @@ def log(connection: Connection, partition: Partition) -> list[Batch]:
 
 
 def end_of(connection: Connection, partition: Partition, isolation: int = READ_UNCOMMITTED) -> int:
-    told, offset = offset_at(connection, partition, isolation=isolation)
-    assert told == Code.NONE
+    error_code, offset = offset_at(connection, partition, isolation=isolation)
+    assert error_code == Code.NONE
     return offset
 
 
-# What may be written.
+# Allowed writes
 
 
 @pytest.mark.parametrize("version", range(3, 12))
@@ -126,13 +126,13 @@ def test_records_of_a_transaction_that_holds_the_partition(connection, name, her
 
 @pytest.mark.parametrize("version", range(3, 12))
 def test_records_of_a_partition_that_was_not_added(connection, name, here, version):
-    """Before version 11 producers knew no error that only aborts."""
+    """Producers before version 11 have no error that only aborts."""
     producer = begin(connection, name, other(here))
     expected = Code.INVALID_TXN_STATE if version < 11 else Code.TRANSACTION_ABORTABLE
     assert produce(connection, producer, here, records_of(producer), version=version) == (expected, NOTHING)
     assert end_of(connection, here) == 0
     assert describe_producers(connection, here) == (Code.NONE, [])
-    # The transaction is what it was.
+    # The transaction is unchanged.
     assert add_partitions(connection, producer, [here])[here] == Code.NONE
     assert produce(connection, producer, here, records_of(producer), version=version) == (Code.NONE, 0)
 
@@ -153,8 +153,9 @@ def test_records_that_add_their_partition(connection, name, topic_names, version
     producer = start(connection, name)
     for _ in range(3):
         write(connection, producer, here, records_of(producer), version=version, topic_id=topic_id)
-        told = describe(connection, name)
-        assert (told.transaction_state, told.topics[0].topic, told.topics[0].partitions) == ("Ongoing", topic, [0])
+        response = describe(connection, name)
+        [topic_data] = response.topics
+        assert (response.transaction_state, topic_data.topic, topic_data.partitions) == ("Ongoing", topic, [0])
         producer = finish(connection, producer, version=5)
     assert producer.epoch == 3
     assert [(b.epoch, b.marker and b.marker[0]) for b in log(connection, here)] == [
@@ -168,29 +169,29 @@ def test_records_that_add_their_partition(connection, name, topic_names, version
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])
-def test_records_of_producers_that_the_coordinator_does_not_know(connection, name, here, version):
+def test_records_of_unknown_producers(connection, name, here, version):
     producer = begin(connection, name, here)
 
-    def told(as_whom: Producer) -> int:
+    def send_request(as_whom: Producer) -> int:
         return produce(connection, as_whom, here, records_of(as_whom), version=version)[0]
 
-    assert told(producer._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
-    assert told(producer._replace(producer_id=producer.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
-    assert told(producer.at(7)) == Code.INVALID_PRODUCER_EPOCH
-    assert told(producer._replace(transactional_id="")) == Code.INVALID_REQUEST
+    assert send_request(producer._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert send_request(producer._replace(producer_id=producer.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert send_request(producer.at(7)) == Code.INVALID_PRODUCER_EPOCH
+    assert send_request(producer._replace(transactional_id="")) == Code.INVALID_REQUEST
     assert end_of(connection, here) == 0
 
 
 @pytest.mark.parametrize("version", [3, 10, 11, 12])
 def test_a_transactional_batch_in_a_request_without_an_id(connection, name, here, version):
     producer = begin(connection, name, here)
-    told = produce(connection, producer, here, records_of(producer), version=version, transactional_id=None)
-    assert told == (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NOTHING)
+    response = produce(connection, producer, here, records_of(producer), version=version, transactional_id=None)
+    assert response == (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NOTHING)
 
 
 @pytest.mark.parametrize("version", [3, 10, 11, 12])
 def test_a_plain_batch_in_a_request_with_an_id(connection, name, here, version):
-    """The id alone makes nothing transactional."""
+    """The id alone does not make a batch transactional."""
     producer = begin(connection, name, here)
     assert produce(connection, producer, here, batch(), version=version) == (Code.NONE, 0)
     assert end_of(connection, here, READ_COMMITTED) == 1
@@ -202,13 +203,13 @@ def test_a_plain_batch_of_the_producer_in_its_open_transaction(connection, name,
     write(connection, producer, here, records_of(producer))
     plain = records_of(producer, 1, transactional=False)
     for transactional_id in (name, None):
-        told = produce(connection, producer, here, plain, version=version, transactional_id=transactional_id)
-        assert told == (Code.INVALID_TXN_STATE, NOTHING)
+        response = produce(connection, producer, here, plain, version=version, transactional_id=transactional_id)
+        assert response == (Code.INVALID_TXN_STATE, NOTHING)
     assert end_of(connection, here) == 1
 
 
 def test_a_plain_batch_of_the_producer_outside_of_a_transaction(connection, name, here):
-    """It is an idempotent producer like any other then."""
+    """Outside of a transaction it is an ordinary idempotent producer."""
     producer = start(connection, name)
     plain = records_of(producer, transactional=False)
     assert produce(connection, producer, here, plain) == (Code.NONE, 0)
@@ -218,20 +219,20 @@ def test_a_plain_batch_of_the_producer_outside_of_a_transaction(connection, name
 def test_sequences_within_a_transaction(connection, name, here, version):
     producer = begin(connection, name, here)
 
-    def told(sequence: int, count: int = 1) -> tuple[int, int]:
+    def send_request(sequence: int, count: int = 1) -> tuple[int, int]:
         return produce(connection, producer, here, records_of(producer, sequence, count), version=version)
 
-    assert told(0, 3) == (Code.NONE, 0)
-    assert told(0, 3) == (Code.NONE, 0)
-    assert told(5) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
-    assert told(1, 2) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
-    assert told(3) == (Code.NONE, 3)
+    assert send_request(0, 3) == (Code.NONE, 0)
+    assert send_request(0, 3) == (Code.NONE, 0)
+    assert send_request(5) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
+    assert send_request(1, 2) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
+    assert send_request(3) == (Code.NONE, 3)
     for sequence in range(4, 9):
-        assert told(sequence) == (Code.NONE, sequence)
-    assert told(0, 3) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
+        assert send_request(sequence) == (Code.NONE, sequence)
+    assert send_request(0, 3) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
 
 
-def test_sequences_go_on_over_transactions_of_one_epoch(connection, name, here):
+def test_sequences_continue_over_transactions_of_one_epoch(connection, name, here):
     producer = begin(connection, name, here)
     write(connection, producer, here, records_of(producer, 0, 2))
     finish(connection, producer)
@@ -242,7 +243,7 @@ def test_sequences_go_on_over_transactions_of_one_epoch(connection, name, here):
 
 
 def test_a_batch_waits_for_an_earlier_one_that_failed(connection, name, here):
-    """The lowest sequence that came for verification is the one to come first."""
+    """The lowest sequence of a batch that waited for verification must be written first."""
     producer = begin(connection, name, here)
     write(connection, producer, here, records_of(producer, 0, 2))
     finish(connection, producer)
@@ -251,8 +252,8 @@ def test_a_batch_waits_for_an_earlier_one_that_failed(connection, name, here):
     assert produce(connection, producer, here, records_of(producer, 2)) == (45, NOTHING)
 
 
-def test_a_batch_that_was_refused_holds_back_those_of_higher_sequences(connection, name, here):
-    """Whoever sent it: until something of the producer is written here that ends the waiting, such as a marker."""
+def test_a_refused_batch_holds_back_those_of_higher_sequences(connection, name, here):
+    """This holds for all senders, until a record of the producer, such as a marker, ends the wait."""
     producer = begin(connection, name, here)
     write(connection, producer, here, records_of(producer))
     ahead = producer.at(producer.epoch + 1)
@@ -263,7 +264,7 @@ def test_a_batch_that_was_refused_holds_back_those_of_higher_sequences(connectio
     assert produce(connection, producer, here, records_of(producer, 1)) == (Code.NONE, 2)
 
 
-def test_a_batch_that_was_refused_holds_back_plain_ones_too(connection, name, here):
+def test_a_refused_batch_holds_back_plain_ones_as_well(connection, name, here):
     producer = start(connection, name)
     assert produce(connection, producer, here, records_of(producer)) == (Code.TRANSACTION_ABORTABLE, NOTHING)
     plain = records_of(producer, 3, transactional=False)
@@ -273,7 +274,7 @@ def test_a_batch_that_was_refused_holds_back_plain_ones_too(connection, name, he
 
 
 def test_a_repeated_batch_after_its_transaction(connection, name, here):
-    """Outside of a transaction it is no repetition, but a batch that has none; within the next one it is."""
+    """Outside of a transaction it is not a repetition, but a batch without a transaction; in the next one it is."""
     producer = begin(connection, name, here)
     write(connection, producer, here, records_of(producer))
     finish(connection, producer)
@@ -288,8 +289,8 @@ def test_a_repeated_batch_after_its_transaction_in_version_12(connection, name, 
     producer = start(connection, name)
     write(connection, producer, here, records_of(producer), version=12)
     new = finish(connection, producer, version=5)
-    told = produce(connection, producer, here, records_of(producer), version=12)
-    assert told == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
+    response = produce(connection, producer, here, records_of(producer), version=12)
+    assert response == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
     assert describe(connection, name).transaction_state == "CompleteCommit"
     assert produce(connection, new, here, records_of(new), version=12) == (Code.NONE, 2)
 
@@ -298,8 +299,8 @@ def test_a_new_epoch_begins_with_sequence_0(connection, name, here):
     producer = start(connection, name)
     write(connection, producer, here, records_of(producer, 0, 2), version=12)
     producer = finish(connection, producer, version=5)
-    told = produce(connection, producer, here, records_of(producer, 5), version=12)
-    assert told == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
+    response = produce(connection, producer, here, records_of(producer, 5), version=12)
+    assert response == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
     assert produce(connection, producer, here, records_of(producer), version=12) == (Code.NONE, 3)
 
 
@@ -316,15 +317,15 @@ def test_control_batches_are_the_brokers(connection, name, here):
 
 
 def test_a_request_with_two_producers(connection, name, here):
-    """One transactional id stands for one producer."""
+    """One transactional id belongs to one producer."""
     first, second = start(connection, name), start(connection, f"{name}-2")
     for producer in (first, second):
         add_partitions(connection, producer, [here, other(here)])
     request = produce_request(here[0], records_of(first), partition=0, transactional_id=name)
     request.topic_data += produce_request(here[0], records_of(second), partition=1).topic_data
     answer = connection.ask(request, ProduceResponse, 11)
-    told = {each.index: each.error_code for topic in answer.responses for each in topic.partition_responses}
-    assert told == {0: Code.INVALID_PRODUCER_ID_MAPPING, 1: Code.INVALID_PRODUCER_ID_MAPPING}
+    response = {each.index: each.error_code for topic in answer.responses for each in topic.partition_responses}
+    assert response == {0: Code.INVALID_PRODUCER_ID_MAPPING, 1: Code.INVALID_PRODUCER_ID_MAPPING}
 
 
 def test_a_request_whose_partitions_are_added_in_part(connection, name, here):
@@ -334,18 +335,18 @@ def test_a_request_whose_partitions_are_added_in_part(connection, name, here):
         produce_request(here[0], records_of(producer), partition=1).topic_data[0].partition_data
     )
     answer = connection.ask(request, ProduceResponse, 11)
-    told = {each.index: each.error_code for topic in answer.responses for each in topic.partition_responses}
-    assert told == {0: Code.NONE, 1: Code.TRANSACTION_ABORTABLE}
+    response = {each.index: each.error_code for topic in answer.responses for each in topic.partition_responses}
+    assert response == {0: Code.NONE, 1: Code.TRANSACTION_ABORTABLE}
 
 
 @pytest.mark.parametrize("acks", [0, 1])
 def test_transactions_with_less_than_all_acknowledgements(connection, name, here, acks):
-    """It is clients that ask for acks=all."""
+    """Only clients require acks=all."""
     producer = begin(connection, name, here)
     request = produce_request(here[0], records_of(producer), transactional_id=name, acks=acks)
     if acks:
-        (told,) = connection.ask(request, ProduceResponse, 11).responses[0].partition_responses
-        assert (told.error_code, told.base_offset) == (0, 0)
+        (response,) = connection.ask(request, ProduceResponse, 11).responses[0].partition_responses
+        assert (response.error_code, response.base_offset) == (0, 0)
     else:
         connection.send(connection.frame(request, 11))
     finish(connection, producer)
@@ -360,25 +361,25 @@ def test_one_request_adds_all_its_partitions(connection, name, topic_names):
         request.topic_data += produce_request(topic, records_of(producer), partition=1).topic_data
     answer = connection.ask(request, ProduceResponse, 12)
     assert [each.partition_responses[0].error_code for each in answer.responses] == [0, 0, 0]
-    told = describe(connection, name).topics
-    assert {(each.topic, *each.partitions) for each in told} == {(topics[0], 0), (topics[1], 1), (topics[2], 1)}
+    response = describe(connection, name).topics
+    assert {(each.topic, *each.partitions) for each in response} == {(topics[0], 0), (topics[1], 1), (topics[2], 1)}
     finish(connection, producer, version=5)
     assert end_of(connection, (topics[2], 1), READ_COMMITTED) == 2
 
 
-def test_one_partition_that_is_not_there_is_none_of_the_others(connection, name, here):
+def test_one_missing_partition_does_not_affect_the_others(connection, name, here):
     producer = start(connection, name)
     request = produce_request(here[0], records_of(producer), transactional_id=name)
     request.topic_data += produce_request("transactions-missing", records_of(producer)).topic_data
     answer = connection.ask(request, ProduceResponse, 12)
-    told = {each.name: each.partition_responses[0].error_code for each in answer.responses}
-    assert told == {here[0]: Code.NONE, "transactions-missing": Code.UNKNOWN_TOPIC_OR_PARTITION}
+    response = {each.name: each.partition_responses[0].error_code for each in answer.responses}
+    assert response == {here[0]: Code.NONE, "transactions-missing": Code.UNKNOWN_TOPIC_OR_PARTITION}
     (topic,) = describe(connection, name).topics
     assert (topic.topic, topic.partitions) == (here[0], [0])
 
 
 def test_a_topic_deleted_in_its_transaction(connection, name, here, topic_names, broker):
-    """What is gone needs no marker: the transaction comes to its end."""
+    """A deleted topic needs no marker: the transaction ends."""
     there = (topic_names(), 0)
     producer = start(connection, name)
     write(connection, producer, here, records_of(producer), version=12)
@@ -404,20 +405,20 @@ def test_a_fenced_producer_writes_nothing(connection, name, here, version):
     zombie = begin(connection, name, here)
     write(connection, zombie, here, records_of(zombie))
     new = start(connection, name)
-    told = produce(connection, zombie, here, records_of(zombie, 1), version=version)
-    assert told == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
-    # Neither while the new one has a transaction of its own there.
+    response = produce(connection, zombie, here, records_of(zombie, 1), version=version)
+    assert response == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
+    # Nor while the new one has a transaction in the partition.
     add_partitions(connection, new, [here])
     write(connection, new, here, records_of(new))
-    told = produce(connection, zombie, here, records_of(zombie, 1), version=version)
-    assert told == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
+    response = produce(connection, zombie, here, records_of(zombie, 1), version=version)
+    assert response == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
     finish(connection, new)
     fetched = fetch(connection, here)
     assert fetched.aborted == [(zombie.producer_id, 0)]
 
 
 def test_a_late_batch_does_not_hang_the_partition_with_old_clients(connection, name, here):
-    """What comes after its transaction's end is verified, and so cannot open another one that nobody ends."""
+    """A batch after its transaction's end is verified, and therefore cannot open a transaction that never ends."""
     producer = begin(connection, name, here)
     write(connection, producer, here, records_of(producer))
     finish(connection, producer, commit=False)
@@ -429,7 +430,7 @@ def test_a_late_batch_does_not_hang_the_partition_with_old_clients(connection, n
 
 
 def test_a_late_batch_is_not_part_of_the_next_transaction(connection, name, here):
-    """With version 12 the epoch tells one transaction from the next."""
+    """With version 12 each transaction has another epoch."""
     old = start(connection, name)
     write(connection, old, here, records_of(old), version=12)
     new = finish(connection, old, commit=False, version=5)
@@ -440,7 +441,7 @@ def test_a_late_batch_is_not_part_of_the_next_transaction(connection, name, here
     assert fetch(connection, here).aborted == [(old.producer_id, 0)]
 
 
-# What is read.
+# Reads
 
 
 def test_the_last_stable_offset_waits_for_the_oldest_transaction(connection, name, here):
@@ -452,10 +453,10 @@ def test_the_last_stable_offset_waits_for_the_oldest_transaction(connection, nam
     assert produce(connection, NOBODY, here, batch(), transactional_id=None) == (Code.NONE, 3)
 
     def seen() -> tuple[int, int, int, list[int]]:
-        told = fetch(connection, here)
-        assert end_of(connection, here, READ_COMMITTED) == told.last_stable_offset
-        offsets = [each.base_offset for each in batches(told.records)]
-        return told.code, told.high_watermark, told.last_stable_offset, offsets
+        response = fetch(connection, here)
+        assert end_of(connection, here, READ_COMMITTED) == response.last_stable_offset
+        offsets = [each.base_offset for each in batches(response.records)]
+        return response.code, response.high_watermark, response.last_stable_offset, offsets
 
     assert seen() == (0, 4, 1, [0])
     finish(connection, second)
@@ -474,23 +475,23 @@ def test_a_fetch_of_each_isolation(connection, name, here, version):
     opened = begin(connection, f"{name}-2", here)
     write(connection, opened, here, records_of(opened, 0, 2))
 
-    told = fetch(connection, here, isolation=READ_UNCOMMITTED, version=version, topic_id=topic_id)
-    assert (told.code, told.high_watermark, told.last_stable_offset, told.aborted) == (0, 6, 4, None)
-    assert [b.base_offset for b in batches(told.records)] == [0, 3, 4]
+    response = fetch(connection, here, isolation=READ_UNCOMMITTED, version=version, topic_id=topic_id)
+    assert (response.code, response.high_watermark, response.last_stable_offset, response.aborted) == (0, 6, 4, None)
+    assert [b.base_offset for b in batches(response.records)] == [0, 3, 4]
 
-    told = fetch(connection, here, isolation=READ_COMMITTED, version=version, topic_id=topic_id)
-    assert (told.code, told.high_watermark, told.last_stable_offset) == (0, 6, 4)
-    assert told.aborted == [(aborted.producer_id, 0)]
-    assert [b.base_offset for b in batches(told.records)] == [0, 3]
+    response = fetch(connection, here, isolation=READ_COMMITTED, version=version, topic_id=topic_id)
+    assert (response.code, response.high_watermark, response.last_stable_offset) == (0, 6, 4)
+    assert response.aborted == [(aborted.producer_id, 0)]
+    assert [b.base_offset for b in batches(response.records)] == [0, 3]
 
-    # At and beyond the last stable offset there is nothing, and no error up to the high watermark.
+    # At and beyond the last stable offset there are no records, and no error up to the high watermark.
     for offset in (4, 5, 6):
-        told = fetch(connection, here, offset, version=version, topic_id=topic_id)
-        assert (told.code, told.last_stable_offset, told.aborted, told.records) == (0, 4, [], b"")
+        response = fetch(connection, here, offset, version=version, topic_id=topic_id)
+        assert (response.code, response.last_stable_offset, response.aborted, response.records) == (0, 4, [], b"")
     assert fetch(connection, here, 7, version=version, topic_id=topic_id).code == 1
 
 
-def test_aborted_transactions_that_reach_into_the_range_read(connection, name, here):
+def test_aborted_transactions_that_overlap_the_range_read(connection, name, here):
     ids = []
     for number in range(4):
         producer = begin(connection, f"{name}-{number}", here)
@@ -506,7 +507,7 @@ def test_aborted_transactions_that_reach_into_the_range_read(connection, name, h
     assert fetch(connection, here, 8).aborted == everything[1:]
     assert fetch(connection, here, 9).aborted == everything[2:]
     assert fetch(connection, here, 12).aborted == []
-    # At least one batch is returned; how far the list reaches is up to the broker, but it must not end before it.
+    # At least one batch is returned; the list may cover more than the returned records, but not less.
     assert (ids[0], 0) in (fetch(connection, here, 0, max_bytes=1).aborted or [])
 
 
@@ -517,11 +518,11 @@ def test_interleaved_transactions(connection, name, here):
         write(connection, second, here, records_of(second, number))
     finish(connection, second, commit=False)
     finish(connection, first, commit=False)
-    told = fetch(connection, here)
-    assert told.aborted == sorted([(first.producer_id, 0), (second.producer_id, 1)])
-    markers = [(b.producer_id, b.base_offset, b.marker[0]) for b in batches(told.records) if b.marker]
+    response = fetch(connection, here)
+    assert response.aborted == sorted([(first.producer_id, 0), (second.producer_id, 1)])
+    markers = [(b.producer_id, b.base_offset, b.marker[0]) for b in batches(response.records) if b.marker]
     assert markers == [(second.producer_id, 6, ABORT), (first.producer_id, 7, ABORT)]
-    # From behind the first one's records on, its range still counts: its marker comes later.
+    # A fetch from after the first one's records still lists it: its marker comes later.
     assert fetch(connection, here, 6).aborted == sorted([(first.producer_id, 0), (second.producer_id, 1)])
     assert fetch(connection, here, 7).aborted == [(first.producer_id, 0)]
 
@@ -558,26 +559,26 @@ def test_the_largest_timestamp_by_isolation(connection, name, here):
     assert offset_at(connection, here, LARGEST, isolation=READ_UNCOMMITTED) == (0, 1)
     assert offset_at(connection, here, LARGEST, isolation=READ_COMMITTED) == (0, -1)
     finish(connection, opened)
-    # The marker bears the time of the broker, which is later.
+    # The marker has the broker's time, which is later.
     assert offset_at(connection, here, LARGEST, isolation=READ_COMMITTED) == (0, 2)
 
 
-def test_records_that_are_deleted_under_an_open_transaction(connection, name, here):
+def test_records_deleted_under_an_open_transaction(connection, name, here):
     opened = begin(connection, name, here)
     write(connection, opened, here, records_of(opened, 0, 3))
     assert delete_records(connection, here, 2) == (Code.NONE, 2)
-    told = fetch(connection, here, 2)
-    assert (told.code, told.high_watermark, told.records) == (0, 3, b"")
-    # Apache Kafka leaves it where nothing can be read any more.
-    assert told.last_stable_offset in (0, 2)
+    response = fetch(connection, here, 2)
+    assert (response.code, response.high_watermark, response.records) == (0, 3, b"")
+    # Apache Kafka leaves it below the log start.
+    assert response.last_stable_offset in (0, 2)
     assert delete_records(connection, here, -1) == (Code.NONE, 3)
-    told = fetch(connection, here, 3)
-    assert (told.code, told.high_watermark, told.last_stable_offset, told.records) == (0, 3, 3, b"")
+    response = fetch(connection, here, 3)
+    assert (response.code, response.high_watermark, response.last_stable_offset, response.records) == (0, 3, 3, b"")
     write(connection, opened, here, records_of(opened, 3, 2))
     assert fetch(connection, here, 3).last_stable_offset == 3
     finish(connection, opened, commit=False)
-    told = fetch(connection, here, 3)
-    assert (told.last_stable_offset, told.aborted) == (6, [(opened.producer_id, 0)])
+    response = fetch(connection, here, 3)
+    assert (response.last_stable_offset, response.aborted) == (6, [(opened.producer_id, 0)])
 
 
 # Describing producers.
@@ -634,14 +635,14 @@ def test_producers_of_the_offsets_topic(connection, name):
 
 @pytest.mark.parametrize(("version", "transaction_version"), [(1, 0), (2, 0), (2, 1), (2, 2)])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_ends_what_is_open(connection, name, here, version, transaction_version, commit):
+def test_a_marker_ends_an_open_transaction(connection, name, here, version, transaction_version, commit):
     producer = begin(connection, name, here)
     write(connection, producer, here, records_of(producer, 0, 2))
     marked = producer.at(1) if transaction_version == 2 else producer
-    told = write_markers(
+    response = write_markers(
         connection, marked, [here], commit=commit, version=version, transaction_version=transaction_version
     )
-    assert told == {here: Code.NONE}
+    assert response == {here: Code.NONE}
     assert log(connection, here)[-1] == Batch(
         2, 1, producer.producer_id, marked.epoch, -1, True, (COMMIT if commit else ABORT, 0)
     )
@@ -654,8 +655,8 @@ def test_markers_to_several_partitions(connection, name, here):
     producer = begin(connection, name, here)
     write(connection, producer, here, records_of(producer))
     missing, no_index = ("transactions-missing", 0), (here[0], 9)
-    told = write_markers(connection, producer, [here, other(here), missing, no_index])
-    assert told == {
+    response = write_markers(connection, producer, [here, other(here), missing, no_index])
+    assert response == {
         here: Code.NONE,
         other(here): Code.NONE,
         missing: Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -664,7 +665,7 @@ def test_markers_to_several_partitions(connection, name, here):
 
 
 def test_a_marker_without_a_transaction(connection, name, here):
-    """Written, since a coordinator that was interrupted sends its markers again; nothing is aborted by it."""
+    """It is written, since an interrupted coordinator sends its markers again; nothing is aborted by it."""
     producer = start(connection, name)
     assert write_markers(connection, producer, [here]) == {here: Code.NONE}
     assert write_markers(connection, producer, [here], commit=True) == {here: Code.NONE}
@@ -675,32 +676,32 @@ def test_a_marker_without_a_transaction(connection, name, here):
 
 @pytest.mark.parametrize(("transaction_version", "same_epoch"), [(0, Code.NONE), (1, Code.NONE), (2, 47)])
 def test_markers_of_old_epochs(connection, name, here, transaction_version, same_epoch):
-    """Under transaction version 2 a marker has the next epoch, so one of the same epoch is an earlier transaction's."""
+    """With transaction version 2 a marker has the next epoch, so one of the same epoch is an earlier transaction's."""
     producer = start(connection, name)
     producer = start(connection, name)
     add_partitions(connection, producer, [here])
     write(connection, producer, here, records_of(producer))
 
-    def told(epoch: int) -> int:
+    def send_request(epoch: int) -> int:
         marked = producer.at(epoch)
         return write_markers(connection, marked, [here], transaction_version=transaction_version)[here]
 
-    assert told(0) == Code.INVALID_PRODUCER_EPOCH
-    assert told(1) == same_epoch
-    assert told(4) == Code.NONE
-    # With nothing open it may come again, since the coordinator may not have heard that it came.
-    assert told(4) == Code.NONE
-    assert told(3) == Code.INVALID_PRODUCER_EPOCH
-    assert told(5) == Code.NONE
+    assert send_request(0) == Code.INVALID_PRODUCER_EPOCH
+    assert send_request(1) == same_epoch
+    assert send_request(4) == Code.NONE
+    # Without an open transaction it may be repeated: the coordinator may not have received the response.
+    assert send_request(4) == Code.NONE
+    assert send_request(3) == Code.INVALID_PRODUCER_EPOCH
+    assert send_request(5) == Code.NONE
 
 
-def test_markers_of_nobody(connection, name, here):
-    """No coordinator sends them; Apache Kafka trips over them before it has written anything."""
+def test_markers_of_invalid_producers(connection, name, here):
+    """No coordinator sends them; Apache Kafka fails with an unknown error before it has written anything."""
     producer = begin(connection, name, here)
     unknown = ("transactions-missing", 0)
     for nobody in (producer.at(-1), producer._replace(producer_id=-1)):
-        told = write_markers(connection, nobody, [here, unknown])
-        assert told == {here: Code.UNKNOWN_SERVER_ERROR, unknown: Code.UNKNOWN_SERVER_ERROR}
+        response = write_markers(connection, nobody, [here, unknown])
+        assert response == {here: Code.UNKNOWN_SERVER_ERROR, unknown: Code.UNKNOWN_SERVER_ERROR}
         assert write_markers(connection, nobody, [unknown]) == {unknown: Code.UNKNOWN_TOPIC_OR_PARTITION}
     assert end_of(connection, here) == 0
     write(connection, producer, here, records_of(producer))
@@ -711,17 +712,17 @@ def test_markers_of_nobody(connection, name, here):
 def test_markers_of_a_coordinator_that_was_replaced(connection, name, here):
     producer = begin(connection, name, here)
 
-    def told(coordinator_epoch: int) -> int:
+    def send_request(coordinator_epoch: int) -> int:
         return write_markers(connection, producer, [here], coordinator_epoch=coordinator_epoch)[here]
 
-    assert told(5) == Code.NONE
-    assert told(4) == Code.TRANSACTION_COORDINATOR_FENCED
-    assert told(5) == Code.NONE
-    assert told(6) == Code.NONE
+    assert send_request(5) == Code.NONE
+    assert send_request(4) == Code.TRANSACTION_COORDINATOR_FENCED
+    assert send_request(5) == Code.NONE
+    assert send_request(6) == Code.NONE
 
 
-def test_a_marker_for_all_that_hangs(connection, name, here):
-    """As `kafka-transactions.sh abort` does it: by what DescribeProducers tells."""
+def test_a_marker_for_a_hanging_transaction(connection, name, here):
+    """`kafka-transactions.sh abort` sends it, with values from DescribeProducers."""
     producer = begin(connection, name, here)
     write(connection, producer, here, records_of(producer))
     (hanging,) = describe_producers(connection, here)[1]
@@ -731,7 +732,7 @@ def test_a_marker_for_all_that_hangs(connection, name, here):
     assert write_markers(connection, shown, [here], coordinator_epoch=epoch, version=1) == {here: Code.NONE}
     assert describe_producers(connection, here)[1][0].current_txn_start_offset == -1
     assert end_of(connection, here, READ_COMMITTED) == 2
-    # The coordinator has not heard of it, and its own marker comes as well.
+    # The coordinator has no state of it, and sends its own marker as well.
     assert end(connection, producer).code == Code.NONE
-    patiently(lambda: add_partitions(connection, producer, [here])[here])
+    retry_until_ready(lambda: add_partitions(connection, producer, [here])[here])
     assert [b.marker for b in log(connection, here)][1:] == [(ABORT, 0), (COMMIT, 0)]

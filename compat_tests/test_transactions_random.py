@@ -1,7 +1,7 @@
-"""The same random requests of transactional producers to Odradek and to Apache Kafka, one by one, and the same answers.
+"""The same random requests of transactional producers to Odradek and to Apache Kafka, one by one: equal responses.
 
-What a step asks for is chosen by chance from what came before: right most of the time, and wrong in every way else.
-After each step both brokers must tell the same of every transaction, every producer and every record.
+Each step is drawn at random from the state so far: usually a valid request, and otherwise one with any kind of error.
+After each step both brokers must return the same state of every transaction, every producer and every record.
 """
 
 import random
@@ -53,7 +53,7 @@ SETTLE_S = 3
 
 
 class Side:
-    """One broker: its connection, and the names by which its own numbers compare with the other's."""
+    """One broker: its connection, and the names by which its ids are compared with the other's."""
 
     def __init__(self, broker: Any, *, tells_coordinator_epochs: bool = True) -> None:
         self.broker = broker
@@ -65,7 +65,7 @@ class Side:
         self.stuck: set[str] = set()
 
     def begin(self, name: str) -> None:
-        """A topic and producers of the seed's own."""
+        """Create a topic and producers for one seed."""
         self.topic, self.group = f"{name}-topic", f"{name}-group"
         with load("kafka_python").Admin(self.broker.bootstrap_servers) as admin:
             admin.create_topic(self.topic, PARTITIONS)
@@ -84,16 +84,16 @@ class Side:
         await_topic(self.connection, self.topic, PARTITIONS)
 
     def named(self, producer_id: int) -> int:
-        """A producer id as a small number: in the order in which they came."""
+        """Return a producer id as a small number: its position in the order of first use."""
         return self.ids.setdefault(producer_id, len(self.ids) - 1)
 
     def partition(self, index: int) -> Partition:
         return self.topic, index
 
     def settle(self) -> None:
-        """Waits until every transaction has all its markers, but for those that never will.
+        """Wait until every transaction has all its markers, except for those that never will.
 
-        A marker from outside may be ahead of the transaction's own, which is refused then for good.
+        A marker from outside may have a later epoch than the transaction's own, which is then refused permanently.
         """
         for known in self.history:
             name = known[0].transactional_id
@@ -103,14 +103,15 @@ class Side:
                 if time.monotonic() > give_up_at:
                     self.stuck.add(name)
 
-    def told(self) -> dict[str, Any]:
-        """All that the broker tells of the seed's transactions, with names for its numbers."""
+    def read_state(self) -> dict[str, Any]:
+        """Return the broker's state of the seed's transactions, with names for its ids."""
         self.settle()
         found: dict[str, Any] = {}
         for number, known in enumerate(self.history):
-            told = describe(self.connection, known[0].transactional_id)
-            topics = {(t.topic.removeprefix(self.topic), p) for t in told.topics for p in t.partitions}
-            state = (told.error_code, told.transaction_state, self.named(told.producer_id), told.producer_epoch)
+            response = describe(self.connection, known[0].transactional_id)
+            topics = {(t.topic.removeprefix(self.topic), p) for t in response.topics for p in t.partitions}
+            producer = (self.named(response.producer_id), response.producer_epoch)
+            state = (response.error_code, response.transaction_state, *producer)
             found[f"transaction {number}"] = (*state, topics)
         for index in range(PARTITIONS):
             partition = self.partition(index)
@@ -138,21 +139,21 @@ class Side:
         ]
         return found
 
-    def _batch(self, told: Batch) -> Batch:
-        marker = told.marker and (told.marker[0], self._coordinator(told.marker[1]))
-        return told._replace(producer_id=self.named(told.producer_id), marker=marker)
+    def _batch(self, batch: Batch) -> Batch:
+        marker = batch.marker and (batch.marker[0], self._coordinator(batch.marker[1]))
+        return batch._replace(producer_id=self.named(batch.producer_id), marker=marker)
 
     def _coordinator(self, epoch: int) -> int:
-        """Over restarts the brokers count their leaders' epochs each in its own way."""
+        """Return a comparable epoch: over restarts each broker counts leader epochs differently."""
         return epoch if self.tells_coordinator_epochs else min(epoch, 0)
 
 
-# A step as plain data, so that both sides do the same: its name, and its arguments.
+# A step as plain data, so that both sides execute the same: its name, and its arguments.
 Step = tuple[str, dict[str, Any]]
 
 
 class Chooser:
-    """Chooses steps by one seed and by what the first side has told so far."""
+    """Draws steps by a seed and the earlier responses of the first side."""
 
     def __init__(self, seed: int, kinds: Iterable[str] = ()) -> None:
         self.chance = random.Random(seed)
@@ -162,7 +163,7 @@ class Chooser:
         return self.chance.random() < RIGHT
 
     def who(self, side: Side) -> dict[str, int]:
-        """A producer by its place in the history: mostly the last, with its own epoch."""
+        """Return a producer by its place in the history: usually the last one, with its own epoch."""
         number = self.chance.randrange(IDS)
         known = side.history[number]
         place = len(known) - 1 if self.right() else self.chance.randrange(len(known))
@@ -225,21 +226,21 @@ def _remember(side: Side, number: int, producer: Producer) -> None:
 
 def do_init(side: Side, who: Producer, number: int, version: int, with_producer: bool) -> Any:
     given = (who.producer_id, who.epoch) if with_producer and who.epoch >= 0 else (-1, -1)
-    told = init(side.connection, who.transactional_id, producer=given, version=version)
-    if told.code == Code.NONE:
-        _remember(side, number, Producer(who.transactional_id, told.producer_id, told.epoch))
-    return told._replace(producer_id=side.named(told.producer_id))
+    response = init(side.connection, who.transactional_id, producer=given, version=version)
+    if response.code == Code.NONE:
+        _remember(side, number, Producer(who.transactional_id, response.producer_id, response.epoch))
+    return response._replace(producer_id=side.named(response.producer_id))
 
 
 def do_add_partitions(side: Side, who: Producer, number: int, version: int, indexes: list[int]) -> Any:
-    told = add_partitions(side.connection, who, [side.partition(index) for index in indexes], version)
-    return [told[side.partition(index)] for index in indexes]
+    response = add_partitions(side.connection, who, [side.partition(index) for index in indexes], version)
+    return [response[side.partition(index)] for index in indexes]
 
 
 def do_add_batched(side: Side, who: Producer, number: int, version: int, indexes: list[int], verify_only: bool) -> Any:
     wanted = {who: [side.partition(index) for index in indexes]}
-    code, told = add_batched(side.connection, wanted, verify_only=verify_only, version=version)
-    return code, [told[who.transactional_id, side.partition(index)] for index in indexes]
+    code, response = add_batched(side.connection, wanted, verify_only=verify_only, version=version)
+    return code, [response[who.transactional_id, side.partition(index)] for index in indexes]
 
 
 def do_add_offsets(side: Side, who: Producer, number: int, version: int) -> Any:
@@ -251,10 +252,10 @@ def do_commit_offset(side: Side, who: Producer, number: int, version: int, index
 
 
 def do_end(side: Side, who: Producer, number: int, version: int, commit: bool) -> Any:
-    told = end(side.connection, who, commit=commit, version=version)
-    if told.code == Code.NONE and version >= 5:
-        _remember(side, number, Producer(who.transactional_id, told.producer_id, told.epoch))
-    return told._replace(producer_id=side.named(told.producer_id))
+    response = end(side.connection, who, commit=commit, version=version)
+    if response.code == Code.NONE and version >= 5:
+        _remember(side, number, Producer(who.transactional_id, response.producer_id, response.epoch))
+    return response._replace(producer_id=side.named(response.producer_id))
 
 
 def do_produce(
@@ -293,7 +294,7 @@ def sides(kafka_jars: Any) -> Iterator[list[Side]]:
 
 
 class Run:
-    """One seed against both brokers. Its steps raise with all steps so far at the first difference."""
+    """One seed against both brokers. A step raises, with all steps so far, at the first difference."""
 
     def __init__(self, seed: int, sides: list[Side], kinds: Iterable[str] = ()) -> None:
         self.seed = seed
@@ -319,19 +320,19 @@ class Run:
         self.compare("stop" if clean else "kill", [None, None])
 
     def compare(self, what: str, answers: list[Any]) -> None:
-        told = [side.told() for side in self.sides]
+        states = [side.read_state() for side in self.sides]
         self.trace.append(f"{what}: {answers[0]}")
-        if answers[0] != answers[1] or told[0] != told[1]:
-            pytest.fail(_difference(self.seed, self.trace, answers, told), pytrace=False)
+        if answers[0] != answers[1] or states[0] != states[1]:
+            pytest.fail(_difference(self.seed, self.trace, answers, states), pytrace=False)
 
 
-def _difference(seed: int, trace: list[str], answers: list[Any], told: list[dict[str, Any]]) -> str:
+def _difference(seed: int, trace: list[str], answers: list[Any], states: list[dict[str, Any]]) -> str:
     lines = [f"seed {seed}, after these steps:", *trace]
     if answers[0] != answers[1]:
-        lines.append(f"Apache Kafka answered {answers[0]}, Odradek {answers[1]}")
-    for what in told[0]:
-        if told[0][what] != told[1][what]:
-            lines.append(f"{what}: Apache Kafka tells {told[0][what]}, Odradek {told[1][what]}")
+        lines.append(f"Apache Kafka returned {answers[0]}, Odradek {answers[1]}")
+    for what in states[0]:
+        if states[0][what] != states[1][what]:
+            lines.append(f"{what}: Apache Kafka has {states[0][what]}, Odradek {states[1][what]}")
     return "\n".join(lines)
 
 
@@ -343,14 +344,14 @@ def test_both_brokers_answer_the_same(sides, seed):
 
 
 def test_both_brokers_answer_the_same_after_crashes_and_stops(kafka_jars):
-    """What was open goes on, what was decided is done, and the same sequences are repetitions."""
+    """Open transactions continue, decided ones are completed, and repeated sequences are detected."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(BROKERS[name](SHARED_PROPERTIES)) for name in ("kafka", "odradek")]
         sides = [Side(broker, tells_coordinator_epochs=False) for broker in brokers]
         for side in sides:
             await_coordinator(side.connection)
             ask_for_coordinator(side.connection)
-        # A marker that comes from outside bears no coordinator's epoch that both take.
+        # A marker from outside has no coordinator epoch that both brokers accept.
         run = Run(1000, sides, [kind for kind in STEPS_BY_NAME if kind != "marker"])
         for clean in (False, True, False):
             for _ in range(60):

@@ -1,4 +1,4 @@
-"""The finalised feature of transactions, and what brokers do below version 2 of it: the same as Apache Kafka."""
+"""The finalized feature transaction.version, and brokers at a level below 2: the same as Apache Kafka."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,7 @@ HERE = ("transactions-versions", 0)
 
 @pytest.fixture(scope="module")
 def own_broker(backend: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A broker whose features no other test minds."""
+    """A broker whose features no other test uses."""
     if backend == "kafka":
         request.getfixturevalue("kafka_jars")
     with BROKERS[backend](SHARED_PROPERTIES) as started:
@@ -76,7 +76,7 @@ def update(
     return code(answer.error_code)
 
 
-def finalised(connection: Connection) -> dict[str, int]:
+def finalized(connection: Connection) -> dict[str, int]:
     asked = ApiVersionsRequest(client_software_name="compat", client_software_version="1")
     answer = connection.ask(asked, ApiVersionsResponse, 3)
     return {feature.name: feature.max_version_level for feature in answer.finalized_features}
@@ -84,12 +84,12 @@ def finalised(connection: Connection) -> dict[str, int]:
 
 @pytest.fixture
 def level_1(connection: Connection) -> Iterator[None]:
-    """The broker at version 1 for the time of a test."""
+    """Set the broker to version 1 for the duration of a test."""
     assert update(connection, 1, SAFE_DOWNGRADE) == Code.NONE
-    wait_until(lambda: finalised(connection).get(FEATURE) == 1)
+    wait_until(lambda: finalized(connection).get(FEATURE) == 1)
     yield
     assert update(connection, 2, UPGRADE) == Code.NONE
-    wait_until(lambda: finalised(connection).get(FEATURE) == 2)
+    wait_until(lambda: finalized(connection).get(FEATURE) == 2)
 
 
 INVALID_UPDATE_VERSION = 95
@@ -97,18 +97,18 @@ INVALID_UPDATE_VERSION = 95
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_level_goes_down_and_up(connection, version):
-    assert finalised(connection)[FEATURE] == 2
+    assert finalized(connection)[FEATURE] == 2
     assert update(connection, 1, SAFE_DOWNGRADE, version=version) == Code.NONE
-    wait_until(lambda: finalised(connection).get(FEATURE) == 1)
+    wait_until(lambda: finalized(connection).get(FEATURE) == 1)
     assert update(connection, 2, UPGRADE, version=version) == Code.NONE
-    wait_until(lambda: finalised(connection).get(FEATURE) == 2)
+    wait_until(lambda: finalized(connection).get(FEATURE) == 2)
 
 
 def test_no_level_goes_down_in_version_0(connection):
-    """Its permission to downgrade is not listened to any more."""
+    """The permission to downgrade in version 0 is ignored."""
     assert update(connection, 1, SAFE_DOWNGRADE, version=0) == INVALID_UPDATE_VERSION
     assert update(connection, 2, UPGRADE, version=0) == Code.NONE
-    assert finalised(connection)[FEATURE] == 2
+    assert finalized(connection)[FEATURE] == 2
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_no_level_goes_down_in_version_0(connection):
 )
 def test_updates_that_change_nothing(connection, what, level, kind, expected):
     assert update(connection, level, kind) == expected
-    assert finalised(connection)[FEATURE] == 2
+    assert finalized(connection)[FEATURE] == 2
 
 
-def test_a_mere_trial(connection):
+def test_validate_only_changes_nothing(connection):
     assert update(connection, 1, SAFE_DOWNGRADE, validate=True) == Code.NONE
     assert update(connection, 3, UPGRADE, validate=True) == INVALID_UPDATE_VERSION
-    assert finalised(connection)[FEATURE] == 2
+    assert finalized(connection)[FEATURE] == 2
 
 
 def test_an_unknown_feature(connection):
@@ -140,7 +140,7 @@ def test_an_unknown_feature(connection):
 
 
 def test_transactions_at_version_1(connection, level_1):
-    """Old producers are served as always; the version of a request counts, not the feature's."""
+    """Old producers are served; the version of a request determines its effect, not the feature's."""
     old = start(connection, "at-1-old")
     add_partitions(connection, old, [HERE])
     write(connection, old, HERE, records_of(old))
@@ -177,7 +177,7 @@ def test_a_timeout_at_version_1(connection, level_1):
 
 
 def test_fencing_at_version_2(connection):
-    """The marker of the abort brings the next epoch, as every other one."""
+    """The marker of the abort has the next epoch, as every marker."""
     zombie = start(connection, "at-2-fenced")
     write(connection, zombie, HERE, records_of(zombie), version=12)
     base = produce(connection, zombie, HERE, records_of(zombie), version=12)[1]

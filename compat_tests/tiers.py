@@ -1,8 +1,9 @@
 """Test tiers: which tests run with `--quick`.
 
-The quick tier has every test that needs no process of its own (no Java, no database, no broker process) and is not
-marked `slow`. A test needs a process if it is marked `process`, or if it, a fixture or a helper of the tests refers to
-what starts one: `STARTERS`. With `--quick` a test that starts a process nevertheless fails, and has to be marked.
+The quick tier contains every test that needs no separate process (no Java, no database, no broker process) and is not
+marked `slow`. A test needs a process if it is marked `process`, or if it, a fixture or a helper of the tests refers
+to a module or fixture in `STARTERS`. With `--quick` a test that starts a process nevertheless fails, and has to be
+marked.
 """
 
 import sys
@@ -67,7 +68,7 @@ def _is_below(name: str, modules: Iterable[str]) -> bool:
 
 
 def _referred_to(value: object) -> Iterable[object]:
-    """Globals that a function of the tests names, and members of a class of the tests."""
+    """Return globals that a test function refers to, and members of a test class."""
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, staticmethod | classmethod):

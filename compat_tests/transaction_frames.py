@@ -1,6 +1,6 @@
-"""The requests of transactional producers, one frame a call, so that each may come at the wrong time, in any version.
+"""Single requests of transactional producers, so that a test can send each one at any time and in any version.
 
-Every call sends what it is told and returns what was answered; none waits or tries again, except for those that say so.
+A function sends one request and returns the response; only those that say so wait or retry.
 """
 
 import struct
@@ -46,7 +46,7 @@ LATEST, EARLIEST, LARGEST = -1, -2, -3
 
 
 class Code(IntEnum):
-    """Kafka's error codes that transactions meet."""
+    """Kafka's error codes of transactions."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -90,7 +90,7 @@ NOT_YET = {
 
 
 class Producer(NamedTuple):
-    """A transactional producer as the coordinator knows it."""
+    """A transactional producer: its ids and epoch in the coordinator."""
 
     transactional_id: str
     producer_id: int
@@ -110,20 +110,20 @@ class Initialized(NamedTuple):
 
 
 def code(number: int) -> int:
-    """The code by name where it has one here: failed comparisons then read well."""
+    """Return the code as an enum member if it has one here, for readable assertion errors."""
     return Code(number) if number in Code._value2member_map_ else number
 
 
-def patiently(call: Callable[[], Any], told: Callable[[Any], int] = lambda answer: answer) -> Any:
-    """Repeats a call while its answer is that the coordinator is not ready for it."""
+def retry_until_ready(call: Callable[[], Any], get_code: Callable[[Any], int] = lambda answer: answer) -> Any:
+    """Repeat a call while its response is that the coordinator is not ready."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while told(answer := call()) in NOT_YET and time.monotonic() < give_up_at:
+    while get_code(answer := call()) in NOT_YET and time.monotonic() < give_up_at:
         time.sleep(0.01)
     return answer
 
 
 def await_coordinator(connection: Connection, transactional_id: str = "any") -> None:
-    """Returns when the broker has made its topic of transactions and serves it."""
+    """Return when the broker has created the transaction topic and serves it."""
     give_up_at = time.monotonic() + PATIENCE_S
     while True:
         asked = FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION_KEY_TYPE)
@@ -152,8 +152,8 @@ def init(
 
 
 def start(connection: Connection, transactional_id: str, **options: Any) -> Producer:
-    """A producer that is ready for its first transaction; waits for the coordinator and for an older one's abort."""
-    answer = patiently(lambda: init(connection, transactional_id, **options), lambda answer: answer.code)
+    """Return a producer that is ready for its first transaction; wait for the coordinator and an earlier abort."""
+    answer = retry_until_ready(lambda: init(connection, transactional_id, **options), lambda answer: answer.code)
     assert answer.code == Code.NONE
     return Producer(transactional_id, answer.producer_id, answer.epoch)
 
@@ -240,7 +240,7 @@ def commit_offset(
     text: str = "",
     version: int = 3,
 ) -> int:
-    """TxnOffsetCommit of one partition; the member's fields go out from version 3 on."""
+    """TxnOffsetCommit of one partition; the member's fields are sent from version 3 on."""
     of_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     asked = of_topic.TxnOffsetCommitRequestPartition(
         partition_index=partition[1], committed_offset=offset, committed_leader_epoch=-1, committed_metadata=text
@@ -256,18 +256,18 @@ def commit_offset(
         topics=[of_topic(name=partition[0], partitions=[asked])],
     )
     (topic,) = connection.ask(request, TxnOffsetCommitResponse, version).topics
-    (told,) = topic.partitions
-    return code(told.error_code)
+    (response,) = topic.partitions
+    return code(response.error_code)
 
 
 def committed(connection: Connection, group: str, partition: Partition, *, stable: bool = False) -> tuple[int, int]:
-    """OffsetFetch 7: (error code, committed offset or -1); `stable` asks to hear of a pending transaction."""
+    """OffsetFetch 7: (error code, committed offset or -1); `stable` requests an error for pending transactions."""
     asked = OffsetFetchRequest.OffsetFetchRequestTopic(name=partition[0], partition_indexes=[partition[1]])
     request = OffsetFetchRequest(group_id=group, topics=[asked], require_stable=stable)
     answer = connection.ask(request, OffsetFetchResponse, 7)
     assert answer.error_code == 0, answer
-    (told,) = answer.topics[0].partitions
-    return code(told.error_code), told.committed_offset
+    (response,) = answer.topics[0].partitions
+    return code(response.error_code), response.committed_offset
 
 
 def end(connection: Connection, producer: Producer, *, commit: bool = True, version: int = 4) -> Initialized:
@@ -285,8 +285,10 @@ def end(connection: Connection, producer: Producer, *, commit: bool = True, vers
 
 
 def finish(connection: Connection, producer: Producer, *, commit: bool = True, version: int = 4) -> Producer:
-    """Ends a transaction, waits until all its markers are written, and returns the producer for the next one."""
-    answer = patiently(lambda: end(connection, producer, commit=commit, version=version), lambda told: told.code)
+    """End a transaction, wait until all its markers are written, and return the producer for the next one."""
+    answer = retry_until_ready(
+        lambda: end(connection, producer, commit=commit, version=version), lambda response: response.code
+    )
     assert answer.code == Code.NONE
     await_state(connection, producer.transactional_id, "CompleteCommit" if commit else "CompleteAbort")
     if version < 5:
@@ -295,18 +297,18 @@ def finish(connection: Connection, producer: Producer, *, commit: bool = True, v
 
 
 def await_state(connection: Connection, transactional_id: str, state: str) -> Any:
-    """Waits until DescribeTransactions tells this state, and returns what it told."""
+    """Wait until DescribeTransactions returns this state, and return the description."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while (told := describe(connection, transactional_id)).transaction_state != state:
-        assert time.monotonic() < give_up_at, f"{transactional_id} is in {told.transaction_state}, not {state}"
+    while (response := describe(connection, transactional_id)).transaction_state != state:
+        assert time.monotonic() < give_up_at, f"{transactional_id} is in {response.transaction_state}, not {state}"
         time.sleep(0.01)
-    return told
+    return response
 
 
 def records_of(
     producer: Producer, sequence: int = 0, count: int = 1, *, transactional: bool = True, **options: Any
 ) -> bytes:
-    """A batch of this producer's transaction."""
+    """Return a batch of this producer's transaction."""
     return batch(
         [(b"key", b"%d" % (sequence + n)) for n in range(count)],
         producer_id=producer.producer_id,
@@ -327,25 +329,25 @@ def produce(
     transactional_id: str | None = "its own",
     topic_id: Any = None,
 ) -> tuple[int, int]:
-    """Produce of one partition: (error code, base offset). From version 12 on it adds the partition by itself."""
+    """Produce to one partition: (error code, base offset). From version 12 on this adds the partition implicitly."""
     name = producer.transactional_id if transactional_id == "its own" else transactional_id
     request = produce_request(topic_id or partition[0], records, partition=partition[1], transactional_id=name)
     answer = connection.ask(request, ProduceResponse, version)
-    (told,) = answer.responses[0].partition_responses
-    return code(told.error_code), told.base_offset
+    (response,) = answer.responses[0].partition_responses
+    return code(response.error_code), response.base_offset
 
 
 def write(connection: Connection, producer: Producer, partition: Partition, records: bytes, **options: Any) -> int:
-    """Produces and returns the base offset; waits while the coordinator ends the transaction before."""
-    told, base_offset = patiently(
+    """Produce and return the base offset; wait while the coordinator ends the previous transaction."""
+    error_code, base_offset = retry_until_ready(
         lambda: produce(connection, producer, partition, records, **options), lambda answer: answer[0]
     )
-    assert told == Code.NONE
+    assert error_code == Code.NONE
     return base_offset
 
 
 class Fetched(NamedTuple):
-    """The answer for one partition; `aborted` is (producer id, first offset) of each, None when not asked for."""
+    """The response for one partition; `aborted` is (producer id, first offset) of each, None if not requested."""
 
     code: int
     high_watermark: int
@@ -386,12 +388,11 @@ def fetch(
         forgotten_topics_data=[],
         rack_id="",
     )
-    (told,) = connection.ask(request, FetchResponse, version).responses[0].partitions
-    aborted = told.aborted_transactions
+    (response,) = connection.ask(request, FetchResponse, version).responses[0].partitions
+    aborted = response.aborted_transactions
     listed = None if aborted is None else sorted((each.producer_id, each.first_offset) for each in aborted)
-    return Fetched(
-        code(told.error_code), told.high_watermark, told.last_stable_offset, listed, bytes(told.records or b"")
-    )
+    offsets = response.high_watermark, response.last_stable_offset
+    return Fetched(code(response.error_code), *offsets, listed, bytes(response.records or b""))
 
 
 class Batch(NamedTuple):
@@ -407,7 +408,7 @@ class Batch(NamedTuple):
 
 
 def batches(records: bytes) -> list[Batch]:
-    """What whole batches there are, their records left closed."""
+    """Return the headers of complete batches; records are not decoded."""
     found = []
     position = 0
     while position + BATCH.size <= len(records):
@@ -447,24 +448,24 @@ def offset_at(
     request = ListOffsetsRequest(
         replica_id=-1, isolation_level=isolation, topics=[of_topic(name=partition[0], partitions=[asked])]
     )
-    (told,) = connection.ask(request, ListOffsetsResponse, version).topics[0].partitions
-    return code(told.error_code), told.offset
+    (response,) = connection.ask(request, ListOffsetsResponse, version).topics[0].partitions
+    return code(response.error_code), response.offset
 
 
 def delete_records(connection: Connection, partition: Partition, before: int) -> tuple[int, int]:
-    """DeleteRecords: (error code, low watermark); -1 stands for the high watermark."""
+    """DeleteRecords: (error code, low watermark); -1 is the high watermark."""
     of_topic = DeleteRecordsRequest.DeleteRecordsTopic
     asked = of_topic.DeleteRecordsPartition(partition_index=partition[1], offset=before)
     request = DeleteRecordsRequest(topics=[of_topic(name=partition[0], partitions=[asked])], timeout_ms=5000)
-    (told,) = connection.ask(request, DeleteRecordsResponse, 2).topics[0].partitions
-    return code(told.error_code), told.low_watermark
+    (response,) = connection.ask(request, DeleteRecordsResponse, 2).topics[0].partitions
+    return code(response.error_code), response.low_watermark
 
 
 def describe(connection: Connection, transactional_id: str) -> Any:
     """DescribeTransactions of one id."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    (told,) = connection.ask(request, DescribeTransactionsResponse, 0).transaction_states
-    return told
+    (response,) = connection.ask(request, DescribeTransactionsResponse, 0).transaction_states
+    return response
 
 
 def list_transactions(
@@ -476,7 +477,7 @@ def list_transactions(
     pattern: str | None = None,
     version: int = 2,
 ) -> tuple[int, list[str], dict[str, str]]:
-    """(error code, unknown states among the filters, state by transactional id)."""
+    """Return (error code, unknown states among the filters, state by transactional id)."""
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
@@ -489,11 +490,11 @@ def list_transactions(
 
 
 def describe_producers(connection: Connection, partition: Partition) -> tuple[int, list[Any]]:
-    """(error code, active producers by id)."""
+    """Return (error code, active producers by id)."""
     asked = DescribeProducersRequest.TopicRequest(name=partition[0], partition_indexes=[partition[1]])
     answer = connection.ask(DescribeProducersRequest(topics=[asked]), DescribeProducersResponse, 0)
-    (told,) = answer.topics[0].partitions
-    return code(told.error_code), sorted(told.active_producers, key=lambda producer: producer.producer_id)
+    (response,) = answer.topics[0].partitions
+    return code(response.error_code), sorted(response.active_producers, key=lambda producer: producer.producer_id)
 
 
 def write_markers(
@@ -521,20 +522,20 @@ def write_markers(
     answer = connection.ask(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, version)
     return {
         (topic.name, each.partition_index): code(each.error_code)
-        for told in answer.markers
-        for topic in told.topics
+        for response in answer.markers
+        for topic in response.topics
         for each in topic.partitions
     }
 
 
 def await_topic(connection: Connection, topic: str, partitions: int = 1) -> Any:
-    """Waits until every partition of a fresh topic has a leader that knows of it; returns the topic's id."""
+    """Wait until every partition of a new topic has a leader; return the topic's id."""
     asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     give_up_at = time.monotonic() + PATIENCE_S
     while True:
-        (told,) = connection.ask(asked, MetadataResponse, 12).topics
-        indexes = range(partitions) if told.error_code == 0 and len(told.partitions) == partitions else ()
+        (response,) = connection.ask(asked, MetadataResponse, 12).topics
+        indexes = range(partitions) if response.error_code == 0 and len(response.partitions) == partitions else ()
         if indexes and all(offset_at(connection, (topic, n), isolation=0)[0] == Code.NONE for n in indexes):
-            return told.topic_id
+            return response.topic_id
         assert time.monotonic() < give_up_at, f"{topic} has no leader"
         time.sleep(0.02)

@@ -3,7 +3,7 @@
     with ApacheKafkaBroker({"num.partitions": "3"}) as kafka:
         ...  # clients of kafka.bootstrap_servers
 
-It has the same surface as `odradek.testing.OdradekBroker`, so that a test can take either.
+It has the same interface as `odradek.testing.OdradekBroker`, so that a test can use either.
 """
 
 import atexit
@@ -63,14 +63,14 @@ rootLogger.appenderRef.console.ref = console
 
 
 class BrokerError(RuntimeError):
-    """The broker did not start or stop as asked; the message ends with the tail of its log."""
+    """The broker did not start or stop as requested; the message ends with the tail of its log."""
 
 
 class ApacheKafkaBroker:
     """One Apache Kafka broker process on free ports of 127.0.0.1.
 
     properties      broker properties by Kafka's names, over this class's defaults
-    directory       where configuration, log and data go; by default a temporary one, removed at the end
+    directory       directory of configuration, log and data; by default a temporary one, removed at the end
     heap            the JVM's -Xmx and -Xms
     jvm_options     further JVM flags
     """
@@ -106,7 +106,7 @@ class ApacheKafkaBroker:
         return self._process.pid
 
     def start(self) -> Self:
-        """Formats the data directory if need be, starts the process and returns when it serves."""
+        """Format the data directory if necessary, start the process and return when the broker accepts requests."""
         if not (self.data_dir / "meta.properties").exists():
             shutil.copytree(_formatted_directory(), self.data_dir, dirs_exist_ok=True)
         for attempt in range(START_ATTEMPTS):
@@ -125,7 +125,7 @@ class ApacheKafkaBroker:
         raise AssertionError("unreachable")
 
     def stop(self) -> None:
-        """Clean shutdown (SIGTERM)."""
+        """Stop the broker cleanly (SIGTERM)."""
         if self._process is None:
             return
         self._process.terminate()
@@ -137,11 +137,11 @@ class ApacheKafkaBroker:
         self._reap()
 
     def kill(self) -> None:
-        """Ends the process at once (SIGKILL), as a crash would."""
+        """Kill the process (SIGKILL), as in a crash."""
         self._reap()
 
     def restart(self, *, clean: bool = True) -> Self:
-        """Stops (or kills) and starts again on the same port and data."""
+        """Stop (or kill) the broker and start it again on the same port and data."""
         if clean:
             self.stop()
         else:
@@ -149,11 +149,11 @@ class ApacheKafkaBroker:
         return self.start()
 
     def log_text(self) -> str:
-        """All that the broker logged since its last start."""
+        """Return the broker's log since its last start."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def close(self) -> None:
-        """Ends the process without ceremony and removes the temporary directory."""
+        """Kill the process and remove the temporary directory."""
         self._reap()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -235,7 +235,7 @@ def _properties_text(properties: Mapping[str, str]) -> str:
 
 @functools.cache
 def _formatted_directory() -> Path:
-    """A freshly formatted data directory to copy from; formatting takes a JVM start, so once is enough."""
+    """Return a freshly formatted data directory to copy; formatting starts a JVM, so it is done once."""
     work = Path(tempfile.mkdtemp(prefix="apache-kafka-format-"))
     try:
         properties = work / "server.properties"

@@ -1,7 +1,7 @@
-"""Archives of the classes that Java processes of a kind load: with one, such a process starts in half the time.
+"""Archives of the classes that a kind of Java process loads, which halve the start time of such processes.
 
-An archive is made once for a Java and a class path, and kept beside the jars. A JVM does without what it cannot use;
-`-Xlog:disable` keeps it from saying so on the output of a tool.
+An archive is created once for each Java version and class path, and kept beside the jars. A JVM ignores an archive that
+it cannot use; `-Xlog:disable` suppresses its warning in the output of a tool.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ Options = tuple[str, ...]
 
 @functools.cache
 def options(kind: str, classpath: str, run: Callable[[Options], object]) -> Options:
-    """JVM options for the archive of a kind. If there is none yet, `run` runs such a process to its regular end, with
-    the options that it is given."""
+    """Return JVM options for the archive of a kind. If there is none yet, `run` runs such a process to its regular end
+    with the given options."""
     with _no_options_from_outside():
         version = subprocess.run([java(), "-version"], capture_output=True, timeout=60).stderr
         digest = hashlib.sha256(version + classpath.encode()).hexdigest()[:10]
@@ -39,10 +39,10 @@ def options(kind: str, classpath: str, run: Callable[[Options], object]) -> Opti
 
 @contextlib.contextmanager
 def _no_options_from_outside() -> Iterator[None]:
-    """A JVM that is told of an archive does not make another."""
-    told = os.environ.pop(FROM_OUTSIDE, None)
+    """Remove JVM options from the environment: a JVM that is started with an archive does not create another."""
+    saved = os.environ.pop(FROM_OUTSIDE, None)
     try:
         yield
     finally:
-        if told is not None:
-            os.environ[FROM_OUTSIDE] = told
+        if saved is not None:
+            os.environ[FROM_OUTSIDE] = saved

@@ -1,10 +1,10 @@
-"""The jars of Apache Kafka and of Spark's Kafka connector, fetched once into a cache.
+"""The jars of Apache Kafka and of Spark's Kafka connector, downloaded once into a cache.
 
-Apache Ivy does the fetching; its jar is part of the pyspark wheel and its default settings know Maven Central,
-so nothing else has to be installed. Every set has exact versions, is fetched into a temporary directory
-and moved into place when complete, so a directory that exists is a whole one.
+Apache Ivy downloads them; its jar is part of the pyspark wheel and its default settings use Maven Central, so nothing
+else has to be installed. Every set has exact versions, is downloaded into a temporary directory and moved into place
+when complete, so that an existing directory is complete.
 
-    python -m compat_tests.apache_kafka.jars        fetches all sets and prints where they are
+        python -m compat_tests.apache_kafka.jars        downloads all sets and prints their directories
 """
 
 import fcntl
@@ -30,11 +30,11 @@ FETCH_TIMEOUT_SECONDS = 900
 
 
 class JarsError(RuntimeError):
-    """Java or the jars cannot be had; the message says what to do."""
+    """Java or the jars are not available; the message contains the action to take."""
 
 
 class Module(NamedTuple):
-    """One Maven artifact, and the (group, artifact) pairs that are left out of what it depends on."""
+    """A Maven artifact, and the (group, artifact) pairs that are excluded from its dependencies."""
 
     group: str
     artifact: str
@@ -50,12 +50,12 @@ class JarSet(NamedTuple):
 
     @property
     def directory_name(self) -> str:
-        """Changes whenever a module or version does, so that a cached set never passes for another."""
+        """Return a name that differs for other modules or versions, so that a cached set is not used for another."""
         digest = hashlib.sha256(repr(self.modules).encode()).hexdigest()[:10]
         return f"{self.name}-{digest}"
 
 
-# Kafka Connect is needed by none of the tools used here and would bring a web server along.
+# Kafka Connect is not needed by the tools used here and would add a web server.
 WITHOUT_CONNECT = (("org.apache.kafka", "connect-runtime"),)
 
 KAFKA = JarSet(
@@ -68,7 +68,7 @@ KAFKA = JarSet(
     ),
 )
 
-# What the pyspark wheel itself holds is not fetched a second time.
+# Jars in the pyspark wheel are not downloaded again.
 IN_PYSPARK = (
     ("org.apache.hadoop", "hadoop-client-api"),
     ("org.apache.hadoop", "hadoop-client-runtime"),
@@ -99,14 +99,14 @@ ALL = (KAFKA, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG)
 
 
 def cache_directory() -> Path:
-    """Where the sets are kept: `$XDG_CACHE_HOME/odradek/jars`, else below `~/.cache`."""
+    """Return the directory of the sets: `$XDG_CACHE_HOME/odradek/jars`, or below `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "odradek" / "jars"
 
 
 @functools.cache
 def java() -> str:
-    """Path of a Java 17 or later; JarsError when there is none."""
+    """Return the path of a Java 17 or later. Raises JarsError if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if found is None:
@@ -117,15 +117,15 @@ def java() -> str:
     answer = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60)
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if version is None or int(version[1]) < OLDEST_JAVA:
-        told = (answer.stderr + answer.stdout).strip().splitlines()
+        reported = (answer.stderr + answer.stdout).strip().splitlines()
         raise JarsError(
-            f"Java {OLDEST_JAVA} or later is needed; {found} is: {told[0] if told else 'unknown'}"
+            f"Java {OLDEST_JAVA} or later is needed; {found} is: {reported[0] if reported else 'unknown'}"
         )
     return found
 
 
 def ivy_jar() -> Path:
-    """Ivy's jar inside the installed pyspark."""
+    """Return the path of Ivy's jar in the installed pyspark."""
     spec = importlib.util.find_spec("pyspark")
     for root in (spec.submodule_search_locations or ()) if spec else ():
         for jar in sorted(Path(root, "jars").glob("ivy-*.jar")):
@@ -136,42 +136,42 @@ def ivy_jar() -> Path:
 
 
 def kafka_jars() -> list[Path]:
-    """Apache Kafka's broker and tools with everything they need at run time."""
+    """Return the jars of Apache Kafka's broker and tools, with all runtime dependencies."""
     return ensure(KAFKA)
 
 
 def kafka_classpath() -> str:
-    """The class path on which every class of Apache Kafka's broker and tools is found."""
+    """Return the class path of Apache Kafka's broker and tools."""
     return os.pathsep.join(map(str, kafka_jars()))
 
 
 def spark_connector_jars() -> list[Path]:
-    """Spark's Kafka connector and what it needs beyond Spark's own jars (for `spark.jars`)."""
+    """Return Spark's Kafka connector and its dependencies that Spark lacks (for `spark.jars`)."""
     return ensure(SPARK_KAFKA)
 
 
 def postgresql_jars() -> list[Path]:
-    """PostgreSQL's JDBC driver."""
+    """Return PostgreSQL's JDBC driver."""
     return ensure(POSTGRESQL)
 
 
 def sqlite_jars() -> list[Path]:
-    """SQLite with its JDBC driver."""
+    """Return SQLite with its JDBC driver."""
     return ensure(SQLITE)
 
 
 def delta_jars() -> list[Path]:
-    """Delta's tables for Spark."""
+    """Return the jars for Delta tables in Spark."""
     return ensure(DELTA)
 
 
 def iceberg_jars() -> list[Path]:
-    """Iceberg's tables for Spark."""
+    """Return the jars for Iceberg tables in Spark."""
     return ensure(ICEBERG)
 
 
 def ensure(jar_set: JarSet) -> list[Path]:
-    """The jars of a set in a fixed order, fetched first when they are not there. Raises JarsError."""
+    """Return the jars of a set in a fixed order; download missing ones first. Raises JarsError."""
     directory = cache_directory() / jar_set.directory_name
     if not directory.is_dir():
         with locked(cache_directory()):
@@ -182,7 +182,7 @@ def ensure(jar_set: JarSet) -> list[Path]:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lets one process at a time fetch; the kernel frees the lock of one that dies."""
+    """Lock a directory, so that one process at a time downloads; the kernel releases the lock of a dead process."""
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -224,7 +224,7 @@ def _run_ivy(jar_set: JarSet, into: Path) -> None:
             x.strip() for x in lines if re.search(r"unresolved|not found|Exception|ERROR|timed out", x)
         ]
         raise JarsError(
-            f"Fetching {jar_set.name} failed. Is Maven Central reachable from here? Ivy says:\n  "
+            f"Fetching {jar_set.name} failed. Is Maven Central reachable from here? Ivy printed:\n  "
             + "\n  ".join((telling or lines)[-15:])
         )
 

@@ -38,16 +38,16 @@ LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 GROUPS = "org.apache.kafka.tools.GroupsCommand"
 
-# Only what goes wrong, and on the error stream, so that it never mixes with what a tool prints.
+# Errors only, on the error stream, so that they are never mixed with a tool's output.
 LOGGING = Path(__file__).parent / "tools-log4j2.properties"
 
 
 class ToolError(AssertionError):
-    """A tool ended with an error or not in time; the message holds all that it printed."""
+    """A tool ended with an error or not in time; the message contains its whole output."""
 
 
 class ToolResult(NamedTuple):
-    """How a tool ended and what it printed."""
+    """Exit code and output of a tool."""
 
     returncode: int
     stdout: str
@@ -55,14 +55,14 @@ class ToolResult(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What went to the output, without empty lines."""
+        """Return the lines of the output that are not empty."""
         return [line for line in self.stdout.splitlines() if line.strip()]
 
 
 def command(
     tool: str, arguments: Sequence[str], *, heap: str = "256m", jvm_options: Sequence[str] = QUICK_JVM
 ) -> list[str]:
-    """The command line that runs a tool class."""
+    """Return the command line that runs a tool class."""
     options = [*jvm_options, *(_class_archive() if tuple(jvm_options) == QUICK_JVM else ())]
     start = [java(), f"-Xmx{heap}", *options, f"-Dlog4j2.configurationFile={LOGGING}"]
     return [*start, "-cp", kafka_classpath(), tool, *arguments]
@@ -78,7 +78,7 @@ def run(
     jvm_options: Sequence[str] = QUICK_JVM,
     environment: Mapping[str, str] | None = None,
 ) -> ToolResult:
-    """Runs a tool to its end. Raises ToolError when it takes over `timeout` seconds or, with `check`, fails."""
+    """Run a tool to its end. Raises ToolError if it takes more than `timeout` seconds or, with `check`, fails."""
     line = command(tool, arguments, heap=heap, jvm_options=jvm_options)
     process = processes.start(
         line,
@@ -113,16 +113,16 @@ def _class_archive() -> tuple[str, ...]:
 
 
 def _load_classes(options: tuple[str, ...]) -> None:
-    # Nothing listens there: the producer loads all its classes, gives up on the record and ends.
+    # There is no listener: the producer loads all its classes, fails to send the record and ends.
     nowhere = ["--bootstrap-server", "127.0.0.1:1", "--topic", "none", "--max-block-ms", "200"]
     line = command(CONSOLE_PRODUCER, nowhere, jvm_options=(*QUICK_JVM, *options))
     subprocess.run(line, input=b"record\n", capture_output=True, timeout=60)
 
 
 class RunningTool:
-    """A tool that goes on until told to stop, such as a consumer; a context manager.
+    """A tool that runs until it is terminated, such as a consumer; a context manager.
 
-    Its output is collected in a file, so that it never blocks and is all there afterwards.
+    Its output goes to a file, so that it never blocks and is complete afterwards.
     """
 
     def __init__(self, output: Path, tool: str, *arguments: str, heap: str = "256m") -> None:
@@ -147,7 +147,7 @@ class RunningTool:
         return self._output.read_text(errors="replace")
 
     def wait_for(self, text: str, timeout: float = 30) -> str:
-        """Returns the output once it holds `text`; ToolError when it does not in time."""
+        """Return the output once it contains `text`. Raises ToolError if it does not in time."""
         give_up_at = time.monotonic() + timeout
         while text not in (output := self.output()):
             if self.process.poll() is not None and text not in self.output():
@@ -158,7 +158,7 @@ class RunningTool:
         return output
 
     def terminate(self, timeout: float = 20) -> str:
-        """Asks it to end (SIGTERM), waits for that and returns all that it printed."""
+        """Terminate the tool (SIGTERM), wait for its end and return its whole output."""
         self.process.terminate()
         try:
             self.process.wait(timeout)

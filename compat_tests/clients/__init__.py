@@ -1,7 +1,7 @@
-"""One face for three client libraries, so that one suite of scenarios runs through each of them.
+"""One interface for three client libraries, so that one suite of scenarios runs with each of them.
 
-Each module translates `compat_tests.clients.common` for one library. What a library cannot do is missing from
-its FEATURES, and the scenarios that need it do not run with that library.
+Each module implements `compat_tests.clients.common` for one library. FEATURES lists the optional capabilities of a
+library; scenarios that need a missing one are not run with it.
 """
 
 from importlib import import_module
@@ -11,5 +11,5 @@ NAMES = ("kafka_python", "confluent", "aiokafka")
 
 
 def load(name: str) -> ModuleType:
-    """The adapter module of a library: FEATURES, Producer, Consumer and Admin."""
+    """Return the adapter module of a library: FEATURES, Producer, Consumer and Admin."""
     return import_module(f"compat_tests.clients.{name}_adapter")

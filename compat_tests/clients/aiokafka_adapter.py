@@ -1,4 +1,4 @@
-"""aiokafka through the common face: its event loop runs in a thread, and each call waits for its coroutine."""
+"""Adapter of aiokafka: its event loop runs in a thread, and each call waits for its coroutine."""
 
 import asyncio
 import functools
@@ -120,14 +120,14 @@ class Producer(common.Producer):
 
 
 class _Listener(ConsumerRebalanceListener):
-    def __init__(self, tell: Callable[[str, list[Partition]], None]) -> None:
-        self._tell = tell
+    def __init__(self, listener: Callable[[str, list[Partition]], None]) -> None:
+        self._listener = listener
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        self._tell("revoked", sorted((p.topic, p.partition) for p in revoked))
+        self._listener("revoked", sorted((p.topic, p.partition) for p in revoked))
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._tell("assigned", sorted((p.topic, p.partition) for p in assigned))
+        self._listener("assigned", sorted((p.topic, p.partition) for p in assigned))
 
 
 class Consumer(common.Consumer):
@@ -274,7 +274,7 @@ class Admin(common.Admin):
         (answer,) = _run(self._admin.describe_consumer_groups([group]))
         ((code, _, state, _, protocol, members, *_),) = answer.groups
         _check(code, group)
-        # Up to version 3 of the request an answer names no instance ids.
+        # Up to version 3 of the request a response has no instance ids.
         return common.Group(state, protocol, tuple(common.GroupMember(m[0], m[1], None) for m in members))
 
     def group_offsets(self, group: str) -> dict[Partition, int]:

@@ -1,4 +1,4 @@
-"""What the scenarios say to every client library, and what they hear back."""
+"""The interface that scenarios use for every client library."""
 
 import time
 from abc import ABC, abstractmethod
@@ -36,7 +36,7 @@ class Code(IntEnum):
 
 
 class ClientError(Exception):
-    """An error that the broker answered, whichever exception the library made of it."""
+    """An error that the broker returned, regardless of the library's exception."""
 
     def __init__(self, code: int, text: object = "") -> None:
         super().__init__(f"[{code}] {text}")
@@ -54,14 +54,14 @@ class Message(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Where a record went; the offset is -1 when the broker does not answer (acks 0)."""
+    """Partition and offset of a sent record; the offset is -1 without a response (acks 0)."""
 
     partition: int
     offset: int
 
 
 class Received(NamedTuple):
-    """A record as a consumer hands it out; timestamp_type 0 is CreateTime and 1 LogAppendTime."""
+    """A record as returned by a consumer; timestamp_type 0 is CreateTime and 1 LogAppendTime."""
 
     topic: str
     partition: int
@@ -75,7 +75,7 @@ class Received(NamedTuple):
 
 @dataclass
 class ProducerOptions:
-    """How a producer is to be made."""
+    """Options of a producer."""
 
     acks: int | str = "all"
     compression: str | None = None
@@ -90,7 +90,7 @@ class ProducerOptions:
 
 @dataclass
 class ConsumerOptions:
-    """How a consumer is to be made. assignor: range, roundrobin or cooperative; committed_only: read_committed."""
+    """Options of a consumer. assignor: range, roundrobin or cooperative; committed_only: read_committed."""
 
     group: str | None = None
     instance_id: str | None = None
@@ -118,7 +118,7 @@ class GroupMember(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group as described: state as Kafka writes it (Stable, Empty, Dead ...)."""
+    """A group's description; the state as Kafka writes it (Stable, Empty, Dead ...)."""
 
     state: str
     protocol: str
@@ -147,9 +147,9 @@ class Closing(ABC):
 class Producer(Closing):
     @abstractmethod
     def produce(self, topic: str, messages: Iterable[Message]) -> list[Sent]:
-        """Sends all, waits for all, and answers in the order sent. Raises ClientError for the first that failed."""
+        """Send all messages, wait for all responses, and return the results in order. Raises the first ClientError."""
 
-    # With a transactional id; the producer fences its predecessors when it is made.
+    # With a transactional id; a new producer fences its predecessors.
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -159,7 +159,7 @@ class Producer(Closing):
     def abort(self) -> None: ...
     @abstractmethod
     def send_offsets(self, offsets: Mapping[Partition, int], consumer: "Consumer") -> None:
-        """Commits offsets of the consumer's group with the transaction."""
+        """Commit offsets of the consumer's group within the transaction."""
 
 
 class Consumer(Closing):
@@ -167,7 +167,7 @@ class Consumer(Closing):
     def subscribe(
         self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
     ) -> None:
-        """Joins the group. listener("assigned" | "revoked" | "lost", partitions) hears of every change."""
+        """Join the group. listener("assigned" | "revoked" | "lost", partitions) is called at every change."""
 
     @abstractmethod
     def assign(self, partitions: Sequence[Partition]) -> None: ...
@@ -179,7 +179,7 @@ class Consumer(Closing):
     def position(self, partition: Partition) -> int: ...
     @abstractmethod
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
-        """Commits offsets, each with its metadata text, and waits for the answer."""
+        """Commit offsets, each with its metadata text, and wait for the response."""
 
     @abstractmethod
     def committed(self, partition: Partition) -> int | None: ...
@@ -187,7 +187,7 @@ class Consumer(Closing):
     def offsets_for_times(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]: ...
     @abstractmethod
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """The earliest and the latest offset as the broker answers them."""
+        """Return the earliest and the latest offset that the broker returns."""
 
 
 class Admin(Closing):
@@ -221,7 +221,7 @@ class Admin(Closing):
     def group_offsets(self, group: str) -> dict[Partition, int]: ...
     @abstractmethod
     def delete_records(self, partition: Partition, before: int) -> int:
-        """Deletes records below an offset (-1: all) and returns the new earliest offset."""
+        """Delete records below an offset (-1: all); return the new earliest offset."""
 
     @abstractmethod
     def describe_cluster(self) -> Cluster: ...
@@ -233,21 +233,21 @@ class Admin(Closing):
         raise NotImplementedError
 
     def alter_config(self, topic: str, name: str, operation: str, value: str | None) -> None:
-        """operation: SET, DELETE, APPEND or SUBTRACT (incremental)."""
+        """Change a value incrementally; `operation` is SET, DELETE, APPEND or SUBTRACT."""
         raise NotImplementedError
 
     def list_offset(self, partition: Partition, which: str) -> int:
-        """which: earliest, latest or max_timestamp."""
+        """Return an offset; `which` is earliest, latest or max_timestamp."""
         raise NotImplementedError
 
 
 def numbers(records: Iterable[Received]) -> list[int]:
-    """The values of records, each a number as text."""
+    """Return the values of records, each a number as text."""
     return [int(record.value or b"") for record in records]
 
 
 def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received]:
-    """Polls until `count` records have come; AssertionError if they do not come in time."""
+    """Poll until `count` records have arrived. Raises AssertionError if they do not arrive in time."""
     records: list[Received] = []
     give_up_at = time.monotonic() + timeout_s
     while len(records) < count:
@@ -259,9 +259,9 @@ def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received
 def wait_until(
     condition: Callable[[], Any], timeout_s: float = 20, what: str | Callable[[], Any] = ""
 ) -> Any:
-    """Returns the condition's first true value; AssertionError if there is none in time.
+    """Return the condition's first true value. Raises AssertionError if there is none in time.
 
-    `what` goes into the error; called then, if it is a function.
+    `what` is a part of the error; a function is called when the error is raised.
     """
     give_up_at = time.monotonic() + timeout_s
     while not (value := condition()):

@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka) through the common face."""
+"""Adapter of confluent-kafka (librdkafka)."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def _translated() -> Iterator[None]:
     except KafkaException as error:
         raise ClientError(error.args[0].code(), error.args[0]) from error
     except SystemError as error:
-        # A fatal error raised while delivery reports are handed out.
+        # A fatal error raised while delivery reports are processed.
         if not isinstance(error.__cause__, KafkaException):
             raise
         raise ClientError(error.__cause__.args[0].code(), error.__cause__.args[0]) from error
@@ -56,7 +56,7 @@ def _note(answers: dict[int, tuple[Any, Any]], number: int, error: Any, message:
 
 
 def _ignore(_: object) -> None:
-    """Connection errors end up in what the scenarios see; they are not logged besides."""
+    """Ignore connection errors: they show in the results of the scenarios, and need no log lines."""
 
 
 class Producer(common.Producer):
@@ -93,8 +93,8 @@ class Producer(common.Producer):
         for error, _ in answers.values():
             if error is not None:
                 raise ClientError(error.code(), error)
-        told = [answers[n][1] for n in range(count)]
-        return [Sent(t.partition(), -1 if t.offset() is None or t.offset() < 0 else t.offset()) for t in told]
+        reported = [answers[n][1] for n in range(count)]
+        return [Sent(t.partition(), -1 if t.offset() is None or t.offset() < 0 else t.offset()) for t in reported]
 
     def _produce_one(self, topic: str, m: Message, answer: Callable[[Any, Any], None]) -> None:
         more: dict[str, Any] = {}
@@ -130,7 +130,7 @@ class Producer(common.Producer):
 
     def close(self) -> None:
         self._producer.purge()
-        # One that was fenced says so again.
+        # A fenced producer raises the error again.
         with suppress(KafkaException):
             self._producer.flush(5)
 
@@ -165,11 +165,11 @@ class Consumer(common.Consumer):
             self._consumer.subscribe(list(topics))
             return
 
-        def tell(what: str) -> Callable[[Any, list[TopicPartition]], None]:
+        def report(what: str) -> Callable[[Any, list[TopicPartition]], None]:
             return lambda _, partitions: listener(what, sorted((p.topic, p.partition) for p in partitions))
 
         self._consumer.subscribe(
-            list(topics), on_assign=tell("assigned"), on_revoke=tell("revoked"), on_lost=tell("lost")
+            list(topics), on_assign=report("assigned"), on_revoke=report("revoked"), on_lost=report("lost")
         )
 
     def assign(self, partitions: Sequence[Partition]) -> None:
@@ -189,7 +189,7 @@ class Consumer(common.Consumer):
         return records
 
     def seek(self, partition: Partition, offset: int) -> None:
-        # An assigned partition can be sought only once its fetching has started.
+        # A seek in an assigned partition is possible only once its fetching has started.
         give_up_at = time.monotonic() + 10
         while True:
             try:

@@ -1,4 +1,4 @@
-"""kafka-python 3 through the common face."""
+"""Adapter of kafka-python 3."""
 
 import re
 import time
@@ -19,7 +19,7 @@ from kafka.structs import OffsetAndMetadata
 from compat_tests.clients import common
 from compat_tests.clients.common import ClientError, Message, Partition, Received, Sent
 
-# The producer takes neither a null header value nor a record without key and value; the consumer does.
+# The producer accepts neither a null header value nor a record without key and value; the consumer does.
 FEATURES = frozenset(
     {
         "cooperative",
@@ -32,8 +32,8 @@ FEATURES = frozenset(
     }
 )
 AWAY_S = 30
-"""How long a broker may be away. kafka-python raises when it finds none just as it looks for the coordinator; programs
-try again, as other clients do by themselves."""
+"""Time limit for an absent broker. kafka-python raises an error if it has no broker while it looks up the coordinator;
+programs then retry, as other clients do internally."""
 ASSIGNORS = {
     "range": RangePartitionAssignor,
     "roundrobin": RoundRobinPartitionAssignor,
@@ -50,7 +50,7 @@ def _translated() -> Iterator[None]:
 
 
 def _check(answer: object) -> None:
-    """Raises for an error that kafka-python gives back as a class, a text or a name."""
+    """Raise an exception for an error that kafka-python returns as a class, a text or a name."""
     if isinstance(answer, type) and issubclass(answer, kafka.errors.KafkaError):
         if answer is not kafka.errors.NoError:
             raise ClientError(getattr(answer, "errno", -1), answer.__name__)
@@ -139,17 +139,17 @@ class Producer(common.Producer):
 
 
 class _Listener(ConsumerRebalanceListener):
-    def __init__(self, tell: Callable[[str, list[Partition]], None]) -> None:
-        self._tell = tell
+    def __init__(self, listener: Callable[[str, list[Partition]], None]) -> None:
+        self._listener = listener
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        self._tell("revoked", sorted((p.topic, p.partition) for p in revoked))
+        self._listener("revoked", sorted((p.topic, p.partition) for p in revoked))
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._tell("assigned", sorted((p.topic, p.partition) for p in assigned))
+        self._listener("assigned", sorted((p.topic, p.partition) for p in assigned))
 
     def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
-        self._tell("lost", sorted((p.topic, p.partition) for p in lost))
+        self._listener("lost", sorted((p.topic, p.partition) for p in lost))
 
 
 class Consumer(common.Consumer):
@@ -170,7 +170,7 @@ class Consumer(common.Consumer):
         )
 
     def subscribe(self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None) -> None:
-        # A leader that assigns before its first metadata came assigns nothing, and may leave it at that.
+        # A leader that assigns before its first metadata has arrived assigns nothing, possibly permanently.
         for topic in topics:
             self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(topics, listener=_Listener(listener) if listener else None)
@@ -201,9 +201,9 @@ class Consumer(common.Consumer):
         ]
 
     def _join_again_if_assignment_was_dropped(self) -> None:
-        """Works round kafka-python 3.0.12: an assignment that comes just as a poll times out is never taken up.
+        """Work around kafka-python 3.0.12, which drops an assignment that arrives when a poll times out.
 
-        The join has ended and nothing asks for another, yet the consumer still counts itself as rejoining.
+        The join has ended and no other is requested, but the consumer remains in the rejoining state.
         """
         coordinator = self._consumer._coordinator
         if coordinator is not None and coordinator.rejoining and not coordinator.rejoin_needed:

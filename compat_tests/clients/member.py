@@ -1,9 +1,9 @@
-"""A consumer group member as a process of its own, so that it can leave, and be killed, as members do.
+"""A consumer group member in a separate process, so that it can leave and be killed.
 
     python -m compat_tests.clients.member <library> <bootstrap> <topic> <options as JSON>
 
-It prints one JSON line per event: {"event": "assigned" | "revoked" | "lost" | "records", ...}; it leaves the group
-and ends when its input ends. ODRADEK_COMPAT_MEMBER_LOG=DEBUG shows what the library logs.
+It prints one JSON line for each event: {"event": "assigned" | "revoked" | "lost" | "records", ...}; it leaves the group
+and ends when its input ends. With ODRADEK_COMPAT_MEMBER_LOG=DEBUG the library's log is printed.
 """
 
 import json
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Member:
-    """The test's side: starts the process and follows its events. A context manager that kills it at the end."""
+    """The test's end: starts the process and reads its events. A context manager that kills the process at the end."""
 
     def __init__(self, library: str, bootstrap: str, topic: str, options: Mapping[str, Any]) -> None:
         self.name = options.get("client_id", "member")
@@ -42,13 +42,13 @@ class Member:
 
     @property
     def changes(self) -> list[tuple[str, frozenset[Partition]]]:
-        """Every (what, partitions) that the library told its rebalance listener, empty ones left out."""
-        told = [
+        """Return the (event, partitions) pairs of the library's rebalance listener, except for empty ones."""
+        reported = [
             (e["event"], frozenset(map(tuple, e["partitions"])))
             for e in list(self.events)
             if "partitions" in e
         ]
-        return [(what, partitions) for what, partitions in told if partitions]
+        return [(what, partitions) for what, partitions in reported if partitions]
 
     @property
     def assignment(self) -> frozenset[Partition]:
@@ -68,7 +68,7 @@ class Member:
         return self.assignment
 
     def leave(self) -> None:
-        """Closes the consumer in the library's way and waits for the end of the process."""
+        """Close the consumer by the library's method and wait for the end of the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(20)
@@ -88,19 +88,19 @@ def main() -> None:
     library, bootstrap, topic, options = sys.argv[1:]
     if level := os.environ.get("ODRADEK_COMPAT_MEMBER_LOG"):
         logging.basicConfig(level=level, format="%(asctime)s %(process)d %(name)s %(message)s")
-    told_to_leave = threading.Event()
+    is_leaving = threading.Event()
 
     def listen() -> None:
         sys.stdin.read()
-        told_to_leave.set()
+        is_leaving.set()
 
-    def tell(what: str, partitions: list[Partition]) -> None:
+    def report(what: str, partitions: list[Partition]) -> None:
         print(json.dumps({"event": what, "partitions": partitions}), flush=True)
 
     threading.Thread(target=listen, daemon=True).start()
     with load(library).Consumer(bootstrap, ConsumerOptions(**json.loads(options))) as consumer:
-        consumer.subscribe([topic], tell)
-        while not told_to_leave.is_set():
+        consumer.subscribe([topic], report)
+        while not is_leaving.is_set():
             records = consumer.poll(0.1)
             if records:
                 ends = {(r.topic, r.partition): (r.offset + 1, "") for r in records}

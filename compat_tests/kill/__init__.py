@@ -1,1 +1,1 @@
-"""Broker processes killed again and again under load, and what must hold of their logs afterwards."""
+"""Broker processes that are killed repeatedly under load, and the conditions that their logs must meet afterwards."""

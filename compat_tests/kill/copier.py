@@ -1,8 +1,8 @@
-"""Copies a partition as librdkafka's users do, records and offsets in one transaction; a process that may be killed.
+"""Copies a partition with librdkafka, records and offsets in one transaction; the process may be killed.
 
-It ends with 0 at what was the partition's end when it began, with 1 where its producer cannot go on, and by SIGALRM
-where a transaction takes too long: after a lost connection send_offsets_to_transaction may wait for ever. What Kafka's
-TransactionalMessageCopier is for the Java client this is for librdkafka.
+Its exit code is 0 at the offset that was the partition's end when it began, and 1 if its producer cannot continue.
+SIGALRM ends it if a transaction takes too long: after a lost connection send_offsets_to_transaction may wait forever.
+It corresponds to Kafka's TransactionalMessageCopier, which uses the Java client.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from confluent_kafka import KafkaException, TopicPartition
 from compat_tests.kill.writers import LIBRDKAFKA
 
 ABORTED_SHARE = 0.3
-PATIENCE_SECONDS = 5
+TIMEOUT_SECONDS = 5
 
 
-def patiently(call: Callable[[], Any]) -> Any:
-    """Repeats a call as long as the library says that it may be repeated."""
+def retry(call: Callable[[], Any]) -> Any:
+    """Repeat a call as long as the library returns a retriable error."""
     while True:
         try:
             return call()
@@ -59,18 +59,18 @@ class Copier:
         )
 
     def run(self) -> None:
-        patiently(lambda: self._producer.init_transactions(5))
+        retry(lambda: self._producer.init_transactions(5))
         print("initialised", flush=True)
         _, end = self._until_answered(lambda: self._consumer.get_watermark_offsets(self._input, timeout=2))
         position = self._back_to_committed()
         while position < end:
-            signal.alarm(PATIENCE_SECONDS)
+            signal.alarm(TIMEOUT_SECONDS)
             messages = [m for m in self._consumer.consume(self._asked.transaction_size, 0.2) if m.error() is None]
             if messages:
                 position = self._copy(messages)
 
     def _until_answered(self, ask: Callable[[], Any]) -> Any:
-        """The broker may be down at any moment, so every question is asked until it is answered."""
+        """Repeat a request until there is a response: the broker may be down at any moment."""
         while True:
             try:
                 return ask()
@@ -84,7 +84,7 @@ class Copier:
         return position
 
     def _copy(self, messages: list[Any]) -> int:
-        """One transaction; the position afterwards."""
+        """Copy messages in one transaction; return the position afterwards."""
         position = messages[-1].offset() + 1
         try:
             self._producer.begin_transaction()
@@ -92,15 +92,15 @@ class Copier:
                 self._producer.produce(self._asked.output_topic, message.value(), message.key(), message.partition())
             offset = TopicPartition(self._input.topic, self._input.partition, position)
             metadata = self._consumer.consumer_group_metadata()
-            patiently(lambda: self._producer.send_offsets_to_transaction([offset], metadata, 5))
+            retry(lambda: self._producer.send_offsets_to_transaction([offset], metadata, 5))
             if random.random() < ABORTED_SHARE:
-                patiently(lambda: self._producer.abort_transaction(5))
+                retry(lambda: self._producer.abort_transaction(5))
                 return self._back_to_committed()
-            patiently(lambda: self._producer.commit_transaction(5))
+            retry(lambda: self._producer.commit_transaction(5))
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
-            patiently(lambda: self._producer.abort_transaction(5))
+            retry(lambda: self._producer.abort_transaction(5))
             return self._back_to_committed()
         return position
 

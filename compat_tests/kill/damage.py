@@ -1,4 +1,4 @@
-"""Bytes in a data directory that are no longer what was written, and what may be read of it then."""
+"""Damage to the files of a data directory, and the records that may be read afterwards."""
 
 import shutil
 import time
@@ -19,7 +19,7 @@ ABORTED_TRANSACTION_BYTES = 34
 
 
 class Damage(NamedTuple):
-    """What is done to a partition's directory; `keeps_all`: whether every record must be readable afterwards."""
+    """Damage to a partition's directory; `keeps_all`: every record must be readable afterwards."""
 
     name: str
     apply: Callable[[Path, Random], Path]
@@ -27,7 +27,7 @@ class Damage(NamedTuple):
 
 
 def _flip(path: Path, random: Random, first: int = 0) -> Path:
-    """Flips one bit."""
+    """Flip one bit."""
     content = bytearray(path.read_bytes())
     content[random.randrange(first, len(content))] ^= 1 << random.randrange(8)
     path.write_bytes(content)
@@ -43,7 +43,7 @@ def _last_log(partition: Path, random: Random) -> Path:
 
 
 def _earlier_log(partition: Path, random: Random) -> Path:
-    """A bit that a batch's checksum covers: what stands before it is as unprotected on the disk as in Apache Kafka."""
+    """Flip a bit covered by a batch's checksum: the bytes before it are unprotected, as in Apache Kafka."""
     path = random.choice(_files(partition, ".log")[:-1])
     content = bytearray(path.read_bytes())
     covered: list[int] = []
@@ -89,7 +89,7 @@ def _cut(suffix: str) -> Callable[[Path, Random], Path]:
 
 
 def _cut_transaction_index(partition: Path, random: Random) -> Path:
-    """Cut within an entry: the format has nothing that would tell of whole ones that are gone."""
+    """Cut within an entry: the format cannot show that whole entries are missing."""
     path = random.choice(_files(partition, ".txnindex"))
     size = path.stat().st_size
     with open(path, "r+b") as file:
@@ -108,7 +108,7 @@ def _no_snapshots(partition: Path, random: Random) -> Path:
 
 
 def _leftovers(partition: Path, random: Random) -> Path:
-    """Files that an interrupted roll, deletion or compaction leaves behind."""
+    """Create files that an interrupted roll, deletion or compaction leaves behind."""
     log = _files(partition, ".log")[0]
     for suffix in (".deleted", ".cleaned"):
         shutil.copy(log, log.with_name(log.name + suffix))
@@ -138,15 +138,15 @@ DAMAGES = (
 
 
 class Read(NamedTuple):
-    """What came of a partition, and the error at which reading stopped."""
+    """The records read from a partition, and the error that ended the read."""
 
     records: list[Stored]
     error: str | None
 
 
-def read_what_can_be(bootstrap: str, topic: str, partitions: int, isolation: str) -> dict[int, Read]:
-    """Reads each partition to its end, or to where an error or silence stops the reading of it."""
-    # Not with librdkafka: bytes that make no sense can end its process.
+def read_until_error(bootstrap: str, topic: str, partitions: int, isolation: str) -> dict[int, Read]:
+    """Read each partition to its end, or until an error or the lack of further records."""
+    # Not with librdkafka: invalid bytes can crash its process.
     consumer = KafkaConsumer(
         **KAFKA_PYTHON,
         bootstrap_servers=bootstrap,
@@ -168,20 +168,20 @@ def _read_one(consumer: KafkaConsumer, partition: TopicPartition) -> Read:
         end = consumer.end_offsets([partition])[partition]
         consumer.assign([partition])
         consumer.seek(partition, 0)
-        heard = time.monotonic()
+        received_at = time.monotonic()
         while consumer.position(partition) < end:
             for message in consumer.poll(timeout_ms=100).get(partition, ()):
-                heard = time.monotonic()
+                received_at = time.monotonic()
                 records.append(Stored(message.offset, message.value))
-            if time.monotonic() > heard + STUCK_SECONDS:
-                return Read(records, f"nothing more came at {consumer.position(partition)} of {end}")
+            if time.monotonic() > received_at + STUCK_SECONDS:
+                return Read(records, f"no further records at {consumer.position(partition)} of {end}")
     except KafkaError as error:
         return Read(records, repr(error))
     return Read(records, None)
 
 
 def check_read(read: Read, original: list[Stored], *, keeps_all: bool) -> list[str]:
-    """No record is another than the one written there; none is missing before the last that came."""
+    """No record differs from the one written at its offset; none is missing before the last one read."""
     known = dict(original)
     complaints = [
         f"offset {record.offset} is {record.value!r} and was {known.get(record.offset)!r}"
@@ -189,7 +189,7 @@ def check_read(read: Read, original: list[Stored], *, keeps_all: bool) -> list[s
         if known.get(record.offset) != record.value
     ]
     if keeps_all and len(read.records) != len(original):
-        complaints.append(f"{len(read.records)} of {len(original)} records came; {read.error}")
+        complaints.append(f"{len(read.records)} of {len(original)} records were read; {read.error}")
     elif not keeps_all and read.records != original[: len(read.records)] and not complaints:
-        complaints.append("records are missing before others that came")
+        complaints.append("records are missing before others that were read")
     return complaints

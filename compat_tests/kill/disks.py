@@ -1,4 +1,4 @@
-"""Disks of a test's own that can be full, read-only, or gone from one moment to the next. Mounting takes root."""
+"""Disks for a single test that can be full, read-only, or fail at any moment. Mounting requires root."""
 
 import contextlib
 import fcntl
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# ioctl(2) of ext4, XFS and F2FS: from now on everything fails with EIO.
+# ioctl(2) of ext4, XFS and F2FS: all later operations fail with EIO.
 FS_IOC_SHUTDOWN = 0x8004587D
 SYNC_FIRST = 0
 LOSE_WHAT_WAS_NOT_SYNCED = 2
@@ -19,11 +19,11 @@ BALLAST = "ballast"
 
 
 class NotPermittedError(Exception):
-    """This process may not mount file systems, or has not the tools for it; the message says what failed."""
+    """This process may not mount file systems, or lacks the tools for it; the message contains the failed command."""
 
 
 class Disk:
-    """A mounted file system; `path` is where."""
+    """A mounted file system; `path` is its mount point."""
 
     def __init__(self, path: Path, mount: Callable[[], None]) -> None:
         self.path = path
@@ -33,12 +33,12 @@ class Disk:
         return shutil.disk_usage(self.path).free
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Takes up the room, except for so many bytes, with a file beside the data."""
+        """Fill the disk, except for `leave_bytes`, with a file beside the data."""
         with open(self.path / BALLAST, "ab") as file:
             os.posix_fallocate(file.fileno(), file.tell(), max(self.free_bytes() - leave_bytes, 1))
 
     def fill_to_the_last_byte(self) -> None:
-        """Take up all room by writing: `fill` leaves what a file system needs to say where the room is."""
+        """Fill the disk by writing: `fill` leaves the space that a file system needs for its own metadata."""
         with open(self.path / BALLAST, "ab", buffering=0) as file:
             for size_bytes in (1 << 20, 1 << 12, 1):
                 with contextlib.suppress(OSError):
@@ -48,18 +48,18 @@ class Disk:
                 os.fsync(file.fileno())
 
     def make_room(self) -> None:
-        """Gives back what fill() took."""
+        """Free the space that `fill` has taken."""
         (self.path / BALLAST).unlink()
 
     def make_read_only(self) -> None:
-        """No file may be open for writing."""
+        """Make the file system read-only; no file may be open for writing."""
         _run("mount", "-o", "remount,ro", str(self.path))
 
     def make_writable(self) -> None:
         _run("mount", "-o", "remount,rw", str(self.path))
 
     def die(self, how: int) -> None:
-        """From now on every access fails with EIO, also to files that are open."""
+        """Make every access fail with EIO, also to open files."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN, struct.pack("I", how))
@@ -67,20 +67,20 @@ class Disk:
             os.close(descriptor)
 
     def mount_again(self) -> None:
-        """What a reboot does for a disk that died; nobody may have it open."""
+        """Mount a failed disk again, as after a reboot; no file on it may be open."""
         _run("umount", str(self.path))
         self._mount()
 
 
 @contextmanager
 def memory_disk(path: Path, size_bytes: int) -> Iterator[Disk]:
-    """A tmpfs of that size."""
+    """Mount a tmpfs of that size."""
     yield from _mounted(path, lambda: _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)))
 
 
 @contextmanager
 def image_disk(path: Path, size_bytes: int) -> Iterator[Disk]:
-    """An ext4 file system in a file beside `path`: one that can die."""
+    """Mount an ext4 file system in a file beside `path`, which can fail."""
     image = path.with_suffix(".img")
     with open(image, "wb") as file:
         file.truncate(size_bytes)

@@ -1,7 +1,7 @@
-"""A data directory as Kafka's DumpLogSegments sees it, held against itself.
+"""Consistency check of a data directory with Kafka's DumpLogSegments.
 
-The batches of the logs say what the indexes, transaction indexes and producer snapshots beside them must hold: a small
-replay of Kafka's rules derives those from the dump of the logs, and compares them with the dumps of the files.
+The batches of the logs determine the indexes, transaction indexes and producer snapshots beside them: a small
+replay of Kafka's rules derives these from the dump of the logs, and compares them with the dumps of the files.
 """
 
 import re
@@ -54,7 +54,7 @@ class ProducerState:
 
 @dataclass
 class Replay:
-    """What a partition's batches, taken in order, make of its producers and transactions."""
+    """The producers and transactions that result from a partition's batches in order."""
 
     producers: dict[int, ProducerState] = field(default_factory=dict)
     aborted: list[tuple[int, AbortedTransaction]] = field(default_factory=list)
@@ -91,14 +91,14 @@ class Replay:
 
 
 def dump(files: Iterable[Path], *arguments: str) -> dict[Path, list[str]]:
-    """The lines that DumpLogSegments prints for each file. AssertionError where it complains of one."""
+    """Return the lines that DumpLogSegments prints for each file. Raises AssertionError if it reports an error."""
     listed = sorted(file for file in files if file.stat().st_size)
     if not listed:
         return {}
     result = tools.run(
         tools.DUMP_LOG_SEGMENTS, *arguments, "--files", ",".join(map(str, listed)), heap="512m", timeout=120
     )
-    complaints = complaints_in(result.stderr)
+    complaints = find_complaints(result.stderr)
     complaints += [line for line in result.stdout.splitlines() if re.search(r"invalid bytes|Could not", line)]
     assert not complaints, "DumpLogSegments complains:\n" + "\n".join(complaints[:20])
     found: dict[Path, list[str]] = defaultdict(list)
@@ -111,8 +111,8 @@ def dump(files: Iterable[Path], *arguments: str) -> dict[Path, list[str]]:
     return found
 
 
-def complaints_in(errors: str) -> list[str]:
-    """What DumpLogSegments finds wrong. It says of any segment but the first that its first offset follows -1."""
+def find_complaints(errors: str) -> list[str]:
+    """Return errors of DumpLogSegments, without the gap to -1 that it reports at the start of each further segment."""
     found = []
     heading = ""
     for line in errors.splitlines():
@@ -126,14 +126,14 @@ def complaints_in(errors: str) -> list[str]:
 
 
 class Dumped(NamedTuple):
-    """What the dump of a partition's logs says: every record's value by offset, and the replay's end."""
+    """The dump of a partition's logs: every record's value by offset, and the state at the end of the replay."""
 
     values: dict[int, str]
     replay: Replay
 
 
 def check_directory(data_dir: Path) -> tuple[dict[str, Dumped], list[str]]:
-    """Dumps every log, index, time index, transaction index and snapshot; returns the partitions and complaints."""
+    """Dump every log, index, time index, transaction index and snapshot; return the partitions and complaints."""
     partitions = sorted(d for d in data_dir.iterdir() if d.is_dir() and re.search(r"-\d+$", d.name))
     files = [file for d in partitions for file in d.iterdir()]
     logs = dump([f for f in files if f.suffix == ".log"], "--deep-iteration", "--print-data-log")
@@ -144,8 +144,8 @@ def check_directory(data_dir: Path) -> tuple[dict[str, Dumped], list[str]]:
     for partition in partitions:
         segments = {path: lines for path, lines in logs.items() if path.parent == partition}
         beside = {path: lines for path, lines in others.items() if path.parent == partition}
-        found[partition.name], told = _check_partition(partition, segments, beside)
-        complaints += [f"{partition.name}: {complaint}" for complaint in told]
+        found[partition.name], reported = _check_partition(partition, segments, beside)
+        complaints += [f"{partition.name}: {complaint}" for complaint in reported]
     return found, complaints
 
 
@@ -186,7 +186,7 @@ def _batches(lines: Sequence[str]) -> Iterator[tuple[dict[str, str], list[str]]]
                 yield row, records
             row, records = match.groupdict(), []
         elif line.startswith("baseOffset"):
-            raise AssertionError(f"not understood: {line}")
+            raise AssertionError(f"unexpected line: {line}")
     if row is not None:
         yield row, records
 
@@ -203,40 +203,40 @@ def _values(records: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def _check_snapshot(path: Path, beside: dict[Path, list[str]], replay: Replay, *, compacted: bool) -> list[str]:
-    told: dict[int, ProducerState] = {}
+    reported: dict[int, ProducerState] = {}
     for line in beside.get(path, ()):
         if match := _SNAPSHOT.match(line):
             producer_id, epoch, coordinator_epoch, first, last_timestamp, *batch = match.groups()
             opened = re.search(r"\d+", first)
-            told[int(producer_id)] = ProducerState(
+            reported[int(producer_id)] = ProducerState(
                 int(epoch),
                 int(coordinator_epoch),
                 int(opened[0]) if opened else None,
                 int(last_timestamp),
                 tuple(map(int, batch)) if batch[0] is not None else None,
             )
-    if told == replay.producers or compacted:
+    if reported == replay.producers or compacted:
         return []
     different = [
-        f"  producer {p}: {told.get(p)} where the log says {replay.producers.get(p)}"
-        for p in told.keys() | replay.producers.keys()
-        if told.get(p) != replay.producers.get(p)
+        f"  producer {p}: {reported.get(p)} but in the log {replay.producers.get(p)}"
+        for p in reported.keys() | replay.producers.keys()
+        if reported.get(p) != replay.producers.get(p)
     ]
     return [f"{path.name} differs from the log\n" + "\n".join(different)]
 
 
 def _check_transaction_indexes(beside: dict[Path, list[str]], replay: Replay) -> list[str]:
-    told = [
+    reported = [
         (_offset(path), AbortedTransaction(*map(int, match.groups())))
         for path, lines in sorted(beside.items())
         if path.suffix == ".txnindex"
         for line in lines
         if (match := _ABORTED.search(line))
     ]
-    if told == replay.aborted:
+    if reported == replay.aborted:
         return []
-    missing = [each for each in replay.aborted if each not in told]
-    needless = [each for each in told if each not in replay.aborted]
+    missing = [each for each in replay.aborted if each not in reported]
+    needless = [each for each in reported if each not in replay.aborted]
     return [f"transaction indexes differ from the log (or in order): missing {missing[:5]}, needless {needless[:5]}"]
 
 

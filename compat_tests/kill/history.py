@@ -1,7 +1,7 @@
-"""What producers were told and what readers saw, and the rules that hold between the two.
+"""Acknowledgements to producers, reads of consumers, and the rules that hold between them.
 
 Every value is `<writer>.<number>`; a writer counts from 0. The rules are functions of plain data that return
-complaints, so that a test can show that each of them bites.
+complaints, so that a test can show that each of them finds violations.
 """
 
 import threading
@@ -16,7 +16,7 @@ COMPLAINTS_SHOWN = 20
 
 
 class Fate(Enum):
-    """What a producer knows of a record (of its transaction, where it has one)."""
+    """Outcome of a record, or of its transaction if it has one, as reported to the producer."""
 
     UNKNOWN = "unknown"
     ACKNOWLEDGED = "acknowledged"
@@ -24,7 +24,7 @@ class Fate(Enum):
 
 
 class Stored(NamedTuple):
-    """A record of a partition as a consumer got it."""
+    """A record of a partition as read by a consumer."""
 
     offset: int
     value: bytes
@@ -35,7 +35,7 @@ Log = Mapping[int, Sequence[Stored]]
 
 @dataclass(slots=True)
 class Entry:
-    """A record that was given to a producer. The partition and offset are what the producer was told."""
+    """A record that was passed to a producer. Partition and offset are those that the producer reported."""
 
     fate: Fate = Fate.UNKNOWN
     partition: int | None = None
@@ -45,10 +45,10 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """All that one writer did. `once`: its producer is idempotent, so that a retry must not show.
-    `in_order`: what it sends stays in order, also when it is sent again.
+    """All records of one writer. `once`: its producer is idempotent, so retries must not write duplicates.
+    `in_order`: its records stay in order, also when they are sent again.
 
-    An entry is changed by one thread and read by others only when the writer has ended.
+    An entry is changed by one thread, and read by others only after the writer has ended.
     """
 
     writer: str
@@ -58,13 +58,13 @@ class Ledger:
     in_order: bool = True
 
     def add(self, transaction: int | None = None) -> tuple[int, bytes]:
-        """A new entry's number and the value to be sent."""
+        """Add an entry; return its number and the value to send."""
         self.entries.append(Entry(transaction=transaction))
         number = len(self.entries) - 1
         return number, b"%s.%d" % (self.writer.encode(), number)
 
     def entry(self, number: int) -> Entry:
-        """The entry of a number that a writer of another kind, such as a process, has counted to itself."""
+        """Return the entry of a number that another kind of writer, such as a process, has counted itself."""
         while len(self.entries) <= number:
             self.entries.append(Entry())
         return self.entries[number]
@@ -74,16 +74,16 @@ class Ledger:
 
 
 def split(value: bytes) -> tuple[str, int]:
-    """Writer and number of a value."""
+    """Return writer and number of a value."""
     writer, _, number = value.rpartition(b".")
     return writer.decode(), int(number)
 
 
 def check_log(ledgers: Iterable[Ledger], log: Log, *, committed_only: bool) -> list[str]:
-    """Whether a topic holds what its writers were promised.
+    """Return the violations of acknowledgements in a topic.
 
-    `committed_only`: it was read under read_committed, so no record of an aborted transaction may be there and every
-    transaction is there whole or not at all.
+    `committed_only`: the topic was read with read_committed, so it has no record of an aborted transaction, and each
+    transaction is complete or absent.
     """
     found: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for partition, records in log.items():
@@ -92,15 +92,15 @@ def check_log(ledgers: Iterable[Ledger], log: Log, *, committed_only: bool) -> l
             found[writer][number].append((partition, record.offset))
     complaints = [f"partition {p}: {c}" for p, records in log.items() for c in _increasing(records)]
     by_name = {ledger.writer: ledger for ledger in ledgers}
-    complaints += [f"{name}: nobody wrote this" for name in found.keys() - by_name.keys()]
+    complaints += [f"{name}: never written" for name in found.keys() - by_name.keys()]
     for name, ledger in by_name.items():
         places = found.get(name, {})
-        told = [
+        problems = [
             *_presence(ledger, places, committed_only=committed_only),
             *(_order(log, name) if ledger.in_order else ()),
             *(_torn_transactions(ledger, places) if committed_only else ()),
         ]
-        complaints += [f"{name}: {complaint}" for complaint in told]
+        complaints += [f"{name}: {complaint}" for complaint in problems]
     return complaints
 
 
@@ -114,7 +114,7 @@ def _presence(
     ledger: Ledger, places: Mapping[int, Sequence[tuple[int, int]]], *, committed_only: bool
 ) -> Iterable[str]:
     for number in places.keys() - range(len(ledger.entries)):
-        yield f"{number} is there and was never sent"
+        yield f"{number} exists and was never sent"
     for number, entry in enumerate(ledger.entries):
         there = places.get(number, ())
         if entry.fate is Fate.ACKNOWLEDGED and not there:
@@ -122,7 +122,7 @@ def _presence(
         if entry.fate is Fate.ABORTED and committed_only and there:
             yield f"{number} was aborted and is visible at {there}"
         if ledger.once and len(there) > 1:
-            yield f"{number} is there more than once: {there}"
+            yield f"{number} exists more than once: {there}"
         if entry.fate is Fate.ACKNOWLEDGED and there and entry.partition is not None:
             at = {offset for partition, offset in there if partition == entry.partition}
             if not at:
@@ -132,7 +132,7 @@ def _presence(
 
 
 def _order(log: Log, writer: str) -> Iterable[str]:
-    """In each partition a writer's records appear (for the first time) in the order it sent them."""
+    """In each partition a writer's records appear (for the first time) in the order of sending."""
     prefix = writer.encode() + b"."
     for partition, records in log.items():
         highest = -1
@@ -141,7 +141,7 @@ def _order(log: Log, writer: str) -> Iterable[str]:
             if record.value.startswith(prefix):
                 number = int(record.value[len(prefix) :])
                 if number not in seen and number < highest:
-                    yield f"{number} stands after {highest} in partition {partition} (offset {record.offset})"
+                    yield f"{number} follows {highest} in partition {partition} (offset {record.offset})"
                 seen.add(number)
                 highest = max(highest, number)
 
@@ -155,11 +155,11 @@ def _torn_transactions(ledger: Ledger, places: Mapping[int, Sequence[tuple[int, 
         there = [number for number in numbers if number in places]
         if there and len(there) != len(numbers):
             missing = sorted(set(numbers) - set(there))
-            yield f"transaction {transaction} is torn: {there} are there and {missing} are not"
+            yield f"transaction {transaction} is torn: {there} exist and {missing} do not"
 
 
 class Sightings:
-    """Which value readers saw at which offset; one offset never has two values."""
+    """The values that readers received, by offset; one offset never has two values."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -176,7 +176,7 @@ class Sightings:
         return len(self._values)
 
     def check(self, log: Log, *, whole: bool) -> list[str]:
-        """All that was seen is in the log; with `whole`, all that is in the log was seen."""
+        """Check that all values read are in the log; with `whole`, also that all values in the log were read."""
         stored = {(partition, r.offset): r.value for partition, records in log.items() for r in records}
         complaints = list(self.complaints)
         for place, value in self._values.items():
@@ -188,7 +188,7 @@ class Sightings:
 
 
 class CommittedOffsets:
-    """The least that a fetch of committed offsets may answer, which never falls."""
+    """The lower bound of committed offsets in OffsetFetch responses, which never falls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -197,28 +197,28 @@ class CommittedOffsets:
         self.looked = 0
 
     def acknowledged(self, offsets: Mapping[int, int]) -> None:
-        """A commit of these was answered without an error."""
+        """Record a commit that succeeded."""
         with self._lock:
             for partition, offset in offsets.items():
                 self._least[partition] = max(offset, self._least.get(partition, offset))
 
     def least(self) -> dict[int, int]:
-        """To be asked for before the fetch whose answer is compared with it."""
+        """Return the lower bounds, before the fetch whose response is compared with them."""
         with self._lock:
             return dict(self._least)
 
     def answered(self, least: Mapping[int, int], offsets: Mapping[int, int]) -> None:
-        """A fetch answered these; partitions without a committed offset are left out of them."""
+        """Compare a fetch's response with the bounds; it lacks partitions without a committed offset."""
         self.looked += 1
         for partition, offset in least.items():
-            told = offsets.get(partition)
-            if told is None or told < offset:
-                self.complaints.append(f"committed offset of partition {partition} was {offset} and is {told}")
+            fetched = offsets.get(partition)
+            if fetched is None or fetched < offset:
+                self.complaints.append(f"committed offset of partition {partition} was {offset} and is {fetched}")
         self.acknowledged(offsets)
 
 
 def shown(complaints: Sequence[str]) -> str:
-    """The first complaints and how many there are."""
+    """Return the first complaints and the number of the others."""
     rest = len(complaints) - COMPLAINTS_SHOWN
     lines = [*complaints[:COMPLAINTS_SHOWN], *([f"... and {rest} more"] if rest > 0 else [])]
     return "\n".join(f"  {line}" for line in lines)

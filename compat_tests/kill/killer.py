@@ -1,4 +1,4 @@
-"""kill -9 in a loop, at moments that a seed decides."""
+"""kill -9 in a loop, at times determined by a seed."""
 
 import contextlib
 import os
@@ -15,19 +15,19 @@ KILLED_IN_START = 0.15
 ROUNDS_BETWEEN_RESTS = 10
 
 
-def kill_again_and_again(
+def kill_repeatedly(
     broker: Any, rounds: int, random: Random, rest: Callable[[], None], *, longest_life_s: float = 1.0
 ) -> int:
-    """Kills and restarts the broker `rounds` times, now and then while it is still starting; it runs at the end.
+    """Kill and restart the broker `rounds` times, sometimes while it is starting; it runs at the end.
 
-    Before every tenth kill `rest` waits until the clients have what they need: where the machine is slow, lives are too
-    short for it. Returns how many kills met a starting broker.
+    Before every tenth kill `rest` waits until the clients have made progress: on a slow machine the lives are too short
+    for it. Returns the number of kills during a start.
     """
     in_start = 0
     for number in range(1, rounds + 1):
         if number % ROUNDS_BETWEEN_RESTS == 0:
             rest()
-        time.sleep(random.uniform(0.05, longest_life_s))  # its life is the test, nothing is waited for
+        time.sleep(random.uniform(0.05, longest_life_s))  # the broker's life is the test; nothing is waited for
         broker.kill()
         if (
             isinstance(broker, OdradekBroker)

@@ -1,4 +1,4 @@
-"""All writers and readers of a kill test together, and what is asked of them at the end."""
+"""All writers and readers of a kill test, and the checks at its end."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 @contextmanager
 def running(workers: Iterable[Any]) -> Iterator[None]:
-    """Starts writers or readers, stops them on leaving and waits until they have all their answers.
+    """Start writers or readers; at the end stop them and wait for all their responses.
 
-    Where an error leaves, they are only told to end.
+    After an error they are only stopped.
     """
     started: list[Any] = []
     try:
@@ -44,8 +44,8 @@ def running(workers: Iterable[Any]) -> Iterator[None]:
         worker.join()
 
 
-def once_loaded(ask: Callable[..., T], *of: Any) -> T:
-    """What coordinators answer when they have loaded."""
+def request_until_loaded(ask: Callable[..., T], *of: Any) -> T:
+    """Return a coordinator's response once it has loaded."""
 
     def answer() -> list[T]:
         try:
@@ -62,20 +62,20 @@ def once_loaded(ask: Callable[..., T], *of: Any) -> T:
 
 
 def wait_for_markers(bootstrap: str) -> None:
-    """Until what has been decided is to be seen: a commit is answered before its markers are in the partitions."""
+    """Wait until decided transactions are visible: a commit is acknowledged before its markers are written."""
     with load("kafka_python").Admin(bootstrap) as admin:
 
         def under_way() -> list[Any]:
-            listed = once_loaded(lambda: admin._admin.list_transactions(state_filters=DECIDED))
+            listed = request_until_loaded(lambda: admin._admin.list_transactions(state_filters=DECIDED))
             return [each for of_broker in listed.values() for each in of_broker]
 
         wait_until(lambda: not under_way(), READ_SECONDS, lambda: f"the markers of {under_way()}")
 
 
 def read_whole(bootstrap: str, topic: str, partitions: int, isolation: str, timeout_s: float = READ_SECONDS) -> Log:
-    """All records of a topic, up to the end of each partition that the broker answers for that isolation level.
+    """Return all records of a topic, up to the end of each partition that the broker returns for the isolation level.
 
-    Under read_committed also those of transactions that have just been committed.
+    With read_committed this includes transactions that have just been committed.
     """
     if isolation == "read_committed":
         wait_for_markers(bootstrap)

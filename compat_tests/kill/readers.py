@@ -1,4 +1,4 @@
-"""Consumers that read all the time, and a watcher of committed offsets."""
+"""Consumers that read continuously, and a watcher of committed offsets."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ CAUGHT_UP_SECONDS = 30
 
 
 class Reader(ABC):
-    """Reads in a thread until told to stop."""
+    """Reads in a thread until it is stopped."""
 
     def __init__(self, name: str, bootstrap: str, topic: str) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class Reader(ABC):
 
 
 class GroupReader(Reader):
-    """A group's member under read_committed that commits what it has read; many of them share what they know."""
+    """A group member with read_committed that commits the records it has read; several share their observations."""
 
     def __init__(
         self, name: str, bootstrap: str, topic: str, group: str, seen: Sightings, committed: CommittedOffsets
@@ -100,7 +100,7 @@ class ConfluentGroupReader(GroupReader):
             wanted = [TopicPartition(self._topic, p, offset) for p, offset in read.items()]
             answers = consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException:
-            return  # a commit that failed is repeated by the next, or the records are read again
+            return  # a failed commit is repeated by the next one, or the records are read again
         self._committed.acknowledged({a.partition: a.offset for a in answers if a.error is None})
 
 
@@ -128,7 +128,7 @@ class KafkaPythonGroupReader(GroupReader):
         try:
             polled = consumer.poll(timeout_ms=100, max_records=500)
         except KafkaError:
-            return  # kafka-python tells of lost connections here
+            return  # kafka-python raises lost connections here
         for partition, messages in polled.items():
             for message in messages:
                 self._seen.add(self.name, partition.partition, message.offset, message.value)
@@ -144,7 +144,7 @@ class KafkaPythonGroupReader(GroupReader):
 
 
 class AssignedReader(Reader):
-    """Reads every partition under read_uncommitted; what it polls goes forward, without a step back."""
+    """Reads every partition with read_uncommitted; offsets only increase."""
 
     def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, seen: Sightings) -> None:
         super().__init__(name, bootstrap, topic)
@@ -187,7 +187,7 @@ class AssignedReader(Reader):
 
 
 class OffsetWatcher(Reader):
-    """Asks for a group's committed offsets again and again: none may ever go back."""
+    """Fetches a group's committed offsets repeatedly: none may decrease."""
 
     def __init__(
         self, name: str, bootstrap: str, topic: str, partitions: int, group: str, committed: CommittedOffsets
@@ -214,7 +214,7 @@ class OffsetWatcher(Reader):
         try:
             answers = asker.committed(wanted, timeout=2)
         except KafkaException:
-            return  # the broker is down, or a transaction's offsets are not decided
+            return  # the broker is down, or a transaction's offsets are pending
         if any(answer.error for answer in answers):
             return
         self._committed.answered(least, {a.partition: a.offset for a in answers if a.offset >= 0})

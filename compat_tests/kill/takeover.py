@@ -1,8 +1,7 @@
-"""Apache Kafka opens a data directory that Odradek has written.
+"""Start of Apache Kafka on a data directory that Odradek has written.
 
-The logs, indexes, snapshots and checkpoints are taken as they are. What names the cluster is Apache Kafka's own: its
-metadata lies in a log of KRaft, so the topics are created there first, and each partition keeps the topic id that
-this gave it.
+Logs, indexes, snapshots and checkpoints are used unchanged. Apache Kafka keeps the cluster's metadata in a KRaft log:
+the topics are created there first, and the topic ids of that log are written to the partitions.
 """
 
 import re
@@ -21,7 +20,7 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 def partitions_in(data_dir: Path) -> dict[str, int]:
-    """Topics in a data directory and how many partitions they have."""
+    """Return the topics in a data directory with their numbers of partitions."""
     counts: dict[str, int] = {}
     for path in data_dir.iterdir():
         match = re.fullmatch(r"(.+)-(\d+)", path.name)
@@ -31,8 +30,8 @@ def partitions_in(data_dir: Path) -> dict[str, int]:
 
 
 @contextmanager
-def opened_by_apache_kafka(data_dir: Path, work: Path, properties: Mapping[str, str]) -> Iterator[Any]:
-    """Apache Kafka serving a copy of the directory, which a broker has left after a clean stop."""
+def run_apache_kafka_on(data_dir: Path, work: Path, properties: Mapping[str, str]) -> Iterator[Any]:
+    """Run Apache Kafka on a copy of a directory, which a broker has left after a clean stop."""
     topics = partitions_in(data_dir)
     counts = {
         "offsets.topic.num.partitions": str(topics.get("__consumer_offsets", 1)),

@@ -1,4 +1,4 @@
-"""Each rule of the kill tests bites: a history that breaks it is complained of, and a sound one is not."""
+"""Each rule of the kill tests: it reports a history that violates it, and no valid one."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def ledger(*entries: Entry, once: bool = True) -> Ledger:
 
 
 def log(*partitions: list[tuple[int, int]]) -> dict[int, list[Stored]]:
-    """Partitions of (offset, number)."""
+    """Return partitions of (offset, number)."""
     return {p: [Stored(offset, b"w.%d" % number) for offset, number in rows] for p, rows in enumerate(partitions)}
 
 
@@ -33,8 +33,8 @@ BROKEN = {
     "more than once": (ledger(at(0, 5)), log([(5, 0), (6, 0)])),
     "is at": (ledger(at(0, 5)), log([(6, 0)])),
     "in partition 0 and is at": (ledger(at(0, 5)), log([], [(5, 0)])),
-    "stands after": (ledger(at(0, 6), at(0, 5)), log([(5, 1), (6, 0)])),
-    "stands after 1": (ledger(at(0, 6), at(0, 5), once=False), log([(5, 1), (6, 0)])),
+    "follows": (ledger(at(0, 6), at(0, 5)), log([(5, 1), (6, 0)])),
+    "follows 1": (ledger(at(0, 6), at(0, 5), once=False), log([(5, 1), (6, 0)])),
     "was aborted and is visible": (ledger(Entry(ABORTED, transaction=0)), log([(1, 0)])),
     "is torn": (ledger(Entry(UNKNOWN, transaction=0), Entry(UNKNOWN, transaction=0)), log([(1, 0)])),
     "never sent": (ledger(), log([(1, 0)])),
@@ -43,14 +43,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("written", "stored"), SOUND)
-def test_a_sound_log_is_not_complained_of(written: Ledger, stored: dict[int, list[Stored]]) -> None:
+def test_a_valid_log_has_no_complaints(written: Ledger, stored: dict[int, list[Stored]]) -> None:
     assert check_log([written], stored, committed_only=True) == []
 
 
 @pytest.mark.parametrize("complaint", BROKEN)
-def test_a_broken_promise_is_found(complaint: str) -> None:
+def test_a_violation_is_reported(complaint: str) -> None:
     written, stored = BROKEN[complaint]
-    assert any(complaint in told for told in check_log([written], stored, committed_only=True))
+    assert any(complaint in found for found in check_log([written], stored, committed_only=True))
 
 
 def test_aborted_and_torn_transactions_may_be_read_uncommitted() -> None:
@@ -58,8 +58,8 @@ def test_aborted_and_torn_transactions_may_be_read_uncommitted() -> None:
     assert check_log([written], log([(1, 0)]), committed_only=False) == []
 
 
-def test_a_writer_that_is_nobody_is_found() -> None:
-    assert check_log([], {0: [Stored(0, b"x.1")]}, committed_only=True) == ["x: nobody wrote this"]
+def test_an_unknown_writer_is_reported() -> None:
+    assert check_log([], {0: [Stored(0, b"x.1")]}, committed_only=True) == ["x: never written"]
 
 
 def test_one_offset_has_one_value() -> None:
@@ -71,7 +71,7 @@ def test_one_offset_has_one_value() -> None:
     assert len(seen.complaints) == 1
 
 
-def test_what_was_seen_is_compared_with_the_log() -> None:
+def test_values_read_are_compared_with_the_log() -> None:
     seen = Sightings()
     seen.add("a", 0, 0, b"w.0")
     assert seen.check(log([(0, 0)]), whole=True) == []

@@ -1,4 +1,4 @@
-"""Transactional producers that commit, abort, and are replaced in the midst of a transaction."""
+"""Transactional producers that commit, abort, and are replaced in the middle of a transaction."""
 
 import contextlib
 import threading
@@ -18,15 +18,15 @@ from compat_tests.kill.writers import DELIVERY_TIMEOUT_MS, FLUSH_SECONDS, KAFKA_
 REPLACED_SHARE = 0.04
 ABORTED_SHARE = 0.25
 TRANSACTION_TIMEOUT_MS = 30_000
-PATIENCE_SECONDS = 4
+CALL_TIMEOUT_SECONDS = 4
 
 
 class TransactionalWriter(Writer):
     """Writes transactions of a few records each over several partitions.
 
-    Now and then a second producer takes over the transactional id while the first has a transaction open: that one
-    must then fail to commit it. A producer whose transaction ended in an error is replaced too; what became of that
-    transaction it does not know.
+    Sometimes a second producer takes over the transactional id while the first has an open transaction: the first must
+    then fail to commit it. A producer whose transaction ended in an error is replaced as well; the outcome of that
+    transaction is unknown.
     """
 
     def _run(self) -> None:
@@ -61,7 +61,7 @@ class TransactionalWriter(Writer):
             numbers.append(number)
             self._send(producer, value, self.ledger.entries[number])
         if self._random.random() < 0.5:
-            self._flush(producer)  # otherwise the records go out just before the transaction's end
+            self._flush(producer)  # otherwise the records are sent just before the transaction's end
 
     def _try_as_zombie(self, producer: Any, numbers: list[int]) -> None:
         try:
@@ -80,15 +80,15 @@ class TransactionalWriter(Writer):
         give_up_at = time.monotonic() + FLUSH_SECONDS
         while True:
             try:
-                return self._initialised()
+                return self._create_producer()
             except (KafkaException, KafkaError) as error:
                 if self._abandoned.is_set() or time.monotonic() > give_up_at:
                     raise
                 self.failures.append(f"at start: {error!r}")
 
     @abstractmethod
-    def _initialised(self) -> Any:
-        """A new producer of the transactional id."""
+    def _create_producer(self) -> Any:
+        """Return a new producer of the transactional id."""
 
     @abstractmethod
     def _begin(self, producer: Any) -> None: ...
@@ -98,7 +98,7 @@ class TransactionalWriter(Writer):
     def _flush(self, producer: Any) -> None: ...
     @abstractmethod
     def _commit(self, producer: Any) -> Fate:
-        """Commits; ABORTED where that was not possible and the transaction was aborted for it."""
+        """Commit; return ABORTED if that was not possible and the transaction was aborted instead."""
 
     @abstractmethod
     def _abort(self, producer: Any) -> None: ...
@@ -107,7 +107,7 @@ class TransactionalWriter(Writer):
 
 
 class ConfluentTransactionalWriter(TransactionalWriter):
-    def _initialised(self) -> Any:
+    def _create_producer(self) -> Any:
         producer = confluent_kafka.Producer(
             {
                 **LIBRDKAFKA,
@@ -119,11 +119,11 @@ class ConfluentTransactionalWriter(TransactionalWriter):
                 "message.timeout.ms": TRANSACTION_TIMEOUT_MS,
             }
         )
-        self._patiently(lambda: producer.init_transactions(5))
+        self._retry(lambda: producer.init_transactions(5))
         return producer
 
-    def _patiently(self, call: Callable[[], None]) -> None:
-        """Repeats a call as long as the library says that it may be repeated."""
+    def _retry(self, call: Callable[[], None]) -> None:
+        """Repeat a call as long as the library returns a retriable error."""
         while True:
             try:
                 return call()
@@ -148,7 +148,7 @@ class ConfluentTransactionalWriter(TransactionalWriter):
 
     def _commit(self, producer: Any) -> Fate:
         try:
-            self._patiently(lambda: producer.commit_transaction(5))
+            self._retry(lambda: producer.commit_transaction(5))
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
@@ -157,25 +157,25 @@ class ConfluentTransactionalWriter(TransactionalWriter):
         return Fate.ACKNOWLEDGED
 
     def _abort(self, producer: Any) -> None:
-        self._patiently(lambda: producer.abort_transaction(5))
+        self._retry(lambda: producer.abort_transaction(5))
 
     def _close(self, producer: Any) -> None:
         producer.purge()
-        with contextlib.suppress(KafkaException):  # a fenced producer does not even flush
+        with contextlib.suppress(KafkaException):  # the flush of a fenced producer fails
             producer.flush(0)
 
 
 class KafkaPythonTransactionalWriter(TransactionalWriter):
-    """kafka-python now and then waits for ever after a lost connection, to Apache Kafka too; then it is replaced."""
+    """kafka-python sometimes waits forever after a lost connection, also to Apache Kafka; then it is replaced."""
 
-    def _initialised(self) -> Any:
+    def _create_producer(self) -> Any:
         producer = KafkaProducer(
             **KAFKA_PYTHON,
             bootstrap_servers=self._bootstrap,
             transactional_id=self.ledger.writer,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             linger_ms=2,
-            max_block_ms=PATIENCE_SECONDS * 1000,
+            max_block_ms=CALL_TIMEOUT_SECONDS * 1000,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
         )
         try:
@@ -189,13 +189,13 @@ class KafkaPythonTransactionalWriter(TransactionalWriter):
         producer.begin_transaction()
 
     def _send(self, producer: Any, value: bytes, entry: Entry) -> None:
-        def answer(told: Any) -> None:
-            entry.partition, entry.offset = told.partition, known(told.offset)
+        def answer(sent: Any) -> None:
+            entry.partition, entry.offset = sent.partition, known(sent.offset)
 
         producer.send(self._topic, value, self._key(), partition=self._partition()).add_callback(answer)
 
     def _flush(self, producer: Any) -> None:
-        producer.flush(PATIENCE_SECONDS)
+        producer.flush(CALL_TIMEOUT_SECONDS)
 
     def _commit(self, producer: Any) -> Fate:
         self._in_time(producer.commit_transaction)
@@ -205,7 +205,7 @@ class KafkaPythonTransactionalWriter(TransactionalWriter):
         self._in_time(producer.abort_transaction)
 
     def _in_time(self, call: Callable[[], None]) -> None:
-        """Calls what takes no timeout; KafkaTimeoutError where it has not returned after PATIENCE_SECONDS."""
+        """Make a call that has no timeout. Raises KafkaTimeoutError after CALL_TIMEOUT_SECONDS."""
         answers: list[KafkaError | None] = []
 
         def run() -> None:
@@ -217,9 +217,9 @@ class KafkaPythonTransactionalWriter(TransactionalWriter):
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(PATIENCE_SECONDS)
+        thread.join(CALL_TIMEOUT_SECONDS)
         if not answers:
-            raise KafkaTimeoutError("neither an answer nor an error")
+            raise KafkaTimeoutError("neither a response nor an error")
         if answers[0] is not None:
             raise answers[0]
 
@@ -227,6 +227,6 @@ class KafkaPythonTransactionalWriter(TransactionalWriter):
         try:
             producer.close(0)
         except KafkaError:
-            # close() gives up at its flush; what is left is a thread that spins.
+            # close() returns at its flush; the thread that remains is busy.
             producer._sender.force_close()
             producer._closed = True

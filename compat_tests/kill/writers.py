@@ -1,4 +1,4 @@
-"""Producers that write all the time, each in a thread (or process) of its own, and note what they are told."""
+"""Producers that write continuously, each in its own thread or process, and record their acknowledgements."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from kafka import KafkaProducer
 from compat_tests.apache_kafka import tools
 from compat_tests.kill.history import Entry, Fate, Ledger
 
-# Clients come back at once; how long they wait for a dead broker is not what is tested.
+# Clients reconnect at once; their waits for a dead broker are not tested.
 LIBRDKAFKA = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -46,14 +46,14 @@ FLUSH_SECONDS = 60
 
 
 def known(offset: int | None) -> int | None:
-    """An offset, unless the client library does not know it."""
+    """Return an offset; None if the client library does not have it."""
     return offset if offset is not None and offset >= 0 else None
 
 
 class Writer(ABC):
-    """Writes until told to stop, then waits until all it has sent is answered.
+    """Writes until it is stopped, then waits for all responses.
 
-    Whatever may not happen goes to the ledger's `troubles`; errors that a producer must expect go to `failures`.
+    Violations are added to the ledger's `troubles`, errors that a producer must expect to `failures`.
     """
 
     def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, *, once: bool, seed: str) -> None:
@@ -71,11 +71,11 @@ class Writer(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Asks it to end; join() waits for that."""
+        """Request the end; `join` waits for it."""
         self._stopping.set()
 
     def abandon(self) -> None:
-        """Stops it without waiting for answers: the test has failed already, perhaps for want of a broker."""
+        """Stop without waiting for responses: the test has already failed, perhaps because there is no broker."""
         self._abandoned.set()
         self._stopping.set()
 
@@ -108,8 +108,8 @@ class Writer(ABC):
 class ConfluentWriter(Writer):
     """librdkafka with acks=all; idempotent with `once`, otherwise with one request at a time.
 
-    Where it is not idempotent and a request is refused, each message of it waits for a time of its own before it is
-    sent again, so that order is lost all the same.
+    A refused request of a producer that is not idempotent loses the order nevertheless: each of its messages waits for
+    a different time before it is sent again.
     """
 
     def _run(self) -> None:
@@ -140,7 +140,7 @@ class ConfluentWriter(Writer):
         give_up_at = time.monotonic() + FLUSH_SECONDS
         while left := producer.flush(0.5):
             if self._abandoned.is_set() or time.monotonic() > give_up_at:
-                self.ledger.troubles.append(f"{left} records were not answered")
+                self.ledger.troubles.append(f"{left} records got no response")
                 producer.purge()
 
     def _answer(self, entry: Entry) -> Callable[[Any, Any], None]:
@@ -150,7 +150,7 @@ class ConfluentWriter(Writer):
                 return
             entry.fate = Fate.ACKNOWLEDGED
             entry.partition = message.partition()
-            # A duplicate that had been written before may be answered without its offset.
+            # A duplicate that was written before may be acknowledged without its offset.
             entry.offset = known(message.offset())
 
         return answer
@@ -236,7 +236,7 @@ class VerifiableProducerWriter:
             self._tool.__exit__(None, None, None)
 
     def join(self) -> None:
-        """Waits for its end and takes over what it was told."""
+        """Wait for its end and record its acknowledgements."""
         try:
             self._tool.wait_for("shutdown_complete", FLUSH_SECONDS)
         except tools.ToolError as error:
@@ -258,9 +258,9 @@ class VerifiableProducerWriter:
 
 
 def wait_for_answers(writers: list[Any], timeout_s: float = 60) -> None:
-    """Returns when each writer knows what came of all it has sent by now. AssertionError when one does not in time.
+    """Return when each writer has the outcome of all records sent so far. Raises AssertionError at a timeout.
 
-    Not for writers of transactions, which may never know.
+    Not for writers of transactions, whose outcome may remain unknown.
     """
     give_up_at = time.monotonic() + timeout_s
     for ledger in [writer.ledger for writer in writers]:
@@ -271,7 +271,7 @@ def wait_for_answers(writers: list[Any], timeout_s: float = 60) -> None:
 
 
 def wait_for_first_answers(writers: list[Any], timeout_s: float = 30) -> None:
-    """Returns when every writer was acknowledged something; AssertionError when one is not in time."""
+    """Return when every writer has an acknowledged record. Raises AssertionError at a timeout."""
     give_up_at = time.monotonic() + timeout_s
     for writer in writers:
         if isinstance(writer, Writer):
