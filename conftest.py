@@ -1,11 +1,10 @@
 """The order of the tests, their pytest-xdist groups (one process each), their tiers, and fixtures of several folders.
 
-`--quick` (`make test-quick`) leaves out the tests that need a process of their own and those marked `slow`:
-`tiers`.
+`--quick` (`make test-quick`) omits the tests that need a separate process and those marked `slow`: `tiers`.
 
-`--backend=odradek,kafka` (or ODRADEK_COMPAT_BACKEND) says against which brokers tests of clients and of Spark run;
-without it they run against Odradek. Those marked `side_by_side` have to hold for Apache Kafka too, which proves that
-they test the right thing: `make parity`.
+`--backend=odradek,kafka` (or ODRADEK_COMPAT_BACKEND) selects the brokers for tests of clients and of Spark; the default
+is Odradek. Tests marked `side_by_side` must also pass with Apache Kafka, which verifies the tests themselves:
+`make parity`.
 """
 
 import itertools
@@ -19,9 +18,9 @@ from compat_tests import tiers
 from compat_tests.backends import BROKERS
 
 SPARKS = 2
-"""How many processes start a Spark for the tests that share one."""
+"""Number of processes that start Spark for the tests that share a session."""
 USUAL_S = 60
-"""What a test may take that says nothing of it, as far as its place is concerned."""
+"""Assumed duration limit of a test without a timeout of its own, for the order of the tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,8 +34,8 @@ MOST_ITERATION_MS = 1000
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("ODRADEK_MOST_ITERATION_MS", str(MOST_ITERATION_MS))
-    _backends(config)  # a wrong name is said once, and not of each file
-    config.addinivalue_line("markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself")
+    _backends(config)  # an unknown name is reported once, not for each file
+    config.addinivalue_line("markers", "side_by_side: must also pass with Apache Kafka, to verify the test itself")
     config.addinivalue_line("markers", "process: starts a process, though compat_tests.tiers does not detect it")
     config.addinivalue_line("markers", "slow: starts no process, but takes too long for --quick")
     if config.getoption("--quick"):
@@ -58,10 +57,10 @@ def _backends(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """The tests of a file run in one process, and those of all files that share a Spark in `SPARKS` of them.
+    """Group the tests: those of a file run in one process, those of all files that share Spark in `SPARKS` processes.
 
-    These come first, then files with tests that may take longest, then those that start processes: at the end no
-    process is left with one of them alone.
+    The latter are first, then files with tests of a long duration, then those that start processes, so that at the end
+    no process runs one of them alone.
     """
     if config.getoption("--quick"):
         _keep_quick(config, items)
@@ -71,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = sorted(by_file, key=lambda file: _place(file, by_file[file]))
     places = {file: place for place, file in enumerate(files)}
     _group(files, by_file)
-    yield  # xdist reads the groups; pytest takes files apart to have what shares a parameter together
+    yield  # xdist reads the groups; pytest reorders files to join tests with the same parameter
     items.sort(key=lambda item: places[_file(item)])
 
 

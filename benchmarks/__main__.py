@@ -88,7 +88,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="fewer rows, shorter windows, 3 rounds")
     parser.add_argument(
-        "--only", action="append", metavar="NAME", help="a row, or the start of several rows' names; may be repeated"
+        "--only", action="append", metavar="NAME", help="a row, or a prefix of several rows' names; may be repeated"
     )
     parser.add_argument("--rounds", type=int, help=f"default: {FULL_ROUNDS}, with --quick {QUICK_ROUNDS}")
     parser.add_argument("--broker", choices=("both", "kafka", "odradek"), default="both")
@@ -96,7 +96,7 @@ def _arguments() -> argparse.Namespace:
         "--baseline", type=Path, metavar="DIRECTORY", help="beside another checkout of Odradek, not Apache Kafka"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all raw values to FILE")
-    parser.add_argument("--list", action="store_true", help="name the rows and end")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows and exit")
     return parser.parse_args()
 
 

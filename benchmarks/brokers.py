@@ -1,4 +1,4 @@
-"""The two brokers under test, each with its own defaults, and when a fresh one first answers."""
+"""The two brokers under test, each with its own defaults, and the measurement of a start up to the first response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.procfs import TICKS_PER_SECOND
 
 START_TIMEOUT_S = 60.0
 
-# Kafka's defaults where the tests' brokers have others, and the data of a finished measurement off the disk soon.
+# Kafka's defaults instead of the tests' values, and fast deletion of a finished measurement's data.
 PROPERTIES: Mapping[str, str] = {
     "offsets.topic.num.partitions": "50",
     "group.initial.rebalance.delay.ms": "3000",
@@ -44,7 +44,7 @@ KAFKA_PROPERTIES: Mapping[str, str] = {
 
 
 class RunningBroker(Protocol):
-    """A broker that is measured."""
+    """A measured broker."""
 
     @property
     def port(self) -> int: ...
@@ -93,29 +93,29 @@ TITLES = {"kafka": "Apache Kafka", "odradek": "Odradek", "baseline": "Baseline"}
 
 
 def add_baseline(directory: Path) -> None:
-    """Makes the Odradek of another checkout a contestant, by the name of baseline."""
+    """Add the Odradek of another checkout under the name `baseline`."""
     from odradek.testing import OdradekBroker
 
     class Baseline(OdradekBroker):
         def start(self) -> Self:
-            # A process imports what is below the directory that it starts in first.
+            # A process imports packages in its working directory first.
             with contextlib.chdir(directory):
                 return super().start()
 
     if not (directory / "odradek" / "__main__.py").exists():
-        raise FileNotFoundError(f"{directory} is no checkout of Odradek")
+        raise FileNotFoundError(f"{directory} is not a checkout of Odradek")
     BROKERS["baseline"] = lambda properties=NONE: Baseline({**PROPERTIES, **properties})
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Return unused ports."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]
 
 
 def _listening_on(name: str) -> tuple[int, dict[str, str]]:
-    """A port, and the properties that make a broker listen there: so it can be asked before it says that it runs."""
+    """Return a port and the properties to listen on it: requests can then be sent before the broker logs its start."""
     port, controller = free_ports(2)
     listener = f"PLAINTEXT://127.0.0.1:{port}"
     if name != "kafka":
@@ -125,7 +125,7 @@ def _listening_on(name: str) -> tuple[int, dict[str, str]]:
 
 
 def process_start_s(pid: int) -> float:
-    """When the process began, in seconds since boot (resolution: one tick, 10 ms, rounded down)."""
+    """Return the start time of a process, in seconds since boot (resolution: one tick, 10 ms, rounded down)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[19]) / TICKS_PER_SECOND
 
@@ -137,7 +137,7 @@ def answers_metadata(port: int) -> bool:
 
 
 class _FirstAnswer(threading.Thread):
-    """Asks for Metadata every 2 ms until the first answer."""
+    """Sends a Metadata request every 2 ms until the first response."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
@@ -154,19 +154,19 @@ class _FirstAnswer(threading.Thread):
 
 
 def start_seconds(name: str) -> float:
-    """From the start of a fresh broker's process to its first answer to Metadata; the broker is ended again."""
+    """Return the time from the start of a new broker's process to its first Metadata response; then stop the broker."""
     port, properties = _listening_on(name)
     watcher = _FirstAnswer(port)
     watcher.start()
     with BROKERS[name](properties) as broker:
         watcher.join(START_TIMEOUT_S)
         if not watcher.answered_s:
-            raise wire.WireError(f"no Metadata answer in {START_TIMEOUT_S:.0f} s")
+            raise wire.WireError(f"no Metadata response in {START_TIMEOUT_S:.0f} s")
         return watcher.answered_s - process_start_s(broker.pid)
 
 
 def wait_until_gone(broker: RunningBroker, topic: str, timeout_s: float = 20.0) -> None:
-    """Waits until a deleted topic's directories are off the disk, so that no write-back runs into the next row."""
+    """Wait until a deleted topic's directories are gone, so that their write-back does not disturb the next row."""
     give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:
         if not any(broker.data_dir.rglob(f"{topic}-*")):

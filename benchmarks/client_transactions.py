@@ -1,8 +1,8 @@
-"""Transactions of librdkafka's producer, as a process of its own: a confirmation with a client that people use.
+"""Transactions of librdkafka's producer, in a separate process: a comparison with a client in common use.
 
     python -m benchmarks.client_transactions <bootstrap> <topic> <records a transaction> <bytes a record> <seconds>
 
-Prints how many transactions it committed within the time, and how long that was.
+Prints the number of transactions committed within the time, and the duration.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""The raw-frame loader: prepared requests over plain sockets, in a process of its own.
+"""The raw-frame loader: prepared requests over plain sockets, in a separate process.
 
-    python -m benchmarks.loader '{"kind": "produce", "port": 9092, ...}'     (fields: LoadSpec; answer: one JSON line)
+    python -m benchmarks.loader '{"kind": "produce", "port": 9092, ...}'
 
-It is meant to cost less than any broker. Frames are encoded before the clock runs and sent as they are, answers are
-only checked for their error code (a Fetch answer also for its batch headers, which give the next offset), nothing is
+The argument has fields of LoadSpec; the output is one JSON line.
+
+It is meant to cost less than any broker. Frames are encoded before the measurement and sent unchanged. Of a response
+only the error code is checked (and the batch headers of a Fetch response, which contain the next offset); nothing is
 allocated per record. One thread and one epoll drive all connections.
 
-Each load warms up over the connections that it then measures, so the window holds no connection set-up; answers that
-come behind the window are awaited but not counted.
+Each load warms up over the connections that it then measures, so the window includes no connection set-up; responses
+that arrive after the window are awaited but not counted.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ class LoadSpec(NamedTuple):
 
 
 class LoadResult(NamedTuple):
-    """What the window held. `acked_records` counts all that the broker acknowledged, warm-up and drain included.
+    """Results of the window. `acked_records` counts all acknowledged records, including those of warm-up and drain.
 
-    A request of transactions is a whole transaction, and its marker counts as one record more.
+    A request of the transaction load is a whole transaction, and its marker counts as one more record.
     """
 
     seconds: float
@@ -72,7 +74,7 @@ class LoadResult(NamedTuple):
 
 
 class Load:
-    """Connections, one epoll over them, and the counters. Subclasses say what readable and writable mean."""
+    """Connections, one epoll over them, and the counters. Subclasses handle readable and writable connections."""
 
     def __init__(self, spec: LoadSpec) -> None:
         self.spec = spec
@@ -86,35 +88,35 @@ class Load:
             self.sockets.append(connection)
 
     def start(self) -> None:
-        """Registers every connection and sends its first requests."""
+        """Register every connection and send its first requests."""
         raise NotImplementedError
 
     def run(self, until_ns: int, max_bytes: int) -> None:
-        """Keeps every connection busy until that time, or until so many payload bytes are through."""
+        """Keep every connection busy until that time, or until `max_bytes` of payload are transferred."""
         raise NotImplementedError
 
     def drain(self) -> None:
-        """Awaits the answers that are still out."""
+        """Wait for the outstanding responses."""
 
     def latencies_ns(self) -> array[int]:
         return array("q")
 
     def forget_latencies(self) -> None:
-        """Ends the warm-up."""
+        """End the warm-up."""
 
     def acked_records(self) -> int:
-        """How many offsets the acknowledged requests took."""
+        """Return the number of offsets of the acknowledged requests."""
         return self.answers * self.spec.records_per_batch
 
     def batch_for(self, index: int) -> bytes:
-        """The Produce frame of connection number `index`."""
+        """Return the Produce frame of connection number `index`."""
         spec = self.spec
         batch = wire.record_batch(spec.value_bytes, spec.records_per_batch, wire.now_ms())
         return wire.produce_frame(spec.topic, index % spec.partitions, batch)
 
 
 class ProduceStream:
-    """One connection of ProduceLoad: how much of the current frame is out, how many answers are due."""
+    """One connection of ProduceLoad: the position in the current frame, and the number of outstanding responses."""
 
     __slots__ = ("answer_bytes", "due", "frame", "rest", "socket", "tail", "wants_write")
 
@@ -159,7 +161,7 @@ class ProduceLoad(Load):
         deadline = now_ns() + int(DRAIN_S * 1e9)
         while any(stream.due for stream in self.streams.values()):
             if now_ns() > deadline:
-                raise wire.WireError(f"answers are missing after {DRAIN_S:.0f} s")
+                raise wire.WireError(f"responses are missing after {DRAIN_S:.0f} s")
             for fd, event in self.epoll.poll(0.2):
                 if event & ~select.EPOLLOUT:
                     self._receive(self.streams[fd])
@@ -207,7 +209,7 @@ class ProduceLoad(Load):
 
 
 class RequestLoad(Load):
-    """One Produce request at a time on each connection; the time from send to answer of each is kept."""
+    """One Produce request at a time on each connection; the time from each request to its response is kept."""
 
     def start(self) -> None:
         self.error_position = wire.produce_error_position(self.spec.topic)
@@ -242,7 +244,7 @@ class RequestLoad(Load):
             answer = recv(RECEIVE_BYTES)
             answered_ns = now_ns()
             if answer[position : position + 2] != b"\0\0":
-                raise wire.WireError(f"broken answer or error: {answer.hex()}")
+                raise wire.WireError(f"invalid response or error: {answer.hex()}")
             keep(answered_ns - sent_ns)
             sent_ns = answered_ns
             send(frame)
@@ -256,7 +258,7 @@ class RequestLoad(Load):
                 answer = recv[fd](RECEIVE_BYTES)
                 answered_ns = clock()
                 if answer[position : position + 2] != b"\0\0":
-                    raise wire.WireError(f"broken answer or error: {answer.hex()}")
+                    raise wire.WireError(f"invalid response or error: {answer.hex()}")
                 keep(answered_ns - sent[fd])
                 sent[fd] = answered_ns
                 send[fd](frames[fd])
@@ -276,7 +278,7 @@ class RequestLoad(Load):
 
 
 class FetchStream:
-    """One connection of ConsumeLoad and the answer that is coming in over it."""
+    """One connection of ConsumeLoad and its incomplete response."""
 
     __slots__ = ("buffer", "due", "offset", "offset_position", "received", "request", "socket")
 
@@ -290,7 +292,7 @@ class FetchStream:
 
 
 class ConsumeLoad(Load):
-    """One Fetch at a time on each connection, from the log's start, again and again."""
+    """One Fetch at a time on each connection, from the log's start, repeatedly."""
 
     def start(self) -> None:
         spec = self.spec
@@ -327,7 +329,7 @@ class ConsumeLoad(Load):
         stream.socket.send(stream.request)
 
     def _receive(self, stream: FetchStream) -> bool:
-        """Takes what is there; true once an answer is whole and the next offset known."""
+        """Receive available bytes; return True once the response is complete and the next offset known."""
         count = stream.socket.recv_into(stream.buffer[stream.received :])
         if not count:
             raise wire.WireError("the broker closed a connection")
@@ -353,13 +355,13 @@ class ConsumeLoad(Load):
             stream.offset = base_offset + int.from_bytes(buffer[position + 23 : position + 27], "big") + 1
             position += 12 + length
         if stream.offset == first:
-            raise wire.WireError(f"no whole batch at offset {first} of {self.spec.topic}")
+            raise wire.WireError(f"no complete batch at offset {first} of {self.spec.topic}")
         self.answers += 1
         self.payload_bytes += (stream.offset - first) * self.record_payload_bytes
 
 
 def load_class(kind: str) -> type[Load]:
-    """The class of a kind of load. Raises KeyError."""
+    """Return the class of a kind of load. Raises KeyError."""
     if kind == "transactions":
         from benchmarks.transaction_load import TransactionLoad
 
@@ -373,14 +375,14 @@ def _own_cpu_s() -> float:
 
 
 def percentile_us(sorted_ns: list[int], share: float) -> float:
-    """The value at that share of sorted times, in microseconds; 0 of none."""
+    """Return the value at that share of sorted times, in microseconds; 0 if there are none."""
     if not sorted_ns:
         return 0.0
     return sorted_ns[min(int(len(sorted_ns) * share), len(sorted_ns) - 1)] / 1000
 
 
 def run_load(spec: LoadSpec) -> LoadResult:
-    """Warms up, measures one window, drains. Raises WireError at the first answer that is an error."""
+    """Warm up, measure one window, drain. Raises WireError at the first error response."""
     load = load_class(spec.kind)(spec)
     load.start()
     load.run(now_ns() + int(spec.warm_s * 1e9), spec.max_bytes // 4)

@@ -1,4 +1,4 @@
-"""The measurements: one turn of one row against one broker that runs, as a mapping of metric names to values."""
+"""The measurements: one turn of one row against a running broker, as a mapping of metric names to values."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Values = dict[str, float]
 
 
 class MeasurementError(Exception):
-    """A broker or a client did not do its part; the message says which and how."""
+    """A broker or a client failed; the message contains the failure."""
 
 
 class Pace(NamedTuple):
-    """How long a window and a warm-up last, how much one window may write, how long the log is that is read.
+    """Durations of windows and warm-ups, and sizes: of the writes of one window, and of the log that is read.
 
-    `restart_bytes` are in the log of a broker that is killed and started again.
+    `restart_bytes` is the size of the log of a broker that is killed and started again.
     """
 
     seconds: float
@@ -53,7 +53,7 @@ QUICK = Pace(seconds=1.0, warm_up_seconds=2.0, max_bytes=500_000_000, restart_by
 
 
 class Contestant:
-    """A broker that runs, and what was seen of it before any load."""
+    """A running broker, and its state before any load."""
 
     def __init__(self, broker: RunningBroker, name: str = "odradek") -> None:
         self.broker = broker
@@ -70,7 +70,7 @@ class Contestant:
 
     @contextmanager
     def topic(self, partitions: int, configs: Mapping[str, str] = wire.NONE) -> Iterator[str]:
-        """A fresh topic; its name is as long for both brokers, so that the frames are too."""
+        """Create a topic; its name is equally long for both brokers, and so are the frames."""
         self.topics += 1
         name = f"bench-{self.topics:05d}"
         with wire.Admin(self.broker.port) as admin:
@@ -87,7 +87,7 @@ class Contestant:
             return sum(admin.end_offset(topic, partition) for partition in range(partitions))
 
     def await_end_offsets(self, topic: str, partitions: int, expected: int) -> int:
-        """The end once it is as expected, or as it is after some seconds: the last markers follow their answers."""
+        """Return the end once it is as expected, or after a time limit: the last markers follow their responses."""
         give_up = time.monotonic() + MARKERS_TIMEOUT_S
         while (held := self.end_offsets(topic, partitions)) < expected and time.monotonic() < give_up:
             time.sleep(0.01)
@@ -95,7 +95,7 @@ class Contestant:
 
 
 def run_loader(contestant: Contestant, *, timeout_s: float = LOADER_TIMEOUT_S, **fields: Any) -> LoadResult:
-    """One load in its own process. Raises MeasurementError with what the loader said."""
+    """Run one load in its own process. Raises MeasurementError with the loader's error output."""
     spec = {"port": contestant.broker.port, "broker_pid": contestant.broker.pid, **fields}
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks.loader", json.dumps(spec)],
@@ -110,7 +110,7 @@ def run_loader(contestant: Contestant, *, timeout_s: float = LOADER_TIMEOUT_S, *
 
 
 def acknowledged_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
-    """Produces to a fresh topic and checks that the log holds exactly what was acknowledged."""
+    """Produce to a new topic and check that the log contains exactly the acknowledged records."""
     partitions = int(row.load.get("partitions", 1))
     with contestant.topic(partitions, row.topic_configs.get(contestant.name, wire.NONE)) as topic:
         load: dict[str, Any] = {"topic": topic, "seconds": pace.seconds, "max_bytes": pace.max_bytes, **row.load}
@@ -122,7 +122,7 @@ def acknowledged_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResul
 
 
 def reading_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
-    """Fills a topic, then reads it from the start again and again; the log stays in the page cache."""
+    """Fill a topic, then read it from the start repeatedly; the log stays in the page cache."""
     with contestant.topic(1) as topic:
         if row.load.get("isolation_level"):
             fill_with_transactions(contestant, topic, pace.log_bytes // TRANSACTIONS_ARE_SLOWER)
@@ -132,7 +132,7 @@ def reading_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
 
 
 def fill_with_transactions(contestant: Contestant, topic: str, payload_bytes: int) -> None:
-    """Transactions of eight producers, one among the other; every tenth is aborted."""
+    """Write interleaved transactions of eight producers; every tenth is aborted."""
     load = {**TRANSACTIONS, "connections": 8, "abort_every": 10}
     run_loader(contestant, kind="transactions", topic=topic, warm_s=0, seconds=60, max_bytes=payload_bytes, **load)
     time.sleep(MARKERS_DELAY_S)
@@ -153,7 +153,7 @@ LOADS: Mapping[str, Callable[[Contestant, Row, Pace], LoadResult]] = {
 def _throughput(contestant: Contestant, row: Row, pace: Pace) -> Values:
     result = LOADS[row.kind](contestant, row, pace)
     if not result.payload_bytes:
-        raise MeasurementError("nothing came through")
+        raise MeasurementError("no bytes were transferred")
     return {
         "mb_per_s": result.payload_bytes / result.seconds / 1e6,
         "cpu_s_per_gb": result.broker_cpu_s / result.payload_bytes * 1e9,
@@ -177,7 +177,7 @@ def _requests(contestant: Contestant, row: Row, pace: Pace) -> Values:
 def _transactions(contestant: Contestant, row: Row, pace: Pace) -> Values:
     result = LOADS[row.kind](contestant, row, pace)
     if not result.requests:
-        raise MeasurementError("no transaction came to its end")
+        raise MeasurementError("no transaction was completed")
     return {
         "transactions_per_s": result.requests / result.seconds,
         "cpu_s_per_gb": result.broker_cpu_s / result.payload_bytes * 1e9,
@@ -188,7 +188,7 @@ def _transactions(contestant: Contestant, row: Row, pace: Pace) -> Values:
 
 
 def _timed_tool(contestant: Contestant, tool: str, arguments: Mapping[str, object]) -> tuple[str, float]:
-    """What the tool printed, and the processor seconds that the broker used meanwhile."""
+    """Return the tool's output, and the processor seconds that the broker used meanwhile."""
     from compat_tests.apache_kafka import tools
 
     before = cpu_seconds(contestant.broker.pid)
@@ -213,7 +213,7 @@ def _tool_produce(contestant: Contestant, row: Row, pace: Pace) -> Values:
         output, used_s = _timed_tool(contestant, PRODUCER_PERFORMANCE, arguments)
     rates = re.findall(r"([0-9.]+) records/sec .* 99\.9th", output)
     if not rates:
-        raise MeasurementError(f"ProducerPerformance said: {output.strip()[-200:]}")
+        raise MeasurementError(f"ProducerPerformance printed: {output.strip()[-200:]}")
     return {
         "mb_per_s": float(rates[-1]) * TOOL_RECORD_BYTES / 1e6,
         "cpu_s_per_gb": used_s / (TOOL_RECORDS * TOOL_RECORD_BYTES / 1e9),
@@ -221,7 +221,7 @@ def _tool_produce(contestant: Contestant, row: Row, pace: Pace) -> Values:
 
 
 def _tool_consume(contestant: Contestant, row: Row, pace: Pace) -> Values:
-    """Group, offsets and all; the figure is that of fetching alone, without the joining of the group."""
+    """Measure with a group and its offsets; the value is that of fetching alone, without the joining of the group."""
     from compat_tests.apache_kafka.tools import CONSUMER_PERFORMANCE
 
     with contestant.topic(1) as topic:
@@ -230,7 +230,7 @@ def _tool_consume(contestant: Contestant, row: Row, pace: Pace) -> Values:
         output, used_s = _timed_tool(contestant, CONSUMER_PERFORMANCE, arguments)
     fields = [field.strip() for field in output.strip().splitlines()[-1].split(",")]
     if len(fields) != CONSUMER_PERFORMANCE_FIELDS:
-        raise MeasurementError(f"ConsumerPerformance said: {output.strip()[-200:]}")
+        raise MeasurementError(f"ConsumerPerformance printed: {output.strip()[-200:]}")
     read_mebibytes, fetch_mebibytes_per_s = float(fields[2]), float(fields[8])
     return {
         "mb_per_s": fetch_mebibytes_per_s * MEBIBYTE / 1e6,
@@ -256,12 +256,12 @@ def _client_transactions(contestant: Contestant, row: Row, pace: Pace) -> Values
 
 
 def start(name: str, row: Row, pace: Pace) -> Values:
-    """Takes a broker of its own."""
+    """Measure the start of a new broker."""
     return {"start_s": brokers.start_seconds(name)}
 
 
 def restart(name: str, row: Row, pace: Pace) -> Values:
-    """Takes a broker of its own, and fills it first."""
+    """Fill a new broker and measure its restart."""
 
     def fill_all(broker: Broker, topic: str, partitions: int) -> None:
         load = {**LARGE_BATCH, "partitions": partitions, "connections": partitions}
@@ -283,7 +283,7 @@ def _memory(contestant: Contestant, row: Row, pace: Pace) -> Values:
     }
 
 
-# Those of a broker's start: by the broker's name, for each takes one of its own.
+# Measurements of a start, by the broker's name: each starts its own broker.
 STARTS: Mapping[str, Callable[[str, Row, Pace], Values]] = {"start": start, "restart": restart}
 
 MEASUREMENTS: Mapping[str, Callable[[Contestant, Row, Pace], Values]] = {
@@ -306,6 +306,6 @@ WARM_UP_ROWS = (
 
 
 def warm_up(contestant: Contestant, row: Row, pace: Pace) -> None:
-    """One unmeasured turn of a row, long enough for the JVM to have compiled its way."""
+    """Run one unmeasured turn of a row, long enough for the JVM to compile the code."""
     pace = pace._replace(seconds=pace.warm_up_seconds, max_bytes=2 * pace.max_bytes)
     MEASUREMENTS[row.kind](contestant, row, pace)

@@ -1,4 +1,4 @@
-"""What the pipelines' benchmark reads, and how it counts what was written: without Spark on either side."""
+"""Input of the pipelines' benchmark, and counts of its output, both without Spark."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _AT_ONCE = 10_000
 
 
 def kept(count: int) -> int:
-    """Rows that SQL makes of so many records, a multiple of a thousand."""
+    """Return the number of result rows of SQL for `count` records, a multiple of a thousand."""
     assert count % _ROUND == 0
     return count // _ROUND * (_ROUND - _LEFT_OUT)
 
 
 def produce(servers: str, topic: str, count: int) -> None:
-    """Puts `count` JSON records of 100 to 106 B into a topic, the same ones each time. Raises MeasurementError."""
+    """Write `count` JSON records of 100 to 106 B to a topic, the same ones each time. Raises MeasurementError."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 50})
     for number in range(count):
         order = {
@@ -49,7 +49,7 @@ def produce(servers: str, topic: str, count: int) -> None:
 
 
 def count_records(servers: str, topic: str) -> int:
-    """Records of a topic that a reader with read_committed gets."""
+    """Return the number of records of a topic for a read_committed reader."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -83,7 +83,7 @@ def count_records(servers: str, topic: str) -> int:
 
 
 def count_in_files(folder: Path) -> int:
-    """Rows in the Parquet files of a folder and those below it."""
+    """Return the number of rows in the Parquet files below a folder."""
     from pyarrow import dataset
 
     return int(dataset.dataset(folder, format="parquet").count_rows())

@@ -1,4 +1,4 @@
-"""One turn of a pipeline: by the engine as `odradek pipeline run` runs it, or by plain PySpark with Spark's own sinks.
+"""One turn of a pipeline: by the engine, as in `odradek pipeline run`, or by plain PySpark with Spark's own sinks.
 
 Both are one query in one session, from the same topic by the same SQL, with the same trigger.
 """
@@ -37,14 +37,14 @@ REWRITING = {"reWriteBatchedInserts": "true"}
 
 
 class Progress(StreamingQueryListener):
-    """The batches of the query that runs, as Spark says them; there is one query at a time."""
+    """The batches of the running query, as reported by Spark; there is one query at a time."""
 
     def __init__(self) -> None:
         self._batches: list[dict[str, Any]] = []
         self._ended = threading.Event()
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Nothing to keep."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         made = json.loads(event.progress.json)
@@ -52,23 +52,23 @@ class Progress(StreamingQueryListener):
             self._batches.append(made)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing to keep."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         self._ended.set()
 
     def of(self, run: Callable[[], None]) -> list[dict[str, Any]]:
-        """The batches of the query that `run` starts and waits for. Raises MeasurementError."""
+        """Return the batches of the query that `run` starts and waits for. Raises MeasurementError."""
         self._batches = []
         self._ended.clear()
         run()
         if not self._ended.wait(_SAID_S):
-            raise MeasurementError("Spark does not say that the query has ended")
+            raise MeasurementError("Spark does not report the end of the query")
         return self._batches
 
 
 def values_of(batches: list[dict[str, Any]], wall_s: float) -> Values:
-    """Rows a second from the end of the first batch to that of the last. Raises MeasurementError."""
+    """Return rows per second from the end of the first batch to that of the last. Raises MeasurementError."""
     if len(batches) < 2:
         raise MeasurementError(f"the query has done {len(batches)} batches")
     first, *others = sorted(batches, key=lambda made: int(made["batchId"]))
@@ -112,7 +112,7 @@ class Stage:
 
     @contextlib.contextmanager
     def with_spark(self, jars: list[Path], java_home: Path) -> Iterator[None]:
-        """The session that the engine builds for a pipeline, with the connectors of all."""
+        """Build the engine's session for a pipeline, with the connectors of all."""
         os.environ |= {"JAVA_HOME": str(java_home), "SPARK_LOCAL_DIRS": str(self.folder / "local")}
         for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS"):
             os.environ.pop(name, None)
@@ -152,7 +152,7 @@ sql = "{SQL}"
         return self.contestants[broker].broker.bootstrap_servers
 
     def turn(self, work: str, broker: str, plain: Mapping[str, str] | None) -> Values:
-        """One turn. `plain` are options of plain PySpark's sink; None is the engine. Raises MeasurementError."""
+        """Run one turn. `plain` are options of plain PySpark's sink; None is the engine. Raises MeasurementError."""
         self._turns += 1
         name = f"turn-{self._turns:03d}"
         with PLACES[work](self, name, broker) as place:
@@ -169,15 +169,15 @@ sql = "{SQL}"
         return values
 
     def _engine(self, pipeline: Pipeline) -> Callable[[], None]:
-        def said(line: str) -> None:
+        def report(line: str) -> None:
             if not line.startswith(("runs", "batch ")):
                 print(f"           {line}", file=sys.stderr)
 
         def run() -> None:
             stop = threading.Event()
-            runner.run(pipeline, runner.Options(), said, spark=self.spark, stop=stop)
+            runner.run(pipeline, runner.Options(), report, spark=self.spark, stop=stop)
             if stop.is_set():
-                raise KeyboardInterrupt  # while it ran, a signal was taken for it to stop
+                raise KeyboardInterrupt  # during the run a signal was interpreted as a request to stop it
 
         return run
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.pipelines                  1,000,000 records a turn, 5 rounds
     python -m benchmarks.pipelines --quick          250,000 records, 3 rounds
-    python -m benchmarks.pipelines --only files     rows by name or by the start of it; `--list` names them
+        python -m benchmarks.pipelines --only files     rows by name or by a prefix of it; `--list` prints the names
 
-docs/benchmarks.md says how to read the table. pipeline_turns.py has what one turn does, pipeline_data.py what it reads.
+docs/benchmarks.md explains the table. pipeline_turns.py has the work of one turn, pipeline_data.py its input.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ENGINE = "engine"
 
 
 class Side(NamedTuple):
-    """Who does the work of a turn: on which broker, and with which options of plain PySpark's sink."""
+    """One side of a comparison: its broker, and the options of plain PySpark's sink; None is the engine."""
 
     title: str
     broker: str
     plain: Mapping[str, str] | None
 
 
-# In the order of a round's turns; the next round has them the other way round.
+# In the order of a round's turns, which is reversed in the next round.
 SIDES: Mapping[str, Side] = {
     "rewriting": Side("plain PySpark, reWriteBatchedInserts", "odradek", REWRITING),
     "plain": Side("plain PySpark", "odradek", NONE),
@@ -71,7 +71,7 @@ ROWS = (
 )
 BY_NAME = {row.name: row for row in ROWS}
 
-# work -> side -> one mapping of values for each round; a round in which a side failed has None there
+# work -> side -> one mapping of values for each round; None for a round in which the side failed
 Results = dict[str, dict[str, list[Values | None]]]
 
 
@@ -110,7 +110,7 @@ class Session:
             self._turn(stage, work, side, "warm-up")
         kept = self.results.setdefault(work, {side: [] for side in sides})
         for number in range(self._rounds):
-            # A B C, then C B A: nobody always follows the same one.
+            # A B C, then C B A: no side always follows the same one.
             for side in sides if number % 2 == 0 else reversed(sides):
                 kept[side].append(self._turn(stage, work, side, f"round {number + 1}"))
 
@@ -152,7 +152,7 @@ class Line(NamedTuple):
 
 
 def lines_of(results: Results, rows: Sequence[Row]) -> list[Line]:
-    """The rows that could be measured. The ratio is the median of the rounds' ratios, for load comes and goes."""
+    """Return the measured rows. The ratio is the median of the rounds' ratios, because the machine's load varies."""
     lines = []
     for row in rows:
         sides = results.get(row.work, {})
@@ -165,7 +165,7 @@ def lines_of(results: Results, rows: Sequence[Row]) -> list[Line]:
 
 
 def table(lines: Sequence[Line], failures: Sequence[str]) -> str:
-    """The report as text."""
+    """Return the report as text."""
     text = [f"  {'rows/s':16} {'other':>10} {'pipeline':>10} {'ratio':>6} {'rounds':>10} {'target':>7}  met"]
     for line in lines:
         row = line.row
@@ -186,11 +186,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pipelines", description="Pipelines side by side.")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_RECORDS:,} records a turn, {QUICK_ROUNDS} rounds")
     parser.add_argument(
-        "--only", action="append", metavar="NAME", help="a row, or the start of several rows' names; may be repeated"
+        "--only", action="append", metavar="NAME", help="a row, or a prefix of several rows' names; may be repeated"
     )
     parser.add_argument("--rounds", type=int, help=f"default: {FULL_ROUNDS}, with --quick {QUICK_ROUNDS}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all raw values to FILE")
-    parser.add_argument("--list", action="store_true", help="name the rows and end")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows and exit")
     return parser.parse_args()
 
 
@@ -214,13 +214,13 @@ def main() -> int:
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else FULL_ROUNDS)
     before = environment()
     session = Session(rows, records, rounds)
-    # What is started here is ended here, and what was measured is shown.
+    # A signal also stops the brokers that were started here, and prints the results so far.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         session.run()
     except (KeyboardInterrupt, OSError):
-        # Signals may have ended the brokers first.
-        session.failures.append("the run was ended")
+        # Signals may have stopped the brokers first.
+        session.failures.append("the run was interrupted")
     lines = lines_of(session.results, rows)
     print(table(lines, session.failures))
     if arguments.json:

@@ -1,4 +1,4 @@
-"""What Linux says of a process: processor time and resident memory, its children included."""
+"""Processor time and resident memory of a process and its children, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def process_tree(pid: int) -> list[int]:
-    """`pid` and all that descend from it."""
+    """Return `pid` and all its descendants."""
     found = [pid]
     for parent in found:
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -19,7 +19,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that the tree under `pid` has used so far (resolution: one tick, 10 ms)."""
+    """Return user and system time of the tree under `pid` so far (resolution: one tick, 10 ms)."""
     ticks = 0
     for member in process_tree(pid):
         fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()

@@ -1,11 +1,11 @@
-"""Where Odradek's time goes on one row: the row's load against a broker under cProfile.
+"""Profile of Odradek on one row: the row's load against a broker under cProfile.
 
     python -m benchmarks.profile requests-8 [--sort calls|own|cumulative] [--lines 40] [--seconds 2]
 
 The broker runs twice, under a short load and under a long one. The difference of the two profiles, divided by the
-difference in requests, is what one more request costs: start, warm-up and stop cancel out. Counts of calls are exact;
-times are those under the profiler, which makes Python calls several times dearer and C calls a little. Only the main
-thread is seen.
+difference in requests, is the cost of one more request: start, warm-up and stop cancel out. Counts of calls are exact;
+times are those under the profiler, which makes Python calls several times as expensive and C calls slightly. Only the
+main thread is profiled.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from benchmarks import brokers, measure
 from benchmarks.rows import BY_NAME, Row
 
 START_TIMEOUT_S, STOP_TIMEOUT_S = 30.0, 60.0
-RARE_CALLS = 0.01  # what is rarer belongs to start or stop, whose two times merely differ
+RARE_CALLS = 0.01  # rarer calls belong to start or stop, whose two times differ
 SORT_FIELDS = {"calls": 1, "own": 2, "cumulative": 3}
 
 Function = tuple[str, int, str]
 
 
 class Cost(NamedTuple):
-    """What one function costs per request: calls, and microseconds without and with what it calls."""
+    """Cost of one function per request: calls, and microseconds without and with the functions that it calls."""
 
     function: Function
     calls: float
@@ -107,7 +107,7 @@ def _directory() -> Iterator[Path]:
 
 
 def profile_once(row: Row, seconds: float) -> tuple[dict[Function, Any], int]:
-    """The broker's profile and how many requests of the row it answered."""
+    """Return the broker's profile and the number of requests that it answered."""
     pace = measure.QUICK._replace(seconds=seconds, max_bytes=2_000_000_000, log_bytes=20_000_000)
     row = row._replace(load={**row.load, "warm_s": 0.3})
     with _directory() as directory:
@@ -123,7 +123,7 @@ def profile_once(row: Row, seconds: float) -> tuple[dict[Function, Any], int]:
 
 
 def costs_per_request(row: Row, seconds: float) -> tuple[list[Cost], int]:
-    """What one more request costs, by function, and over how many requests that was found."""
+    """Return the cost of one more request by function, and the number of requests of the measurement."""
     short, few = profile_once(row, seconds / 5)
     long, many = profile_once(row, seconds)
     extra = many - few

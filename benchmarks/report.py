@@ -1,4 +1,4 @@
-"""From raw values to the table: medians over the rounds, ratios, and whether each target is met."""
+"""The table of raw values: medians over the rounds, ratios, and comparisons with the targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RoundsByBroker = Mapping[str, Sequence[Mapping[str, float]]]
 
 
 class Line(NamedTuple):
-    """One metric of one row. Values are medians; None where a broker gave none."""
+    """One metric of one row. Values are medians; None for a broker without values."""
 
     row: Row
     metric: str
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
     @property
     def met(self) -> bool | None:
-        """None when there is no target or nothing to judge it by."""
+        """Return None without a target or without values."""
         value = None if self.target is None else self.ratio if self.target.of_kafka else self.odradek
         return None if self.target is None or value is None else self.target.met(value)
 
@@ -38,7 +38,7 @@ def _values(rounds: Sequence[Mapping[str, float]], metric: str) -> list[float]:
 
 
 def lines_of(row: Row, results: RoundsByBroker, other: str = "kafka") -> Iterator[Line]:
-    """The visible metrics of a row in the order of METRICS. Only against Apache Kafka are there targets."""
+    """Return the visible metrics of a row in the order of METRICS. Targets exist only against Apache Kafka."""
     targets = {target.metric: target for target in row.targets} if other == "kafka" else {}
     for metric in METRICS:
         others, odradek = (_values(results.get(name, ()), metric) for name in (other, "odradek"))
@@ -75,13 +75,13 @@ def _warnings(row: Row, results: RoundsByBroker) -> Iterator[str]:
     for name, rounds in results.items():
         cores = _values(rounds, "loader_cores")
         if cores and statistics.median(cores) > LOADER_LIMIT_CORES:
-            yield f"{row.name}: the loader used a whole core against {TITLES[name]}; it may be what limits here"
+            yield f"{row.name}: the loader used a whole core against {TITLES[name]} and may be the limit"
 
 
 def table(
     results: Mapping[str, RoundsByBroker], rows: Sequence[Row], failures: Sequence[str], other: str = "kafka"
 ) -> str:
-    """The whole report as text, beside Apache Kafka or whoever `other` is."""
+    """Return the report as text, beside Apache Kafka or another broker, `other`."""
     header = ["", TITLES[other], TITLES["odradek"], "ratio", "rounds", "target", "met"]
     body: list[list[str]] = []
     lines: list[Line] = []
@@ -110,7 +110,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _summary(lines: Sequence[Line]) -> str:
     judged = [line for line in lines if line.met is not None]
     if not judged:
-        return "No target could be judged: that takes Odradek and Apache Kafka."
+        return "No target could be checked: that requires Odradek and Apache Kafka."
     missed = [f"{line.row.name}: {METRICS[line.metric].title} ({_missed_by(line)})" for line in judged if not line.met]
     return f"{len(judged) - len(missed)} of {len(judged)} targets met." + (
         f" Missed: {'; '.join(missed)}." if missed else ""

@@ -1,4 +1,4 @@
-"""How long a broker that was killed with much in its log takes to serve all of it again."""
+"""Time in which a broker that was killed with a large log serves all of it again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TOPIC = "bench-restart"
 PARTITIONS = 4
 TIMEOUT_S = 120.0
 
-# A killed Apache Kafka may come back only when its controller has given up the session that it had. That is no matter
-# of recovery, so the wait is made short.
+# Apache Kafka can start again only after its controller has expired the killed broker's session. That is not a part of
+# recovery, so the timeout is short.
 KAFKA_PROPERTIES = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
 
 
 class _FirstService(threading.Thread):
-    """Asks again and again until ApiVersions, Metadata and a Fetch of each partition's last record are answered."""
+    """Sends requests until ApiVersions, Metadata and a Fetch of each partition's last record succeed."""
 
     def __init__(self, port: int, last_offsets: list[int]) -> None:
         super().__init__(daemon=True)
@@ -53,10 +53,10 @@ class _FirstService(threading.Thread):
 
 
 def restart_seconds(name: str, fill: Callable[[brokers.Broker, str, int], None]) -> float:
-    """From the start of the process after a SIGKILL to the last record of each partition.
+    """Return the time from the start of the process after a SIGKILL to the last record of each partition.
 
-    `fill` writes the log: to (broker, topic, number of partitions). What it wrote has reached the disk before the kill,
-    so that no write-back runs into the measurement; the page cache keeps what it can hold, for either broker.
+    `fill` writes the log: to (broker, topic, number of partitions). The log is on the disk before the kill, so that no
+    write-back disturbs the measurement; the page cache keeps what it can hold, for either broker.
     """
     with brokers.BROKERS[name](KAFKA_PROPERTIES if name == "kafka" else wire.NONE) as broker:
         with wire.Admin(broker.port) as admin:
@@ -72,5 +72,5 @@ def restart_seconds(name: str, fill: Callable[[brokers.Broker, str, int], None])
         began_s = brokers.process_start_s(broker.pid)
         watcher.join(TIMEOUT_S)
         if not watcher.served_s:
-            raise wire.WireError(f"not all was served {TIMEOUT_S:.0f} s after the restart")
+            raise wire.WireError(f"not all partitions were served {TIMEOUT_S:.0f} s after the restart")
         return watcher.served_s - began_s

@@ -1,7 +1,7 @@
-"""The table of rows: what is measured, with which load, and what Odradek is to reach.
+"""The rows of the table: measurement, load, and targets of Odradek.
 
-A row's `load` are fields of loader.LoadSpec; everything that is not given has the default there. Metrics are named in
-METRICS; a measurement gives some of them. A target without `of_kafka` is about Odradek's own value.
+A row's `load` has fields of loader.LoadSpec; other fields have their defaults. Metrics are named in METRICS; a
+measurement returns some of them. A target without `of_kafka` is about Odradek's own value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SMALL_BATCH: Mapping[str, int] = {
 ONE_RECORD: Mapping[str, int | float] = {"value_bytes": 100, "records_per_batch": 1, "warm_s": 0.7}
 # 100 records of 1 KB in batches as above: seven Produce requests and an end.
 TRANSACTIONS: Mapping[str, int] = {**SMALL_BATCH, "records_per_transaction": 100}
-# Each broker's own way to have every record on the disk before it is acknowledged.
+# The configuration of each broker that syncs every record to disk before its acknowledgement.
 SYNCED: Mapping[str, Mapping[str, str]] = {
     "kafka": {"flush.messages": "1"},
     "odradek": {"flush.before.acks": "true"},
@@ -29,7 +29,7 @@ SYNCED: Mapping[str, Mapping[str, str]] = {
 
 
 class Metric(NamedTuple):
-    """One measured quantity and how it is shown."""
+    """One measured quantity and its format."""
 
     title: str
     unit: str
@@ -52,12 +52,12 @@ METRICS: Mapping[str, Metric] = {
     "loader_cores": Metric("loader CPU", "cores", 2),
 }
 
-# Kept in the JSON, and warned of when the loader itself is near one core; not a line of the table.
+# In the JSON, and in a warning if the loader uses nearly one core; not a line of the table.
 HIDDEN_METRICS = frozenset({"loader_cores"})
 
 
 class Target(NamedTuple):
-    """`metric` is to be at least or at most `limit`: as a ratio Odradek / Apache Kafka, or as Odradek's value."""
+    """A limit of `metric`, at least or at most: of the ratio Odradek / Apache Kafka, or of Odradek's value."""
 
     metric: str
     limit: float
@@ -88,7 +88,7 @@ def under(metric: str, value: float) -> Target:
 
 
 class Row(NamedTuple):
-    """One line of work. `kind` names its measurement in measure.MEASUREMENTS.
+    """One row of the table. `kind` names its measurement in measure.MEASUREMENTS.
 
     `topic_configs` are the properties of its topic, by the broker's name.
     """
@@ -129,7 +129,7 @@ def _transactions(producers: int) -> Row:
 def _synced(producers: int, *targets: Target) -> Row:
     return Row(
         f"synced-{producers}",
-        f"one 1 KB record a request, on disk before its answer, {producers} producer{'s' if producers > 1 else ''}",
+        f"one 1 KB record a request, on disk before its response, {producers} producer{'s' if producers > 1 else ''}",
         "requests",
         {**ONE_RECORD, "value_bytes": 1024, "connections": producers},
         targets,

@@ -1,8 +1,8 @@
-"""Transactional producers for the raw-frame loader: produce, end, produce, end, as fast as the broker lets them.
+"""Transactional producers for the raw-frame loader: produce and end transactions as fast as the broker responds.
 
-A transaction is what a Java producer at its defaults sends for so many records: Produce 12 requests, batches of up to
-16 KB, one behind the other, and EndTxn 5 when all are answered (KIP-890: the first Produce adds the partition, the end
-brings the next epoch). Each connection is a producer with an id of its own.
+A transaction has the requests of a Java producer at its defaults for that number of records: Produce 12 requests with
+batches of up to 16 KB, one after another, and EndTxn 5 after all responses (KIP-890: the first Produce adds the
+partition, the end returns the next epoch). Each connection is a producer with its own id.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SIZE = struct.Struct(">I")
 
 
 class Producer:
-    """One connection of TransactionLoad, and how far its transaction is.
+    """One connection of TransactionLoad, and the state of its transaction.
 
-    `frames` are the transaction's Produce requests in order; `waiting` numbers those that have no good answer yet and
-    `due` those that are sent; with `waiting` empty it is the end that is due.
+    `frames` are the transaction's Produce requests in order; `waiting` numbers those without a successful response, and
+    `due` those that are sent; when `waiting` is empty the end is due.
     """
 
     def __init__(self, connection: socket.socket, index: int, spec: LoadSpec, error_position: int) -> None:
@@ -69,7 +69,7 @@ class Producer:
             time.sleep(0.05)
 
     def begin(self) -> None:
-        """Stamps all batches with the epoch and sends them."""
+        """Set the epoch in all batches and send them."""
         for frame, at in self.frames:
             PRODUCER.pack_into(frame, at + BATCH_PRODUCER, self.producer_id, self.epoch)
             with memoryview(frame) as whole:
@@ -100,7 +100,7 @@ class Producer:
                 return
 
     def answers(self) -> list[bytes]:
-        """The whole answers that have come, sizes included."""
+        """Return the complete responses received, sizes included."""
         try:
             received = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -209,20 +209,20 @@ class TransactionLoad(Load):
             else:
                 producer.send_end(commit=self._commits(producer))
 
-    def _take_end(self, producer: Producer, told: wire.ProducerAnswer) -> None:
-        if told.error_code in NOT_READY:
+    def _take_end(self, producer: Producer, response: wire.ProducerAnswer) -> None:
+        if response.error_code in NOT_READY:
             producer.retry_at_ns = now_ns() + RETRY_NS
             return
-        if told.error_code:
-            raise wire.WireError(f"end of a transaction: error {told.error_code}")
+        if response.error_code:
+            raise wire.WireError(f"end of a transaction: error {response.error_code}")
         self.times.append(now_ns() - producer.began_ns)
         self.answers += 1
         self.payload_bytes += self.spec.value_bytes * self.spec.records_per_transaction
-        if told.producer_id != producer.producer_id:
+        if response.producer_id != producer.producer_id:
             raise wire.WireError("out of epochs: the load is too long for one producer id")
-        producer.epoch, producer.began_ns = told.epoch, 0
+        producer.epoch, producer.began_ns = response.epoch, 0
         producer.transactions += 1
 
     def acked_records(self) -> int:
-        """Offsets taken: each transaction's records and its marker."""
+        """Return the number of offsets: those of each transaction's records and its marker."""
         return self.answers * (self.spec.records_per_transaction + 1)

@@ -1,7 +1,7 @@
-"""The few Kafka frames that the benchmarks need, written by hand so that no client's cost is measured.
+"""The few Kafka frames that the benchmarks need, built by hand so that no client's cost is measured.
 
-Everything here is built once, before the clock runs. Layouts follow the Kafka protocol guide: Produce 11 and Fetch 12
-(the newest versions that name topics), and old inflexible versions of the requests that only prepare a run.
+All frames are built once, before the measurement. Layouts follow the Kafka protocol guide: Produce 11 and Fetch 12
+(the newest versions with topic names), and old inflexible versions of the requests that only prepare a run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH_AFTER_CRC = struct.Struct(">hiqqqhii")
 
 
 class WireError(Exception):
-    """A broker answered with an error or with something that is not an answer."""
+    """A broker returned an error or an invalid response."""
 
 
 def unsigned_varint(value: int) -> bytes:
@@ -43,7 +43,7 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def read_unsigned_varint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """The value at `position` and the position behind it."""
+    """Return the value at `position` and the position after it."""
     value = shift = 0
     while True:
         byte = buffer[position]
@@ -61,7 +61,7 @@ def zigzag(value: int) -> bytes:
 def record_batch(
     value_bytes: int, records: int, now_ms: int, *, producer_id: int = -1, base_sequence: int = -1
 ) -> bytes:
-    """An uncompressed batch (format v2) of `records` keyless records whose values are `value_bytes` long.
+    """Return an uncompressed batch (format v2) of `records` keyless records whose values are `value_bytes` long.
 
     With a producer id it is part of a transaction, and its epoch is 0.
     """
@@ -98,14 +98,14 @@ def produce_frame(
 
 
 def produce_error_position(topic: str) -> int:
-    """Where the partition's error code stands in the answer to `produce_frame`, its size field included."""
+    """Return the position of the partition's error code in the response to `produce_frame`, its size field included."""
     return 4 + 4 + 1 + 1 + len(_compact(topic.encode())) + 1 + 4
 
 
 def fetch_frame(
     topic: str, partition: int, *, partition_max_bytes: int, isolation_level: int = 0
 ) -> tuple[bytearray, int]:
-    """Fetch 12 without a session, and where in it the big-endian int64 fetch offset is to be put."""
+    """Return Fetch 12 without a session, and the position of its big-endian int64 fetch offset."""
     body = (
         struct.pack(">iiiibii", -1, FETCH_MAX_WAIT_MS, 1, 50 * 1024 * 1024, isolation_level, 0, -1)
         + b"\x02"
@@ -124,7 +124,7 @@ class FetchedRecords(NamedTuple):
 
 
 def locate_records(response: memoryview, topic: str) -> FetchedRecords:
-    """Where the records of the one partition lie in a whole Fetch 12 answer, its size field included."""
+    """Locate the records of the one partition in a complete Fetch 12 response, its size field included."""
     if response[13] or response[14]:
         return FetchedRecords(int.from_bytes(response[13:15], "big"), 0, 0)
     position = 4 + 4 + 1 + 4 + 2 + 4 + 1 + len(_compact(topic.encode())) + 1 + 4
@@ -136,13 +136,13 @@ def locate_records(response: memoryview, topic: str) -> FetchedRecords:
 
 
 def init_producer_id_frame(transactional_id: str) -> bytes:
-    """InitProducerId 4 of a producer without a past."""
+    """InitProducerId 4 of a new producer."""
     body = _compact(transactional_id.encode()) + struct.pack(">iqh", 60_000, -1, -1) + b"\x00"
     return frame(INIT_PRODUCER_ID, 4, body, flexible=True)
 
 
 def end_txn_frame(transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> bytes:
-    """EndTxn 5, whose answer brings the next epoch."""
+    """EndTxn 5, whose response has the next epoch."""
     body = _compact(transactional_id.encode()) + struct.pack(">qh?", producer_id, epoch, commit) + b"\x00"
     return frame(END_TXN, 5, body, flexible=True)
 
@@ -154,7 +154,7 @@ class ProducerAnswer(NamedTuple):
 
 
 def read_producer_answer(response: bytes) -> ProducerAnswer:
-    """The answer to one of the two frames above, its size field included."""
+    """Read the response to one of the two frames above, its size field included."""
     return ProducerAnswer(*struct.unpack_from(">hqh", response, 4 + 4 + 1 + 4))
 
 
@@ -178,11 +178,11 @@ class Admin:
         self._socket.close()
 
     def call(self, api_key: int, version: int, body: bytes) -> bytes:
-        """The answer's bytes behind its correlation id (inflexible versions only)."""
+        """Return the response's bytes after its correlation id (inflexible versions only)."""
         return self.exchange(frame(api_key, version, body))[8:]
 
     def exchange(self, request: bytes) -> bytes:
-        """The whole answer to a frame, its size field included."""
+        """Return the complete response to a frame, its size field included."""
         self._socket.sendall(request)
         size = self._receive(4)
         return size + self._receive(int.from_bytes(size, "big"))
@@ -197,7 +197,7 @@ class Admin:
         return bytes(received)
 
     def metadata(self, topics: list[str]) -> bytes:
-        """Metadata 1 for `topics`; none at all if the list is empty."""
+        """Request Metadata 1 for `topics`; for none if the list is empty."""
         return self.call(METADATA, 1, struct.pack(">i", len(topics)) + b"".join(map(_string, topics)))
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str] = NONE) -> None:
@@ -228,7 +228,7 @@ class Admin:
         return int.from_bytes(answer[position : position + 2], "big", signed=True)
 
     def await_transactions(self, transactional_id: str) -> None:
-        """Returns once the id has a coordinator; the first to ask has the topic of transactions made."""
+        """Return once the id has a coordinator; the first request creates the transaction topic."""
         deadline = time.monotonic() + 30
         body = _string(transactional_id) + b"\x01"
         while (code := int.from_bytes(self.call(FIND_COORDINATOR, 1, body)[4:6], "big")) != 0:
@@ -237,7 +237,7 @@ class Admin:
             time.sleep(0.05)
 
     def end_offset(self, topic: str, partition: int) -> int:
-        """The offset of the next record (ListOffsets 1, timestamp -1)."""
+        """Return the offset of the next record (ListOffsets 1, timestamp -1)."""
         body = struct.pack(">ii", -1, 1) + _string(topic) + struct.pack(">iiq", 1, partition, -1)
         answer = self.call(LIST_OFFSETS, 1, body)
         position = 4 + 2 + len(topic.encode()) + 4 + 4

@@ -1,8 +1,8 @@
-"""Delays of other clients while one client puts a heavy or odd load on the broker, beside Apache Kafka.
+"""Delays of other clients while one client sends a heavy or unusual load to the broker, beside Apache Kafka.
 
     python -m benchmarks.fairness [--only NAME] [--rounds N] [--broker odradek|kafka|both] [--baseline DIRECTORY]
 
-- `loads`: the loads, each as preparation and act
+- `loads`: the loads, each with a preparation and an action
 - `frames`: their requests
-- `ping`: the other client, a process of its own
+- `ping`: the other client, in a separate process
 """

@@ -52,7 +52,7 @@ def _require(stream: IO[str] | None) -> IO[str]:
 
 
 def _act(broker: Broker, load: Load) -> float:
-    """Put the load on the broker; return the seconds that it took."""
+    """Run a load; return its duration in seconds."""
     begin_s = time.monotonic()
     load.act(broker)
     while load.repeats and time.monotonic() - begin_s < LEAST_ACT_S:
@@ -61,7 +61,7 @@ def _act(broker: Broker, load: Load) -> float:
 
 
 def measure(name: str, load: Load) -> Delays:
-    """One load against a fresh broker."""
+    """Measure one load against a new broker."""
     delays: list[Delays] = []
     with brokers.BROKERS[name]() as broker:
         with _pinging(broker.port, delays):
@@ -77,7 +77,7 @@ def measure(name: str, load: Load) -> Delays:
 
 
 def table(names: Sequence[str], rows: Sequence[tuple[Load, dict[str, list[Delays]]]]) -> str:
-    """Of each load the p99.9, the median of the rounds, and the longest delay, in ms."""
+    """Return, for each load, the median of the rounds' p99.9 and the longest delay, in ms."""
     width = max(len(load.title) for load, _ in rows)
     head = "".join(f"  {brokers.TITLES[name] + ' p99.9':>20} {'longest':>9}" for name in names)
     lines = [f"{'delay in ms':{width}}{head}"]
@@ -105,7 +105,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--broker", choices=("both", "kafka", "odradek"), default="both")
     parser.add_argument("--baseline", type=Path, metavar="DIRECTORY", help="beside another checkout of Odradek")
-    parser.add_argument("--list", action="store_true", help="name the loads and end")
+    parser.add_argument("--list", action="store_true", help="print the names of the loads and exit")
     arguments = parser.parse_args()
     if arguments.list:
         print("\n".join(f"{load.name:20} {load.title}" for load in LOADS))

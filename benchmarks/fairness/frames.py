@@ -18,7 +18,7 @@ NULL_KEY_RECORD = bytes([12, 0, 0, 0, 1, 1, 0])
 """A record of seven bytes: no key, no value, no headers, and both deltas 0."""
 
 KEYED_RECORD = bytes([14, 0, 0, 0, 2, ord("k"), 1, 0])
-"""The same with the key `k`."""
+"""The same record with the key `k`."""
 
 CHUNK_RECORDS = 100_000
 
@@ -41,7 +41,7 @@ def _compressed(record: bytes, count: int) -> bytes:
 
 
 def repeated_record(record: bytes, count: int, last_offset_delta: int, now_ms: int, max_timestamp_ms: int) -> bytes:
-    """A zstd batch of `count` equal records, in a few kilobytes."""
+    """Return a zstd batch of `count` equal records, in a few kilobytes."""
     checked = wire.BATCH_AFTER_CRC.pack(ZSTD, last_offset_delta, now_ms, max_timestamp_ms, -1, -1, -1, count)
     checked += _compressed(record, count)
     return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c.crc32c(checked)) + checked
@@ -49,7 +49,7 @@ def repeated_record(record: bytes, count: int, last_offset_delta: int, now_ms: i
 
 @lru_cache(maxsize=1)
 def late_record(count: int, now_ms: int, lateness_ms: int) -> bytes:
-    """A zstd batch of `count` records without key or value; the last is `lateness_ms` later than the others."""
+    """Return a zstd batch of `count` records without key or value; the last is `lateness_ms` later than the others."""
     body = bytearray()
     for index in range(count):
         record = b"\0" + zigzag(lateness_ms if index == count - 1 else 0) + zigzag(index) + b"\1\1\0"
@@ -83,12 +83,12 @@ def metadata_of_all() -> bytes:
 
 
 def metadata_of_empty_names(count: int) -> bytes:
-    """Metadata 1 of as many topics with an empty name: two bytes each."""
+    """Metadata 1 of `count` topics with an empty name: two bytes each."""
     return frame(wire.METADATA, 1, struct.pack(">i", count) + bytes(2 * count))
 
 
 def header_of_tags(count: int) -> bytes:
-    """ApiVersions 3 whose header has as many unknown tags of five bytes."""
+    """ApiVersions 3 whose header has `count` unknown tags of five bytes."""
     tag = unsigned_varint(1 << 21) + b"\0"
     header = struct.pack(">hhih", wire.API_VERSIONS, 3, 1, 1) + b"b" + unsigned_varint(count) + tag * count
     body = _compact("b") + _compact("1") + b"\0"
@@ -96,7 +96,7 @@ def header_of_tags(count: int) -> bytes:
 
 
 def offset_commit(group: str, topic: str, partitions: Iterable[int], offset: int) -> bytes:
-    """OffsetCommit 2 by a client that is no member."""
+    """OffsetCommit 2 by a client that is not a group member."""
     rows = [struct.pack(">iqh", partition, offset, 0) for partition in partitions]
     body = _string(group) + struct.pack(">i", -1) + _string("") + struct.pack(">qi", -1, 1) + _string(topic)
     return frame(OFFSET_COMMIT, 2, body + struct.pack(">i", len(rows)) + b"".join(rows))
@@ -114,7 +114,7 @@ def describe_producers(topic: str) -> bytes:
 
 
 def parked_fetch(topic: str, partitions: int, max_wait_ms: int) -> bytes:
-    """Fetch 12 of all partitions without a session, which waits for more bytes than there will be."""
+    """Fetch 12 of all partitions without a session, which waits for more bytes than are ever available."""
     body = struct.pack(">iiiibii", -1, max_wait_ms, 2**31 - 1, 2**31 - 1, 0, 0, -1) + b"\x02" + _compact(topic)
     body += unsigned_varint(partitions + 1)
     rows = [struct.pack(">iiqiqi", index, -1, 0, -1, -1, 1_048_576) + b"\0" for index in range(partitions)]

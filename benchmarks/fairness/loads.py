@@ -1,4 +1,4 @@
-"""The loads: what one client does before, and while, the delays of another are measured."""
+"""The loads: requests of one client before and during the measurement of another one's delays."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BURST = 500
 
 
 class Load(NamedTuple):
-    """One load. `act` runs under measurement, again and again for `LEAST_ACT_S` if `repeats`.
+    """One load. `act` runs during the measurement, repeatedly for `LEAST_ACT_S` if `repeats`.
 
-    Each gets a fresh broker.
+    Each load gets a new broker.
     """
 
     name: str
@@ -40,7 +40,7 @@ def connect(broker: Broker) -> wire.Admin:
 
 @contextlib.contextmanager
 def raw_connections(broker: Broker, count: int) -> Iterator[list[socket.socket]]:
-    """Plain sockets; a frame is sent and an answer received as a whole or the time limit ends the load."""
+    """Open plain sockets; a frame is sent, and a response received, completely or the time limit ends the load."""
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), timeout=ANSWER_TIMEOUT_S))
@@ -49,19 +49,19 @@ def raw_connections(broker: Broker, count: int) -> Iterator[list[socket.socket]]
 
 
 def ask(broker: Broker, *requests: bytes) -> None:
-    """Send each request and await its answer. A connection that the broker closes is an answer, too."""
+    """Send each request and wait for its response; a connection that the broker closes counts as one."""
     with connect(broker) as client, contextlib.suppress(wire.WireError, ConnectionError):
         for request in requests:
             client.exchange(request)
 
 
 def drain(connections: Sequence[socket.socket], answers: int) -> None:
-    """Receive so many answers on each of the connections."""
+    """Receive `answers` responses on each of the connections."""
     pending = {one.fileno(): (one, bytearray(), answers) for one in connections}
     give_up_s = time.monotonic() + ANSWER_TIMEOUT_S
     while pending:
         if time.monotonic() > give_up_s:
-            raise wire.WireError(f"{len(pending)} connections without their answers")
+            raise wire.WireError(f"{len(pending)} connections without their responses")
         for fd in select.select(list(pending), [], [], 1.0)[0]:
             connection, buffer, left = pending[fd]
             received = connection.recv(RECEIVE_BYTES)
@@ -78,7 +78,7 @@ def drain(connections: Sequence[socket.socket], answers: int) -> None:
 
 
 def create(partitions: int, **configs: str) -> Callable[[Broker], None]:
-    """Prepare `TOPIC`; names of configurations with _ for the dot."""
+    """Prepare `TOPIC`; names of configurations have _ for the dot."""
 
     def prepare(broker: Broker) -> None:
         with connect(broker) as admin:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.fairness.ping PORT     (prints one JSON line: Delays)
 
-Each delay counts from the time at which the request was due, and requests that fell due during a delay count as well.
-Otherwise one long delay would be a single sample among thousands. The time without a broker, while it is started again,
+Each delay counts from the time at which the request was due, and requests that became due during a delay count as
+well. Otherwise one long delay would be a single sample among thousands. The time without a broker, during a restart,
 does not count.
 """
 
@@ -28,7 +28,7 @@ now_ns = time.perf_counter_ns
 
 
 class Delays(NamedTuple):
-    """Delays in ms. `count` includes the requests that fell due during a delay."""
+    """Delays in ms. `count` includes the requests that became due during a delay."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
     p50_ms: float
@@ -55,7 +55,7 @@ def _input_ends(timeout_s: float) -> bool:
 
 
 def _ping(connection: wire.Admin, delays_ns: list[int]) -> None:
-    """Add delays until the standard input ends. Raises WireError and OSError when the connection does."""
+    """Append delays until the standard input ends. Raises WireError and OSError if the connection ends."""
     due_ns = now_ns()
     while not _input_ends(max(0, due_ns - now_ns()) / 1e9):
         connection.call(wire.METADATA, 1, _NO_TOPICS)
