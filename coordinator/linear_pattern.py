@@ -199,11 +199,11 @@ def _char_class(items: list[Any]) -> CharPredicate:
         else:
             category = str(argument)
             is_inside = _CATEGORIES[category.replace("_NOT_", "_")]
-            predicates.append(_negated(is_inside) if "_NOT_" in category else is_inside)
+            predicates.append(_negate(is_inside) if "_NOT_" in category else is_inside)
     return lambda char: any(predicate(char) for predicate in predicates) is not is_negated
 
 
-def _negated(predicate: CharPredicate) -> CharPredicate:
+def _negate(predicate: CharPredicate) -> CharPredicate:
     return lambda char: not predicate(char)
 
 

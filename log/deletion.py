@@ -51,7 +51,7 @@ class SegmentDeletion:
             return deleted
         except CorruptSegmentError as error:
             # Raised before anything is deleted. Segments of unknown age remain.
-            log.damaged(error)
+            log.damage_error(error)
             return []
         except OSError as error:
             raise log.refuse_or_fail("retention", error) from error

@@ -159,7 +159,7 @@ class LogManager:
         """
         try:
             for directory in self.log_dirs.online():
-                self.log_dirs.guarded(directory, directory.lock)
+                self.log_dirs.guard(directory, directory.lock)
             self._check_identity()
             loader = LogLoader(
                 self.fs,

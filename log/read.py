@@ -101,7 +101,7 @@ class LogReader:
             return ExhaustedError(log.log_directory, f"read refused in {log.directory}: {error}")
         if isinstance(error, OSError) and not isinstance(error, CorruptSegmentError):
             return log.fail("read", error)
-        return log.damaged(error)
+        return log.damage_error(error)
 
     def offset_for_timestamp(self, timestamp: int) -> Generator[Step, None, TimestampOffset | None]:
         """Find the first record, in offset order, with this timestamp or a later one, in steps.

@@ -338,7 +338,7 @@ class _Loader:
             later = self.segments[index + 1 :]
             found_bytes = segment.size_bytes
             flaw = self._recover(segment, log_start_offset, index)
-            if flaw is None and self._lost_its_end(segment, later, ended_in_zeros=segment.size_bytes < found_bytes):
+            if flaw is None and self._has_lost_end(segment, later, has_trailing_zeros=segment.size_bytes < found_bytes):
                 flaw = f"its end is missing: the next segment begins at {later[0].base_offset}"
             if flaw is not None:
                 logger.warning(
@@ -400,7 +400,7 @@ class _Loader:
         report.segments += 1
         return found.flaw
 
-    def _lost_its_end(self, segment: Segment, later: list[Segment], *, ended_in_zeros: bool) -> bool:
+    def _has_lost_end(self, segment: Segment, later: list[Segment], *, has_trailing_zeros: bool) -> bool:
         """Return whether batches are missing before the next segment: its file was durable, this one's end was not.
 
         Batches after a hole must be removed, or a replica with a hole could become leader. Only compaction leaves
@@ -408,7 +408,7 @@ class _Loader:
         """
         if not later or segment.next_offset() >= later[0].base_offset:
             return False
-        return ended_in_zeros or not (self.config.compacts or later[0].base_offset <= self.cleaned_to)
+        return has_trailing_zeros or not (self.config.compacts or later[0].base_offset <= self.cleaned_to)
 
     def _delete(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

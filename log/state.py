@@ -207,7 +207,7 @@ class LogState:
         are damaged: its directory stays online. Otherwise LogDirFailure.
         """
         if isinstance(error, CorruptSegmentError):
-            return self.damaged(error)
+            return self.damage_error(error)
         if not self.active.is_torn:
             message = f"{what} refused in {self.directory}: {error.strerror}"
             refusal = storage_error(self.log_directory, message, error)
@@ -215,7 +215,7 @@ class LogState:
                 return refusal
         return self.fail(what, error)
 
-    def damaged(self, error: OSError | ValueError) -> KafkaError:
+    def damage_error(self, error: OSError | ValueError) -> KafkaError:
         """Return the error to raise for damaged batches or records. Each damage is logged once."""
         if str(error) not in self._known_damage:
             self._known_damage.add(str(error))

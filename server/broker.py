@@ -469,9 +469,9 @@ class Broker:
         """The replicas of a topic have taken their roles."""
         services = self.services
         if topic == GROUP_METADATA_TOPIC:
-            services.groups.lead_only(services.replicas.led(topic))
+            services.groups.lead_only(services.replicas.list_led(topic))
         elif topic == TRANSACTION_STATE_TOPIC:
-            services.transactions.lead_only(services.replicas.led(topic))
+            services.transactions.lead_only(services.replicas.list_led(topic))
 
     def _watch(self) -> None:
         if self.watchdog is not None:

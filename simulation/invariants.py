@@ -42,7 +42,7 @@ def find_coordinators_behind_markers(broker: "Broker") -> Iterator[str]:
     The epochs of coordinators differ later, when a log directory fails; see `find_fenced_coordinators`.
     """
     services = broker.services
-    led = services.replicas.led(TRANSACTION_STATE_TOPIC)
+    led = services.replicas.list_led(TRANSACTION_STATE_TOPIC)
     for log in services.logs.all_logs():
         marked = log.producer_state.producers.coordinator_epoch
         for partition in led:

@@ -63,7 +63,7 @@ def test_records_are_those_of_kafka(name):
     fields, previous, version, expected = VALUES[name]
     transaction = Transaction("t", 4000, 60_000, NOW_MS, EMPTY)
     defaults: dict[str, Any] = {"start_ms": NOW_MS - 5, "partitions": {("t", 0): None}}
-    change = transaction.changed(why="", **(defaults | fields))
+    change = transaction.plan_change(why="", **(defaults | fields))
     transaction.producer_id = previous
     record = transaction_record("transactión", transaction.log_value(change), version)
     assert record.key.hex() == KEY

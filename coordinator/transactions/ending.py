@@ -173,7 +173,7 @@ def _decide(
     next_producer_id = NO_PRODUCER_ID
     if client_version >= EPOCH_BUMP_SINCE and transaction.is_epoch_exhausted:
         next_producer_id = state.take_producer_id()
-    change = transaction.decided(
+    change = transaction.plan_decision(
         is_commit=is_commit,
         client_version=client_version,
         next_producer_id=next_producer_id,

@@ -105,10 +105,10 @@ def _next_epoch(
 ) -> Change:
     expected_epoch = None if request.producer_id == NO_PRODUCER_ID else request.producer_epoch
     if transaction.is_epoch_exhausted and expected_epoch in (None, transaction.producer_epoch):
-        return transaction.replaced(
+        return transaction.plan_replacement(
             state.take_producer_id(), timeout_ms, is_expected=expected_epoch is not None, now_ms=now_ms
         )
-    return transaction.initialized(timeout_ms, expected_epoch, now_ms)
+    return transaction.plan_initialization(timeout_ms, expected_epoch, now_ms)
 
 
 def _respond_concurrent_transactions(token: Token, api_version: int) -> transaction_ending.Respond:

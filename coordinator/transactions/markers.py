@@ -45,7 +45,7 @@ RETRIABLE: Final = frozenset(
 
 def start(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> Change:
     """Request the markers of a replicated decision, or write its end if it has no partitions. Return the end."""
-    change = transaction.completed(now_ms)
+    change = transaction.plan_completion(now_ms)
     transaction.unmarked = dict.fromkeys(transaction.partitions, False)
     transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
     transaction.end = change
@@ -62,7 +62,7 @@ def resume(state: TransactionShardState, transaction: Transaction, result: Coord
     if transaction.partitions:
         start(state, transaction, result, now_ms)
     else:
-        transaction.end = transaction.completed(now_ms)
+        transaction.end = transaction.plan_completion(now_ms)
         transaction.unmarked = {}
         transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
         _schedule_retry(state, transaction, 0)

@@ -46,7 +46,7 @@ def add_partitions(
         if transaction.state is ONGOING and partitions.keys() <= transaction.partitions.keys():
             result.reply(token, make_response(ErrorCode.NONE))
             return result
-        change = transaction.extended(partitions, client_version, now_ms, state.timers.monotonic_ms())
+        change = transaction.plan_extension(partitions, client_version, now_ms, state.timers.monotonic_ms())
         state.write(transaction, change, result, ReplyOnce(token, make_response))
     except KafkaError as error:
         result.reply(token, make_response(error.code))

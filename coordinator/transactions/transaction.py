@@ -269,7 +269,7 @@ class Transaction:
 
     # -- changes -------------------------------------------------------------------------------------------------
 
-    def changed(self, state: TransactionState, why: str, **fields: Any) -> Change:
+    def plan_change(self, state: TransactionState, why: str, **fields: Any) -> Change:
         """Return a change to `state` in which only `fields` differ from the current values."""
         change = Change(
             state,
@@ -292,7 +292,7 @@ class Transaction:
         """Return whether no higher epoch of this producer id may be returned to a client."""
         return is_epoch_exhausted(self.producer_epoch)
 
-    def initialized(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Change:
+    def plan_initialization(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Change:
         """Return the change for InitProducerId: a new epoch, or the current one if the request is a retry (KIP-360).
 
         `expected_epoch` is the epoch in the request, None if it has none. Raises PRODUCER_FENCED.
@@ -307,7 +307,7 @@ class Transaction:
                 epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
             else:
                 raise KafkaError(ErrorCode.PRODUCER_FENCED)
-        return self.changed(
+        return self.plan_change(
             EMPTY,
             "producer initialized",
             producer_epoch=epoch,
@@ -318,9 +318,9 @@ class Transaction:
             last_update_ms=now_ms,
         )
 
-    def replaced(self, producer_id: int, timeout_ms: int, *, is_expected: bool, now_ms: int) -> Change:
+    def plan_replacement(self, producer_id: int, timeout_ms: int, *, is_expected: bool, now_ms: int) -> Change:
         """Return the change to a new producer id, because the epochs of the current one are exhausted."""
-        return self.changed(
+        return self.plan_change(
             EMPTY,
             "producer id replaced",
             producer_id=producer_id,
@@ -332,9 +332,9 @@ class Transaction:
             last_update_ms=now_ms,
         )
 
-    def extended(self, added: Partitions, client_version: int, now_ms: int, monotonic_ms: int) -> Change:
+    def plan_extension(self, added: Partitions, client_version: int, now_ms: int, monotonic_ms: int) -> Change:
         """Return the change that adds partitions, and starts the transaction if it is not ongoing."""
-        return self.changed(
+        return self.plan_change(
             ONGOING,
             "partitions added",
             partitions=self.partitions | added,
@@ -344,7 +344,7 @@ class Transaction:
             open_since_ms=self.open_since_ms if self.state is ONGOING else monotonic_ms,
         )
 
-    def decided(
+    def plan_decision(
         self,
         *,
         is_commit: bool,
@@ -365,7 +365,7 @@ class Transaction:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer id {self.producer_id} has no epoch left")
         elif fences_producer:
             epoch, last_epoch = min(epoch + 1, MAX_EPOCH), NO_PRODUCER_EPOCH
-        return self.changed(
+        return self.plan_change(
             PREPARE_COMMIT if is_commit else PREPARE_ABORT,
             why,
             producer_epoch=epoch,
@@ -376,12 +376,12 @@ class Transaction:
             client_version=client_version,
         )
 
-    def completed(self, now_ms: int) -> Change:
+    def plan_completion(self, now_ms: int) -> Change:
         """Return the end of a decided transaction, to be written when every partition has its marker."""
         producer_id, epoch = self.producer_id, self.producer_epoch
         if self.client_version >= EPOCH_BUMP_SINCE and self.next_producer_id != NO_PRODUCER_ID:
             producer_id, epoch = self.next_producer_id, 0
-        return self.changed(
+        return self.plan_change(
             COMPLETE_COMMIT if self.state is PREPARE_COMMIT else COMPLETE_ABORT,
             "all markers written",
             producer_id=producer_id,

@@ -27,7 +27,7 @@ def close_logs(
     undone: set[PartitionLog] = set()
     tasks: list[tuple[PartitionLog, LogSync]] = []
 
-    def guarded(log: PartitionLog, action: Callable[[], None]) -> Callable[[], None]:
+    def guard(log: PartitionLog, action: Callable[[], None]) -> Callable[[], None]:
         def act() -> None:
             try:
                 action()
@@ -43,7 +43,7 @@ def close_logs(
             if task is not None:
                 tasks.append((log, task))
 
-        return guarded(log, prepare)
+        return guard(log, prepare)
 
     run_all([preparation(log) for log in logs], threads)
     changed = {log.log_directory for log, _ in tasks}
@@ -56,10 +56,10 @@ def close_logs(
         for log, task in tasks
         if log.log_directory not in lost and (log.log_directory not in synced or _is_elsewhere(log))
     ]
-    run_all([guarded(log, task.run) for log, task in single], threads)
+    run_all([guard(log, task.run) for log, task in single], threads)
     for log, task in tasks:
         if log.log_directory not in lost and log not in undone:
-            guarded(log, lambda log=log, task=task: log.finish_close(task, monotonic_ms))()  # type: ignore[misc]
+            guard(log, lambda log=log, task=task: log.finish_close(task, monotonic_ms))()  # type: ignore[misc]
     return failures
 
 

@@ -121,7 +121,7 @@ class LogLoader:
         directory_count = len(self._log_dirs.by_path)
         threads = 1 if self._is_clean else self._settings.num_recovery_threads_per_data_dir * directory_count
         started_ms = self._schedule.monotonic_ms()
-        run_all([self._opening(found, now_ms) for found in self._found], threads)
+        run_all([self._make_opener(found, now_ms) for found in self._found], threads)
         report = RecoveryReport()
         # Threads finish in any order.
         for loaded in sorted(self._loaded, key=lambda one: one.path):
@@ -187,7 +187,7 @@ class LogLoader:
 
     # Open
 
-    def _opening(self, found: _FoundLog, now_ms: int) -> Callable[[], None]:
+    def _make_opener(self, found: _FoundLog, now_ms: int) -> Callable[[], None]:
         """Return the function that opens one log, in any thread, and appends the result to `_loaded`."""
         config = self._config_of(found.key[0])
 

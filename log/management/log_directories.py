@@ -92,7 +92,7 @@ class LogDirectories:
             table.offline[key] = log.directory
         self.on_failure(path, lost)
 
-    def guarded(self, directory: LogDirectory, action: Callable[[], None]) -> None:
+    def guard(self, directory: LogDirectory, action: Callable[[], None]) -> None:
         """Run `action`. If it raises LogDirFailure, take the directory offline."""
         try:
             action()

@@ -84,7 +84,7 @@ class SparseIndex:
     def entries(self) -> list[tuple[int, int]]:
         return [self.get(slot) for slot in range(self.count)]
 
-    def encoded(self) -> bytes:
+    def encode_entries(self) -> bytes:
         """Return all entries as they are stored."""
         written = self._open().pread(0, self._written * self.entry.size) if self.count and self._written else b""
         return written[: len(written) - len(written) % self.entry.size] + self._pending

@@ -302,7 +302,7 @@ class Segment:
         if self.is_repaired:
             return
         # Read first: if this fails for lack of a descriptor, nothing is changed, and the repair is tried again.
-        old_entries = OffsetIndex.entry.iter_unpack(self.offset_index.encoded())
+        old_entries = OffsetIndex.entry.iter_unpack(self.offset_index.encode_entries())
         self.is_repaired = True
         logger.warning("index is damaged and is rebuilt file=%s why=%s", self.offset_index.path, why)
         self.offset_index.reset()

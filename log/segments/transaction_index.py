@@ -243,9 +243,9 @@ class TransactionIndex:
 
     def entries(self) -> list[AbortedTransaction]:
         """Return all entries, in the order of their markers. Raises CorruptTransactionIndexError."""
-        return _decode(self.path, self._stored())
+        return _decode(self.path, self._read_stored())
 
-    def _stored(self) -> bytes:
+    def _read_stored(self) -> bytes:
         data = b""
         with suppress(FileNotFoundError):
             data = self._fs.read_bytes(self.path)
@@ -269,7 +269,7 @@ class TransactionIndex:
 
     def _load(self) -> _LoadedEntries:
         if self._loaded is None:
-            self._loaded = _LoadedEntries(_decode_columns(self.path, self._stored()))
+            self._loaded = _LoadedEntries(_decode_columns(self.path, self._read_stored()))
         return self._loaded
 
     def truncate_to(self, offset: int) -> None:

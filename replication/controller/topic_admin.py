@@ -445,7 +445,7 @@ class TopicAdmin:
             code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
             raise KafkaError(code, "topic deletion is disabled (delete.topic.enable)")
         results: list[DeleteTopicsResponseDeletableTopicResult] = []
-        names, ids = self._requested(request, results)
+        names, ids = self._collect_requested(request, results)
         found: dict[bytes, TopicMetadata] = {}
         for topic_id in ids:
             await self._controller.pause()
@@ -493,7 +493,7 @@ class TopicAdmin:
             return True
 
     @staticmethod
-    def _requested(
+    def _collect_requested(
         request: DeleteTopicsRequest, results: list[DeleteTopicsResponseDeletableTopicResult]
     ) -> tuple[list[str], list[bytes]]:
         """Return the names and the ids that occur once in the request; errors of the others go to `results`."""

@@ -31,7 +31,7 @@ async def reload_image(store: MetadataStore, image: ClusterMetadata, pause: Paus
         if name in deleted:
             continue
         current = image.topics.get(name)
-        merged = topic if current is None or current.topic_id != topic.topic_id else _merged(current, topic)
+        merged = topic if current is None or current.topic_id != topic.topic_id else _merge_offline(current, topic)
         if merged != current:
             image.put_topic(merged)
         configs = stored.topic_configs.get(name, {})
@@ -44,7 +44,7 @@ async def reload_image(store: MetadataStore, image: ClusterMetadata, pause: Paus
     image.publish()
 
 
-def _merged(current: TopicMetadata, stored: TopicMetadata) -> TopicMetadata:
+def _merge_offline(current: TopicMetadata, stored: TopicMetadata) -> TopicMetadata:
     previous = current.partitions
     partitions = (
         _with_offline(previous[index], partition) if index < len(previous) else partition

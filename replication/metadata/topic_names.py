@@ -43,7 +43,7 @@ def _problem(name: str) -> str | None:
     return None
 
 
-def unified(name: str) -> str:
+def unify_name(name: str) -> str:
     """Return the form that colliding names share: in metric names '.' is replaced by '_'."""
     return name.replace(".", "_")
 
@@ -52,8 +52,8 @@ def colliding_topic(name: str, existing: Collection[str]) -> str | None:
     """Return an existing topic whose name differs from `name` only in '.' and '_'; None if there is none."""
     if "." not in name and "_" not in name:
         return None
-    wanted = unified(name)
+    wanted = unify_name(name)
     for other in existing:
-        if len(other) == len(name) and unified(other) == wanted and other != name:
+        if len(other) == len(name) and unify_name(other) == wanted and other != name:
             return other
     return None

@@ -58,7 +58,7 @@ class Adoption:
             return
         for topic in self._kraft_topics():
             if topic.name not in image.topics:
-                image.put_topic(self._planned(topic.name, topic.topic_id, topic.partition_count))
+                image.put_topic(self._plan_topic(topic.name, topic.topic_id, topic.partition_count))
                 image.put_topic_config(topic.name, self.kraft.topic_configs.get(topic.name, {}))
         for broker_id, configs in self._kraft_broker_configs().items():
             image.put_broker_config(broker_id, configs)
@@ -153,7 +153,7 @@ class Adoption:
         if self.kraft is not None:
             self._report_missing(by_topic)
             return [
-                self._planned(
+                self._plan_topic(
                     topic.name,
                     topic.topic_id,
                     topic.partition_count,
@@ -175,7 +175,7 @@ class Adoption:
                     "move the copy out of log.dirs"
                 )
             count = count_partitions(name, logs[-1].partition + 1)
-            topics.append(self._planned(name, topic_id, count, logs, coordinator_epoch))
+            topics.append(self._plan_topic(name, topic_id, count, logs, coordinator_epoch))
         self._warn_of_counts([topic.name for topic in topics if not topic.is_internal])
         return topics
 
@@ -213,7 +213,7 @@ class Adoption:
         if missing:
             logger.warning("partitions without a directory begin empty count=%d: %s", len(missing), shown(missing))
 
-    def _planned(
+    def _plan_topic(
         self,
         name: str,
         topic_id: bytes,

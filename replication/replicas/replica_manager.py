@@ -156,7 +156,7 @@ class ReplicaManager:
         waiting = self._uncreated
         return [key for key, partition in self.partitions.items() if partition.log is None and key not in waiting]
 
-    def led(self, topic: str) -> list[Partition]:
+    def list_led(self, topic: str) -> list[Partition]:
         """Return the partitions of a topic that this broker leads and whose log is online."""
         metadata = self._image.topics.get(topic)
         count = 0 if metadata is None else len(metadata.partitions)

@@ -83,7 +83,7 @@ def test_a_step_creates_one_log(cluster):
         cluster.steps.run(1)
     cluster.steps.run()
     assert cluster.steps.taken <= COUNT + 3
-    assert [partition.is_leader for partition in cluster.replicas.led("t")] == [True] * COUNT
+    assert [partition.is_leader for partition in cluster.replicas.list_led("t")] == [True] * COUNT
 
 
 def test_clients_get_a_retriable_error_until_the_log_exists(cluster):
@@ -173,7 +173,7 @@ def test_a_deleted_topic_is_retired_before_other_tasks_continue(cluster):
 
 def test_listeners_are_called_when_all_partitions_of_a_topic_exist(cluster):
     calls = []
-    cluster.replicas.listeners.append(lambda name: calls.append((name, len(cluster.replicas.led(name)))))
+    cluster.replicas.listeners.append(lambda name: calls.append((name, len(cluster.replicas.list_led(name)))))
     publish(cluster, topic(3), topic(2, "u", OTHER_ID))
     cluster.steps.run()
     publish(cluster, deleted=["t"])
@@ -204,8 +204,8 @@ def test_a_waiter_for_a_change_is_resumed_when_it_is_applied(cluster):
     publish(cluster, topic(1000, "later", OTHER_ID))
     while until in cluster.steps.work:
         cluster.steps.run(1)
-    assert len(cluster.replicas.led("t")) == 3
-    assert len(cluster.replicas.led("later")) < 10
+    assert len(cluster.replicas.list_led("t")) == 3
+    assert len(cluster.replicas.list_led("later")) < 10
 
 
 def test_after_a_stop_between_steps_the_next_start_does_the_rest():

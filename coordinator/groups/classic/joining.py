@@ -122,7 +122,7 @@ def _has_room(state: ShardState, group: Group, member_id: str) -> bool:
 def _join_without_id(join: _Join, group: Group) -> None:
     request = join.request
     name = join.context.client_id if request.group_instance_id is None else request.group_instance_id
-    member_id = f"{_shortened(name)}-{join.state.random_uuid()}"
+    member_id = f"{_shorten(name)}-{join.state.random_uuid()}"
     if request.group_instance_id is not None:
         old_member_id = group.static_members.get(request.group_instance_id)
         if old_member_id is None:
@@ -137,7 +137,7 @@ def _join_without_id(join: _Join, group: Group) -> None:
         _add_member(join, group, member_id)
 
 
-def _shortened(name: str) -> str:
+def _shorten(name: str) -> str:
     """Truncate a client or instance id so that the member id does not become too long."""
     return name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
 
