@@ -26,7 +26,7 @@ PROPERTIES: Mapping[str, str] = {
     "log.segment.delete.delay.ms": "200",
 }
 
-# What Apache Kafka's own start script passes to the JVM.
+# The options of Apache Kafka's own start script.
 KAFKA_JVM_OPTIONS = (
     "-server",
     "-XX:+UseG1GC",

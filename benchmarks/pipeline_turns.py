@@ -67,7 +67,7 @@ class Progress(StreamingQueryListener):
         return self._batches
 
 
-def values_of(batches: list[dict[str, Any]], wall_s: float) -> Values:
+def compute_values(batches: list[dict[str, Any]], wall_s: float) -> Values:
     """Return rows per second from the end of the first batch to that of the last. Raises MeasurementError."""
     if len(batches) < 2:
         raise MeasurementError(f"the query has done {len(batches)} batches")
@@ -162,7 +162,7 @@ sql = "{SQL}"
                 run = self._plain(name, broker, lambda rows: place.write(rows, plain))
             began = time.monotonic()
             batches = self.progress.of(run)
-            values = values_of(batches, time.monotonic() - began)
+            values = compute_values(batches, time.monotonic() - began)
             read, found = sum(made["numInputRows"] for made in batches), place.count()
         if (read, found) != (self.records, self.expected):
             raise MeasurementError(f"{read} records read and {found} rows written, not {self.records}, {self.expected}")

@@ -147,11 +147,11 @@ class Line(NamedTuple):
         return statistics.median(self.ratios)
 
     @property
-    def met(self) -> bool | None:
+    def is_met(self) -> bool | None:
         return None if self.row.target is None else self.ratio >= self.row.target
 
 
-def lines_of(results: Results, rows: Sequence[Row]) -> list[Line]:
+def make_lines(results: Results, rows: Sequence[Row]) -> list[Line]:
     """Return the measured rows. The ratio is the median of the rounds' ratios, because the machine's load varies."""
     lines = []
     for row in rows:
@@ -171,14 +171,14 @@ def table(lines: Sequence[Line], failures: Sequence[str]) -> str:
         row = line.row
         spread = f"{min(line.ratios):.2f}-{max(line.ratios):.2f}"
         target = "" if row.target is None else f">= {row.target}"
-        verdict = {None: "", True: "yes", False: "NO"}[line.met]
+        verdict = {None: "", True: "yes", False: "NO"}[line.is_met]
         text.append(f"\n{row.name}: {row.title}")
         text.append(
             f"  {'on ' + SIDES[row.other].broker:16} {line.other:10,.0f} {line.engine:10,.0f} "
             f"{line.ratio:6.2f} {spread:>10} {target:>7}  {verdict}"
         )
-    judged = [line for line in lines if line.met is not None]
-    text += ["", f"{sum(line.met is True for line in judged)} of {len(judged)} targets met."]
+    judged = [line for line in lines if line.is_met is not None]
+    text += ["", f"{sum(line.is_met is True for line in judged)} of {len(judged)} targets met."]
     return "\n".join([*text, *(f"FAILED: {failure}" for failure in failures)])
 
 
@@ -221,7 +221,7 @@ def main() -> int:
     except (KeyboardInterrupt, OSError):
         # Signals may have stopped the brokers first.
         session.failures.append("the run was interrupted")
-    lines = lines_of(session.results, rows)
+    lines = make_lines(session.results, rows)
     print(table(lines, session.failures))
     if arguments.json:
         document = {

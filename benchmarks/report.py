@@ -27,17 +27,17 @@ class Line(NamedTuple):
     target: Target | None
 
     @property
-    def met(self) -> bool | None:
+    def is_met(self) -> bool | None:
         """Return None without a target or without values."""
         value = None if self.target is None else self.ratio if self.target.of_kafka else self.odradek
-        return None if self.target is None or value is None else self.target.met(value)
+        return None if self.target is None or value is None else self.target.is_met(value)
 
 
 def _values(rounds: Sequence[Mapping[str, float]], metric: str) -> list[float]:
     return [values[metric] for values in rounds if metric in values]
 
 
-def lines_of(row: Row, results: RoundsByBroker, other: str = "kafka") -> Iterator[Line]:
+def make_lines(row: Row, results: RoundsByBroker, other: str = "kafka") -> Iterator[Line]:
     """Return the visible metrics of a row in the order of METRICS. Targets exist only against Apache Kafka."""
     targets = {target.metric: target for target in row.targets} if other == "kafka" else {}
     for metric in METRICS:
@@ -59,7 +59,7 @@ def _number(value: float | None, digits: int) -> str:
 def _cells(line: Line) -> list[str]:
     metric = METRICS[line.metric]
     spread = "" if line.ratio_range is None else f"{line.ratio_range[0]:.2f}-{line.ratio_range[1]:.2f}"
-    verdict = "" if line.target is None else {True: "yes", False: "NO", None: "?"}[line.met]
+    verdict = "" if line.target is None else {True: "yes", False: "NO", None: "?"}[line.is_met]
     return [
         f"{metric.title}, {metric.unit}",
         _number(line.other, metric.digits),
@@ -86,15 +86,15 @@ def table(
     body: list[list[str]] = []
     lines: list[Line] = []
     for row in rows:
-        row_lines = list(lines_of(row, results.get(row.name, {}), other))
+        row_lines = list(make_lines(row, results.get(row.name, {}), other))
         if row_lines:
             body.append([f"{row.name}: {row.title}"])
             body += [_cells(line) for line in row_lines]
             lines += row_lines
     widths = [max(len(cells[i]) for cells in [header, *body] if len(cells) > 1) for i in range(len(header))]
-    text = [_aligned(header, widths)]
+    text = [_align(header, widths)]
     for cells in body:
-        text.append(f"\n{cells[0]}" if len(cells) == 1 else _aligned(cells, widths))
+        text.append(f"\n{cells[0]}" if len(cells) == 1 else _align(cells, widths))
     text += ["", _summary(lines)]
     for row in rows:
         text += [f"note: {warning}" for warning in _warnings(row, results.get(row.name, {}))]
@@ -102,16 +102,17 @@ def table(
     return "\n".join(text)
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _align(cells: Sequence[str], widths: Sequence[int]) -> str:
     numbers = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
     return "  " + "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
 
 
 def _summary(lines: Sequence[Line]) -> str:
-    judged = [line for line in lines if line.met is not None]
+    judged = [line for line in lines if line.is_met is not None]
     if not judged:
         return "No target could be checked: that requires Odradek and Apache Kafka."
-    missed = [f"{line.row.name}: {METRICS[line.metric].title} ({_missed_by(line)})" for line in judged if not line.met]
+    misses = [line for line in judged if not line.is_met]
+    missed = [f"{line.row.name}: {METRICS[line.metric].title} ({_missed_by(line)})" for line in misses]
     return f"{len(judged) - len(missed)} of {len(judged)} targets met." + (
         f" Missed: {'; '.join(missed)}." if missed else ""
     )

@@ -65,7 +65,7 @@ class Target(NamedTuple):
     of_kafka: bool = True
     strict: bool = False
 
-    def met(self, value: float) -> bool:
+    def is_met(self, value: float) -> bool:
         if self.at_least:
             return value >= self.limit
         return value < self.limit if self.strict else value <= self.limit

@@ -38,7 +38,7 @@ class Producer:
         self.socket = connection
         self.name = f"bench-{uuid.uuid4().hex[:12]}-{index:04d}"
         self.error_position = error_position
-        self.producer_id, self.epoch = self._initialized()
+        self.producer_id, self.epoch = self._initialize()
         self.frames: list[tuple[bytearray, int]] = []
         partition, done, now_ms = index % spec.partitions, 0, wire.now_ms()
         while done < spec.records_per_transaction:
@@ -57,7 +57,7 @@ class Producer:
         self.transactions = 0
         self.began_ns = 0
 
-    def _initialized(self) -> tuple[int, int]:
+    def _initialize(self) -> tuple[int, int]:
         self.socket.settimeout(30)
         while True:
             self.socket.sendall(wire.init_producer_id_frame(self.name))
@@ -182,12 +182,12 @@ class TransactionLoad(Load):
         for fd, producer in self.producers.items():
             if 0 < producer.retry_at_ns <= now:
                 if producer.is_ending:
-                    producer.send_end(commit=self._commits(producer))
+                    producer.send_end(commit=self._is_commit(producer))
                 else:
                     producer.send_waiting()
                 self._watch(fd, producer)
 
-    def _commits(self, producer: Producer) -> bool:
+    def _is_commit(self, producer: Producer) -> bool:
         every = self.spec.abort_every
         return not every or (producer.transactions + 1) % every != 0
 
@@ -207,7 +207,7 @@ class TransactionLoad(Load):
             if producer.failed:
                 producer.retry_at_ns = now_ns() + RETRY_NS
             else:
-                producer.send_end(commit=self._commits(producer))
+                producer.send_end(commit=self._is_commit(producer))
 
     def _take_end(self, producer: Producer, response: wire.ProducerAnswer) -> None:
         if response.error_code in NOT_READY:

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.timeout(120)
 
 STEPS = 150
 IDS, PARTITIONS = 2, 3
-RIGHT = 0.75
+VALID_SHARE = 0.75
 SETTLE_S = 3
 
 
@@ -159,15 +159,15 @@ class Chooser:
         self.chance = random.Random(seed)
         self.kinds = list(kinds) or list(STEPS_BY_NAME)
 
-    def right(self) -> bool:
-        return self.chance.random() < RIGHT
+    def draws_valid(self) -> bool:
+        return self.chance.random() < VALID_SHARE
 
-    def who(self, side: Side) -> dict[str, int]:
+    def draw_producer(self, side: Side) -> dict[str, int]:
         """Return a producer by its place in the history: usually the last one, with its own epoch."""
         number = self.chance.randrange(IDS)
         known = side.history[number]
-        place = len(known) - 1 if self.right() else self.chance.randrange(len(known))
-        return {"number": number, "place": place, "by": 0 if self.right() else self.chance.choice([-1, 1])}
+        place = len(known) - 1 if self.draws_valid() else self.chance.randrange(len(known))
+        return {"number": number, "place": place, "by": 0 if self.draws_valid() else self.chance.choice([-1, 1])}
 
     def partitions(self) -> list[int]:
         return self.chance.sample(range(PARTITIONS), self.chance.randint(1, PARTITIONS))
@@ -175,7 +175,7 @@ class Chooser:
     def step(self, side: Side) -> Step:
         kind = self.chance.choices(self.kinds, [STEPS_BY_NAME[kind][0] for kind in self.kinds])[0]
         choose = self.chance.choice
-        given: dict[str, Any] = self.who(side)
+        given: dict[str, Any] = self.draw_producer(side)
         if kind == "init":
             given |= {"version": choose([1, 3, 4, 5]), "with_producer": choose([True, False])}
         elif kind == "add partitions":
@@ -203,7 +203,7 @@ class Chooser:
             if p.producer_id == producer.producer_id and p.producer_epoch == producer.epoch + who["by"]
         ]
         sequence = wanted[0] if wanted else 0
-        if not self.right():
+        if not self.draws_valid():
             sequence = max(0, sequence + self.chance.choice([-2, -1, 1, 5]))
         return {
             "version": self.chance.choice([3, 10, 11, 12, 12, 12]),

@@ -70,7 +70,7 @@ def database() -> Iterator[Database]:
         raise DemoError(f"{error}\nOr set an existing one: {VARIABLE}=jdbc:postgresql://host/database") from None
 
 
-def prepared(folder: Path) -> Path:
+def prepare_file(folder: Path) -> Path:
     """Copy the example's file to a folder and set its connectors' jars. Raises JarsError, OSError."""
     jars.java()
     plugins = folder / "jars"
@@ -128,7 +128,7 @@ def run() -> None:
     with tempfile.TemporaryDirectory(prefix="odradek-demo-") as name, contextlib.ExitStack() as stack:
         broker = Broker(servers)
         print(f"Broker:     {servers}")
-        file = prepared(Path(name))
+        file = prepare_file(Path(name))
         shop = stack.enter_context(database())
         broker.begin_anew({orders_data.TOPIC: orders_data.PARTITIONS, orders_data.DEAD_LETTERS: 1}, [GROUP])
         made = orders_data.make()

@@ -192,7 +192,7 @@ class LogFlusher:
         log = self._log
         for snapshot in snapshots:
             if not snapshot.is_written or snapshot.path != log.producer_state.snapshot_path(snapshot.offset):
-                # Of a deleted log: a file of that name belongs to another log now.
+                # The log was deleted, and a file of that name now belongs to another log.
                 continue
             if snapshot.offset in log.bases and not snapshot.is_cancelled:
                 log.producer_state.add_snapshot(snapshot.offset)

@@ -25,7 +25,7 @@ TARGET_MS = 20.0
 
 
 @contextmanager
-def _pinging(port: int, results: list[Delays]) -> Iterator[None]:
+def _measure_delays(port: int, results: list[Delays]) -> Iterator[None]:
     """Measure while the context lasts, and append the result."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.fairness.ping", str(port)],
@@ -64,13 +64,13 @@ def measure(name: str, load: Load) -> Delays:
     """Measure one load against a new broker."""
     delays: list[Delays] = []
     with brokers.BROKERS[name]() as broker:
-        with _pinging(broker.port, delays):
+        with _measure_delays(broker.port, delays):
             # Connections and code are warm before the load.
             time.sleep(SETTLE_S)
         load.prepare(broker)
         time.sleep(SETTLE_S)
         delays.clear()
-        with _pinging(broker.port, delays):
+        with _measure_delays(broker.port, delays):
             seconds = _act(broker, load)
     print(f"  {name:8} {load.name:20} {seconds:6.1f} s  {delays[0]}", file=sys.stderr, flush=True)
     return delays[0]

@@ -32,7 +32,7 @@ def _compact(text: str) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _compressed(record: bytes, count: int) -> bytes:
+def _compress(record: bytes, count: int) -> bytes:
     compressor = zstandard.ZstdCompressor().compressobj()
     chunk = record * CHUNK_RECORDS
     whole, rest = divmod(count, CHUNK_RECORDS)
@@ -43,7 +43,7 @@ def _compressed(record: bytes, count: int) -> bytes:
 def repeated_record(record: bytes, count: int, last_offset_delta: int, now_ms: int, max_timestamp_ms: int) -> bytes:
     """Return a zstd batch of `count` equal records, in a few kilobytes."""
     checked = wire.BATCH_AFTER_CRC.pack(ZSTD, last_offset_delta, now_ms, max_timestamp_ms, -1, -1, -1, count)
-    checked += _compressed(record, count)
+    checked += _compress(record, count)
     return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c.crc32c(checked)) + checked
 
 

@@ -35,7 +35,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 def _run(coroutine: Coroutine[Any, Any, Any], timeout_s: float = TIMEOUT_S) -> Any:
     future = asyncio.run_coroutine_threadsafe(coroutine, _loop())
     try:
-        with _translated():
+        with _translate_errors():
             return future.result(timeout_s)
     except TimeoutError:
         future.cancel()
@@ -43,7 +43,7 @@ def _run(coroutine: Coroutine[Any, Any, Any], timeout_s: float = TIMEOUT_S) -> A
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except aiokafka.errors.KafkaError as error:

@@ -39,7 +39,7 @@ TIMEOUT_S = 20
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
@@ -78,13 +78,13 @@ class Producer(common.Producer):
             settings["message.timeout.ms"] = min(options.timeout_ms, options.transaction_timeout_ms)
         self._producer = confluent_kafka.Producer(settings)
         if options.transactional_id is not None:
-            with _translated():
+            with _translate_errors():
                 self._producer.init_transactions(TIMEOUT_S)
 
     def produce(self, topic: str, messages: Iterable[Message]) -> list[Sent]:
         answers: dict[int, tuple[Any, Any]] = {}
         count = 0
-        with _translated():
+        with _translate_errors():
             for m in messages:
                 self._produce_one(topic, m, partial(_note, answers, count))
                 count += 1
@@ -112,20 +112,20 @@ class Producer(common.Producer):
                 self._producer.poll(0.1)
 
     def begin(self) -> None:
-        with _translated():
+        with _translate_errors():
             self._producer.begin_transaction()
 
     def commit(self) -> None:
-        with _translated():
+        with _translate_errors():
             self._producer.commit_transaction(TIMEOUT_S)
 
     def abort(self) -> None:
-        with _translated():
+        with _translate_errors():
             self._producer.abort_transaction(TIMEOUT_S)
 
     def send_offsets(self, offsets: Mapping[Partition, int], consumer: Any) -> None:
         positions = [TopicPartition(*p, offset) for p, offset in offsets.items()]
-        with _translated():
+        with _translate_errors():
             self._producer.send_offsets_to_transaction(positions, consumer.group_metadata(), TIMEOUT_S)
 
     def close(self) -> None:
@@ -205,13 +205,13 @@ class Consumer(common.Consumer):
 
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         wanted = [TopicPartition(*p, offset, text) for p, (offset, text) in offsets.items()]
-        with _translated():
+        with _translate_errors():
             for answer in self._consumer.commit(offsets=wanted, asynchronous=False):
                 if answer.error:
                     raise ClientError(answer.error.code(), answer.error)
 
     def committed(self, partition: Partition) -> int | None:
-        with _translated():
+        with _translate_errors():
             (answer,) = self._consumer.committed([TopicPartition(*partition)], timeout=TIMEOUT_S)
         return answer.offset if answer.offset >= 0 else None
 
@@ -220,12 +220,12 @@ class Consumer(common.Consumer):
 
     def offsets_for_times(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
         asked = [TopicPartition(*p, t) for p, t in times.items()]
-        with _translated():
+        with _translate_errors():
             answers = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
         return {(a.topic, a.partition): a.offset if a.offset >= 0 else None for a in answers}
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        with _translated():
+        with _translate_errors():
             return self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=TIMEOUT_S)
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class Admin(common.Admin):
         self._wait(self._admin.incremental_alter_configs([resource]))
 
     def groups(self) -> set[str]:
-        with _translated():
+        with _translate_errors():
             answer = self._admin.list_consumer_groups().result(TIMEOUT_S)
         return {group.group_id for group in answer.valid}
 
@@ -311,7 +311,7 @@ class Admin(common.Admin):
         return self._wait(self._admin.list_offsets({TopicPartition(*partition): spec})).offset
 
     def describe_cluster(self) -> common.Cluster:
-        with _translated():
+        with _translate_errors():
             answer = self._admin.describe_cluster().result(TIMEOUT_S)
         brokers = tuple((node.id, node.host, node.port) for node in answer.nodes)
         return common.Cluster(answer.cluster_id, answer.controller.id if answer.controller else None, brokers)
@@ -321,5 +321,5 @@ class Admin(common.Admin):
 
     def _wait(self, futures: Mapping[Any, Any]) -> Any:
         (future,) = futures.values()
-        with _translated():
+        with _translate_errors():
             return future.result(TIMEOUT_S)

@@ -42,7 +42,7 @@ ASSIGNORS = {
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except kafka.errors.KafkaError as error:
@@ -97,11 +97,11 @@ class Producer(common.Producer):
             **more,
         )
         if options.transactional_id is not None:
-            with _translated():
+            with _translate_errors():
                 self._producer.init_transactions()
 
     def produce(self, topic: str, messages: Iterable[Message]) -> list[Sent]:
-        with _translated():
+        with _translate_errors():
             futures = [
                 self._producer.send(
                     topic,
@@ -118,20 +118,20 @@ class Producer(common.Producer):
         return [Sent(answer.partition, -1 if answer.offset is None else answer.offset) for answer in answers]
 
     def begin(self) -> None:
-        with _translated():
+        with _translate_errors():
             self._producer.begin_transaction()
 
     def commit(self) -> None:
-        with _translated():
+        with _translate_errors():
             self._producer.commit_transaction()
 
     def abort(self) -> None:
-        with _translated():
+        with _translate_errors():
             self._producer.abort_transaction()
 
     def send_offsets(self, offsets: Mapping[Partition, int], consumer: Any) -> None:
         positions = {TopicPartition(*p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
-        with _translated():
+        with _translate_errors():
             self._producer.send_offsets_to_transaction(positions, consumer.group_metadata())
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Consumer(common.Consumer):
         self._consumer.assign([TopicPartition(*p) for p in partitions])
 
     def poll(self, timeout_s: float) -> list[Received]:
-        with _translated():
+        with _translate_errors():
             try:
                 polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
             except kafka.errors.KafkaConnectionError:
@@ -218,13 +218,13 @@ class Consumer(common.Consumer):
         self._consumer.seek(TopicPartition(*partition), offset)
 
     def position(self, partition: Partition) -> int:
-        with _translated():
+        with _translate_errors():
             return self._consumer.position(TopicPartition(*partition))
 
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         wanted = {TopicPartition(*p): OffsetAndMetadata(offset, text, -1) for p, (offset, text) in offsets.items()}
         give_up_at = time.monotonic() + AWAY_S
-        with _translated():
+        with _translate_errors():
             while True:
                 try:
                     return self._consumer.commit(wanted)
@@ -234,17 +234,17 @@ class Consumer(common.Consumer):
                 time.sleep(0.05)
 
     def committed(self, partition: Partition) -> int | None:
-        with _translated():
+        with _translate_errors():
             return self._consumer.committed(TopicPartition(*partition))
 
     def offsets_for_times(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        with _translated():
+        with _translate_errors():
             answer = self._consumer.offsets_for_times({TopicPartition(*p): t for p, t in times.items()})
         return {(p.topic, p.partition): found.offset if found else None for p, found in answer.items()}
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         p = TopicPartition(*partition)
-        with _translated():
+        with _translate_errors():
             return self._consumer.beginning_offsets([p])[p], self._consumer.end_offsets([p])[p]
 
     def close(self) -> None:
@@ -269,15 +269,15 @@ class Admin(common.Admin):
             "replication_factor": replication_factor,
             "configs": dict(configs or {}),
         }
-        with _translated():
+        with _translate_errors():
             self._admin.create_topics({name: topic}, validate_only=validate_only)
 
     def delete_topic(self, name: str) -> None:
-        with _translated():
+        with _translate_errors():
             self._admin.delete_topics([name])
 
     def create_partitions(self, topic: str, total: int) -> None:
-        with _translated():
+        with _translate_errors():
             self._admin.create_partitions({topic: total})
 
     def topics(self) -> set[str]:
@@ -290,7 +290,7 @@ class Admin(common.Admin):
         return len(described["partitions"])
 
     def describe_configs(self, topic: str) -> dict[str, common.TopicConfig]:
-        with _translated():
+        with _translate_errors():
             answer = self._admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
         return {
             name: common.TopicConfig(entry["value"], entry["config_source"] == "DEFAULT_CONFIG")
@@ -302,16 +302,16 @@ class Admin(common.Admin):
 
     def alter_config(self, topic: str, name: str, operation: str, value: str | None) -> None:
         resource = ConfigResource("TOPIC", topic, {name: (operation, value)})
-        with _translated():
+        with _translate_errors():
             answer = self._admin.alter_configs([resource], raise_on_unknown=False)
         _check(answer["topic"][topic])
 
     def groups(self) -> set[str]:
-        with _translated():
+        with _translate_errors():
             return {group["group_id"] for group in self._admin.list_groups()}
 
     def describe_group(self, group: str) -> common.Group:
-        with _translated():
+        with _translate_errors():
             described = self._admin.describe_groups([group])[group]
         members = tuple(
             common.GroupMember(m["member_id"], m["client_id"], m["group_instance_id"]) for m in described["members"]
@@ -319,27 +319,27 @@ class Admin(common.Admin):
         return common.Group(described["group_state"], described["protocol_data"], members)
 
     def group_offsets(self, group: str) -> dict[Partition, int]:
-        with _translated():
+        with _translate_errors():
             offsets = self._admin.list_group_offsets({group: None})[group]
         return {(p.topic, p.partition): found.offset for p, found in offsets.items()}
 
     def delete_group(self, group: str) -> None:
-        with _translated():
+        with _translate_errors():
             _check(self._admin.delete_groups([group])[group])
 
     def delete_group_offsets(self, group: str, partition: Partition) -> None:
         p = TopicPartition(*partition)
-        with _translated():
+        with _translate_errors():
             _check(self._admin.delete_group_offsets(group, [p])[p])
 
     def delete_records(self, partition: Partition, before: int) -> int:
         p = TopicPartition(*partition)
-        with _translated():
+        with _translate_errors():
             return self._admin.delete_records({p: before})[p]["low_watermark"]
 
     def list_offset(self, partition: Partition, which: str) -> int:
         p = TopicPartition(*partition)
-        with _translated():
+        with _translate_errors():
             return self._admin.list_partition_offsets({p: OffsetSpec[which.upper()]})[p].offset
 
     def describe_cluster(self) -> common.Cluster:

@@ -90,27 +90,27 @@ def check_log(ledgers: Iterable[Ledger], log: Log, *, committed_only: bool) -> l
         for record in records:
             writer, number = split(record.value)
             found[writer][number].append((partition, record.offset))
-    complaints = [f"partition {p}: {c}" for p, records in log.items() for c in _increasing(records)]
+    complaints = [f"partition {p}: {c}" for p, records in log.items() for c in _check_increasing(records)]
     by_name = {ledger.writer: ledger for ledger in ledgers}
     complaints += [f"{name}: never written" for name in found.keys() - by_name.keys()]
     for name, ledger in by_name.items():
         places = found.get(name, {})
         problems = [
-            *_presence(ledger, places, committed_only=committed_only),
-            *(_order(log, name) if ledger.in_order else ()),
-            *(_torn_transactions(ledger, places) if committed_only else ()),
+            *_check_presence(ledger, places, committed_only=committed_only),
+            *(_check_order(log, name) if ledger.in_order else ()),
+            *(_check_transactions(ledger, places) if committed_only else ()),
         ]
         complaints += [f"{name}: {complaint}" for complaint in problems]
     return complaints
 
 
-def _increasing(records: Sequence[Stored]) -> Iterable[str]:
+def _check_increasing(records: Sequence[Stored]) -> Iterable[str]:
     for before, after in pairwise(records):
         if before.offset >= after.offset:
             yield f"offset {after.offset} was read after {before.offset}"
 
 
-def _presence(
+def _check_presence(
     ledger: Ledger, places: Mapping[int, Sequence[tuple[int, int]]], *, committed_only: bool
 ) -> Iterable[str]:
     for number in places.keys() - range(len(ledger.entries)):
@@ -131,7 +131,7 @@ def _presence(
                 yield f"{number} was acknowledged at {entry.partition}:{entry.offset} and is at {there}"
 
 
-def _order(log: Log, writer: str) -> Iterable[str]:
+def _check_order(log: Log, writer: str) -> Iterable[str]:
     """In each partition a writer's records appear (for the first time) in the order of sending."""
     prefix = writer.encode() + b"."
     for partition, records in log.items():
@@ -146,7 +146,7 @@ def _order(log: Log, writer: str) -> Iterable[str]:
                 highest = max(highest, number)
 
 
-def _torn_transactions(ledger: Ledger, places: Mapping[int, Sequence[tuple[int, int]]]) -> Iterable[str]:
+def _check_transactions(ledger: Ledger, places: Mapping[int, Sequence[tuple[int, int]]]) -> Iterable[str]:
     members: dict[int, list[int]] = defaultdict(list)
     for number, entry in enumerate(ledger.entries):
         if entry.transaction is not None:
@@ -196,7 +196,7 @@ class CommittedOffsets:
         self.complaints: list[str] = []
         self.looked = 0
 
-    def acknowledged(self, offsets: Mapping[int, int]) -> None:
+    def record_commit(self, offsets: Mapping[int, int]) -> None:
         """Record a commit that succeeded."""
         with self._lock:
             for partition, offset in offsets.items():
@@ -207,14 +207,14 @@ class CommittedOffsets:
         with self._lock:
             return dict(self._least)
 
-    def answered(self, least: Mapping[int, int], offsets: Mapping[int, int]) -> None:
+    def check_fetch(self, least: Mapping[int, int], offsets: Mapping[int, int]) -> None:
         """Compare a fetch's response with the bounds; it lacks partitions without a committed offset."""
         self.looked += 1
         for partition, offset in least.items():
             fetched = offsets.get(partition)
             if fetched is None or fetched < offset:
                 self.complaints.append(f"committed offset of partition {partition} was {offset} and is {fetched}")
-        self.acknowledged(offsets)
+        self.record_commit(offsets)
 
 
 def shown(complaints: Sequence[str]) -> str:

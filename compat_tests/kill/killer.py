@@ -32,14 +32,14 @@ def kill_repeatedly(
         if (
             isinstance(broker, OdradekBroker)
             and random.random() < KILLED_IN_START
-            and _killed_while_starting(broker, random.uniform(0.05, 0.4))
+            and _kill_while_starting(broker, random.uniform(0.05, 0.4))
         ):
             in_start += 1
         broker.start()
     return in_start
 
 
-def _killed_while_starting(broker: Any, after_s: float) -> bool:
+def _kill_while_starting(broker: Any, after_s: float) -> bool:
     failures: list[BrokerFailedError] = []
     started = threading.Event()
 

@@ -28,7 +28,7 @@ class Reader(ABC):
         self._bootstrap = bootstrap
         self._topic = topic
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_guarded, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -43,7 +43,7 @@ class Reader(ABC):
         if self._thread.is_alive():
             self.troubles.append(f"{self.name} did not end in {JOIN_SECONDS} s")
 
-    def _guarded(self) -> None:
+    def _run_guarded(self) -> None:
         try:
             self._run()
         except Exception as error:
@@ -101,7 +101,7 @@ class ConfluentGroupReader(GroupReader):
             answers = consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException:
             return  # a failed commit is repeated by the next one, or the records are read again
-        self._committed.acknowledged({a.partition: a.offset for a in answers if a.error is None})
+        self._committed.record_commit({a.partition: a.offset for a in answers if a.error is None})
 
 
 class KafkaPythonGroupReader(GroupReader):
@@ -140,7 +140,7 @@ class KafkaPythonGroupReader(GroupReader):
             consumer.commit(wanted, timeout_ms=5000)
         except KafkaError:
             return
-        self._committed.acknowledged(read)
+        self._committed.record_commit(read)
 
 
 class AssignedReader(Reader):
@@ -217,4 +217,4 @@ class OffsetWatcher(Reader):
             return  # the broker is down, or a transaction's offsets are pending
         if any(answer.error for answer in answers):
             return
-        self._committed.answered(least, {a.partition: a.offset for a in answers if a.offset >= 0})
+        self._committed.check_fetch(least, {a.partition: a.offset for a in answers if a.offset >= 0})

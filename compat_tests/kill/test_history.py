@@ -83,19 +83,19 @@ def test_values_read_are_compared_with_the_log() -> None:
 
 def test_committed_offsets_do_not_go_back() -> None:
     committed = CommittedOffsets()
-    committed.acknowledged({0: 10})
-    committed.answered(committed.least(), {0: 10, 1: 4})
-    committed.answered(committed.least(), {0: 12, 1: 4})
+    committed.record_commit({0: 10})
+    committed.check_fetch(committed.least(), {0: 10, 1: 4})
+    committed.check_fetch(committed.least(), {0: 12, 1: 4})
     assert committed.complaints == []
-    committed.answered(committed.least(), {0: 11, 1: 4})
+    committed.check_fetch(committed.least(), {0: 11, 1: 4})
     assert len(committed.complaints) == 1
-    committed.answered(committed.least(), {0: 12})
+    committed.check_fetch(committed.least(), {0: 12})
     assert len(committed.complaints) == 2
 
 
 def test_a_fetch_that_began_before_a_commit_may_miss_it() -> None:
     committed = CommittedOffsets()
     least = committed.least()
-    committed.acknowledged({0: 10})
-    committed.answered(least, {})
+    committed.record_commit({0: 10})
+    committed.check_fetch(least, {})
     assert committed.complaints == []

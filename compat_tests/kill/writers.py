@@ -65,7 +65,7 @@ class Writer(ABC):
         self._random = Random(f"{seed} {name}")
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
-        self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_guarded, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -86,7 +86,7 @@ class Writer(ABC):
             where = "".join(traceback.format_stack(frame)) if frame else ""
             self.ledger.troubles.append(f"did not end in {FLUSH_SECONDS} s\n{where}")
 
-    def _guarded(self) -> None:
+    def _run_guarded(self) -> None:
         try:
             self._run()
         except Exception as error:

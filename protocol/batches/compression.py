@@ -268,7 +268,7 @@ _LZ4_FIXED_FLAGS = 0x60
 _LZ4_MAX_RATIO = 255
 # The library's levels that select the high compressor; lower levels select the fast one.
 _LZ4_HIGH_LEVELS = range(3, 13)
-# As LZ4_HEADER, with a checksum behind each block.
+# LZ4_HEADER with a checksum after each block.
 _LZ4_CHECKED_BLOCKS_HEADER = b"\x04\x22\x4d\x18\x70\x40"
 
 

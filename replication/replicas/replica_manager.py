@@ -266,7 +266,7 @@ class ReplicaManager:
             elif index % _UNCHANGED_PER_STEP == 0:
                 yield
             index += 1
-            # It may have been changed, or deleted, since the last step.
+            # The topic may have been changed, or deleted, since the last step.
             topic = self._image.topics.get(name)
             if topic is None or topic.topic_id != topic_id:
                 return

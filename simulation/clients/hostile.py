@@ -37,7 +37,7 @@ Records = Sequence[SentRecord]
 Spoil = Callable[[Records, Random], bytes]
 
 
-def _patched(records: Records, *patches: tuple[int, str, int], packing: Packing | None = None) -> bytes:
+def _patch(records: Records, *patches: tuple[int, str, int], packing: Packing | None = None) -> bytes:
     """Return the batch with some fields overwritten, each by position and format, and a correct checksum."""
     batch = bytearray(batch_of(records, packing or Packing()))
     for position, layout, value in patches:
@@ -46,7 +46,7 @@ def _patched(records: Records, *patches: tuple[int, str, int], packing: Packing 
     return bytes(batch)
 
 
-def _resized(batch: bytes) -> bytes:
+def _resize(batch: bytes) -> bytes:
     """Return the batch with its length field corrected."""
     out = bytearray(batch)
     Struct(">i").pack_into(out, _LENGTH, len(out) - _LENGTH - 4)
@@ -63,59 +63,59 @@ def _in_future(records: Records, first: int = 0) -> list[SentRecord]:
 
 
 def _compressed_garbage(records: Records, random: Random) -> bytes:
-    batch = _patched(records, packing=Packing(random.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))))
-    return _resized(batch[:_RECORDS] + random.randbytes(40))
+    batch = _patch(records, packing=Packing(random.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))))
+    return _resize(batch[:_RECORDS] + random.randbytes(40))
 
 
 def _far_fewer_than_counted(records: Records, random: Random) -> bytes:
     """Return a batch with so many records that the broker checks them in steps."""
     count = random.choice((20_000, 200_000, 3_000_000))
-    header = _patched(
+    header = _patch(
         records, (_COUNT, "i", count), (_LAST_DELTA, "i", count - 1), (ATTRIBUTES_POSITION, "h", Codec.ZSTD)
     )[:_RECORDS]
-    return _resized(header + compress(Codec.ZSTD, _EMPTY_RECORD * 19_000))
+    return _resize(header + compress(Codec.ZSTD, _EMPTY_RECORD * 19_000))
 
 
 KINDS: Final[dict[str, Spoil]] = {
-    "no records": lambda records, random: _resized(
-        _patched(records, (_COUNT, "i", 0), (_LAST_DELTA, "i", -1))[:_RECORDS]
+    "no records": lambda records, random: _resize(
+        _patch(records, (_COUNT, "i", 0), (_LAST_DELTA, "i", -1))[:_RECORDS]
     ),
-    "no records at an offset": lambda records, random: _resized(
-        _patched(records, (_COUNT, "i", 0), (_LAST_DELTA, "i", 0))[:_RECORDS]
+    "no records at an offset": lambda records, random: _resize(
+        _patch(records, (_COUNT, "i", 0), (_LAST_DELTA, "i", 0))[:_RECORDS]
     ),
-    "fewer records than counted": lambda records, random: _patched(
+    "fewer records than counted": lambda records, random: _patch(
         records, (_COUNT, "i", len(records) + 1), (_LAST_DELTA, "i", len(records))
     ),
-    "more records than counted": lambda records, random: _patched(
+    "more records than counted": lambda records, random: _patch(
         [*records, *records], (_COUNT, "i", len(records)), (_LAST_DELTA, "i", len(records) - 1)
     ),
-    "compressed and miscounted": lambda records, random: _patched(
+    "compressed and miscounted": lambda records, random: _patch(
         records, (_COUNT, "i", len(records) + 1), (_LAST_DELTA, "i", len(records)), packing=Packing(Codec.LZ4)
     ),
     "far fewer records than counted": _far_fewer_than_counted,
-    "wrong last delta": lambda records, random: _patched(records, (_LAST_DELTA, "i", len(records) + 6)),
-    "wrong base offset": lambda records, random: _patched(records, (_BASE_OFFSET, "q", 7)),
-    "control batch": lambda records, random: _patched(records, (ATTRIBUTES_POSITION, "h", _CONTROL)),
-    "old magic": lambda records, random: _patched(records, (_MAGIC, "b", random.choice((0, 1)))),
-    "unknown codec": lambda records, random: _patched(records, (ATTRIBUTES_POSITION, "h", _UNKNOWN_CODEC)),
-    "wrong checksum": lambda records, random: _patched(records)[:-1] + b"\xfe",
-    "cut off": lambda records, random: _patched(records)[: random.randint(1, 60)],
-    "two batches": lambda records, random: _patched(records) + _patched(records),
+    "wrong last delta": lambda records, random: _patch(records, (_LAST_DELTA, "i", len(records) + 6)),
+    "wrong base offset": lambda records, random: _patch(records, (_BASE_OFFSET, "q", 7)),
+    "control batch": lambda records, random: _patch(records, (ATTRIBUTES_POSITION, "h", _CONTROL)),
+    "old magic": lambda records, random: _patch(records, (_MAGIC, "b", random.choice((0, 1)))),
+    "unknown codec": lambda records, random: _patch(records, (ATTRIBUTES_POSITION, "h", _UNKNOWN_CODEC)),
+    "wrong checksum": lambda records, random: _patch(records)[:-1] + b"\xfe",
+    "cut off": lambda records, random: _patch(records)[: random.randint(1, 60)],
+    "two batches": lambda records, random: _patch(records) + _patch(records),
     "compressed garbage": _compressed_garbage,
-    "records overlap": lambda records, random: _resized(_patched(records)[:_RECORDS] + b"\x80\x01" + bytes(20)),
-    "negative sequence": lambda records, random: _patched(
+    "records overlap": lambda records, random: _resize(_patch(records)[:_RECORDS] + b"\x80\x01" + bytes(20)),
+    "negative sequence": lambda records, random: _patch(
         records, (_PRODUCER_ID, "q", _UNALLOCATED_PRODUCER_ID), (_SEQUENCE, "i", -1)
     ),
-    "days ahead": lambda records, random: _patched(_in_future(records)),
-    "days ahead under an older header": lambda records, random: _patched(
+    "days ahead": lambda records, random: _patch(_in_future(records)),
+    "days ahead under an older header": lambda records, random: _patch(
         _in_future(records, len(records) // 2), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp)
     ),
-    "compressed and days ahead under an older header": lambda records, random: _patched(
+    "compressed and days ahead under an older header": lambda records, random: _patch(
         _in_future(records, len(records) // 2),
         (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp),
         packing=Packing(Codec.GZIP),
     ),
-    "days ahead under the broker's time": lambda records, random: _patched(
+    "days ahead under the broker's time": lambda records, random: _patch(
         _in_future(records),
         (ATTRIBUTES_POSITION, "h", _LOG_APPEND_TIME),
         (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp),
@@ -124,26 +124,26 @@ KINDS: Final[dict[str, Spoil]] = {
 """Kinds of errors, each with a function that builds an invalid batch from valid records. The topic has CreateTime."""
 
 CONTRADICTIONS: Final[dict[str, Spoil]] = {
-    "two thousand million records counted": lambda records, random: _patched(
+    "two thousand million records counted": lambda records, random: _patch(
         records, (_COUNT, "i", INT32_MAX), (_LAST_DELTA, "i", INT32_MAX - 1)
     ),
-    "two thousand million records counted, compressed": lambda records, random: _patched(
+    "two thousand million records counted, compressed": lambda records, random: _patch(
         records,
         (_COUNT, "i", INT32_MAX),
         (_LAST_DELTA, "i", INT32_MAX - 1),
         packing=Packing(random.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))),
     ),
-    "a negative count": lambda records, random: _patched(records, (_COUNT, "i", -1), (_LAST_DELTA, "i", -2)),
-    "a negative last delta": lambda records, random: _patched(records, (_LAST_DELTA, "i", -1)),
-    "the largest last delta": lambda records, random: _patched(records, (_LAST_DELTA, "i", INT32_MAX)),
-    "a last delta of another count, compressed": lambda records, random: _patched(
+    "a negative count": lambda records, random: _patch(records, (_COUNT, "i", -1), (_LAST_DELTA, "i", -2)),
+    "a negative last delta": lambda records, random: _patch(records, (_LAST_DELTA, "i", -1)),
+    "the largest last delta": lambda records, random: _patch(records, (_LAST_DELTA, "i", INT32_MAX)),
+    "a last delta of another count, compressed": lambda records, random: _patch(
         records, (_LAST_DELTA, "i", len(records)), packing=Packing(Codec.ZSTD)
     ),
-    "the largest base timestamp": lambda records, random: _patched(
+    "the largest base timestamp": lambda records, random: _patch(
         records, (_BASE_TIMESTAMP, "q", INT64_MAX - 1)
     ),
-    "a length beyond the batch": lambda records, random: _patched(records, (_LENGTH, "i", INT32_MAX)),
-    "a negative length": lambda records, random: _patched(records, (_LENGTH, "i", -1)),
+    "a length beyond the batch": lambda records, random: _patch(records, (_LENGTH, "i", INT32_MAX)),
+    "a negative length": lambda records, random: _patch(records, (_LENGTH, "i", -1)),
 }
 """Further kinds, as in `KINDS`: counts, deltas and lengths that contradict the contents."""
 

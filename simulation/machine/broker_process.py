@@ -91,7 +91,7 @@ class SimulatedEnvironment(Environment):
     slice_s = 0.0
 
     def __init__(self, world: "World", reactor: ProcessReactor, random: Random) -> None:
-        # It has what a broker in simulated time uses of a reactor.
+        # It implements the parts of a reactor that a broker in simulated time uses.
         self.reactor = cast(Reactor, reactor)
         self._process_reactor = reactor
         self.random_source = random

@@ -21,7 +21,7 @@ def test_an_epoch_of_which_no_log_has_a_record_does_not_come_back():
 
 
 def test_the_end_of_an_epoch_whose_records_were_lost_does_not_move():
-    """With it consumers detect that offsets which they have read belong to other records."""
+    """Consumers use it to detect that offsets which they have read belong to other records."""
     client = SoleClient()
     client.create_topic()
     client.produce(b"a")
