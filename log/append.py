@@ -13,8 +13,8 @@ from odradek.log.validation.batch import (
     MAX_RECORDS_PER_STEP,
     CheckedBatch,
     CheckedRecords,
-    LongValidation,
     Origin,
+    StepwiseValidationRequired,
     check_batch,
     check_shallow,
     is_simple_first_record,
@@ -120,9 +120,9 @@ class Appender:
 
         `is_verified`: the transaction coordinator has confirmed the transaction of a transactional batch;
         `transaction_version` is that of the transaction that a marker ends. Raises KafkaError (Kafka's order of
-        checks); then nothing was appended, though a new segment may have been begun. Raises LongValidation if the
-        records of a client's batch have to be checked in steps first; `checked` is the result of that, and is valid
-        as long as the topic's properties do not change.
+        checks); then nothing was appended, though a new segment may have been begun. Raises StepwiseValidationRequired
+        if the records of a client's batch have to be checked in steps first; `checked` is the result of that, and is
+        valid as long as the topic's properties do not change.
 
         This method is the fast path, for a valid batch without compression and control records; any other batch
         takes `_append_validated`. It makes no avoidable Python call.
@@ -213,9 +213,9 @@ class Appender:
             found = produced_batches(records, origin, produce_version)
             try:
                 batches = [check_batch(batch, log.config, origin, now_ms) for batch in found]
-            except LongValidation as long:
+            except StepwiseValidationRequired as large:
                 # A client that repeats a request because the check took long needs no second check.
-                duplicate = self._find_duplicate(read_header(long.batch))
+                duplicate = self._find_duplicate(read_header(large.batch))
                 if duplicate is None:
                     raise
                 return duplicate

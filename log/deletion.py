@@ -22,7 +22,7 @@ class SegmentDeletion:
     def delete_old_segments(self, now_ms: int) -> list[DeletedSegment]:
         """Apply the log's start and retention; the log then starts at the first remaining segment.
 
-        Deletes at most `retention.MOST_AT_ONCE` segments; after so many, call again, since more may be deletable.
+        Deletes at most `retention.MAX_SEGMENTS_PER_CALL` segments; after so many, call again: more may be deletable.
         The files are renamed; pass the result to `remove_deleted` after file.delete.delay.ms. Segments whose deletion
         a full disk prevents are deleted by a later call. `doubtful_segment` is set to the segment whose records have to
         be read before retention.ms can be applied to it. Raises LogDirFailure, ShortageError.

@@ -12,7 +12,7 @@ from odradek.log.config import LogConfig
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import PartitionLog
 from odradek.log.producers import replay as producer_replay
-from odradek.log.producers.in_flight_batches import recall_batches
+from odradek.log.producers.in_flight_batches import restore_batches
 from odradek.log.producers.state import ProducerState
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import (
@@ -184,7 +184,7 @@ class _Loader:
         producers = self._producer_state()
         producers.remove_stray_snapshots([segment.base_offset for segment in self.segments])
         producer_replay.rebuild(producers, self.segments, start_offset, end_offset, self.now_ms, is_clean=is_clean)
-        recall_batches(producers, self.segments, self.now_ms)
+        restore_batches(producers, self.segments, self.now_ms)
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
         if self.has_hole:
             # Unsynced ones would lower the recovery point, and the next recovery would truncate the log at the hole.

@@ -6,12 +6,12 @@ from odradek.log.segment_age import is_doubtful, is_older
 from odradek.log.segments.segment import Segment
 from odradek.log.state import LogState
 
-MOST_AT_ONCE: Final = 8
+MAX_SEGMENTS_PER_CALL: Final = 8
 """A segment takes four or five renames, each of which blocks the thread that serves requests."""
 
 
 def count_deletable(log: LogState, now_ms: int) -> int:
-    """Return how many segments to delete, from the oldest on, up to MOST_AT_ONCE. Raises OSError.
+    """Return how many segments to delete, from the oldest on, up to MAX_SEGMENTS_PER_CALL. Raises OSError.
 
     Never a segment with offsets at or above the high watermark, nor an empty active segment. Each rule applies to the
     segments that remain after the previous one: first the log's start, then retention.bytes, then retention.ms. A topic
@@ -26,7 +26,7 @@ def count_deletable(log: LogState, now_ms: int) -> int:
 
 def _may_go(log: LogState, index: int) -> bool:
     segments = log.segments
-    if index >= MOST_AT_ONCE:
+    if index >= MAX_SEGMENTS_PER_CALL:
         return False
     if index == len(segments) - 1:
         return segments[index].size_bytes > 0 and log.high_watermark >= log.log_end_offset

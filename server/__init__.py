@@ -3,13 +3,13 @@
 - `cli`: the command line
 - `broker`: start and stop
 - `environment`: clock, randomness, files, threads and metadata store of a broker
-- `services`: the parts that handlers work with
+- `services`: the parts that handlers use
 - `apis`: the table of APIs
 - `dispatch`: the API, version and handler of a request
 - `stages`: optional stages between decode and handler
 - `config`: broker properties
 - `request`: the context of a request, and the replies of a handler
-- `produce_request`: parts of a Produce request that several modules use
+- `produce_request`: functions on Produce requests for several modules
 - `network`: connections and requests
 - `handlers`: one module for each group of APIs
 - `fetching`: fetch sessions, delayed fetches, and the read of a fetch
@@ -19,7 +19,7 @@
 - `store_location`: the directory of the metadata store
 - `image_cache`: values derived from the metadata image
 - `authorized_operations`: operations that a client may perform
-- `preloading`: early imports of what clients need first
+- `preloading`: early imports of modules that the first requests need
 - `log_format`: the format of log lines
 - `compatibility`: docs/compatibility.md
 """

@@ -12,7 +12,7 @@ from odradek.protocol.codec import MAX_ELEMENTS
 class Api(NamedTuple):
     """A row of the table: the versions served and the handler, as `module:function` under `server/handlers`.
 
-    max_elements: the most array elements that a request may have; many only where the handler works in slices
+    max_elements: limit of the array elements in a request; a large one only if the handler works in slices
     """
 
     key: int
@@ -68,15 +68,15 @@ APIS: Final = {
         Api(75, "DescribeTopicPartitions", 0, 0, "topic_partitions:describe_topic_partitions", MAX_ELEMENTS),
     )
 }
-"""Source of keys and versions: Apache Kafka 4.3.0's own ApiVersions answer, less what is not served yet.
+"""Source of keys and versions: the ApiVersions response of Apache Kafka 4.3.0, without APIs that are not served yet.
 
-InitProducerId 6 (KIP-939) is unstable there, and served with `unstable.api.versions.enable` only."""
+InitProducerId 6 (KIP-939) is unstable in Kafka, which serves it only with `unstable.api.versions.enable`."""
 
 
 def advertised_first_version(api: Api) -> int:
-    """The first version ApiVersions names.
+    """Return the first version in the ApiVersions response.
 
-    Produce is advertised from 0 although it is served from 3: librdkafka switches off compression codecs otherwise
+    Produce is advertised from 0 although it is served from 3: otherwise librdkafka disables compression codecs
     (KAFKA-18659).
     """
     return 0 if api.key == PRODUCE_KEY else api.first_version

@@ -1,7 +1,7 @@
 """A broker: makes its parts, starts them in order and stops them in reverse order.
 
 Start: bind the listeners, open the metadata store, lock the log directories and load the logs, register, become
-controller, take the roles of the metadata image; then accept clients. Stop: close connections, flush the logs, and
+controller, apply the metadata image to the replicas; then accept clients. Stop: close connections, flush the logs, and
 record the clean stop last.
 """
 
@@ -32,7 +32,7 @@ from odradek.log.storage import descriptors
 from odradek.log.storage.checkpoints import read_meta_properties
 from odradek.log.storage.file_lock import LockedError
 from odradek.log.storage.filesystem import ExhaustedError
-from odradek.log.storage.found_directories import KnownPartitions, shown
+from odradek.log.storage.found_directories import KnownPartitions, format_names
 from odradek.log.storage.log_directory import InconsistentMetaError
 from odradek.properties import PropertySet
 from odradek.protocol.errors import KafkaError
@@ -63,7 +63,7 @@ from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.reactor import find_watchdog
 from odradek.server.network.reactor import install as install_reactor
-from odradek.server.network.stalls import own_timeout_ms
+from odradek.server.network.stalls import find_timeout_ms
 from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory
 from odradek.server.preloading import preload, preload_at_once
 from odradek.server.request import RequestContext
@@ -82,22 +82,22 @@ logger = logging.getLogger(__name__)
 EXIT_FAILED: Final = 1
 _CATCH_UP_S: Final = 1
 _PRELOAD_AFTER_S: Final = 1
-"""A broker that is stopped sooner is spared the work: 0.2 s of processor time, 5 MB."""
+"""Delay of preloading, which takes 0.2 s of CPU time and 5 MB: a broker that is stopped sooner needs none."""
 _STORE_FAILURES = (MetadataStoreError, StartError)
 _LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed, ExhaustedError)
 
 
 class BrokerStartError(Exception):
-    """The broker cannot start; the message is one readable line with the remedy."""
+    """The broker cannot start; the message is one line with the remedy."""
 
 
 class Broker:
-    """One broker. `start` it before or while the reactor runs; `stop` it while it still does.
+    """One broker. Call `start` before or while the reactor runs, and `stop` while it runs.
 
-    has_failed: set when the broker stops the reactor because no log directory is left
-    watchdog: the reactor's watchdog, which watches while the broker runs; None in simulated time
+    has_failed: set when the broker stops the reactor because no log directory is online
+    watchdog: the reactor's watchdog, enabled while the broker runs; None in simulated time
 
-    `environment` provides everything outside of the broker: reactor, clock, randomness, files.
+    `environment` provides everything outside the broker: reactor, clock, randomness, files.
     """
 
     def __init__(self, config: BrokerConfig, environment: Environment) -> None:
@@ -110,14 +110,14 @@ class Broker:
         self._random = environment.random_source
         self._slices = Slices(self._reactor, environment.monotonic, environment.slice_s)
         self._image = ClusterMetadata()
-        # The parts that `start` makes, in this order.
+        # The parts that `start` makes, in the order of creation.
         self._store: MetadataStore | None = None
         self._logs: LogManager | None = None
         self._replicas: ReplicaManager | None = None
         self._services: Services | None = None
         self._controller: Controller | None = None
         self._fs = environment.fs
-        self._connections = ConnectionRegistry(self._reactor, self._own_timeout_ms, config.connections_max_idle_ms)
+        self._connections = ConnectionRegistry(self._reactor, self._find_timeout_ms, config.connections_max_idle_ms)
         self._acceptors: list[Acceptor] = []
         self._quotas = ConnectionQuotas(
             config,
@@ -147,33 +147,33 @@ class Broker:
 
     @property
     def directories(self) -> list[str]:
-        """The log directories, absolute."""
+        """The absolute paths of the log directories."""
         return [self._environment.absolute_path(directory) for directory in self.config.data_dirs]
 
     async def start(self) -> tuple[Listener, ...]:
-        """Start everything; return the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
+        """Start the broker; return the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
         try:
             advertised = self._bind()
             services = await self._open(advertised)
-            # From here on the loss of the last directory stops the reactor.
+            # From here on the failure of the last log directory stops the reactor.
             services.logs.raise_if_none_is_online()
         except BaseException as error:
             is_short = self._fs.spare_descriptors() < 1
             await self.stop()
             if isinstance(error, (*_STORE_FAILURES, *_LOG_FAILURES, OSError)):
-                hint = _descriptor_hint() if is_short else ""
+                hint = _describe_descriptor_limit() if is_short else ""
                 raise BrokerStartError(f"{error}{hint}") from error
             raise
         for acceptor in self._acceptors:
             acceptor.start()
         self._connections.start()
         self._is_running = True
-        self._watch()
+        self._set_watchdog_threshold()
         self._run_background()
         return advertised
 
     async def stop(self) -> None:
-        """Stop everything, and mark the log directories as clean if `start` had succeeded, else as they were found."""
+        """Stop the broker. The stop is recorded as clean if `start` had succeeded; else the record is left as found."""
         has_started, self._is_running = self._is_running, False
         if self.watchdog is not None:
             self.watchdog.threshold_s = math.inf
@@ -196,15 +196,15 @@ class Broker:
         if self._replicas is not None:
             self._replicas.stop()
         if self._logs is not None:
-            # Another call after a start that failed must not write to directories that are unlocked.
+            # A second call after a failed start must not write to log directories that are unlocked.
             logs, self._logs = self._logs, None
-            logs.close(self._environment.monotonic_ms(), self._epoch(), has_started=has_started)
+            logs.close(self._environment.monotonic_ms(), self._find_epoch(), has_started=has_started)
         if self._store is not None:
             store, self._store = self._store, None
             try:
                 await store.close()
             except MetadataStoreError as error:
-                logger.warning("metadata store was not closed, the next start makes up for it error=%s", error)
+                logger.warning("metadata store was not closed; the next start recovers it error=%s", error)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Broker:
         bound_ports = {}
         for listener in self.config.endpoints:
             factory = KafkaTransportFactory(
-                self._connection_maker(listener.name),
+                self._make_connection_factory(listener.name),
                 self.config.socket_request_max_bytes,
                 self._connections,
                 self._environment.send_file,
@@ -228,19 +228,19 @@ class Broker:
         return self.config.advertise(bound_ports, self._environment.host_name())
 
     def _set_buffer_sizes(self, port: ListeningPort) -> None:
-        """Set them for the listening socket: the connections that it accepts inherit them."""
+        """Set the buffer sizes of the listening socket, which accepted connections inherit."""
         config = self.config
         for name, size_bytes, option in (
             ("socket.send.buffer.bytes", config.socket_send_buffer_bytes, socket.SO_SNDBUF),
             ("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes, socket.SO_RCVBUF),
         ):
-            # Left alone, the system gives a connection what it makes use of, which Kafka's default would cut down.
+            # By default the operating system adapts the buffers to a connection; Kafka's default would limit them.
             if name in config.explicit and size_bytes > 0:
                 port.socket.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     def _listen(self, listener: Listener, factory: KafkaTransportFactory) -> ListeningPort:
         backlog = self.config.socket_listen_backlog_size
-        # Without a host: every address, of both families where there are both.
+        # Without a host, listen on all addresses, IPv6 and IPv4 if the machine has both.
         hosts = [listener.host] if listener.host else ["::", ""]
         for host in hosts:
             try:
@@ -251,26 +251,26 @@ class Broker:
                     continue
                 why = os.strerror(reason.errno) if isinstance(reason, OSError) and reason.errno else str(reason)
                 raise BrokerStartError(
-                    f"cannot listen on {listener.address} (listeners={listener.name}): {why}; stop what uses the "
-                    "port or change listeners"
+                    f"cannot listen on {listener.address} (listeners={listener.name}): {why}; stop the process that "
+                    "uses the port or change listeners"
                 ) from error
         raise AssertionError("no host to listen on")
 
-    def _connection_maker(self, listener_name: str) -> Callable[[KafkaTransport], Connection]:
+    def _make_connection_factory(self, listener_name: str) -> Callable[[KafkaTransport], Connection]:
         def make(transport: KafkaTransport) -> Connection:
             return Connection(transport, self._dispatch, RequestContext(transport.peer_host, listener_name))
 
         return make
 
     async def _open(self, advertised: tuple[Listener, ...]) -> Services:
-        """Make the parts between the store and the handlers; return when the broker has taken its roles."""
+        """Make the parts between the store and the handlers; return when the metadata image is applied."""
         image = self._image
         store, is_adopting = await open_store(
             self._environment, self.directories, adopts=self.config.log_dirs_adopt
         )
         self._store = store
         cluster_id = image.cluster_id = await prepare_store(
-            store, await self._cluster_id(store), begins_adoption=is_adopting
+            store, await self._find_cluster_id(store), begins_adoption=is_adopting
         )
         controller = self._controller = Controller(store, LocalPublisher(image), self.config.node_id, self._now_ms)
         # After the controller's own listener, which drops its events and resigns when the session expires.
@@ -287,7 +287,7 @@ class Broker:
         was_clean = all(directory.was_clean for directory in logs.directories.values())
         broker_epoch = max(directory.previous_broker_epoch for directory in logs.directories.values())
         await controller.start(
-            self._registration(advertised),
+            self._make_registration(advertised),
             new_leader_epochs=not was_clean,
             found_epochs=FoundEpochs(logs.found_logs(), broker_epoch),
         )
@@ -298,7 +298,7 @@ class Broker:
                 store,
                 logs,
                 self.config.node_id,
-                self._epoch(),
+                self._find_epoch(),
                 self._now_ms(),
                 self._environment.run_all,
                 imported_next_id=0 if kraft is None else kraft.metadata.next_producer_id,
@@ -310,7 +310,7 @@ class Broker:
             await adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
-        self._pace(services, store)
+        self._start_pacing(services, store)
         return services
 
     async def _make_services(self, store: MetadataStore, controller: Controller, logs: LogManager) -> Services:
@@ -344,8 +344,8 @@ class Broker:
             slices=self._slices,
         )
 
-    def _pace(self, services: Services, store: MetadataStore) -> None:
-        """Follow the metadata in slices between the requests of clients from now on."""
+    def _start_pacing(self, services: Services, store: MetadataStore) -> None:
+        """Apply metadata changes in slices between the requests of clients from now on."""
         environment = self._environment
         pacing = ReactorPacing(
             self._reactor, self._slices, environment.monotonic, environment.run_in_thread, environment.slice_s
@@ -360,7 +360,7 @@ class Broker:
             directories.append(self._environment.absolute_path(self.config.metadata_log_dir))
         return find_kraft_metadata(self._fs, list(dict.fromkeys(directories)))
 
-    async def _cluster_id(self, store: MetadataStore) -> str:
+    async def _find_cluster_id(self, store: MetadataStore) -> str:
         """Return the id in the log directories, else that in the store, else a new one."""
         for directory in self.directories:
             try:
@@ -374,7 +374,7 @@ class Broker:
         return znodes.uuid_text(random_topic_id(self._random))
 
     async def _load_logs(self, store: MetadataStore, cluster_id: str, adoption: Adoption | None) -> LogManager:
-        """Load the logs with the ids and properties that the store, or an adoption, has for their topics."""
+        """Load the logs with the ids and properties of their topics in the store, or in an adoption."""
         stored = ClusterMetadata()
         self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored)
         await load_image(store, stored)
@@ -384,14 +384,14 @@ class Broker:
             self._fs,
             self.directories,
             self._topic_configs.topic_defaults,
-            self._topic_config,
+            self._find_topic_config,
             self.config.node_id,
             random_bytes=self._random.randbytes,
             cluster_id=cluster_id,
             settings=LogManagerSettings.of(self.config),
             run_in_thread=self._environment.run_in_thread,
             run_all=self._environment.run_all,
-            choose_jitter_ms=lambda most_ms: self._random.randrange(most_ms + 1),
+            choose_jitter_ms=lambda max_ms: self._random.randrange(max_ms + 1),
             on_directory_failure=self._on_directory_failure,
             monotonic=self._environment.monotonic,
             sleep=self._environment.sleep,
@@ -411,26 +411,26 @@ class Broker:
         self._logs = logs
         return logs
 
-    def _topic_config(self, topic: str) -> LogConfig | None:
+    def _find_topic_config(self, topic: str) -> LogConfig | None:
         return None if self._topic_configs is None else self._topic_configs.topic(topic)
 
-    def _registration(self, advertised: tuple[Listener, ...]) -> BrokerMetadata:
+    def _make_registration(self, advertised: tuple[Listener, ...]) -> BrokerMetadata:
         endpoints = tuple(Endpoint(one.name, one.protocol, one.host, one.port) for one in advertised)
         return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
 
     async def _adopt(self, services: Services, adoption: Adoption) -> None:
         """Add the topics found to the store.
 
-        Raises StartError if a log directory failed, which may have more of them, or if a partition cannot be read: its
-        topic id and epochs are unknown.
+        Raises StartError if a log directory failed, which may have more topics, or if a partition cannot be read, whose
+        topic id and epochs are then unknown.
         """
         failed = [directory for directory in services.logs.directories.values() if directory.failure is not None]
         for directory in failed:
             raise StartError(f"topics are adopted only if every log directory can be read: {directory.failure}")
         if refused := services.logs.refused_paths():
             raise StartError(
-                f"topics are adopted only if every partition can be read: {shown(refused)}; repair it, or move it out "
-                "of log.dirs"
+                f"topics are adopted only if every partition can be read: {format_names(refused)}; repair it, or move "
+                "it out of log.dirs"
             )
         found = services.logs.found_logs()
         await adoption.adopt(
@@ -444,7 +444,7 @@ class Broker:
                 services.logs.mark_stray(log.topic, log.partition)
 
     def _count_partitions(self, topic: str, found: int) -> int:
-        """Return the number of partitions of an adopted topic of which at least so many were found."""
+        """Return the number of partitions of an adopted topic, given the number that was found."""
         if topic == GROUP_METADATA_TOPIC:
             configured = self.config.offsets_topic_num_partitions
         elif topic == TRANSACTION_STATE_TOPIC:
@@ -457,7 +457,7 @@ class Broker:
         logs = [log for log in self.services.logs.all_logs() if log.topic == topic]
         return count_partitions(topic, found, configured, logs)
 
-    # -- events while it runs --------------------------------------------------------------------------------------
+    # -- events while the broker runs ------------------------------------------------------------------------------
 
     def _on_metadata(self, delta: MetadataDelta) -> None:
         services = self.services
@@ -466,14 +466,14 @@ class Broker:
             services.groups_in_use.topics_deleted(deleted)
 
     def _on_replicas(self, topic: str) -> None:
-        """The replicas of a topic have taken their roles."""
+        """Lead the coordinator shards of an internal topic whose replicas have changed their roles."""
         services = self.services
         if topic == GROUP_METADATA_TOPIC:
             services.groups.lead_only(services.replicas.list_led(topic))
         elif topic == TRANSACTION_STATE_TOPIC:
             services.transactions.lead_only(services.replicas.list_led(topic))
 
-    def _watch(self) -> None:
+    def _set_watchdog_threshold(self) -> None:
         if self.watchdog is not None:
             self.watchdog.threshold_s = self.services.config.reactor_slow_iteration_ms / 1000
 
@@ -482,9 +482,9 @@ class Broker:
         self.services.config = new
         self._quotas.update(new)
         if self._is_running:
-            self._watch()
+            self._set_watchdog_threshold()
         self.services.logs.update_settings(LogManagerSettings.of(new))
-        # The replicas take on their topics' new properties in steps: there may be many.
+        # The replicas apply their topics' new properties in steps, because there may be many.
         self.services.logs.default_config = self.services.configs.topic_defaults
 
     def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:
@@ -493,19 +493,19 @@ class Broker:
         if self._logs is None or not self._is_running or self.has_failed:
             return
         if self._logs.online_directories:
-            # Not at once: the failure may have been discovered within an append.
-            self._reactor.callLater(0, self._note_offline)
+            # In the next iteration, because the failure may have been discovered within an append.
+            self._reactor.callLater(0, self._take_replicas_offline)
         else:
-            logger.error("no log directory is left; stopping; check the disks and start again")
+            logger.error("no log directory is online; stopping; check the disks and start again")
             self.has_failed = True
             self._reactor.stop()
 
-    def _note_offline(self) -> None:
+    def _take_replicas_offline(self) -> None:
         if self._is_running:
             Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
 
-    def _own_timeout_ms(self, request: Message | None) -> int:
-        return own_timeout_ms(None if self._services is None else self._services.groups_in_use, request)
+    def _find_timeout_ms(self, request: Message | None) -> int:
+        return find_timeout_ms(None if self._services is None else self._services.groups_in_use, request)
 
     def _preload(self) -> None:
         def stopped(failure: Failure) -> Failure | None:
@@ -519,7 +519,7 @@ class Broker:
             Deferred.fromCoroutine(self._catch_up(event))
 
     async def _catch_up(self, event: SessionEvent) -> None:
-        """The store can be read again: a change that was answered with an error may have been made."""
+        """Read the metadata again: a change that failed with an error may have been made."""
         controller = self.services.controller
         try:
             if event is SessionEvent.EXPIRED:
@@ -528,43 +528,43 @@ class Broker:
                 await controller.reload()
             await self.services.features.load(controller.store)
         except (MetadataStoreError, KafkaError, StartError) as error:
-            logger.error("the metadata image is not up to date; trying again in %s s error=%s", _CATCH_UP_S, error)
+            logger.error("the metadata image is not up to date; retrying in %s s error=%s", _CATCH_UP_S, error)
             self._reactor.callLater(_CATCH_UP_S, self._on_store_session, event)
 
     def _run_background(self) -> None:
         try:
             delay_ms = self.services.logs.run_due(self._now_ms())
         except Exception:
-            logger.exception("background work failed and will be tried again; please report it")
+            logger.exception("background work failed and will be retried; please report it")
             delay_ms = 1000
         delay_s = min(max(delay_ms, 1) / 1000, 60.0)
         self._background = self._reactor.callLater(delay_s, self._run_background)
 
-    def _epoch(self) -> int:
+    def _find_epoch(self) -> int:
         me = self._image.brokers.get(self.config.node_id)
         return -1 if me is None else me.epoch
 
 
-def _note_preloaded(error: Exception | None) -> None:
+def _report_preloading(error: Exception | None) -> None:
     if error is not None:
-        logger.error("preloading failed; clients are served all the same; please report it", exc_info=error)
+        logger.error("preloading failed; clients are served nevertheless; please report it", exc_info=error)
 
 
 def run(config: BrokerConfig, started_s: float) -> int:
-    """Run a broker until SIGTERM or SIGINT; the exit code. `started_s` is when the process began (monotonic)."""
+    """Run a broker until SIGTERM or SIGINT; return the exit code. `started_s` is the monotonic start of the process."""
     reactor = install_reactor()
-    _log_through_stdlib()
+    _redirect_twisted_log()
     environment = Environment(reactor, watchdog=find_watchdog(reactor))
     broker = Broker(config, environment)
 
     def started(advertised: tuple[Listener, ...]) -> None:
-        # What was made up to here stays: the collector need not look at it again, nor hold up requests for it.
+        # The objects made up to here live until the end: without them garbage collections delay requests less.
         gc.collect()
         gc.freeze()
-        # The middle generation is collected after 10,000 new objects, which takes some 3 ms; after 50,000 it would be
+        # The middle generation is collected after 10,000 new objects, which takes some 3 ms; after 50,000 it would take
         # 25 ms. The oldest is collected after 20 million.
         gc.set_threshold(5_000, 1, 2_000)
-        reactor.callLater(_PRELOAD_AFTER_S, environment.run_in_thread, preload_at_once, _note_preloaded)
+        reactor.callLater(_PRELOAD_AFTER_S, environment.run_in_thread, preload_at_once, _report_preloading)
         logger.info(
             "odradek started address=%s data=%s version=%s start_ms=%d",
             ",".join(listener.address for listener in advertised),
@@ -589,20 +589,20 @@ def run(config: BrokerConfig, started_s: float) -> int:
     reactor.callWhenRunning(begin)
     reactor.run()
     logger.info("odradek stopped")
-    # The interpreter collects garbage as it ends: a second for 10,000 partitions, of which a supervisor gives ten.
+    # The interpreter collects garbage at exit, which takes a second for 10,000 partitions; supervisors wait for ten.
     gc.freeze()
     return EXIT_FAILED if broker.has_failed else 0
 
 
-def _descriptor_hint() -> str:
+def _describe_descriptor_limit() -> str:
     return (
         f"; the process may open {descriptors.limit()} files and each segment of each partition needs one: raise the "
         "limit (ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of Docker)"
     )
 
 
-def _log_through_stdlib() -> None:
-    """Send Twisted's own log to the standard library's, from warnings on."""
+def _redirect_twisted_log() -> None:
+    """Send Twisted's own log, from warnings on, to the standard library's logging."""
     from twisted.logger import LogEvent, LogLevel, STDLibLogObserver, globalLogBeginner
 
     observer = STDLibLogObserver("twisted")
@@ -611,5 +611,5 @@ def _log_through_stdlib() -> None:
         if event.get("log_level", LogLevel.info) >= LogLevel.warn:
             observer(event)
 
-    # zope.interface carries no types: a function with an event is an ILogObserver.
+    # zope.interface has no types: a function of an event is an ILogObserver.
     globalLogBeginner.beginLoggingTo([from_warnings_on], redirectStandardIO=False)  # type: ignore[list-item]

@@ -1,8 +1,7 @@
 """The command line: `odradek start`, `odradek config`, `odradek pipeline`, `odradek --version`.
 
-Exit codes: 0 after a clean stop, 2 for a wrong command line or configuration, with a line on standard error for each
-thing that is wrong; what `start` returns otherwise is the broker's. `pipeline` is another program, which this one
-becomes.
+Exit codes: 0 after a clean stop, 2 for an invalid command line or configuration, with one line on standard error for
+each error; otherwise the broker's. `pipeline` is another program, which replaces this one.
 """
 
 import argparse
@@ -24,13 +23,13 @@ STARTED_S = time.monotonic()
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; `--help` has the rest."""
+    """Reports an error in one line that refers to `--help`."""
 
     def error(self, message: str) -> NoReturn:
         _fail(f"{message} (see {self.prog} --help)")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="odradek", description="A Kafka broker in Python.")
     parser.add_argument("--version", action="version", version=f"odradek {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -47,33 +46,33 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="name=value",
-        help="set a property, whatever the file says; may be repeated",
+        help="set a property, which overrides the file; may be repeated",
     )
-    start.add_argument("--log-level", choices=LEVELS, default="info", help="least severe level logged (info)")
+    start.add_argument("--log-level", choices=LEVELS, default="info", help="lowest level logged (info)")
 
     config = commands.add_parser(
-        "config", help="show the properties", description="Show what can be configured, with defaults."
+        "config", help="show the properties", description="Show the properties of brokers and topics, with defaults."
     )
     config.add_argument("name", nargs="?", metavar="NAME", help="show one property in full")
     config.add_argument("--markdown", action="store_true", help="write docs/configuration.md")
 
-    commands.add_parser("pipeline", help="check, run and look after a pipeline on Spark", add_help=False)
+    commands.add_parser("pipeline", help="check, run and manage a pipeline on Spark", add_help=False)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code, or raises SystemExit with it."""
+    """Run a command; return the exit code, or raise SystemExit with it."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["pipeline"]:
-        _become_pipeline(given[1:])
-    options = _parser().parse_args(given)
+        _exec_pipeline(given[1:])
+    options = _make_parser().parse_args(given)
     if options.command == "start":
         return _start(options.file, options.override, options.log_level)
-    return _config(options.name, options.markdown)
+    return _show_config(options.name, options.markdown)
 
 
-def _become_pipeline(arguments: list[str]) -> NoReturn:
-    """Goes on as the program of the pipelines, which the broker knows nothing of."""
+def _exec_pipeline(arguments: list[str]) -> NoReturn:
+    """Replace this process by the pipelines' program, which the broker does not import."""
     os.execv(sys.executable, [sys.executable, "-m", "odradek.spark_it", *arguments])
 
 
@@ -99,13 +98,13 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
     return run(config, STARTED_S)
 
 
-def _config(name: str | None, as_markdown: bool) -> int:
+def _show_config(name: str | None, as_markdown: bool) -> int:
     from odradek.server.config import reference
 
     if name is None:
-        return _print(reference.markdown() if as_markdown else reference.table())
+        return _print(reference.format_markdown() if as_markdown else reference.format_table())
     try:
-        return _print(reference.describe(name))
+        return _print(reference.describe_property(name))
     except UnknownPropertyError as error:
         _fail(str(error))
 
@@ -115,7 +114,7 @@ def _print(text: str) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as head, has had enough; nothing may be flushed to it at exit.
+        # The reader, such as head, has closed the pipe; nothing may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

@@ -54,7 +54,7 @@ response in version 0.
 """
 
 
-def markdown() -> str:
+def format_markdown() -> str:
     """Return the page."""
     lines = [_HEAD]
     for api in APIS.values():
@@ -72,4 +72,4 @@ def markdown() -> str:
 
 
 if __name__ == "__main__":
-    print(markdown(), end="")
+    print(format_markdown(), end="")

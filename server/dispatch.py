@@ -25,7 +25,7 @@ HandlerReply = Message | NoResponse | Deferred[Message] | Deferred[Message | NoR
 """The replies of all handlers."""
 
 BoundHandler = Callable[["ProduceServices", RequestContext, Message | None], HandlerReply]
-"""Called with all services of the broker, of which the handler's own type names those that it uses.
+"""A handler, called with all services of the broker. Its own type declares those that it uses.
 
 `services.check_handlers` makes mypy compare the two. The request is of the API's own class; None if its version is
 unknown.
@@ -34,11 +34,11 @@ unknown.
 ErrorHandler = Callable[[Message | None, int, KafkaError], Message | None]
 
 class BoundApi:
-    """One API in one version, ready to be called: codec, handler and the shape of its failure.
+    """One API in one version: codec, handler, and function for error responses.
 
     decode: for requests of up to `SMALL_MESSAGE_BYTES`
     handle: the checks of the optional stages, if there are any, and the handler
-    may_be_remembered: the produce fast path may stand for these stages
+    allows_fast_path: the produce fast path may replace these stages
     encode: raises `LargeMessageError` for a large response
     """
 
@@ -46,20 +46,20 @@ class BoundApi:
         "_error_response",
         "_request_type",
         "_response_type",
+        "allows_fast_path",
         "decode",
         "encode",
-        "flexible",
-        "flexible_response_header",
         "handle",
+        "has_flexible_response_header",
+        "is_flexible",
+        "is_unsupported",
         "key",
         "max_elements",
-        "may_be_remembered",
         "name",
-        "unsupported_version",
         "version",
     )
 
-    def __init__(self, api: Api, version: int, stages: Stages, *, unsupported_version: bool = False) -> None:
+    def __init__(self, api: Api, version: int, stages: Stages, *, is_unsupported: bool = False) -> None:
         request_type, response_type = request_class(api.key), response_class(api.key)
         module_name, _, function_name = api.handler.partition(":")
         module = import_module(f"odradek.server.handlers.{module_name}")
@@ -68,28 +68,28 @@ class BoundApi:
         self.name = api.name
         self.max_elements = api.max_elements
         self.version = version
-        self.unsupported_version = unsupported_version
-        self.flexible = request_type.is_flexible(version)
-        self.flexible_response_header = response_is_flexible(api.key, self.flexible)
+        self.is_unsupported = is_unsupported
+        self.is_flexible = request_type.is_flexible(version)
+        self.has_flexible_response_header = response_is_flexible(api.key, self.is_flexible)
         self.decode: Decoder = decoder(request_type, version)
         self.encode: Encoder = small_encoder(response_type, version)
-        checks = stages.checks(api, version)
+        checks = stages.make_checks(api, version)
         self.handle: BoundHandler = run_after(checks, getattr(module, function_name))
-        self.may_be_remembered = api.key == PRODUCE_KEY and not checks
+        self.allows_fast_path = api.key == PRODUCE_KEY and not checks
         self._error_response: ErrorHandler = getattr(module, f"{function_name}_error")
 
     def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Message, int]]:
-        """Decode a request of any size; returns as `decode`."""
+        """Decode a request of any size; return the same as `decode`."""
         return step_decoder(self._request_type, self.version)(frame, position, len(frame), self.max_elements)
 
     def encode_in_steps(
         self, response: Message, out: bytearray, splices: list[Splice]
     ) -> Generator[None, None, None]:
-        """Encode a response of any size, as `encode`."""
+        """Encode a response of any size, like `encode`."""
         return step_encoder(self._response_type, self.version)(response, out, splices)
 
-    def error_response(self, request: Message | None, version: int, error: KafkaError) -> Message | None:
-        """The response that carries `error` for the whole request; None if the connection is to be closed instead."""
+    def make_error_response(self, request: Message | None, version: int, error: KafkaError) -> Message | None:
+        """Return the response with `error` for the whole request; None if the connection is to be closed instead."""
         return self._error_response(request, version, error)
 
 
@@ -106,10 +106,9 @@ class Dispatch:
     def find(self, code: int) -> BoundApi:
         """Return the API and version of an API code; `bound` has those of earlier requests.
 
-        Raises `DecodeError` if it is not served, or cannot be loaded now: as in Kafka, the connection is closed.
-
-        ApiVersions in an unknown version is the exception: the response has version 0 and names the known versions, so
-        that the client can repeat the request (KIP-511).
+        Raises `DecodeError` if it is not served, or cannot be loaded now: as in Kafka, the connection is closed. For an
+        unknown version of ApiVersions the response has version 0 and contains the supported versions, so that the
+        client can repeat the request (KIP-511).
         """
         found = self.bound.get(code)
         return found if found is not None else self._bind(*split_api_code(code))
@@ -126,9 +125,9 @@ class Dispatch:
             try:
                 bound = self.bound[api_code(key, version)] = BoundApi(api, version, self._stages)
             except OSError as error:
-                # No descriptor to import it with. The client connects again, and the next attempt imports anew.
+                # No file descriptor for the import. The client connects again, and its request repeats the import.
                 raise DecodeError(f"{api.name} cannot be loaded now: {error}") from error
             return bound
         if key == API_VERSIONS_KEY:
-            return BoundApi(api, 0, self._stages, unsupported_version=True)
+            return BoundApi(api, 0, self._stages, is_unsupported=True)
         raise DecodeError(f"{api.name} has no version {version}")

@@ -1,12 +1,12 @@
-"""What a broker has around it: time, chance, files, threads, the metadata store, the host's name.
+"""Environment of a broker: clock, randomness, files, threads, metadata store, host name.
 
-A broker reaches the world outside through these alone, so that a test or the simulation can put its own in their place.
+A broker uses the operating system only through its environment, which tests and the simulation replace.
 
-There are two clocks, and throughout the broker a name tells which is meant. `now_ms` is the wall clock: it may be set
-back or forward at any time. It is for the timestamps of records and for what is compared with them: retention,
+There are two clocks with different names throughout the broker. `now_ms` is the wall clock, which may be set back or
+forward at any time. It is for the timestamps of records and for times that are compared with them: retention,
 compaction lag, expiry of offsets, producer ids and transactional ids. `monotonic_ms` (also `monotonic`, in seconds) is
-for timers, sessions and timeouts: whatever is due after a while. `coordinator.timers` and
-`log.background.tasks.Schedule` read it themselves and are given delays; nothing computes a deadline from `now_ms`.
+for timers, sessions and timeouts. `coordinator.timers` and `log.background.tasks.Schedule` read it themselves, and
+their callers pass delays; no deadline is computed from `now_ms`.
 """
 
 import os
@@ -27,11 +27,11 @@ from odradek.server.work.threads import GrowingThreads
 
 
 class Environment:
-    """The operating system and Twisted's reactor. The simulation overrides what it provides itself.
+    """The operating system and Twisted's reactor. The simulation overrides some of the methods.
 
-    fs: where the logs lie
-    random_source: for ids, jitter and whatever else must not repeat itself
-    watchdog: the reactor's, if it has one
+    fs: the file system of the logs
+    random_source: for ids, jitter and other random values
+    watchdog: the reactor's watchdog, if it has one
     slice_s: seconds of each reactor iteration for long work (`slices`)
     """
 
@@ -48,33 +48,33 @@ class Environment:
         self._compaction_threads = GrowingThreads(reactor, "compaction")
 
     def now_ms(self) -> int:
-        """The wall clock, ms since 1970."""
+        """Return the time of the wall clock, in ms since 1970."""
         return int(time.time() * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back, and no step of the wall clock changes it."""
+        """Return the time of the monotonic clock in seconds, which no step of the wall clock changes."""
         return time.monotonic()
 
     def monotonic_ms(self) -> int:
-        """`monotonic` in ms."""
+        """Return the time of the monotonic clock in ms."""
         return time.monotonic_ns() // 1_000_000
 
     def sleep(self, seconds: float) -> None:
-        """Block a thread; never called in the reactor's."""
+        """Block the current thread, which is never the reactor thread."""
         time.sleep(seconds)
 
     def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
-        """Do `work` in a thread, then call `done` in the reactor's with the exception it raised, or None."""
+        """Call `work` in a thread, then `done` in the reactor thread with the exception that it raised, or None."""
         deferred = call_in_pool(self.reactor, self.reactor.getThreadPool(), work)
         deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
 
     def run_compaction(self, work: Callable[[], None], done: Done) -> None:
-        """As `run_in_thread`, in threads of compaction's own: its work lasts, and sleeps to keep to its rate."""
+        """Call `work` like `run_in_thread`, in threads for compaction, which takes long and sleeps between reads."""
         self._compaction_threads.run(work, done)
 
     @property
     def start_compaction_worker(self) -> Callable[[bool], Worker] | None:
-        """Starts a process that compacts logs, or raises OSError. None if another process cannot access the files."""
+        """Function that starts a process for compaction, or raises OSError. None if it could not access the files."""
         if not isinstance(self.fs, OsFileSystem):
             return None
 
@@ -86,7 +86,7 @@ class Environment:
         return start
 
     def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
-        """Do all of them in up to `thread_count` threads, and wait; for start and stop (`log.background.parallel`)."""
+        """Call all functions in up to `thread_count` threads, and wait for them (`log.background.parallel`)."""
         parallel.run_all(actions, thread_count)
 
     def has_metadata_store(self, directory: str) -> bool:
@@ -96,13 +96,13 @@ class Environment:
         return has_store(directory)
 
     def open_metadata_store(self, directory: str) -> MetadataStore:
-        """The store in a log directory, created if there is none. Raises MetadataStoreError."""
+        """Open the store in a log directory, created if there is none. Raises MetadataStoreError."""
         from odradek.server.stores.sqlite import SqliteMetadataStore
 
         return SqliteMetadataStore(directory, self.now_ms, call_later=self.reactor.callLater)
 
     def absolute_path(self, path: str) -> str:
-        """`path` seen from the working directory."""
+        """Return the absolute path of `path`, which may be relative to the working directory."""
         return os.path.abspath(path)
 
     def is_writable(self, directory: str) -> bool:
@@ -110,9 +110,9 @@ class Environment:
         return os.access(directory, os.W_OK | os.X_OK)
 
     def host_name(self) -> str:
-        """The host that is advertised for listeners without one."""
+        """Return the host name that is advertised for listeners without a host."""
         return socket.gethostname()
 
     def send_file(self, connection: socket.socket, file: File, position: int, size_bytes: int) -> int:
-        """Send a piece of a file; how many bytes the socket took. Raises as `os.sendfile`."""
+        """Send a part of a file; return the number of bytes sent. Raises OSError like `os.sendfile`."""
         return os.sendfile(connection.fileno(), file.fd, position, size_bytes)

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_VALUES: Final = 8
+MAX_VALUES: Final = 8
 """Values held, for as many combinations of API version, listener and flags."""
 
 
 class ImageCache(Generic[T]):
-    """Holds values until the image changes. Each is made once, in slices, for all who ask for it meanwhile."""
+    """Holds values until the image changes. A value is made once, in slices, for all requests that wait for it."""
 
     def __init__(self, image: "ClusterMetadata", slices: "Slices") -> None:
         self._image = image
@@ -27,13 +27,13 @@ class ImageCache(Generic[T]):
         self._waiting: dict[Hashable, list[Deferred[T]]] = {}
 
     def get(self, key: Hashable, make: Callable[[], Generator[None, None, T]]) -> "Deferred[T]":
-        """Return a Deferred of the value of `key`, made by `make` if there is none of the present image.
+        """Return a Deferred of the value of `key`. `make` makes it if there is none for the current image.
 
-        `make` reads what it takes from the image before its first `yield`: the image may change between steps.
+        `make` reads the image before its first `yield` only, because the image may change between steps.
         """
         if self._revision != self._image.revision:
             self._revision = self._image.revision
-            # Values of the past image that are being made are returned to those who wait for them, and not held.
+            # Values of the old image that are being made are returned to the requests that wait, and not held.
             self._values, self._waiting = {}, {}
         value = self._values.get(key)
         if value is not None:
@@ -44,15 +44,15 @@ class ImageCache(Generic[T]):
             waiting.append(outcome)
             return outcome
         self._waiting[key] = [outcome]
-        self._slices.run(make()).addBoth(self._made, key, self._values, self._waiting)
+        self._slices.run(make()).addBoth(self._on_made, key, self._values, self._waiting)
         return outcome
 
     @staticmethod
-    def _made(
+    def _on_made(
         result: "T | Failure", key: Hashable, values: dict[Hashable, T], waiting: dict[Hashable, list["Deferred[T]"]]
     ) -> None:
         if not isinstance(result, Failure):
-            while len(values) >= MOST_VALUES:
+            while len(values) >= MAX_VALUES:
                 del values[next(iter(values))]
             values[key] = result
         for outcome in waiting.pop(key):

@@ -2,8 +2,8 @@
 
     2025-03-01T12:00:00.123Z INFO server.broker odradek started address=127.0.0.1:9092 data=/data version=0.1.0
 
-Time is UTC. A message is a short text followed by key=value pairs. Text that came over the wire cannot forge a line:
-control characters are escaped. Only a traceback takes further lines, each indented.
+Times are in UTC. A message is a short text followed by key=value pairs. Control characters are escaped, so that text
+from the network cannot forge a line. Only a traceback takes additional lines, each indented.
 """
 
 import logging
@@ -30,11 +30,11 @@ class LineFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, stream: TextIO) -> None:
-    """Sends every event at or above `level` (one of LEVELS) to `stream`, replacing earlier destinations."""
+    """Send every event at or above `level` (one of LEVELS) to `stream`, and to no earlier destination."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # A log that cannot be written must not stop or flood a broker that can still serve.
+    # If the log cannot be written, the broker continues to serve, without a traceback for each event.
     logging.raiseExceptions = False

@@ -1,7 +1,7 @@
-"""What is loaded when a client first needs it, loaded early.
+"""Preloading of modules and codecs that the first requests of clients need.
 
-An import takes a file descriptor, of which none may be left; and the first request of each API would hold up those of
-all clients for up to 25 ms, for imports and compiled codecs.
+An import takes a file descriptor, and later there may be none; and imports and compilation of codecs for the first
+request of each API would delay all clients by up to 25 ms.
 """
 
 import logging
@@ -34,13 +34,13 @@ MODULES: Final = (
     "odradek.server.coordinators.transactions",
     "odradek.server.coordinators.transaction_verification",
 )
-"""Modules that are imported within functions, besides the handlers and the messages."""
+"""Modules that are imported within functions, other than handlers and messages."""
 
 
 def preload() -> Generator[None, None, None]:
-    """Load what is not loaded yet, a module in each step. What fails is tried again by the client that needs it.
+    """Import modules and compile codecs, one in each step. The first request that needs one retries what has failed.
 
-    Codecs are compiled for the latest version of each API, the one that most clients use.
+    Codecs are compiled for the latest version of each API, which most clients use.
     """
     handlers = {f"odradek.server.handlers.{api.handler.partition(':')[0]}" for api in APIS.values()}
     for name in (*MODULES, *sorted(handlers)):
@@ -59,6 +59,6 @@ def preload() -> Generator[None, None, None]:
 
 
 def preload_at_once() -> None:
-    """As `preload`, in one go: for a thread, beside which the reactor runs."""
+    """Run all steps of `preload`, for a thread."""
     for _ in preload():
         pass

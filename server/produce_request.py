@@ -1,4 +1,4 @@
-"""Parts of a Produce request that its handler, the fast path and the verification of transactions share."""
+"""Functions on Produce requests for the handler, the fast path and transaction verification."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +13,7 @@ TOPIC_IDS_SINCE: Final = 13
 _ATTRIBUTES_AT: Final = 22
 _MAGIC_AT: Final = 16
 _TRANSACTIONAL: Final = 0x10
-"""In the lower byte of a batch's attributes."""
+"""Bit in the lower byte of a batch's attributes."""
 
 
 def is_transactional_batch(records: bytes | memoryview | None) -> bool:
@@ -29,7 +29,7 @@ def is_transactional_batch(records: bytes | memoryview | None) -> bool:
 def find_partition(
     replicas: "ReplicaManager", topic: ProduceRequestTopicProduceData, index: int, version: int
 ) -> "Partition":
-    """Return the partition of a request. Raises as `ReplicaManager.get` and `get_by_id`."""
+    """Return the partition of a request. Raises KafkaError like `ReplicaManager.get` and `get_by_id`."""
     if version >= TOPIC_IDS_SINCE:
         return replicas.get_by_id(topic.topic_id, index)
     return replicas.get(topic.name, index)

@@ -13,14 +13,14 @@ Reply: TypeAlias = T | Deferred[T]
 
 
 class NoResponse:
-    """The reply of a handler when nothing is to be sent (Produce with acks=0)."""
+    """The reply of a handler for a request that gets no response (Produce with acks=0)."""
 
 
 NO_RESPONSE: Final = NoResponse()
 
 
 class EncodedBody:
-    """A response with a body, all that follows the header, that is already encoded."""
+    """A response whose body is already encoded, without its header."""
 
     __slots__ = ("body",)
 

@@ -1,6 +1,6 @@
-"""The parts of a running broker that handlers, connections and the coordinators work with.
+"""The parts of a running broker that handlers, connections and coordinators use.
 
-Parts that a broker can start without are made, and their modules imported, when they are first needed.
+Parts that are not needed at start are made, and their modules imported, at their first use.
 """
 
 from collections.abc import Callable
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 class Services:
     """The parts of a running broker. Each handler module declares the parts that it uses as a Protocol.
 
-    config: the configuration now in force
+    config: the current configuration
     now_ms: the wall clock, for timestamps of records and retention
     monotonic_ms: the clock for durations, see `environment`
-    groups_in_use, transactions_in_use: the coordinators, once a request or a partition has needed them
+    groups_in_use, transactions_in_use: the coordinators, set at their first use
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Services:
 
     @cached_property
     def topics(self) -> "TopicAdmin":
-        """Creates, grows and deletes topics."""
+        """Creates and deletes topics, and adds partitions."""
         from odradek.replication.controller.topic_admin import TopicAdmin
 
         return TopicAdmin(
@@ -159,7 +159,7 @@ class Services:
             now_ms=self.now_ms,
             monotonic_ms=self.monotonic_ms,
             random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
-            partition_count=lambda: self._partition_count(GROUP_METADATA_TOPIC),
+            partition_count=lambda: self._count_partitions(GROUP_METADATA_TOPIC),
             load_buffer_bytes=config.offsets_load_buffer_size,
             slices=self.slices,
             run_in_thread=self.run_in_thread,
@@ -176,7 +176,7 @@ class Services:
 
     @cached_property
     def markers(self) -> "MarkerWriter":
-        """Writes the outcome of transactions to partitions."""
+        """Writes COMMIT and ABORT markers to partitions."""
         from odradek.server.coordinators.marker_sender import MarkerSender
 
         return MarkerSender(self)
@@ -210,7 +210,7 @@ class Services:
             monotonic_ms=self.monotonic_ms,
             take_producer_id=self.producer_ids.take,
             begin_producer_ids_at=self.producer_ids.begin_at,
-            partition_count=lambda: self._partition_count(TRANSACTION_STATE_TOPIC),
+            partition_count=lambda: self._count_partitions(TRANSACTION_STATE_TOPIC),
             load_buffer_bytes=config.transaction_state_log_load_buffer_size,
             slices=self.slices,
             run_in_thread=self.run_in_thread,
@@ -220,12 +220,12 @@ class Services:
 
     @cached_property
     def verifier(self) -> "TransactionVerification":
-        """Verifies that partitions belong to the transactions in which they are written."""
+        """Verifies that transactions contain the partitions that they write to."""
         from odradek.server.coordinators.transaction_verification import TransactionVerifier
 
         return TransactionVerifier(self)
 
-    def _partition_count(self, topic_name: str) -> int:
+    def _count_partitions(self, topic_name: str) -> int:
         topic = self.metadata.topics.get(topic_name)
         return 0 if topic is None else len(topic.partitions)
 
@@ -254,6 +254,6 @@ if TYPE_CHECKING:
         TransactionOffsetServices,
         TransactionServices,
     ]:
-        """Have mypy check that the services provide what each handler module uses."""
+        """Check, by mypy, that the services have the parts that each handler module uses."""
         one = services
         return (one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one)

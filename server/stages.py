@@ -1,7 +1,7 @@
 """Stages of the request pipeline: decode, authenticate, authorize, quota, handler, encode.
 
 Decode, handler and encode exist for each API version (`dispatch.BoundApi`). The stages between decode and handler are
-optional. They are chosen when an API version is bound, so that a stage that does not exist costs nothing per request.
+optional. They are selected when an API version is bound, so that a missing stage costs nothing per request.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 Check = Callable[[RequestContext, Message | None], None]
-"""A stage before the handler. It raises KafkaError to refuse a request, or CloseConnection."""
+"""A stage before the handler. It raises KafkaError to reject a request, or CloseConnection."""
 
 CheckFactory = Callable[[Api, int], Check | None]
 """Makes the check of an API version; None if that version needs none."""
@@ -30,7 +30,7 @@ class Stages(NamedTuple):
     authorize: CheckFactory | None = None
     quota: CheckFactory | None = None
 
-    def checks(self, api: Api, version: int) -> list[Check]:
+    def make_checks(self, api: Api, version: int) -> list[Check]:
         """Make the checks of an API version."""
         made = [factory(api, version) for factory in self if factory is not None]
         return [check for check in made if check is not None]

@@ -1,14 +1,14 @@
-"""The metadata store of a broker: found in any directory of log.dirs, or created in the first.
+"""Location of a broker's metadata store: any directory of log.dirs, or the first one for a new store.
 
-A store is never created beside partitions unless the operator asks for their adoption: the store that has their
-topics and configurations may be in a directory that is missing.
+If log.dirs has partitions, a store is created only for their adoption (log.dirs.adopt): the store with their topics and
+configurations may be in a missing directory.
 """
 
 import logging
 from typing import NamedTuple
 
 from odradek.log.storage.filesystem import FileSystem
-from odradek.log.storage.found_directories import find_partitions, shown
+from odradek.log.storage.found_directories import find_partitions, format_names
 from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.kraft_metadata import (
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class OpenedStore(NamedTuple):
-    """A store. `is_adopting`: topics of the log directories are missing in it, and are to be adopted."""
+    """A store. `is_adopting`: topics in the log directories are not in the store, and are to be adopted."""
 
     store: MetadataStore
     is_adopting: bool
@@ -38,19 +38,19 @@ async def open_store(environment: Environment, directories: list[str], *, adopts
 
     With `adopts`, the store may be created although there are partitions. Raises StartError, MetadataStoreError.
     """
-    unreadable, candidates = _candidates(environment, directories)
+    unreadable, candidates = _find_candidates(environment, directories)
     opened: dict[str, MetadataStore] = {}
     try:
         for directory in candidates:
             _check_writable(environment, directory)
             store = opened[directory] = environment.open_metadata_store(directory)
             if await store.exists(znodes.CLUSTER_ID) is None:
-                # A crash came before the first commit.
+                # The broker crashed before the first commit.
                 await opened.pop(directory).close()
         if len(opened) > 1:
             raise StartError(
-                f"log.dirs has more than one metadata store, in {' and in '.join(opened)}; move all but the one that "
-                "is up to date out of log.dirs"
+                f"log.dirs has more than one metadata store, in {' and in '.join(opened)}; move all but the current "
+                "one out of log.dirs"
             )
         if opened:
             [store] = opened.values()
@@ -62,7 +62,7 @@ async def open_store(environment: Environment, directories: list[str], *, adopts
     if unreadable:
         raise StartError(
             f"log directory {' and '.join(unreadable)} cannot be read, and no other directory of log.dirs has the "
-            "metadata store; repair it, or take it out of log.dirs"
+            "metadata store; repair it, or remove it from log.dirs"
         )
     if not adopts:
         _refuse_partitions(environment.fs, directories)
@@ -70,8 +70,8 @@ async def open_store(environment: Environment, directories: list[str], *, adopts
     return OpenedStore(environment.open_metadata_store(directories[0]), adopts)
 
 
-def _candidates(environment: Environment, directories: list[str]) -> tuple[list[str], list[str]]:
-    """The directories that cannot be read, with the reason, and those with the file of a store."""
+def _find_candidates(environment: Environment, directories: list[str]) -> tuple[list[str], list[str]]:
+    """Return the directories that cannot be read, with the reason, and those with the file of a store."""
     unreadable, candidates = [], []
     for directory in directories:
         try:
@@ -87,11 +87,11 @@ def _refuse_partitions(fs: FileSystem, directories: list[str]) -> None:
     for directory in directories:
         names = find_partitions(fs, directory, is_topic_name)
         if names:
-            found.append(f"{directory} ({len(names)}: {shown(names)})")
+            found.append(f"{directory} ({len(names)}: {format_names(names)})")
     if found:
         raise StartError(
-            f"log.dirs has partitions, in {'; '.join(found)}, but no metadata store; add the directory that has it to "
-            "log.dirs, or set log.dirs.adopt=true to create a store for the topics found"
+            f"log.dirs has partitions, in {'; '.join(found)}, but no metadata store; add the directory with the store "
+            "to log.dirs, or set log.dirs.adopt=true to create a store for the topics found"
         )
 
 
@@ -99,26 +99,26 @@ def _make_directory(environment: Environment, directory: str) -> None:
     try:
         environment.fs.make_directory(directory)
     except OSError as error:
-        raise StartError(f"cannot make the data directory {directory}: {error.strerror}; check log.dirs") from error
+        raise StartError(f"cannot create log directory {directory}: {error.strerror}; check log.dirs") from error
     _check_writable(environment, directory)
 
 
 def _check_writable(environment: Environment, directory: str) -> None:
     if not environment.is_writable(directory):
-        raise StartError(f"the data directory {directory} is not writable; check log.dirs")
+        raise StartError(f"log directory {directory} is not writable; check log.dirs")
 
 
 class FoundMetadata(NamedTuple):
-    """Apache Kafka's metadata, and the directory that its log is in."""
+    """Apache Kafka's metadata, and the directory of its log."""
 
     metadata: KraftMetadata
     log_directory: str
 
 
 def find_kraft_metadata(fs: FileSystem, directories: list[str]) -> FoundMetadata | None:
-    """Apache Kafka's metadata in these directories, None if there is none.
+    """Return Apache Kafka's metadata in these directories; None if there is none.
 
-    Metadata that was adopted before, and not written since, is ignored: the topics have changed without it. Raises
+    Metadata that was adopted before, and not changed since, is ignored: the topics have changed without it. Raises
     StartError, OSError.
     """
     found = []
@@ -133,12 +133,12 @@ def find_kraft_metadata(fs: FileSystem, directories: list[str]) -> FoundMetadata
         if metadata is None:
             continue
         if adopted_offset(fs, directory) >= metadata.end_offset:
-            logger.warning("metadata of Apache Kafka is ignored, it was adopted before directory=%s", directory)
+            logger.warning("metadata of Apache Kafka is ignored: it was adopted before directory=%s", directory)
             continue
         found.append(FoundMetadata(metadata, directory))
     if len(found) > 1:
         raise StartError(
             f"there is metadata of Apache Kafka in {' and in '.join(one.log_directory for one in found)}; move the "
-            f"{DIRECTORY} that is out of date away"
+            f"{DIRECTORY} away that is out of date"
         )
     return found[0] if found else None

@@ -32,7 +32,7 @@ from odradek.log.storage.filesystem import (
     LogDirFailure,
     storage_error,
 )
-from odradek.log.storage.found_directories import KnownPartitions, Verdict, judge, shown
+from odradek.log.storage.found_directories import DirectoryKind, KnownPartitions, classify_directory, format_names
 from odradek.log.storage.log_directory import (
     ALL_CHECKPOINTS,
     DELETE_SUFFIX,
@@ -152,36 +152,36 @@ class LogLoader:
         foreign: list[str] = []
         for directory in self._log_dirs.online():
             try:
-                found = [(entry, self._judge(directory, entry, known)) for entry in directory.begin_load()]
+                found = [(entry, self._classify(directory, entry, known)) for entry in directory.begin_load()]
                 offsets = {name: directory.read_offsets(name) for name in ALL_CHECKPOINTS}
             except LogDirFailure as failure:
                 self._log_dirs.fail(directory.path, failure)
                 continue
             self._offsets.append(offsets)
             self._is_clean = self._is_clean and directory.was_clean
-            for entry, verdict in found:
+            for entry, kind in found:
                 path = f"{directory.path}/{entry.name}"
                 key = (entry.topic, entry.partition)
                 if entry.suffix == DELETE_SUFFIX:
                     self._retirement.remove_tree_later(path, file_delete_delay_ms)
                 elif entry.suffix:
                     logger.warning("not serving directory=%s", path)
-                elif verdict is Verdict.SERVE:
+                elif kind is DirectoryKind.PARTITION:
                     self._found.append(_FoundLog(directory, key, path, known.topic_id(*key), offsets))
-                elif verdict is Verdict.SET_ASIDE:
+                elif kind is DirectoryKind.STRAY:
                     self._strays.append((path, key))
                 else:
                     foreign.append(path)
         if foreign:
             logger.warning(
-                "directories that are no partitions are left alone count=%d: %s", len(foreign), shown(foreign)
+                "directories that are no partitions are left alone count=%d: %s", len(foreign), format_names(foreign)
             )
 
-    def _judge(self, directory: LogDirectory, entry: PartitionDirectory, known: KnownPartitions) -> Verdict:
+    def _classify(self, directory: LogDirectory, entry: PartitionDirectory, known: KnownPartitions) -> DirectoryKind:
         if entry.suffix:
-            return Verdict.LEAVE
+            return DirectoryKind.OTHER
         try:
-            return judge(self._fs, f"{directory.path}/{entry.name}", entry, known)
+            return classify_directory(self._fs, f"{directory.path}/{entry.name}", entry, known)
         except OSError as error:
             raise directory.failed("opening", error) from error
 

@@ -9,7 +9,7 @@ from odradek.log.management.log_directories import LogDirectories
 from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.removals import Removals
 from odradek.log.partition_log import PartitionLog
-from odradek.log.retention import MOST_AT_ONCE
+from odradek.log.retention import MAX_SEGMENTS_PER_CALL
 from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.storage.filesystem import LogDirFailure, ShortageError
 
@@ -71,7 +71,7 @@ class RetentionTask:
         if log.doubtful_segment is not None:
             self._age_verifier.add(log, log.doubtful_segment, now_ms)
         # If the disk refused one of them, the next check of retention tries again.
-        has_more = len(deleted) == MOST_AT_ONCE
+        has_more = len(deleted) == MAX_SEGMENTS_PER_CALL
         if has_more:
             self._delete_more_soon(log, now_ms)
         return has_more

@@ -23,7 +23,7 @@ _MOST_BATCHES: Final = 4096
 _NO_LIMIT: Final = 1 << 62
 
 
-def recall_batches(state: ProducerState, segments: Sequence[Segment], now_ms: int) -> None:
+def restore_batches(state: ProducerState, segments: Sequence[Segment], now_ms: int) -> None:
     """Restore up to five batches of producers that wrote recently, from the log's end. Raises OSError.
 
     `segments` end at the end of `state`. Reads in growing windows: a few large batches are far from the end, many small

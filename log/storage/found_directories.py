@@ -50,21 +50,24 @@ class KnownPartitions(NamedTuple):
     is_topic_name: Callable[[str], bool] = lambda name: True
 
 
-class Verdict(Enum):
-    """The treatment of a directory with the name of a partition."""
+class DirectoryKind(Enum):
+    """Kind of a directory with the name of a partition."""
 
-    SERVE = "load its log"
-    SET_ASIDE = "rename it as stray"
-    LEAVE = "leave it as it is"
+    PARTITION = "partition"
+    """Its log is loaded."""
+    STRAY = "stray"
+    """It is renamed as stray."""
+    OTHER = "other"
+    """It is left unchanged."""
 
 
-def judge(fs: FileSystem, path: str, entry: PartitionDirectory, known: KnownPartitions) -> Verdict:
-    """Return the treatment of the directory `path`, whose name is `entry` without a suffix. Raises OSError."""
+def classify_directory(fs: FileSystem, path: str, entry: PartitionDirectory, known: KnownPartitions) -> DirectoryKind:
+    """Return the kind of the directory `path`, whose name is `entry` without a suffix. Raises OSError."""
     if known.topic_id(entry.topic, entry.partition) is not None:
-        return Verdict.SERVE
+        return DirectoryKind.PARTITION
     if not is_partition(fs, path, entry, known.is_topic_name):
-        return Verdict.LEAVE
-    return Verdict.SET_ASIDE if known.are_complete else Verdict.SERVE
+        return DirectoryKind.OTHER
+    return DirectoryKind.STRAY if known.are_complete else DirectoryKind.PARTITION
 
 
 def is_partition(
@@ -94,7 +97,7 @@ def find_partitions(fs: FileSystem, log_directory: str, is_topic_name: Callable[
     ]
 
 
-def shown(names: Iterable[str]) -> str:
+def format_names(names: Iterable[str]) -> str:
     """Format a possibly long list of names for a log line: the first ones, and the number of the others."""
     listed = list(names)
     more = len(listed) - _SHOWN_NAMES

@@ -10,7 +10,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import open_partition_log
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.validation.batch import LongValidation
+from odradek.log.validation.batch import StepwiseValidationRequired
 from odradek.log.validation.long_batch import check_in_steps
 from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.records import Codec, build_batch, iter_batches, iter_records, read_header, rebuild_batch
@@ -96,8 +96,8 @@ def append(
     data = produced if isinstance(produced, memoryview) else batch(produced, **keywords)
     try:
         info = log.append_as_leader(data, leader_epoch=leader_epoch, now_ms=now_ms)
-    except LongValidation as long:
-        checked = run_steps(check_in_steps(long.batch, long.config, now_ms))
+    except StepwiseValidationRequired as large:
+        checked = run_steps(check_in_steps(large.batch, large.config, now_ms))
         info = log.append_as_leader(data, leader_epoch=leader_epoch, now_ms=now_ms, checked=checked)
     log.update_high_watermark(log.log_end_offset)
     return info

@@ -8,7 +8,7 @@ import pytest
 from odradek.log.log_manager import LogManager
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import LogDirFailure
-from odradek.log.storage.found_directories import KnownPartitions, find_partitions, shown
+from odradek.log.storage.found_directories import KnownPartitions, find_partitions, format_names
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, known, make_manager, opened, served
 
@@ -144,7 +144,7 @@ def test_a_long_list_is_shortened(caplog: pytest.LogCaptureFixture) -> None:
     start(fs, KnownPartitions())
     [line] = [record.message for record in caplog.records if "left alone" in record.message]
     assert line.endswith(" and 15 more")
-    assert shown(["a", "b"]) == "a, b"
+    assert format_names(["a", "b"]) == "a, b"
 
 
 @pytest.mark.parametrize(("ids", "end_offset"), [({}, 9), ({"t": NEW_ID}, 3)], ids=["to adopt", "not compacted"])

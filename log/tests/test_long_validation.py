@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from odradek.log.config import LogConfig
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
 from odradek.log.validation import batch as validation
-from odradek.log.validation.batch import CheckedRecords, LongValidation, Origin, check_batch
+from odradek.log.validation.batch import CheckedRecords, StepwiseValidationRequired, Origin, check_batch
 from odradek.log.validation.long_batch import check_in_steps
 from odradek.log.validation.record import MAX_RECORD_ERRORS, RejectedRecordsError
 from odradek.protocol.batches.batch_builder import put_varint
@@ -137,7 +137,7 @@ def test_the_result_is_that_of_validation_at_once(records, name, codec, is_misnu
 def test_a_large_batch_is_appended_as_it_is_read(name, codec):
     log = open_log(cfg=config(max_message_bytes=LARGE, internal_segment_bytes=LARGE, **CONFIGS[name]))
     data = raw_batch(many(), MANY, codec=codec)
-    with pytest.raises(LongValidation):
+    with pytest.raises(StepwiseValidationRequired):
         log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
     assert append(log, data).last_offset == MANY - 1
     assert sum(1 for _ in read_all(log, max_bytes=LARGE)) == MANY
@@ -158,7 +158,7 @@ def test_a_large_batch_is_appended_as_it_is_read(name, codec):
 )
 def test_a_long_validation_is_left_for_later(data, properties):
     cfg = config(max_message_bytes=LARGE, **properties)
-    with pytest.raises(LongValidation):
+    with pytest.raises(StepwiseValidationRequired):
         check_batch(data, cfg, Origin.CLIENT, NOW_MS)
     assert run_steps(check_in_steps(data, cfg, NOW_MS)).config is cfg
 
@@ -227,7 +227,7 @@ def test_the_result_is_invalid_after_a_change_of_properties():
     data = raw_batch(many(), MANY)
     checked = run_steps(check_in_steps(data, log.config, NOW_MS))
     log.update_config(config(max_message_bytes=LARGE, internal_segment_bytes=LARGE, cleanup_policy="compact"))
-    with pytest.raises(LongValidation):
+    with pytest.raises(StepwiseValidationRequired):
         log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS, checked=checked)
     assert log.log_end_offset == 0
 

@@ -74,7 +74,7 @@ class Origin(IntEnum):
     REPLICATION = 2
 
 
-class LongValidation(Exception):  # noqa: N818 - not an error but an instruction
+class StepwiseValidationRequired(Exception):  # noqa: N818 - not an error but an instruction
     """A batch takes too long to check in one step: run `long_batch.check_in_steps` and append with its result.
 
     The header of `batch` has been checked against `config`.
@@ -189,8 +189,8 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
     """Run all checks of one batch that a leader appends, except those of the producer state. Raises KafkaError.
 
     The result differs from `batch` if the topic has another codec or LogAppendTime, if the largest timestamp in the
-    header is wrong, or if the offset deltas are not 0, 1, 2... Raises LongValidation, after the checks of the header,
-    for a client's batch whose records take more than about two milliseconds.
+    header is wrong, or if the offset deltas are not 0, 1, 2... Raises StepwiseValidationRequired, after the checks of
+    the header, for a client's batch whose records take more than about two milliseconds.
     """
     header = check_shallow(batch, config, origin)
     codec = header.attributes & CODEC_MASK
@@ -208,7 +208,7 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
             checked = _rewritten(checked, size_bytes, is_numbered)
     except StepLimitError:
         if origin == Origin.CLIENT:
-            raise LongValidation(batch, config) from None
+            raise StepwiseValidationRequired(batch, config) from None
         from odradek.log.validation.long_batch import check_in_steps
 
         checked = run_steps(check_in_steps(batch, config, now_ms))

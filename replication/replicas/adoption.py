@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from odradek.log.config import LogConfig
-from odradek.log.storage.found_directories import FoundLog, shown
+from odradek.log.storage.found_directories import FoundLog, format_names
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.epoch_floor import NEVER_LED, epoch_of_time, latest_coordinator_epoch
@@ -111,14 +111,14 @@ class Adoption:
         for name, reason in refused.items():
             raise _not_adopted(name, reason)
         names = sorted(new.topic.name for new in topics)
-        logger.info("adopted topics found in log.dirs count=%d: %s", len(names), shown(names))
+        logger.info("adopted topics found in log.dirs count=%d: %s", len(names), format_names(names))
         if suspended:
             logger.warning(
                 "retention and compaction of adopted topics are suspended, since what was configured for them is "
                 "unknown count=%d: %s; set retention.ms, retention.bytes and cleanup.policy of each topic, or delete "
                 "these configurations to have the broker's defaults",
                 len(suspended),
-                shown(sorted(suspended)),
+                format_names(sorted(suspended)),
             )
 
     async def _grow(self, planned: TopicMetadata) -> None:
@@ -198,7 +198,7 @@ class Adoption:
                 "the partition counts of adopted topics are those of the directories found, and too small where "
                 "the last partitions have none count=%d: %s; add the partitions that are missing",
                 len(names),
-                shown(sorted(names)),
+                format_names(sorted(names)),
             )
 
     def _report_missing(self, found: Mapping[str, Sequence[FoundLog]]) -> None:
@@ -211,7 +211,9 @@ class Adoption:
                 if index not in here and self.has_partition(topic.name, index)
             ]
         if missing:
-            logger.warning("partitions without a directory begin empty count=%d: %s", len(missing), shown(missing))
+            logger.warning(
+                "partitions without a directory begin empty count=%d: %s", len(missing), format_names(missing)
+            )
 
     def _plan_topic(
         self,

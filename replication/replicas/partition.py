@@ -205,7 +205,7 @@ class Partition:
 
         Raises KafkaError NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS for acks -1 with too few replicas in sync,
         KAFKA_STORAGE_ERROR when offline, and what PartitionLog.append_as_leader raises; then nothing was appended.
-        Raises LongValidation.
+        Raises StepwiseValidationRequired.
         """
         log = self._leader_log
         if log is None:

@@ -14,7 +14,7 @@ from odradek.log.background.tasks import Schedule
 from odradek.log.config import LogConfig
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import LogDirFailure, ShortageError
-from odradek.log.storage.found_directories import shown
+from odradek.log.storage.found_directories import format_names
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.metadata.broker_configs import BrokerConfigs
@@ -206,7 +206,7 @@ class ReplicaManager:
                 "partitions of the metadata store had no log and begin empty count=%d: %s; if a directory of log.dirs "
                 "is not mounted, stop the broker, mount it and start again",
                 len(self._missing_logs),
-                shown(self._missing_logs),
+                format_names(self._missing_logs),
             )
             self._missing_logs.clear()
 

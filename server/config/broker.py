@@ -14,7 +14,7 @@ from odradek.server.config.listeners import (
     parse_listeners,
     parse_protocol_map,
     refuse_wildcards,
-    resolve,
+    resolve_advertised,
 )
 from odradek.server.config.network import NetworkProperties
 from odradek.server.config.storage import StorageProperties
@@ -127,7 +127,7 @@ class BrokerConfig(
             self.__dict__["node_id"] = self.broker_id
         self.data_dirs = self.log_dir if self.log_dirs is None else self.log_dirs
         self._derive_listeners()
-        self.topic_defaults = LogConfig(self.topic_values(self.explicit))
+        self.topic_defaults = LogConfig(self.convert_topic_values(self.explicit))
         self.connections_of_hosts = self._parse_connections_of_hosts()
 
     def _parse_connections_of_hosts(self) -> dict[str, int]:
@@ -159,7 +159,7 @@ class BrokerConfig(
         self.inter_broker_name = self.security_inter_broker_protocol if given is None else given.upper()
 
     @staticmethod
-    def topic_values(broker_values: Mapping[str, str]) -> dict[str, str]:
+    def convert_topic_values(broker_values: Mapping[str, str]) -> dict[str, str]:
         """Return the topic properties that broker properties set; the first of several synonyms takes precedence."""
         values: dict[str, str] = {}
         for prop in LogConfig.declared().values():
@@ -173,7 +173,7 @@ class BrokerConfig(
                 break
         return values
 
-    def for_brokers(self, name: str, live_brokers: int) -> int:
+    def limit_by_brokers(self, name: str, live_brokers: int) -> int:
         """Return a count for an internal topic: the configured one, or the default limited by the number of brokers.
 
         So a single broker needs no configuration, and a configured count that exceeds the number of brokers fails as
@@ -186,13 +186,13 @@ class BrokerConfig(
 
     def advertise(self, bound_ports: Mapping[str, int], host: str) -> tuple[Listener, ...]:
         """Return the advertised listeners, given the bound port of each listener and the name of this host."""
-        return resolve(self.advertised_endpoints, bound_ports.__getitem__, host)
+        return resolve_advertised(self.advertised_endpoints, bound_ports.__getitem__, host)
 
     def validate(self) -> None:
-        for error in self.contradictions():
+        for error in self.find_contradictions():
             raise error
 
-    def contradictions(self) -> Iterator[PropertyError]:
+    def find_contradictions(self) -> Iterator[PropertyError]:
         """Iterate over contradictions between valid properties, and values that this version does not support."""
         for validate in (
             self._validate_identity,

@@ -76,7 +76,7 @@ def _refuse_same_names(property_name: str, listeners: list[Listener]) -> None:
     names: set[str] = set()
     for listener in listeners:
         if listener.name in names:
-            raise PropertyError(property_name, _text(listeners), f"{listener.name} is named twice")
+            raise PropertyError(property_name, _format_listeners(listeners), f"{listener.name} is named twice")
         names.add(listener.name)
 
 
@@ -91,7 +91,7 @@ def _refuse_same_ports(property_name: str, listeners: list[Listener]) -> None:
             continue
         families = sorted("6" if ":" in host else "4" if _IPV4.fullmatch(host) else "?" for host in hosts)
         if families != ["4", "6"]:
-            raise PropertyError(property_name, _text(listeners), f"port {port} is used twice")
+            raise PropertyError(property_name, _format_listeners(listeners), f"port {port} is used twice")
 
 
 def refuse_wildcards(property_name: str, listeners: Iterable[Listener]) -> None:
@@ -105,7 +105,7 @@ def refuse_wildcards(property_name: str, listeners: Iterable[Listener]) -> None:
             )
 
 
-def resolve(listeners: Iterable[Listener], port_of: Callable[[str], int], host: str) -> tuple[Listener, ...]:
+def resolve_advertised(listeners: Iterable[Listener], port_of: Callable[[str], int], host: str) -> tuple[Listener, ...]:
     """Return the advertised listeners with bound ports instead of port 0, and `host` instead of an empty host."""
     return tuple(
         listener._replace(host=listener.host or host, port=listener.port or port_of(listener.name))
@@ -113,5 +113,5 @@ def resolve(listeners: Iterable[Listener], port_of: Callable[[str], int], host: 
     )
 
 
-def _text(listeners: Iterable[Listener]) -> str:
+def _format_listeners(listeners: Iterable[Listener]) -> str:
     return ",".join(str(listener) for listener in listeners)

@@ -17,7 +17,7 @@ ACCEPTED_PREFIXES = (
     "share.", "ssl.", "unstable.",
 )  # fmt: skip
 
-_NO_SUCH_PART = "this broker lacks the component"
+_MISSING_COMPONENT = "this broker lacks the component"
 
 
 class Loaded(NamedTuple):
@@ -45,7 +45,7 @@ def load_config(path: str | None, overrides: Iterable[str] = ()) -> Loaded:
     Without properties for them, the broker listens on OWN_LISTENERS and stores its data in OWN_LOG_DIRS: Kafka's
     defaults are all interfaces, without security, and a directory that a restart of the machine may empty.
 
-    Raises OSError if the file cannot be read, ValueError with one line for each error in it.
+    Raises OSError if the file cannot be read, ValueError with one line for each error in the configuration.
     """
     values: dict[str, str] = {}
     if path is not None:
@@ -58,15 +58,15 @@ def load_config(path: str | None, overrides: Iterable[str] = ()) -> Loaded:
             values[name.strip()] = value
         else:
             errors.append(ValueError(f"--override {override} is not name=value"))
-    _raise(errors)
+    _raise_all(errors)
     if not values.keys() & {"listeners", "advertised.listeners"}:
         values["listeners"] = OWN_LISTENERS
     if not values.keys() & {"log.dirs", "log.dir"}:
         values["log.dirs"] = OWN_LOG_DIRS
-    return config_of(values)
+    return parse_config(values)
 
 
-def config_of(values: Mapping[str, str]) -> Loaded:
+def parse_config(values: Mapping[str, str]) -> Loaded:
     """Return a configuration of texts by name; unknown names are ignored with a warning.
 
     Raises PropertyError, or InvalidConfigError if several properties are wrong.
@@ -82,7 +82,7 @@ def config_of(values: Mapping[str, str]) -> Loaded:
             continue
         if prop is None:
             if name.startswith(ACCEPTED_PREFIXES):
-                without_effect.setdefault(_NO_SUCH_PART, []).append(name)
+                without_effect.setdefault(_MISSING_COMPONENT, []).append(name)
             else:
                 like = nearest(name, declared)
                 hint = f", did you mean {like}?" if like else ""
@@ -93,10 +93,10 @@ def config_of(values: Mapping[str, str]) -> Loaded:
             without_effect.setdefault(prop.no_effect, []).append(name)
     for reason, names in sorted(without_effect.items()):
         warnings.append(f"properties without effect, because {reason}: {', '.join(sorted(names))}")
-    return Loaded(_checked(known), warnings)
+    return Loaded(_validate(known), warnings)
 
 
-def _checked(values: Mapping[str, str]) -> BrokerConfig:
+def _validate(values: Mapping[str, str]) -> BrokerConfig:
     """Return a valid configuration. Contradictions are checked once all single values are valid."""
     declared = BrokerConfig.declared()
     errors: list[ValueError] = []
@@ -116,11 +116,11 @@ def _checked(values: Mapping[str, str]) -> BrokerConfig:
         config = BrokerConfig(valid)
     except PropertyError as error:
         errors.append(error)
-    _raise(errors or list(config.contradictions()))
+    _raise_all(errors or list(config.find_contradictions()))
     return config
 
 
-def _raise(errors: Sequence[ValueError]) -> None:
+def _raise_all(errors: Sequence[ValueError]) -> None:
     if len(errors) == 1:
         raise errors[0]
     if errors:

@@ -72,8 +72,8 @@ class NetworkProperties(PropertySet):
         100,
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Duration of a step above which it is logged, because it blocks all requests. Apache Kafka "
-        "has no such property.",
+        doc="Duration of an iteration of the event loop above which it is logged, because it blocks all requests. "
+        "Apache Kafka has no such property.",
     )
     max_connections = integer(
         "max.connections",

@@ -18,13 +18,13 @@ def read_properties(data: bytes) -> dict[str, str]:
     except UnicodeDecodeError:
         text = data.decode("latin-1")
     properties: dict[str, str] = {}
-    for line in _logical_lines(text):
+    for line in _read_logical_lines(text):
         name, value = _split(line)
         properties[_unescape(name)] = _unescape(value)
     return properties
 
 
-def _logical_lines(text: str) -> list[str]:
+def _read_logical_lines(text: str) -> list[str]:
     """Return the lines without comments and leading blanks, each joined with its continuation lines."""
     lines: list[str] = []
     pending: str | None = None
@@ -33,7 +33,7 @@ def _logical_lines(text: str) -> list[str]:
         if pending is None and (not line or line[0] in "#!"):
             continue
         line = (pending or "") + line
-        if _continues(line):
+        if _is_continued(line):
             pending = line[:-1]
         else:
             pending = None
@@ -43,7 +43,7 @@ def _logical_lines(text: str) -> list[str]:
     return lines
 
 
-def _continues(line: str) -> bool:
+def _is_continued(line: str) -> bool:
     """Return whether a line ends in an odd number of backslashes: an even number is escaped backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 

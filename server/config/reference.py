@@ -11,18 +11,18 @@ AnyProperty = Property[Any]
 """A property with values of any type."""
 
 
-def _rows(properties: Iterable[AnyProperty], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
+def _list_rows(properties: Iterable[AnyProperty], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
     """Return name, type, default, update mode and description of each property that is not internal, by name."""
     for prop in sorted(properties, key=lambda one: one.name):
         if not prop.internal:
-            yield prop.name, _kind(prop), _default(prop), _update(prop, is_topic), prop.doc
+            yield prop.name, _format_kind(prop), _format_default(prop), _format_update(prop, is_topic), prop.doc
 
 
-def _kind(prop: AnyProperty) -> str:
+def _format_kind(prop: AnyProperty) -> str:
     return prop.kind.name.lower()
 
 
-def _default(prop: AnyProperty) -> str:
+def _format_default(prop: AnyProperty) -> str:
     if prop.default is None:
         return "not set"
     if prop.default in (INT32_MAX, INT64_MAX) and not isinstance(prop.default, bool):
@@ -30,16 +30,16 @@ def _default(prop: AnyProperty) -> str:
     return prop.format(prop.default) or "empty"
 
 
-def _update(prop: AnyProperty, is_topic: bool) -> str:
+def _format_update(prop: AnyProperty, is_topic: bool) -> str:
     if prop.no_effect:
         return "no effect"
     return "topic" if is_topic else prop.update_mode.value
 
 
-def table() -> str:
+def format_table() -> str:
     """Return a line for each property: broker properties, then topic properties."""
-    blocks = [("BROKER PROPERTIES", list(_rows(BrokerConfig.declared().values(), is_topic=False)))]
-    blocks.append(("TOPIC PROPERTIES", list(_rows(LogConfig.declared().values(), is_topic=True))))
+    blocks = [("BROKER PROPERTIES", list(_list_rows(BrokerConfig.declared().values(), is_topic=False)))]
+    blocks.append(("TOPIC PROPERTIES", list(_list_rows(LogConfig.declared().values(), is_topic=True))))
     lines: list[str] = []
     width = max(len(row[0]) for _, rows in blocks for row in rows)
     for title, rows in blocks:
@@ -49,21 +49,21 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe(name: str) -> str:
+def describe_property(name: str) -> str:
     """Return all details of a property, at broker and at topic level. Raises UnknownPropertyError."""
     parts = []
     broker, topic = BrokerConfig.declared().get(name), LogConfig.declared().get(name)
     if broker is not None:
-        parts.append(_details(broker, "broker", is_topic=False))
+        parts.append(_format_details(broker, "broker", is_topic=False))
     if topic is not None:
-        parts.append(_details(topic, "topic", is_topic=True))
+        parts.append(_format_details(topic, "topic", is_topic=True))
     if not parts:
         raise UnknownPropertyError(name, nearest(name, [*BrokerConfig.declared(), *LogConfig.declared()]))
     return "\n".join(parts)
 
 
-def _details(prop: AnyProperty, scope: str, *, is_topic: bool) -> str:
-    pairs = [("scope", scope), ("type", _kind(prop)), ("default", _default(prop))]
+def _format_details(prop: AnyProperty, scope: str, *, is_topic: bool) -> str:
+    pairs = [("scope", scope), ("type", _format_kind(prop)), ("default", _format_default(prop))]
     if prop.allowed:
         pairs.append(("allowed", prop.allowed))
     if prop.synonyms:
@@ -75,8 +75,8 @@ def _details(prop: AnyProperty, scope: str, *, is_topic: bool) -> str:
     return "\n".join([prop.name, f"  {prop.doc}", *(f"  {key}: {value}" for key, value in pairs)]) + "\n"
 
 
-def markdown() -> str:
-    """Return docs/configuration.md: one table per group of properties."""
+def format_markdown() -> str:
+    """Return docs/configuration.md, with a table for each group of properties."""
     lines = [
         "# Configuration",
         "",
@@ -92,18 +92,18 @@ def markdown() -> str:
         "`odradek config --markdown` generates this page from the declarations; do not edit it.",
     ]
     for theme in THEMES:
-        lines += _section((theme.__doc__ or "").rstrip("."), theme.declared().values(), is_topic=False)
-    lines += _section("Topics", LogConfig.declared().values(), is_topic=True)
+        lines += _format_section((theme.__doc__ or "").rstrip("."), theme.declared().values(), is_topic=False)
+    lines += _format_section("Topics", LogConfig.declared().values(), is_topic=True)
     return "\n".join(lines) + "\n"
 
 
-def _section(title: str, properties: Iterable[AnyProperty], *, is_topic: bool) -> list[str]:
+def _format_section(title: str, properties: Iterable[AnyProperty], *, is_topic: bool) -> list[str]:
     last = "Broker default" if is_topic else "Update"
     lines = ["", f"## {title}", "", f"| Name | Type | Default | Allowed | {last} | Description |"]
     lines.append("|---|---|---|---|---|---|")
-    shown = {prop.name: prop for prop in properties}
-    for name, kind, default, update, doc in _rows(shown.values(), is_topic=is_topic):
-        prop = shown[name]
+    by_name = {prop.name: prop for prop in properties}
+    for name, kind, default, update, doc in _list_rows(by_name.values(), is_topic=is_topic):
+        prop = by_name[name]
         if prop.no_effect:
             update = f"no effect: {prop.no_effect}"
         elif is_topic:

@@ -115,7 +115,7 @@ class CoordinatorContext(Generic[S]):
         return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
     def wake(self) -> None:
-        """Called by the partition when its high watermark has advanced, or when its log directory has failed."""
+        """Complete pending writes: the partition's high watermark has advanced, or its log directory has failed."""
         if not self.is_appending and (self.waiting or self.partition.log is None):
             self.on_wake(self)
 

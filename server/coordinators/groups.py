@@ -72,7 +72,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
     def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool, offset: int) -> None:
         shard.replay_end_of_transaction(producer_id, is_commit, offset)
 
-    def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
+    def _remove_timed_out_replies(self, result: CoordinatorResult) -> CoordinatorResult:
         return result.without_replies(keeps_completions=False)
 
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
@@ -102,12 +102,12 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         if unfinished:
             self._deleted_before_loaded[index] = unfinished
 
-    def _written_in_part(self, index: int, result: CoordinatorResult) -> None:
+    def _on_partly_written(self, index: int, result: CoordinatorResult) -> None:
         for completion in result.completions:
             if isinstance(completion, OffsetDeletion):
                 self._deleted_before_loaded.setdefault(index, []).extend(completion.deleted)
 
-    def _loaded(self, context: CoordinatorContext[GroupShard]) -> None:
+    def _on_loaded(self, context: CoordinatorContext[GroupShard]) -> None:
         log, shard = context.partition.log, context.shard
         if log is not None:
             end_offset = log.log_end_offset

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TransactionVerification(Protocol):
     """Verifies with a transaction's coordinator that a partition belongs to the transaction (KIP-890)."""
 
-    def before_produce(self, request: "ProduceRequest", version: int) -> "Reply[Verified | None]":
+    def verify_produce(self, request: "ProduceRequest", version: int) -> "Reply[Verified | None]":
         """Verify the partitions of a transactional Produce request; None if nothing in it is transactional.
 
         Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several producers.

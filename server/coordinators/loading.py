@@ -137,7 +137,7 @@ class ShardLoad(Generic[R]):
     def _replay_batch(self, batch: memoryview, header: BatchHeader) -> Iterator[None]:
         yield
         if header.is_control:
-            for is_commit in _markers(batch):
+            for is_commit in _read_markers(batch):
                 self._replay_marker(self.shard, header.producer_id, is_commit, header.last_offset)
                 yield
             return
@@ -166,7 +166,7 @@ def _decompress_if_small(batch: memoryview, header: BatchHeader) -> memoryview |
         return None
 
 
-def _markers(batch: memoryview) -> Iterator[bool]:
+def _read_markers(batch: memoryview) -> Iterator[bool]:
     """Yield for each transaction marker in a control batch whether it is a COMMIT marker."""
     for record in iter_records(batch):
         kind = parse_control_record(record).control_type
@@ -181,6 +181,6 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, MemoryError | OSError)
 
 
-def retry_pause_s(failures: int) -> float:
+def compute_retry_pause_s(failures: int) -> float:
     """Return the pause after so many consecutive failures: it doubles each time, up to MAX_RETRY_PAUSE_S."""
     return min(FIRST_RETRY_PAUSE_S * (1 << min(failures - 1, 16)), MAX_RETRY_PAUSE_S)

@@ -130,7 +130,7 @@ class _Replication:
         self._done = done
 
     def wake(self) -> None:
-        """Called when the high watermark has advanced, or this broker is no longer the leader."""
+        """Call `done` if the marker is replicated, or if this broker is no longer the leader."""
         if self not in self._partition.watchers:
             return
         error = ErrorCode.NONE

@@ -21,7 +21,7 @@ class ProducerIdBlocks:
         self._waiting: list[Deferred[None]] = []
 
     async def ready(self) -> None:
-        """Return when no allocation is under way, so that those who wait share its block, and the store is ready."""
+        """Wait until no allocation is in progress, so that all callers share its block, and the store is ready."""
         while self._under_way:
             wait: Deferred[None] = Deferred()
             self._waiting.append(wait)

@@ -26,7 +26,7 @@ from odradek.log.background.tasks import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import RECORD_BATCH_OVERHEAD, Codec, build_plain_batch, recompress
 from odradek.server.coordinators.context import CoordinatorContext, PendingReply, R, S, is_replicated
-from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, is_transient, retry_pause_s
+from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, compute_retry_pause_s, is_transient
 from odradek.server.coordinators.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.work.clock import Clock
 from odradek.server.work.slices import Slices
@@ -168,7 +168,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._begin_to_lead(context.partition)
 
     def _begin_to_lead(self, partition: "Partition") -> None:
-        context = CoordinatorContext(partition, self._make_shard(partition), self._replicated)
+        context = CoordinatorContext(partition, self._make_shard(partition), self._on_replicated)
         self._contexts[partition.index] = context
         partition.watchers[context] = None
         self._load(context, context.shard)
@@ -214,7 +214,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 context.shard = shard
                 context.load_failures = 0
                 self._carry_out(context, result)
-                self._loaded(context)
+                self._on_loaded(context)
                 if not any(other.coordinator_state is CoordinatorState.LOADING for other in self.shards()):
                     logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._contexts))
 
@@ -225,7 +225,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
     async def _before_active(self, context: CoordinatorContext[S]) -> None:
         """Hook: wait for conditions other than the replay before a shard becomes active."""
 
-    def _loaded(self, context: CoordinatorContext[S]) -> None:
+    def _on_loaded(self, context: CoordinatorContext[S]) -> None:
         """Hook: a shard has become active."""
 
     def _load_failed(self, context: CoordinatorContext[S], offset: int, error: Exception) -> None:
@@ -237,7 +237,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._send(None, context.shard.resign(self._now_ms()))
         name = f"{self.topic}-{context.partition.index}"
         if is_transient(error):
-            pause_s = retry_pause_s(context.load_failures)
+            pause_s = compute_retry_pause_s(context.load_failures)
             logger.warning(
                 "coordinator not loaded; its partition's groups or transactions get NOT_COORDINATOR until the next "
                 "attempt partition=%s offset=%d next_attempt_s=%g error=%r", name, offset, pause_s, error,
@@ -268,7 +268,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             now_ms = self._now_ms()
             offsets: list[int] = []
             try:
-                for batch in _batches(result, now_ms, _batch_bytes(context.partition)):
+                for batch in _encode_batches(result, now_ms, _limit_batch_bytes(context.partition)):
                     if self.codec is not Codec.NONE:
                         batch = recompress(batch, self.codec)
                     info = context.append(batch, now_ms)
@@ -283,7 +283,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 if offsets and self._is_current(context):
                     # Some batches were written; the load determines which.
                     self._reload(context)
-                    self._written_in_part(context.partition.index, result)
+                    self._on_partly_written(context.partition.index, result)
                 result = shard.on_write_failed(result, error.code, now_ms)
                 context.wake()
                 continue
@@ -303,14 +303,14 @@ class CoordinatorRuntime(ABC, Generic[S]):
             self.when_replicated(context, offset, self._when_written(PendingWrite(context, result, offset)))
         self._set_alarm(context)
 
-    def _written_in_part(self, index: int, result: CoordinatorResult) -> None:
+    def _on_partly_written(self, index: int, result: CoordinatorResult) -> None:
         """Hook: a result that is not atomic was written in part, and the shard is being loaded again."""
 
     def when_replicated(self, context: CoordinatorContext[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
         """Call `done` with NONE when a record is replicated, after all earlier calls, or with an error."""
         if self._is_current(context):
             context.waiting.append((offset, done))
-            self._replicated(context)
+            self._on_replicated(context)
         else:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -331,7 +331,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
     def _write_timed_out(self, write: PendingWrite[S]) -> None:
         context = write.context
         result = write.result
-        write.result = self._left_after_timeout(result)
+        write.result = self._remove_timed_out_replies(result)
         oldest = context.waiting[0][1] if context.waiting else None
         if self._reported.get(context.partition.index) is not oldest:
             # Logged once for all writes that wait for the same oldest write.
@@ -344,10 +344,10 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._carry_out(context, context.shard.on_write_timed_out(result, self._now_ms()))
 
     @abstractmethod
-    def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
+    def _remove_timed_out_replies(self, result: CoordinatorResult) -> CoordinatorResult:
         """Return the remaining result after its requests got a timeout error."""
 
-    def _replicated(self, context: CoordinatorContext[S]) -> None:
+    def _on_replicated(self, context: CoordinatorContext[S]) -> None:
         partition = context.partition
         if partition.log is None and self._is_current(context):
             # The log directory has failed. The next load determines whether the last records are on the disk.
@@ -400,9 +400,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
             context.is_ticking = False
             self._set_alarm(context)
 
-        self._slices.run(self._ticks(context)).addErrback(report_failure).addBoth(ended)
+        self._slices.run(self._run_ticks(context)).addErrback(report_failure).addBoth(ended)
 
-    def _ticks(self, context: CoordinatorContext[S]) -> Steps[None]:
+    def _run_ticks(self, context: CoordinatorContext[S]) -> Steps[None]:
         """Handle due deadlines, a few per step. Requests between the steps may move other deadlines."""
         while (
             self._is_current(context)
@@ -419,7 +419,7 @@ def report_failure(failure: Failure) -> None:
         logger.error("unexpected error in a coordinator; please report it", exc_info=failure.value)
 
 
-def _batch_bytes(partition: "Partition") -> int:
+def _limit_batch_bytes(partition: "Partition") -> int:
     """Return the limit of the keys and values of one of several batches."""
     log = partition.log
     if log is None:
@@ -427,13 +427,13 @@ def _batch_bytes(partition: "Partition") -> int:
     return min(_BATCH_BYTES, log.config.max_message_bytes - RECORD_BATCH_OVERHEAD)
 
 
-def _batches(result: CoordinatorResult, now_ms: int, batch_bytes: int) -> Iterator[bytes]:
+def _encode_batches(result: CoordinatorResult, now_ms: int, batch_bytes: int) -> Iterator[bytes]:
     """Encode a result's records as one batch, or as several of at most `batch_bytes` each."""
-    parts = (result.records,) if result.is_atomic else _parts(result.records, batch_bytes)
-    return (_batch(part, result, now_ms) for part in parts)
+    parts = (result.records,) if result.is_atomic else _split_records(result.records, batch_bytes)
+    return (_encode_batch(part, result, now_ms) for part in parts)
 
 
-def _parts(records: list[CoordinatorRecord], batch_bytes: int) -> Iterator[list[CoordinatorRecord]]:
+def _split_records(records: list[CoordinatorRecord], batch_bytes: int) -> Iterator[list[CoordinatorRecord]]:
     """Divide the records into lists of limited count and size, because names may be 32 KiB long."""
     start = size_bytes = 0
     for index, record in enumerate(records):
@@ -447,7 +447,7 @@ def _parts(records: list[CoordinatorRecord], batch_bytes: int) -> Iterator[list[
         yield records[start:]
 
 
-def _batch(records: list[CoordinatorRecord], result: CoordinatorResult, now_ms: int) -> bytes:
+def _encode_batch(records: list[CoordinatorRecord], result: CoordinatorResult, now_ms: int) -> bytes:
     producer = result.producer
     if producer is None:
         return build_plain_batch(records, now_ms)

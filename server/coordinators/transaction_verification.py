@@ -23,7 +23,7 @@ from odradek.protocol.messages.add_partitions_to_txn import (
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from odradek.server.produce_request import find_partition, is_transactional_batch
-from odradek.server.work.waits import Wait, then
+from odradek.server.work.waits import Wait, map_reply
 
 if TYPE_CHECKING:
     from odradek.log.producers.state import Verification
@@ -147,7 +147,7 @@ class TransactionVerifier:
     def __init__(self, services: VerificationServices) -> None:
         self._services = services
 
-    def before_produce(self, request: ProduceRequest, version: int) -> "Reply[Verified | None]":
+    def verify_produce(self, request: ProduceRequest, version: int) -> "Reply[Verified | None]":
         """Verify the partitions of a transactional Produce. Return the result or a Deferred of it.
 
         The result is None if no batch is transactional. Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several
@@ -159,7 +159,7 @@ class TransactionVerifier:
             self._collect_transactional(request, version, batches, producers),
             sum([len(topic.partition_data) for topic in request.topic_data]),
         )
-        return then(collected, lambda _: self._verify_batches(request, version, batches, producers))
+        return map_reply(collected, lambda _: self._verify_batches(request, version, batches, producers))
 
     def _collect_transactional(
         self,
@@ -206,7 +206,7 @@ class TransactionVerifier:
         config = self._services.config
         max_retry_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
         until_ms = self._services.monotonic_ms() + max_retry_ms
-        retried: Reply[Verified] = then(
+        retried: Reply[Verified] = map_reply(
             verified, lambda first: self._retry(first, batches, until_ms, _FIRST_PAUSE_MS)
         )
         return retried  # type: ignore[return-value] # Deferred is invariant
@@ -222,7 +222,7 @@ class TransactionVerifier:
         pause_ms = min(pause_ms, services.config.add_partitions_to_txn_retry_backoff_ms)
         timer = services.reactor.callLater(pause_ms / 1000, pause.callback, None)
         return pause.addCallback(
-            lambda _: then(
+            lambda _: map_reply(
                 self.verify(verified.writer, batches),
                 lambda repeated: self._retry(repeated, batches, until_ms, pause_ms * 2),
             )
@@ -239,7 +239,7 @@ class TransactionVerifier:
         if not adds and not is_checked:
             return verified
         begun = self._run(self._begin(verified, sequences), len(sequences))
-        return then(begun, lambda _: self._verify_guarded(verified))
+        return map_reply(begun, lambda _: self._verify_guarded(verified))
 
     def _begin(self, verified: Verified, sequences: "dict[Partition, int]") -> Generator[None, None, None]:
         """Begin the verification of each partition, before the request to the coordinator."""
@@ -307,18 +307,18 @@ def _record_result(verified: Verified, result: _Result) -> Verified:
     support = verified.writer.support
     if isinstance(result, ErrorCode):
         for partition in verified.guards:
-            verified.errors[partition] = _client_error(result, support)
+            verified.errors[partition] = _convert_error(result, support)
         return verified
     by_name = {(partition.topic, partition.index): partition for partition in verified.guards}
     for topic in result.topic_results:
         for row in topic.results_by_partition:
             if row.partition_error_code:
                 code = ErrorCode(row.partition_error_code)
-                verified.errors[by_name[topic.name, row.partition_index]] = _client_error(code, support)
+                verified.errors[by_name[topic.name, row.partition_index]] = _convert_error(code, support)
     return verified
 
 
-def _client_error(code: ErrorCode, support: Support) -> ErrorCode:
+def _convert_error(code: ErrorCode, support: Support) -> ErrorCode:
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:

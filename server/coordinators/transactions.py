@@ -27,7 +27,7 @@ from odradek.server.work.slices import Slices
 if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
 
-MARKERS_AT_ONCE: Final = 16
+MAX_MARKERS_PER_STEP: Final = 16
 """More markers are sent in slices, because the append of each takes some 60 us."""
 
 
@@ -91,7 +91,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         if error:
             raise KafkaError(error)
 
-    def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
+    def _remove_timed_out_replies(self, result: CoordinatorResult) -> CoordinatorResult:
         return result.without_replies(keeps_completions=True)
 
     def _send(self, context: CoordinatorContext[TransactionShard] | None, result: CoordinatorResult) -> None:
@@ -99,7 +99,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         if context is None or not result.outcomes:
             return
         markers = self._send_markers(context, result.outcomes)
-        if sum(len(outcome.partitions) for outcome in result.outcomes) <= MARKERS_AT_ONCE:
+        if sum(len(outcome.partitions) for outcome in result.outcomes) <= MAX_MARKERS_PER_STEP:
             for _ in markers:
                 pass
         else:
@@ -113,12 +113,12 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         A marker that arrives later could end the producer's next transaction.
         """
         for outcome in outcomes:
-            for _ in self._markers.send(outcome, partial(self._marker_written, context, outcome)):
+            for _ in self._markers.send(outcome, partial(self._on_marker_written, context, outcome)):
                 yield
                 if not self._is_current(context):
                     return
 
-    def _marker_written(
+    def _on_marker_written(
         self,
         context: CoordinatorContext[TransactionShard],
         outcome: TransactionOutcome,

@@ -1,4 +1,4 @@
-"""Fetches.
+"""Fetch sessions, reads, and delayed requests.
 
 - `fetch_sessions`: fetch sessions (KIP-227)
 - `limited_read`: one read of the partitions of a fetch

@@ -1,7 +1,7 @@
-"""Fetch sessions (KIP-227): a consumer of many partitions names only those that changed since its last fetch.
+"""Fetch sessions (KIP-227): a fetch contains only the partitions that changed since the last fetch of its session.
 
-A session remembers each partition's fetch parameters and what the client was last told of it. Epochs say which
-request is meant: 0 asks for a new session, -1 closes one, n > 0 continues it.
+A session stores each partition's fetch parameters, and the values last sent to the client. A request's session epoch
+determines its effect: 0 opens a session, -1 closes one, n > 0 continues it.
 """
 
 from collections import OrderedDict
@@ -16,18 +16,22 @@ FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
 MAX_EPOCH: Final = 2**31 - 1
 MAX_SESSION_PARTITIONS: Final = 100_000
-"""A fetch of more partitions gets no session: about 300 bytes each stay when the client is gone."""
+"""A fetch of more partitions gets no session: each takes about 300 bytes, also after the client has disconnected."""
 MAX_PARTITIONS: Final = 500_000
-"""Of all sessions together."""
-NOT_TOLD: Final = -1
-"""In place of the high watermark that the client was last told: whatever it is, it is news."""
+"""Limit of all sessions together."""
+NOT_SENT: Final = -1
+"""In place of the high watermark last sent to the client: every high watermark differs from it."""
 
 PartitionKey = tuple[str | bytes, int]
 """Topic id (from Fetch 13 on) or topic name, and partition index."""
 
 
 class FetchPartition:
-    """One partition to be fetched: what was asked, and what the client was last told."""
+    """One partition to be fetched: its fetch parameters, and the values last sent to the client.
+
+    fetcher_log_start_offset: the log start offset of the follower that fetches
+    high_watermark, log_start_offset: the values last sent
+    """
 
     __slots__ = (
         "current_leader_epoch",
@@ -54,28 +58,29 @@ class FetchPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def is_news(self, high_watermark: int, log_start_offset: int) -> bool:
-        """Return whether the client was last told something else."""
+    def is_changed(self, high_watermark: int, log_start_offset: int) -> bool:
+        """Return whether these values differ from the values last sent."""
         return high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
 
-    def tell(self, high_watermark: int, log_start_offset: int, failed: bool) -> bool:
-        """Note what the client is now told; whether any of it is news.
+    def record_sent(self, high_watermark: int, log_start_offset: int, failed: bool) -> bool:
+        """Record the values of a response; return whether they differ from the values last sent.
 
-        After an error the next good answer has to be sent even if nothing changed since.
+        After an error the next row without an error is sent even if its values have not changed.
         """
-        news = failed or high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
+        is_changed = failed or high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
         self.high_watermark = -1 if failed else high_watermark
         self.log_start_offset = log_start_offset
-        return news
+        return is_changed
 
 
 class FetchSession:
-    """The partitions of one fetcher; the epoch is the one that its next request has to carry.
+    """The partitions of one fetcher.
 
-    A change of `partitions` follows a change of the epoch: who goes through them in several steps compares it first.
+    `partitions` changes only after `epoch`: a request that iterates over them in several steps compares the epoch.
 
-    is_busy: a request is applied in steps, and none may follow it yet
-    counted: the partitions that the cache counts for this session
+    epoch: the epoch of the next request
+    is_busy: a request is being applied in steps, and no other is accepted
+    counted: the number of partitions that the cache counts for this session
     """
 
     __slots__ = ("counted", "created_ms", "epoch", "id", "is_busy", "last_used_ms", "partitions", "uses_topic_ids")
@@ -90,13 +95,13 @@ class FetchSession:
         self.counted = 0
         self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
 
-    def update(self, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+    def update(self, requested: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
         """Apply an incremental request.
 
-        What is asked anew is another object: a fetch of before, which may still wait, keeps what it asked for.
+        The object of a changed partition is replaced: an earlier fetch that still waits keeps its own parameters.
         """
         partitions = self.partitions
-        for key, partition in asked.items():
+        for key, partition in requested.items():
             known = partitions.get(key)
             if known is not None:
                 partition.high_watermark = known.high_watermark
@@ -106,15 +111,15 @@ class FetchSession:
             partitions.pop(key, None)
 
     def advance(self) -> None:
-        """Expect the next epoch; after the last comes 1, as 0 means something else."""
+        """Set the next epoch; after MAX_EPOCH that is 1, because 0 opens a session."""
         self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
 
 
 class FetchSessionCache:
     """All fetch sessions of a broker, at most `max_sessions` (Kafka: `max.incremental.fetch.session.cache.slots`).
 
-    They have `MAX_PARTITIONS` partitions at most. Beyond that the least recently used of those with more than their
-    share ends: many small sessions do not end for a few large ones.
+    They have at most `MAX_PARTITIONS` partitions in total. Beyond that the cache ends the least recently used session
+    with more than its share: many small sessions are not ended because of a few large ones.
     """
 
     def __init__(self, max_sessions: int, random_id: Callable[[], int]) -> None:
@@ -131,7 +136,7 @@ class FetchSessionCache:
     ) -> FetchSession | None:
         """Create a session; return None if it is too large, or if the cache is full and no session may be evicted.
 
-        An OrderedDict is taken on as it is: a copy of many partitions takes long.
+        An OrderedDict is used without a copy, which takes long for many partitions.
         """
         if len(partitions) > MAX_SESSION_PARTITIONS:
             return None
@@ -146,13 +151,13 @@ class FetchSessionCache:
         return session
 
     def update(
-        self, session: FetchSession, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]
+        self, session: FetchSession, requested: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]
     ) -> None:
         """Apply an incremental request, or a part of it.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND if the session becomes too large, which ends it: the client begins anew.
+        Raises FETCH_SESSION_ID_NOT_FOUND if the session becomes too large, and ends it: the client opens another one.
         """
-        session.update(asked, forgotten)
+        session.update(requested, forgotten)
         if len(session.partitions) > MAX_SESSION_PARTITIONS:
             self.remove(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -160,16 +165,16 @@ class FetchSessionCache:
             self._count(session)
 
     def remove(self, session_id: int) -> None:
-        """Forget a session, if there is one."""
+        """Remove a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= session.counted
 
     def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, monotonic_ms: int) -> FetchSession:
-        """The session an incremental request continues.
+        """Return the session that an incremental request continues.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR when the
-        session was opened by names and is continued by topic ids or the other way round.
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR if the session
+        was opened with topic names and is continued with topic ids, or vice versa.
         """
         session = self._sessions.get(session_id)
         if session is None:
@@ -183,7 +188,10 @@ class FetchSessionCache:
         return session
 
     def _evict(self, new_size: int, monotonic_ms: int) -> bool:
-        """Make room: put out the longest unused session if it is stale, else an old one smaller than the new."""
+        """Evict the least recently used session if it is stale, else an old session smaller than the new one.
+
+        Return False if there is none.
+        """
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))
@@ -198,7 +206,7 @@ class FetchSessionCache:
         return True
 
     def _count(self, session: FetchSession) -> None:
-        """Count the partitions of a session that has changed, and end others if there are too many."""
+        """Count the partitions of a changed session, and end sessions if there are too many partitions."""
         self._partitions += len(session.partitions) - session.counted
         session.counted = len(session.partitions)
         while self._partitions > MAX_PARTITIONS:

@@ -1,8 +1,8 @@
-"""One pass over the partitions of a fetch: the rows of the response, within the limits of bytes.
+"""One read of the partitions of a fetch: the rows of the response, within its size limits.
 
-While nothing has been read yet, the first batch comes whole whatever the limits are (KIP-74). A reader whose history
-diverges from the log gets the offset where it does (KIP-595). Read-committed fetches end at the last stable offset and
-name the aborted transactions (KIP-98).
+The first batch of a response is returned whole even if it exceeds the limits (KIP-74). A reader whose history diverges
+from the log gets the offset of the divergence (KIP-595). Fetches with read_committed end at the last stable offset and
+list aborted transactions (KIP-98).
 """
 
 from collections.abc import Callable, Iterable
@@ -32,15 +32,15 @@ Cause = Callable[["FetchPartition", KafkaError], KafkaError]
 
 
 class FetchTarget(PartitionWatch):
-    """A partition to fetch; while the fetch waits it watches the partition.
+    """A partition to fetch, and its watcher while the fetch waits.
 
-    available_bytes: bytes that were there when the partition was last looked at
+    available_bytes: bytes available at the last check of the partition
     """
 
-    __slots__ = ("asked", "available_bytes")
+    __slots__ = ("available_bytes", "requested")
 
-    def __init__(self, asked: "FetchPartition", partition: Partition) -> None:
-        self.asked = asked
+    def __init__(self, requested: "FetchPartition", partition: Partition) -> None:
+        self.requested = requested
         self.partition = partition
         self.available_bytes = 0
 
@@ -48,8 +48,10 @@ class FetchTarget(PartitionWatch):
 class LimitedRead:
     """Reads targets in the order of the calls of `read`.
 
-    `rows` has those with news for the client; with `names_all` every row is one. `find_cause` returns the error to
-    report for one that a read raised.
+    `rows` has the rows that differ from those last sent to the client; with `names_all` all rows. `find_cause` returns
+    the error to report for an error raised by a read.
+
+    is_urgent: the response is not to wait for more bytes
     """
 
     __slots__ = (
@@ -71,26 +73,26 @@ class LimitedRead:
         self.has_failed = False
 
     def read(self, targets: Iterable[FetchTarget]) -> None:
-        """Read these targets after those before. `is_urgent` is set where there is no sense in waiting for more."""
+        """Read more targets."""
         for target in targets:
-            asked, partition = target.asked, target.partition
+            requested, partition = target.requested, target.partition
             try:
-                log = partition.leading_log(asked.current_leader_epoch)
+                log = partition.leading_log(requested.current_leader_epoch)
                 state = log.state
-                if asked.last_fetched_epoch < 0 and (
-                    asked.fetch_offset == state.log_end_offset
-                    or (self._remaining_bytes <= 0 < self.read_bytes and _is_in_log(log, asked.fetch_offset))
+                if requested.last_fetched_epoch < 0 and (
+                    requested.fetch_offset == state.log_end_offset
+                    or (self._remaining_bytes <= 0 < self.read_bytes and _is_in_log(log, requested.fetch_offset))
                 ):
-                    # Nothing to read, or no room left: the common case of a fetch of many partitions.
-                    if asked.fetch_offset == state.log_end_offset:
+                    # Nothing to read, or the response is full: the common case in a fetch of many partitions.
+                    if requested.fetch_offset == state.log_end_offset:
                         log.add_end_hint()
                     target.available_bytes = 0
-                    if self._names_all or asked.is_news(state.high_watermark, state.log_start_offset):
-                        self.rows.append((asked, self._empty_row(asked, log)))
+                    if self._names_all or requested.is_changed(state.high_watermark, state.log_start_offset):
+                        self.rows.append((requested, self._make_empty_row(requested, log)))
                     continue
-                row, size_bytes = self._read_one(asked, partition, log)
+                row, size_bytes = self._read_one(requested, partition, log)
             except KafkaError as error:
-                self.refuse(asked, self._find_cause(asked, error), is_urgent=True)
+                self.refuse(requested, self._find_cause(requested, error), is_urgent=True)
                 continue
             target.available_bytes = size_bytes
             self.read_bytes += size_bytes
@@ -99,60 +101,60 @@ class LimitedRead:
                 self._names_all
                 or size_bytes
                 or row.diverging_epoch.epoch >= 0
-                or asked.is_news(row.high_watermark, row.log_start_offset)
+                or requested.is_changed(row.high_watermark, row.log_start_offset)
             ):
-                self.rows.append((asked, row))
+                self.rows.append((requested, row))
 
-    def refuse(self, asked: "FetchPartition", error: KafkaError, *, is_urgent: bool) -> None:
+    def refuse(self, requested: "FetchPartition", error: KafkaError, *, is_urgent: bool) -> None:
         """Add a row with an error."""
         self.has_failed = True
         self.is_urgent = self.is_urgent or is_urgent
-        self.rows.append((asked, failed_row(asked.index, error, self._version)))
+        self.rows.append((requested, make_error_row(requested.index, error, self._version)))
 
     def _read_one(
-        self, asked: "FetchPartition", partition: Partition, log: "PartitionLog"
+        self, requested: "FetchPartition", partition: Partition, log: "PartitionLog"
     ) -> tuple[FetchResponsePartitionData, int]:
-        """A partition's row and the bytes in it.
+        """Return a partition's row and the number of bytes in it.
 
-        It is urgent if the reader's history diverges from the log, at the end of an older segment, and if there are
-        bytes for which this response has no room.
+        The response is urgent if the reader's history diverges from the log, at the end of an older segment, and if the
+        partition has bytes that do not fit into the response.
         """
-        row = self._empty_row(asked, log)
-        if asked.last_fetched_epoch >= 0:
-            diverging = partition.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
+        row = self._make_empty_row(requested, log)
+        if requested.last_fetched_epoch >= 0:
+            diverging = partition.diverging_epoch(requested.last_fetched_epoch, requested.fetch_offset)
             if diverging is not None:
                 row.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
                 row.aborted_transactions = None
                 self.is_urgent = True
                 return row, 0
         region = partition.read(
-            asked.fetch_offset,
-            min(asked.max_bytes, max(0, self._remaining_bytes)),
+            requested.fetch_offset,
+            min(requested.max_bytes, max(0, self._remaining_bytes)),
             isolation_level=self._isolation_level,
             at_least_one=self.read_bytes == 0,
-            current_leader_epoch=asked.current_leader_epoch,
+            current_leader_epoch=requested.current_leader_epoch,
         )
         if region is None:
-            if self.read_bytes and asked.fetch_offset < self._upper_offset(log):
+            if self.read_bytes and requested.fetch_offset < self._find_upper_offset(log):
                 self.is_urgent = True
             return row, 0
         if self._isolation_level == READ_COMMITTED:
-            aborted = partition.aborted_transactions(asked.fetch_offset, region)
+            aborted = partition.aborted_transactions(requested.fetch_offset, region)
             if aborted:
-                row.aborted_transactions = rows(_aborted_row, aborted)
+                row.aborted_transactions = rows(_make_aborted_row, aborted)
         row.records = region
         if region.file is not log.state.active.file:
             self.is_urgent = True
         return row, region.size_bytes
 
-    def _upper_offset(self, log: "PartitionLog") -> int:
+    def _find_upper_offset(self, log: "PartitionLog") -> int:
         state = log.state
         return state.last_stable_offset if self._isolation_level else state.high_watermark
 
-    def _empty_row(self, asked: "FetchPartition", log: "PartitionLog") -> FetchResponsePartitionData:
+    def _make_empty_row(self, requested: "FetchPartition", log: "PartitionLog") -> FetchResponsePartitionData:
         state = log.state
         return FetchResponsePartitionData(
-            partition_index=asked.index,
+            partition_index=requested.index,
             high_watermark=state.high_watermark,
             last_stable_offset=state.last_stable_offset,
             log_start_offset=state.log_start_offset,
@@ -161,34 +163,34 @@ class LimitedRead:
         )
 
 
-def _aborted_row(entry: "AbortedTransaction") -> FetchResponseAbortedTransaction:
+def _make_aborted_row(entry: "AbortedTransaction") -> FetchResponseAbortedTransaction:
     return FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
 
 
-def available_bytes(target: FetchTarget, isolation_level: int) -> tuple[int, bool]:
-    """Bytes that a target has for its fetch, and whether there is no sense in waiting for more.
+def measure_available(target: FetchTarget, isolation_level: int) -> tuple[int, bool]:
+    """Return the number of bytes that a target has for its fetch, and whether the response is urgent.
 
-    Raises KafkaError as `Partition.read`.
+    Raises KafkaError like `Partition.read`.
     """
-    asked, partition = target.asked, target.partition
-    if asked.last_fetched_epoch >= 0:
-        partition.leading_log(asked.current_leader_epoch)
-        if partition.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset) is not None:
+    requested, partition = target.requested, target.partition
+    if requested.last_fetched_epoch >= 0:
+        partition.leading_log(requested.current_leader_epoch)
+        if partition.diverging_epoch(requested.last_fetched_epoch, requested.fetch_offset) is not None:
             return 0, True
     region = partition.read(
-        asked.fetch_offset,
-        asked.max_bytes,
+        requested.fetch_offset,
+        requested.max_bytes,
         isolation_level=isolation_level,
         at_least_one=True,
-        current_leader_epoch=asked.current_leader_epoch,
+        current_leader_epoch=requested.current_leader_epoch,
     )
     if region is None:
         return 0, False
     return region.size_bytes, region.file is not partition.leading_log().active_segment.file
 
 
-def failed_row(index: int, error: KafkaError, version: int) -> FetchResponsePartitionData:
-    """The row of a partition that cannot be read."""
+def make_error_row(index: int, error: KafkaError, version: int) -> FetchResponsePartitionData:
+    """Return the row of a partition that cannot be read."""
     code = error.code
     if code == ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_SINCE:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,4 +1,4 @@
-"""Purgatory: requests that wait for records, or for replicas to catch up. Each is completed exactly once.
+"""Purgatory: delayed fetch and produce requests, each of which is completed exactly once.
 
 A `DelayedOperation` is retried when a partition that it watches has changed, and completed when its timeout expires.
 One append may wake a thousand operations: `CompletionQueue` retries some of them at once and the others in slices.
@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 """The response."""
 
-_MOST_NAMED: Final = 3
+_MAX_NAMES: Final = 3
 
 _COMPLETION_S: Final = 0.001
-"""Time of a reactor iteration for the retries of operations, besides that of the slices."""
+"""Time of a reactor iteration for retries of operations, in addition to the slices."""
 
 
 class PartitionWatch:
@@ -46,19 +46,19 @@ class PartitionWatch:
         self.partition = partition
 
     def wake(self) -> None:
-        """The partition has changed: retry the operation."""
+        """Retry the operation, because the partition has changed."""
         self.operation.changed[self] = None
         self.operation.wake()
 
 
 class DelayedOperation(Generic[T]):
-    """One waiting request.
+    """One delayed request.
 
-    `try_complete` returns the response, a Deferred of it where making it takes several slices, or None to go on
-    waiting. `on_timeout` returns one of the first two. The response comes through `deferred`; cancelling that (the
-    client is gone) drops the operation. With a `queue`, many operations that are woken together are retried in slices.
+    `try_complete` returns the response, a Deferred of it if it takes several slices, or None to continue to wait.
+    `on_timeout` returns the response or a Deferred of it. `deferred` fires with the response; its cancellation (the
+    connection is lost) drops the operation. With a `queue`, operations that are woken together are retried in slices.
 
-    changed: the watches that were woken; `try_complete` takes out those that it has checked
+    changed: the watches that were woken; `try_complete` removes those that it has checked
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class DelayedOperation(Generic[T]):
         on_timeout: Callable[[], "T | Deferred[T]"],
         queue: "CompletionQueue | None" = None,
     ) -> None:
-        self.deferred: Wait[T] = Wait(self._describe, self._cancelled)
+        self.deferred: Wait[T] = Wait(self._describe, self._cancel)
         self.changed: dict[PartitionWatch, None] = {}
         self._try_complete = try_complete
         self._on_timeout: Callable[[], T | Deferred[T] | None] = on_timeout
@@ -89,31 +89,31 @@ class DelayedOperation(Generic[T]):
         return self.begin(clock, timeout_ms)
 
     def watch(self, watch: PartitionWatch, *, log_end: bool = False) -> None:
-        """Watch a partition's high watermark and log start, or its log end. Followers read up to the log end."""
+        """Watch a partition's high watermark and log start, or its log end, up to which followers read."""
         watch.operation = self
         watch.watchers = watch.partition.log_end_watchers if log_end else watch.partition.watchers
         watch.watchers[watch] = None
         self._watching.append(watch)
 
     def begin(self, clock: Clock, timeout_ms: int) -> "Deferred[T]":
-        """Wait for at most `timeout_ms`. What is watched already may have changed; `wake` to retry because of that."""
-        self._timer = clock.callLater(max(0, timeout_ms) / 1000, self._timed_out)
+        """Wait for at most `timeout_ms`. If a watched partition may have changed already, call `wake` afterwards."""
+        self._timer = clock.callLater(max(0, timeout_ms) / 1000, self._expire)
         return self.deferred
 
-    def let_hasten(self, clock: Clock, timeout_ms: int) -> None:
-        """Allow `hasten_wait` to leave at most `timeout_ms` of the wait. `clock` is as in `begin`."""
+    def allow_shortening(self, clock: Clock, timeout_ms: int) -> None:
+        """Allow `shorten_wait` to leave at most `timeout_ms` of the wait. `clock` is as in `begin`."""
 
-        def hasten() -> None:
+        def shorten() -> None:
             timer = self._timer
             if timer is not None and timer.active() and timer.getTime() - clock.seconds() > timeout_ms / 1000:
                 timer.reset(timeout_ms / 1000)
 
-        self.deferred.hasten = hasten
+        self.deferred.shorten = shorten
 
     def wake(self) -> None:
         """Retry, because a watched partition changed."""
         if self._timer is None and not self._is_expired:
-            # Not begun, or completed.
+            # The wait has not begun, or the operation is complete.
             return
         if self._queue is None:
             self.check()
@@ -155,23 +155,23 @@ class DelayedOperation(Generic[T]):
         elif outcome is not None:
             self.deferred.callback(outcome)
 
-    def _timed_out(self) -> None:
+    def _expire(self) -> None:
         self._timer = None
         self._is_expired = True
         self.wake()
 
     def _describe(self) -> str:
-        names = [f"{watch.partition.topic}-{watch.partition.index}" for watch in self._watching[:_MOST_NAMED]]
+        names = [f"{watch.partition.topic}-{watch.partition.index}" for watch in self._watching[:_MAX_NAMES]]
         more = len(self._watching) - len(names)
         return f"purgatory: {', '.join(names)}{f' and {more} more' if more else ''}"
 
-    def _cancelled(self, deferred: AnyDeferred) -> None:
+    def _cancel(self, deferred: AnyDeferred) -> None:
         self.drop()
         if self._completion is not None:
             self._completion.cancel()
 
     def drop(self) -> None:
-        """Leave every list that could wake this again, and everything that refers back to it."""
+        """Remove all watches and the timer, and all references that form a cycle with this object."""
         for watch in self._watching:
             watch.watchers.pop(watch, None)
         self._watching.clear()
@@ -180,14 +180,14 @@ class DelayedOperation(Generic[T]):
             self._timer.cancel()
         self._timer = None
         self._is_expired = False
-        self._try_complete = self._on_timeout = _drop_nothing
+        self._try_complete = self._on_timeout = _do_nothing
 
 
-def _drop_nothing() -> None:
+def _do_nothing() -> None:
     """Replaces callbacks that are never called again."""
 
 
-def _expect_stop(failure: Failure) -> Failure | None:
+def _ignore_stop(failure: Failure) -> Failure | None:
     return None if isinstance(failure.value, SchedulerStopped) else failure
 
 
@@ -205,12 +205,12 @@ class CompletionQueue:
     """
 
     def __init__(self, slices: "Slices") -> None:
-        self._slices = slices.separate(_COMPLETION_S)
+        self._slices = slices.make_separate(_COMPLETION_S)
         self._operations: deque[Retryable] = deque()
         self._is_running = False
 
     def add(self, operation: Retryable) -> None:
-        """Retry an operation. What it wakes in turn is retried after it, not within."""
+        """Retry an operation. Operations that it wakes are retried after it, not within."""
         if self._is_running:
             self._operations.append(operation)
             return
@@ -223,11 +223,11 @@ class CompletionQueue:
             while not is_over() and self._operations:
                 self._retry(self._operations.popleft())
         if self._operations:
-            self._slices.run(self._steps()).addErrback(_expect_stop)
+            self._slices.run(self._retry_in_steps()).addErrback(_ignore_stop)
         else:
             self._is_running = False
 
-    def _steps(self) -> Generator[None, None, None]:
+    def _retry_in_steps(self) -> Generator[None, None, None]:
         while self._operations:
             self._retry(self._operations.popleft())
             yield
@@ -237,4 +237,4 @@ class CompletionQueue:
         try:
             operation.check()
         except Exception:
-            logger.exception("a waiting request failed; please report it")
+            logger.exception("a delayed request failed; please report it")

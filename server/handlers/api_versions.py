@@ -1,9 +1,9 @@
-"""ApiVersions: what this broker serves.
+"""ApiVersions 0-4: the APIs, versions and features of this broker.
 
-Versions 0-4. From 3 on the client names itself, and a name or version that is not
-`[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?` is INVALID_REQUEST (KIP-511). A request in an unknown version is answered
-in version 0 with UNSUPPORTED_VERSION and the range of ApiVersions itself. Features are listed when they are whole
-(KIP-584); before version 4 not those that may be at level 0, which older clients cannot read (KAFKA-17492).
+From version 3 on the request contains name and version of the client's software; either of them that does not match
+`[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?` is INVALID_REQUEST (KIP-511). The response to an unknown version is one of
+version 0 with UNSUPPORTED_VERSION and the versions of ApiVersions itself. Features: KIP-584. Before version 4 the
+response omits features whose lowest level is 0, which older clients cannot decode (KAFKA-17492).
 """
 
 import re
@@ -38,10 +38,13 @@ class ApiVersionsServices(Protocol):
 def api_versions(
     services: ApiVersionsServices, context: "RequestContext", request: ApiVersionsRequest | None
 ) -> ApiVersionsResponse:
-    """The table of APIs; `request` is None when its version is not known."""
+    """Return the APIs and features of this broker. `request` is None if its version is unknown.
+
+    Raises KafkaError INVALID_REQUEST.
+    """
     if request is None:
         return ApiVersionsResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(APIS[API_VERSIONS_KEY])]
+            error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_make_row(APIS[API_VERSIONS_KEY])]
         )
     if context.api_version >= 3:
         software = (request.client_software_name, request.client_software_version)
@@ -50,7 +53,7 @@ def api_versions(
         context.client_software = software
     features = services.features
     return ApiVersionsResponse(
-        api_keys=[_row(api) for api in APIS.values()],
+        api_keys=[_make_row(api) for api in APIS.values()],
         supported_features=[
             ApiVersionsResponseSupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
             for name, (lowest, highest) in SUPPORTED.items()
@@ -65,11 +68,11 @@ def api_versions(
 
 
 def api_versions_error(request: ApiVersionsRequest | None, version: int, error: KafkaError) -> ApiVersionsResponse:
-    """An error and no APIs."""
+    """Return `error` and no APIs."""
     return ApiVersionsResponse(error_code=error.code)
 
 
-def _row(api: Api) -> ApiVersionsResponseApiVersion:
+def _make_row(api: Api) -> ApiVersionsResponseApiVersion:
     return ApiVersionsResponseApiVersion(
         api_key=api.key, min_version=advertised_first_version(api), max_version=api.last_version
     )

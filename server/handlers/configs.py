@@ -1,6 +1,6 @@
 """DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1 (KIP-339), ListConfigResources 0-1 (KIP-1142).
 
-Sources and synonyms of a value: KIP-226; its documentation: KIP-569. Errors stand at each resource.
+Sources and synonyms of a value: KIP-226; its documentation: KIP-569. Each resource has an error of its own.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -49,14 +49,14 @@ class ConfigServices(Protocol):
 def describe_configs(
     services: ConfigServices, context: "RequestContext", request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """What is in force, and where it comes from."""
+    """Return the effective values of each resource, with their sources."""
     return services.config_describer.describe(request)
 
 
 def describe_configs_error(
     request: DescribeConfigsRequest, version: int, error: KafkaError
 ) -> DescribeConfigsResponse:
-    """The error at every resource."""
+    """Return `error` for every resource."""
     return DescribeConfigsResponse(
         results=rows(
             lambda resource: DescribeConfigsResponseDescribeConfigsResult(
@@ -73,12 +73,12 @@ def describe_configs_error(
 def alter_configs(
     services: ConfigServices, context: "RequestContext", request: AlterConfigsRequest
 ) -> "Deferred[AlterConfigsResponse]":
-    """Replaces all of a resource's explicit values."""
+    """Replace all explicitly set values of each resource."""
     return carry_through(services.config_admin.alter_configs(request))
 
 
 def alter_configs_error(request: AlterConfigsRequest, version: int, error: KafkaError) -> AlterConfigsResponse:
-    """The error at every resource."""
+    """Return `error` for every resource."""
     return AlterConfigsResponse(
         responses=rows(
             lambda resource: AlterConfigsResponseAlterConfigsResourceResponse(
@@ -95,14 +95,14 @@ def alter_configs_error(request: AlterConfigsRequest, version: int, error: Kafka
 def incremental_alter_configs(
     services: ConfigServices, context: "RequestContext", request: IncrementalAlterConfigsRequest
 ) -> "Deferred[IncrementalAlterConfigsResponse]":
-    """Sets, deletes, appends to and subtracts from single values."""
+    """Set, delete, append to or subtract from single values of each resource."""
     return carry_through(services.config_admin.incremental_alter_configs(request))
 
 
 def incremental_alter_configs_error(
     request: IncrementalAlterConfigsRequest, version: int, error: KafkaError
 ) -> IncrementalAlterConfigsResponse:
-    """The error at every resource."""
+    """Return `error` for every resource."""
     return IncrementalAlterConfigsResponse(
         responses=rows(
             lambda resource: IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
@@ -119,12 +119,12 @@ def incremental_alter_configs_error(
 def list_config_resources(
     services: ConfigServices, context: "RequestContext", request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """What has, or may have, a configuration."""
+    """Return the resources of the requested types that have, or may have, a configuration."""
     return services.config_admin.list_config_resources(request, context.api_version)
 
 
 def list_config_resources_error(
     request: ListConfigResourcesRequest, version: int, error: KafkaError
 ) -> ListConfigResourcesResponse:
-    """The error and no resources."""
+    """Return `error` and no resources."""
     return ListConfigResourcesResponse(error_code=error.code)

@@ -1,8 +1,8 @@
-"""DeleteRecords 0-2: moves the log start of partitions and answers with their low watermarks (KIP-107).
+"""DeleteRecords 0-2: moves the log start of partitions and returns their low watermarks (KIP-107).
 
-A partition is answered when its log start is in the checkpoint of its log directory, synced, and all replicas have
-followed: an acknowledged deletion outlives kill -9 and a power loss. Apache Kafka writes that checkpoint once a minute.
-All partitions of one log directory, of this request and of others, share a write.
+A deletion is acknowledged when the new log start is in the checkpoint of the log directory, synced, and all replicas
+have reached it: it survives kill -9 and a power loss. Apache Kafka writes that checkpoint once a minute. All partitions
+of one log directory, of this request and of others, share a write.
 """
 
 from collections import OrderedDict
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from odradek.server.work.clock import Clock
     from odradek.server.work.slices import Slices
 
-LEAST_WAIT_FOR_DISK_MS: Final = 1_000
-"""Kafka's timeout is for followers, and 0 succeeds without any. The write gets this long whatever the timeout is."""
+MIN_DISK_WAIT_MS: Final = 1_000
+"""Shortest time that the write of the checkpoint may take. The request's timeout is for followers: 0 succeeds if there
+are none."""
 
 _INVALID_LOW_WATERMARK: Final = -1
 _Row = DeleteRecordsResponseDeleteRecordsPartitionResult
@@ -51,23 +52,25 @@ class DeleteRecordsServices(Protocol):
 def delete_records(
     services: DeleteRecordsServices, context: "RequestContext", request: DeleteRecordsRequest
 ) -> "Deferred[DeleteRecordsResponse]":
-    """Move the log start of each partition; errors are per partition. All move although the client may be gone."""
+    """Move the log start of each partition, also if the connection is lost. Each partition has its own error."""
     timeout_ms = request.timeout_ms
-    moved = services.slices.run(_move(services, request), SMALL_REQUEST_STEPS)
+    moved = services.slices.run(_move_log_starts(services, request), SMALL_REQUEST_STEPS)
     return shield(moved).addCallback(lambda pending: pending.wait(timeout_ms))
 
 
-def _move(services: DeleteRecordsServices, request: DeleteRecordsRequest) -> "Generator[None, None, _PendingRequest]":
-    """Move one log start in each step, then have them written. Of a partition named twice, the last offset counts.
+def _move_log_starts(
+    services: DeleteRecordsServices, request: DeleteRecordsRequest
+) -> "Generator[None, None, _PendingRequest]":
+    """Move one log start in each step, then begin to write them. A repeated partition gets the last offset given.
 
-    What is collected on the way is released on the way too: all at once would take long.
+    Collections are emptied in steps too: freeing a large one at once takes long.
     """
     offsets: OrderedDict[tuple[str, int], int] = OrderedDict()
     count = 0
     for topic in request.topics:
         count += 1
-        for asked in topic.partitions:
-            offsets[topic.name, asked.partition_index] = asked.offset
+        for requested in topic.partitions:
+            offsets[topic.name, requested.partition_index] = requested.offset
             count += 1
             if count % ROWS_PER_STEP == 0:
                 yield
@@ -78,12 +81,12 @@ def _move(services: DeleteRecordsServices, request: DeleteRecordsRequest) -> "Ge
     deletions = []
     while offsets:
         (name, index), offset = offsets.popitem(last=False)
-        answered = by_name.get(name)
-        if answered is None:
-            answered = by_name[name] = DeleteRecordsResponseDeleteRecordsTopicResult(name=name)
-            response.topics.append(answered)
+        result = by_name.get(name)
+        if result is None:
+            result = by_name[name] = DeleteRecordsResponseDeleteRecordsTopicResult(name=name)
+            response.topics.append(result)
         row = _Row(partition_index=index, low_watermark=_INVALID_LOW_WATERMARK)
-        answered.partitions.append(row)
+        result.partitions.append(row)
         try:
             partition = services.replicas.get(name, index)
             row.low_watermark = partition.delete_records(offset)
@@ -102,14 +105,14 @@ def _move(services: DeleteRecordsServices, request: DeleteRecordsRequest) -> "Ge
 
 
 def delete_records_error(request: DeleteRecordsRequest, version: int, error: KafkaError) -> DeleteRecordsResponse:
-    """Return a response with the error at every partition."""
+    """Return `error` for every partition."""
     return DeleteRecordsResponse(
         topics=rows(
             lambda topic: DeleteRecordsResponseDeleteRecordsTopicResult(
                 name=topic.name,
                 partitions=rows(
-                    lambda asked: _Row(
-                        partition_index=asked.partition_index,
+                    lambda requested: _Row(
+                        partition_index=requested.partition_index,
                         low_watermark=_INVALID_LOW_WATERMARK,
                         error_code=error.code,
                     ),
@@ -122,7 +125,7 @@ def delete_records_error(request: DeleteRecordsRequest, version: int, error: Kaf
 
 
 class _Deletion(NamedTuple):
-    """A partition whose log start moved to `offset`, and the row of the response that waits for it."""
+    """A partition whose log start moved to `offset`, and its row of the response."""
 
     partition: "Partition"
     offset: int
@@ -131,10 +134,10 @@ class _Deletion(NamedTuple):
 
 
 class _PendingRequest:
-    """A request until all its partitions are answered for.
+    """A request whose log starts have moved, and whose response waits.
 
-    A log start that moved does not move back when its checkpoint cannot be written: consumers have seen it. The client
-    gets the error and tries again, which writes the checkpoint again.
+    A log start that moved does not move back if its checkpoint cannot be written, since consumers have already read it.
+    The client gets the error; its retry writes the checkpoint again.
     """
 
     def __init__(
@@ -148,33 +151,34 @@ class _PendingRequest:
         self._operation: DelayedOperation[DeleteRecordsResponse] | None = None
 
     def save(self) -> None:
-        """Have the checkpoints written."""
+        """Begin to write the checkpoints."""
         for path in self._directories:
-            self._services.logs.checkpoint_log_starts(path, partial(self._saved, path))
+            self._services.logs.checkpoint_log_starts(path, partial(self._on_saved, path))
 
     def wait(self, timeout_ms: int) -> "DeleteRecordsResponse | Deferred[DeleteRecordsResponse]":
         """Return the response, or a Deferred of it."""
         if self._settle() is not None:
             return self._response
         if len(self._outcomes) < len(self._directories):
-            timeout_ms = max(timeout_ms, LEAST_WAIT_FOR_DISK_MS)
-        self._operation = DelayedOperation(self._settle, self._time_out)
-        # Only followers are waited for at a partition. Appends to others need not wake this.
+            timeout_ms = max(timeout_ms, MIN_DISK_WAIT_MS)
+        self._operation = DelayedOperation(self._settle, self._expire)
+        # A partition without followers has nothing to wait for: it is not watched.
         followed = dict.fromkeys(one.partition for one in self._pending if one.partition.followers)
         return self._operation.wait(self._services.reactor, timeout_ms, followed)
 
-    def _saved(self, path: str, error: Exception | None) -> None:
-        """The checkpoint of a directory was written, or could not be."""
+    def _on_saved(self, path: str, error: Exception | None) -> None:
+        """Record that the checkpoint of a directory was written, or that its write failed with `error`."""
         self._outcomes[path] = error
         if self._operation is not None:
             self._operation.wake()
 
     def _settle(self) -> DeleteRecordsResponse | None:
-        """Answer for the partitions that can be; return the response when none is left."""
-        self._pending = [deletion for deletion in self._pending if not self._is_settled(deletion)]
+        """Complete the rows that can be completed; return the response when none is left."""
+        self._pending = [deletion for deletion in self._pending if not self._try_settle(deletion)]
         return None if self._pending else self._response
 
-    def _is_settled(self, deletion: _Deletion) -> bool:
+    def _try_settle(self, deletion: _Deletion) -> bool:
+        """Complete the row of a deletion; return False if it has to wait."""
         partition, offset, directory, row = deletion
         try:
             partition.leading_log()
@@ -186,11 +190,11 @@ class _PendingRequest:
             return True
         if directory not in self._outcomes or partition.low_watermark < offset:
             return False
-        # Not the low watermark of now: what another request added to it may not be on the disk.
+        # Not the current low watermark: another request may have moved it further, and that may not be synced.
         row.low_watermark = offset
         return True
 
-    def _time_out(self) -> DeleteRecordsResponse:
+    def _expire(self) -> DeleteRecordsResponse:
         for deletion in self._pending:
             deletion.row.error_code = ErrorCode.REQUEST_TIMED_OUT
         return self._response

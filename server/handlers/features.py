@@ -1,8 +1,8 @@
-"""UpdateFeatures 0-2: changes finalised feature levels (KIP-584, KIP-1022).
+"""UpdateFeatures 0-2: changes finalized feature levels (KIP-584, KIP-1022).
 
-All updates or none. From version 1 on a request says of what kind a change is, and whether it is a mere trial; what
-version 0 says of downgrades goes unheard, as in a KRaft cluster. From version 2 on the answer has no row for each
-feature.
+All updates succeed or none. From version 1 on a request has the type of each change (upgrade, safe or unsafe downgrade)
+and `validate_only`. The field of version 0 that allows downgrades is ignored, as in a KRaft cluster. From version 2 on
+the response has no rows for single features.
 """
 
 from typing import TYPE_CHECKING, Final, Protocol
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from odradek.replication.controller.features import Features
     from odradek.server.request import RequestContext
 
-ROWS_UNTIL: Final = 1
+LAST_VERSION_WITH_ROWS: Final = 1
 
 
 class FeatureServices(Protocol):
@@ -37,23 +37,23 @@ class FeatureServices(Protocol):
 def update_features(
     services: FeatureServices, context: "RequestContext", request: UpdateFeaturesRequest
 ) -> "Deferred[UpdateFeaturesResponse]":
-    """Change the levels, or only say whether they could be changed."""
+    """Change the levels of features, or only validate the change."""
     version = context.api_version
-    updates = [_update(asked) for asked in request.feature_updates]
+    updates = [_make_update(requested) for requested in request.feature_updates]
     changed = services.features.update(services.controller, updates, validate_only=request.validate_only)
-    return carry_through(changed).addCallback(lambda _: _done(request, version))
+    return carry_through(changed).addCallback(lambda _: _make_response(request, version))
 
 
-def _update(asked: UpdateFeaturesRequestFeatureUpdateKey) -> FeatureUpdate:
-    return FeatureUpdate(asked.feature, asked.max_version_level, asked.upgrade_type)
+def _make_update(requested: UpdateFeaturesRequestFeatureUpdateKey) -> FeatureUpdate:
+    return FeatureUpdate(requested.feature, requested.max_version_level, requested.upgrade_type)
 
 
-def _done(request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesResponse:
+def _make_response(request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesResponse:
     rows = []
-    if version <= ROWS_UNTIL:
+    if version <= LAST_VERSION_WITH_ROWS:
         rows = [
-            UpdateFeaturesResponseUpdatableFeatureResult(feature=asked.feature, error_message=None)
-            for asked in request.feature_updates
+            UpdateFeaturesResponseUpdatableFeatureResult(feature=requested.feature, error_message=None)
+            for requested in request.feature_updates
         ]
     return UpdateFeaturesResponse(error_message=None, results=rows)
 
@@ -61,7 +61,7 @@ def _done(request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesRespons
 def update_features_error(
     request: UpdateFeaturesRequest, version: int, error: KafkaError
 ) -> UpdateFeaturesResponse:
-    """The error for the request as a whole."""
+    """Return `error` for the whole request."""
     message = error.message
     if message is not None:
         message = f"The update failed for all features since the following feature had an error: {message}"

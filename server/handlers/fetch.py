@@ -1,9 +1,9 @@
-"""Fetch 4-18: record batches of many partitions, served unchanged, after a wait if there are too few.
+"""Fetch 4-18: record batches of many partitions, served unchanged; waits until enough bytes are available.
 
 The response is sent when min_bytes are available, when a partition fails, diverges or is read up to the end of an older
-segment, or after max_wait_ms. A fetch that waits tracks the available bytes of each partition, so that an append costs
-the same for a fetch of many partitions as for one of a few. All partitions are read when the fetch begins and again
-when it is answered; many partitions in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader
+segment, or after max_wait_ms. A fetch that waits keeps a count of available bytes for each partition, so that an append
+costs the same for a fetch of many partitions as for one of a few. All partitions are read when the fetch begins, and
+again when it completes; many partitions in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader
 epochs: KIP-320.
 """
 
@@ -33,12 +33,19 @@ from odradek.server.fetching.fetch_sessions import (
     INITIAL_EPOCH,
     INVALID_SESSION_ID,
     MAX_SESSION_PARTITIONS,
-    NOT_TOLD,
+    NOT_SENT,
     FetchPartition,
     FetchSession,
     PartitionKey,
 )
-from odradek.server.fetching.limited_read import NO_RECORDS, FetchTarget, LimitedRead, Row, available_bytes, failed_row
+from odradek.server.fetching.limited_read import (
+    NO_RECORDS,
+    FetchTarget,
+    LimitedRead,
+    Row,
+    make_error_row,
+    measure_available,
+)
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers.leaders import find_leader
 
@@ -59,17 +66,17 @@ CONSUMER: Final = -1
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
 ENDED_INPUT_WAIT_MS: Final = 1000
-"""Longest wait of a client that has closed its side: it may still read the response."""
-MOST_AT_ONCE: Final = 100
-"""Partitions of a fetch that is read in one step, within 0.5 ms; those of a larger one are read in steps of so many."""
+"""Longest wait for a client that has closed its side of the connection: it may still read the response."""
+PARTITIONS_PER_STEP: Final = 100
+"""Largest number of partitions that are read in one step, which takes up to 0.5 ms. A larger fetch takes several."""
 
-_FREED_AT_ONCE: Final = 1000
+_ITEMS_FREED_PER_STEP: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
-Wanted = dict[PartitionKey, FetchPartition]
-Reading = Generator[None, None, FetchResponse]
-FirstReading = Generator[None, None, FetchResponse | None]
-"""Returns None to wait for more."""
+FetchPartitions = dict[PartitionKey, FetchPartition]
+ReadSteps = Generator[None, None, FetchResponse]
+FirstReadSteps = Generator[None, None, FetchResponse | None]
+"""Returns the response, or None if the fetch has to wait."""
 
 
 class FetchServices(Protocol):
@@ -86,19 +93,22 @@ class FetchServices(Protocol):
 
 
 def fetch(services: FetchServices, context: "RequestContext", request: FetchRequest) -> "Reply[FetchResponse]":
-    """Read at once if enough is available, else wait."""
+    """Return the records of the requested partitions, now or when enough bytes are available.
+
+    Errors of a partition are in its row. Raises KafkaError for an error of the fetch session.
+    """
     return _Fetch(services, context, request).begin()
 
 
 def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> FetchResponse:
-    """The error at the top (a session's errors are always there), or at every partition before version 7."""
+    """Return `error` for the whole request; before version 7 for every partition."""
     if version >= ERROR_AT_TOP_SINCE:
         return FetchResponse(error_code=error.code)
     return FetchResponse(
         responses=rows(
             lambda topic: FetchResponseFetchableTopicResponse(
                 topic=topic.topic,
-                partitions=rows(lambda asked: failed_row(asked.partition, error, version), topic.partitions),
+                partitions=rows(lambda data: make_error_row(data.partition, error, version), topic.partitions),
             ),
             request.topics,
         )
@@ -108,8 +118,9 @@ def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> Fetch
 class _Fetch:
     """One Fetch request, from its session to its response.
 
-    targets: the partitions that can be read; refused, reasons: the others, and for each an error that many share
-    available_bytes: of all targets, while the fetch waits
+    targets: the partitions that can be read
+    refused, reasons: the other partitions, and the error of each
+    available_bytes: those of all targets, while the fetch waits
     """
 
     __slots__ = (
@@ -152,29 +163,29 @@ class _Fetch:
     def begin(self) -> "Reply[FetchResponse]":
         request = self.request
         self._resume()
-        if _is_large(request):
+        if _is_large_request(request):
             if self.session is not None:
-                # It takes no other request until this one is applied.
+                # The session accepts no other request until this one is applied.
                 self.session.is_busy = True
-            return self._begin_in_slices(self._decoded_steps())
-        asked: Wanted = {}
+            return self._run_in_slices(self._begin_in_steps())
+        requested: FetchPartitions = {}
         for topic in request.topics:
-            _name(asked, topic, topic.partitions, self.uses_ids)
+            _add_requested(requested, topic, topic.partitions, self.uses_ids)
         if self.session is not None:
             cache = self.services.fetch_sessions
-            cache.update(self.session, asked, ())
+            cache.update(self.session, requested, ())
             for forgotten in request.forgotten_topics_data:
-                cache.update(self.session, {}, _keys(forgotten, forgotten.partitions, self.uses_ids))
-        wanted = self._resolve(asked)
-        if len(wanted) > MOST_AT_ONCE:
-            return self._begin_in_slices(self._first_steps(wanted))
-        self._find(wanted.items())
-        read = self._new_read()
+                cache.update(self.session, {}, _list_keys(forgotten, forgotten.partitions, self.uses_ids))
+        wanted = self._select_partitions(requested)
+        if len(wanted) > PARTITIONS_PER_STEP:
+            return self._run_in_slices(self._read_first(wanted))
+        self._find_targets(wanted.items())
+        read = self._make_read()
         read.read(self.targets)
         self._add_refused(read, 0, len(self.refused))
-        if self._is_enough(read) or request.max_wait_ms <= 0:
+        if self._has_read_enough(read) or request.max_wait_ms <= 0:
             return self._respond(read)
-        operation = self._new_operation()
+        operation = self._make_operation()
         for target in self.targets:
             operation.watch(target)
         self.available_bytes = read.read_bytes
@@ -182,10 +193,10 @@ class _Fetch:
 
     # -- a fetch of many partitions --------------------------------------------------------------------------------
 
-    def _begin_in_slices(self, steps: FirstReading) -> "Deferred[FetchResponse]":
-        return self.services.slices.run(steps).addErrback(self._end_broken_session).addCallback(self._begun)
+    def _run_in_slices(self, steps: FirstReadSteps) -> "Deferred[FetchResponse]":
+        return self.services.slices.run(steps).addErrback(self._end_broken_session).addCallback(self._wait_or_respond)
 
-    def _begun(self, response: FetchResponse | None) -> "Reply[FetchResponse]":
+    def _wait_or_respond(self, response: FetchResponse | None) -> "Reply[FetchResponse]":
         if response is not None:
             return response
         operation = self.operation
@@ -195,36 +206,36 @@ class _Fetch:
             operation.wake()
         return outcome
 
-    def _decoded_steps(self) -> FirstReading:
-        asked: Wanted = OrderedDict()
-        named = 0
-        for topic, partitions in _parts(self.request.topics):
-            _name(asked, topic, partitions, self.uses_ids)
-            named += 1 + len(partitions)
-            if named >= MOST_AT_ONCE:
+    def _begin_in_steps(self) -> FirstReadSteps:
+        requested: FetchPartitions = OrderedDict()
+        count = 0
+        for topic, partitions in _split_topics(self.request.topics):
+            _add_requested(requested, topic, partitions, self.uses_ids)
+            count += 1 + len(partitions)
+            if count >= PARTITIONS_PER_STEP:
                 yield
-                named = 0
+                count = 0
         if self.version >= ERROR_AT_TOP_SINCE:
-            # Not needed for an error either: more memory than all that is kept while the fetch waits.
+            # An error response does not need the topics either, and they take more memory than the fetch that waits.
             topics, self.request.topics = self.request.topics, []
-            yield from _free_steps(topic.partitions for topic in topics)
-            yield from _free_steps([topics])
+            yield from _free_in_steps(topic.partitions for topic in topics)
+            yield from _free_in_steps([topics])
         if self.session is not None:
-            yield from self._update_steps(self.session, asked)
+            yield from self._update_session(self.session, requested)
             self.session.is_busy = False
-        return (yield from self._first_steps(self._resolve(asked)))
+        return (yield from self._read_first(self._select_partitions(requested)))
 
-    def _update_steps(self, session: FetchSession, asked: Wanted) -> Generator[None, None, None]:
+    def _update_session(self, session: FetchSession, requested: FetchPartitions) -> Generator[None, None, None]:
         cache = self.services.fetch_sessions
-        items = iter(asked.items())
-        while some := dict(islice(items, MOST_AT_ONCE)):
+        items = iter(requested.items())
+        while some := dict(islice(items, PARTITIONS_PER_STEP)):
             cache.update(session, some, ())
             yield
         forgotten = 0
-        for topic, partitions in _parts(self.request.forgotten_topics_data):
-            cache.update(session, {}, _keys(topic, partitions, self.uses_ids))
+        for topic, partitions in _split_topics(self.request.forgotten_topics_data):
+            cache.update(session, {}, _list_keys(topic, partitions, self.uses_ids))
             forgotten += 1 + len(partitions)
-            if forgotten >= MOST_AT_ONCE:
+            if forgotten >= PARTITIONS_PER_STEP:
                 yield
                 forgotten = 0
 
@@ -235,25 +246,25 @@ class _Fetch:
             self.services.fetch_sessions.remove(session.id)
         return failure
 
-    def _first_steps(self, wanted: Wanted) -> FirstReading:
-        """Read all partitions; return the response, or None to wait for more.
+    def _read_first(self, wanted: FetchPartitions) -> FirstReadSteps:
+        """Read all partitions; return the response, or None if the fetch has to wait.
 
-        Each partition is watched from before it is read on: nothing that happens to it until the end is missed.
+        Each partition is watched before it is read, so that no change after its read is missed.
         """
-        operation = self._new_operation() if self.request.max_wait_ms > 0 else None
-        read = self._new_read()
-        items = iter(wanted.items()) if self._keeps_wanted() else _drain(wanted)
+        operation = self._make_operation() if self.request.max_wait_ms > 0 else None
+        read = self._make_read()
+        items = iter(wanted.items()) if self._keeps_wanted() else _drain_items(wanted)
         try:
-            # A session that goes on elsewhere changes after its epoch.
-            while not self._is_superseded() and (some := list(islice(items, MOST_AT_ONCE))):
-                found = self._find(some)
+            # Another request of the session advances its epoch before it changes the partitions.
+            while not self._is_superseded() and (some := list(islice(items, PARTITIONS_PER_STEP))):
+                found = self._find_targets(some)
                 if operation is not None:
                     for target in found:
                         operation.watch(target)
                 read.read(found)
                 yield
-            yield from self._refuse_steps(read)
-            if operation is not None and not self._is_superseded() and not self._is_enough(read):
+            yield from self._refuse_in_steps(read)
+            if operation is not None and not self._is_superseded() and not self._has_read_enough(read):
                 self.available_bytes = read.read_bytes
                 return None
         except BaseException:
@@ -262,82 +273,86 @@ class _Fetch:
             raise
         if operation is not None:
             operation.drop()
-        return (yield from self._respond_steps(read))
+        return (yield from self._respond_in_steps(read))
 
-    def _read_steps(self) -> Reading:
+    def _read_again(self) -> ReadSteps:
         """Read all partitions once more, and return the response."""
-        read = self._new_read()
-        for start in range(0, len(self.targets), MOST_AT_ONCE):
-            read.read(self.targets[start : start + MOST_AT_ONCE])
+        read = self._make_read()
+        for start in range(0, len(self.targets), PARTITIONS_PER_STEP):
+            read.read(self.targets[start : start + PARTITIONS_PER_STEP])
             yield
-        yield from self._refuse_steps(read)
-        return (yield from self._respond_steps(read))
+        yield from self._refuse_in_steps(read)
+        return (yield from self._respond_in_steps(read))
 
-    def _refuse_steps(self, read: LimitedRead) -> Generator[None, None, None]:
-        for start in range(0, len(self.refused), MOST_AT_ONCE):
-            self._add_refused(read, start, start + MOST_AT_ONCE)
+    def _refuse_in_steps(self, read: LimitedRead) -> Generator[None, None, None]:
+        for start in range(0, len(self.refused), PARTITIONS_PER_STEP):
+            self._add_refused(read, start, start + PARTITIONS_PER_STEP)
             yield
 
-    def _respond_steps(self, read: LimitedRead) -> Reading:
-        """As `_respond`. A session goes on at any step; what the client was not told after all is then news again."""
+    def _respond_in_steps(self, read: LimitedRead) -> ReadSteps:
+        """Make the response in steps, like `_respond`.
+
+        Another request may continue the session between two steps. Then values that were recorded as sent, but are not
+        sent, are recorded as not sent.
+        """
         rows, session = read.rows, self.session
         topics: list[FetchResponseFetchableTopicResponse] = []
         nodes: dict[int, FetchResponseNodeEndpoint] = {}
-        for start in range(0, len(rows), MOST_AT_ONCE):
-            some = rows[start : start + MOST_AT_ONCE]
+        for start in range(0, len(rows), PARTITIONS_PER_STEP):
+            some = rows[start : start + PARTITIONS_PER_STEP]
             self._add_rows(topics, some, rows[start - 1][0] if start else None)
-            if self._names_leaders(read):
+            if self._may_name_leaders(read):
                 self._name_leaders(nodes, some)
             yield
-        told = 0
+        recorded = 0
         if session is not None or self.opens_session:
-            while told < len(rows) and (session is None or session.epoch == self.epoch):
-                self._tell(rows[told : told + MOST_AT_ONCE])
-                told += MOST_AT_ONCE
+            while recorded < len(rows) and (session is None or session.epoch == self.epoch):
+                self._record_sent(rows[recorded : recorded + PARTITIONS_PER_STEP])
+                recorded += PARTITIONS_PER_STEP
                 yield
         if session is None:
             session_id = self._create_session() if self.opens_session else INVALID_SESSION_ID
         elif session.epoch == self.epoch:
             session_id = session.id
         else:
-            for asked, _ in rows[:told]:
-                asked.high_watermark = NOT_TOLD
-            return self._superseded(session)
-        yield from _free_steps([rows, self.refused, self.reasons, self.targets])
+            for requested, _ in rows[:recorded]:
+                requested.high_watermark = NOT_SENT
+            return self._refuse_superseded(session)
+        yield from _free_in_steps([rows, self.refused, self.reasons, self.targets])
         return FetchResponse(session_id=session_id, responses=topics, node_endpoints=list(nodes.values()))
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def _new_operation(self) -> DelayedOperation[FetchResponse]:
+    def _make_operation(self) -> DelayedOperation[FetchResponse]:
         self.operation = DelayedOperation(self._try_complete, self._complete, self.services.completions)
         return self.operation
 
     def _wait(self, operation: DelayedOperation[FetchResponse]) -> "Deferred[FetchResponse]":
-        """Wait for max_wait_ms; briefly once the client may be gone, because a waiting fetch may hold much memory."""
+        """Wait for max_wait_ms; for a short time if the client may be gone, because a fetch may hold much memory."""
         max_wait_ms = self.request.max_wait_ms
         if self.context.has_input_ended:
             max_wait_ms = min(max_wait_ms, ENDED_INPUT_WAIT_MS)
-        operation.let_hasten(self.services.reactor, ENDED_INPUT_WAIT_MS)
+        operation.allow_shortening(self.services.reactor, ENDED_INPUT_WAIT_MS)
         return operation.begin(self.services.reactor, max_wait_ms)
 
     def _try_complete(self) -> "Reply[FetchResponse] | None":
         if len(self.targets) + len(self.refused) > 1:
-            return self._complete() if self._has_enough() else None
-        read = self._new_read()
+            return self._complete() if self._has_enough_available() else None
+        read = self._make_read()
         read.read(self.targets)
         self._add_refused(read, 0, len(self.refused))
-        return self._respond(read) if self._is_enough(read) else None
+        return self._respond(read) if self._has_read_enough(read) else None
 
-    def _has_enough(self) -> bool:
-        """Check the targets that have changed, up to `MOST_AT_ONCE` of them at a time."""
+    def _has_enough_available(self) -> bool:
+        """Check the targets that have changed, up to `PARTITIONS_PER_STEP` of them at a time."""
         operation = self.operation
         assert operation is not None
         changed: dict[FetchTarget, None] = operation.changed  # type: ignore[assignment] # a fetch watches targets
         isolation_level = self.request.isolation_level
-        for _ in range(min(len(changed), MOST_AT_ONCE)):
+        for _ in range(min(len(changed), PARTITIONS_PER_STEP)):
             target, _ = changed.popitem()
             try:
-                size_bytes, is_urgent = available_bytes(target, isolation_level)
+                size_bytes, is_urgent = measure_available(target, isolation_level)
             except KafkaError:
                 return True
             self.available_bytes += size_bytes - target.available_bytes
@@ -350,17 +365,17 @@ class _Fetch:
 
     def _complete(self) -> "Reply[FetchResponse]":
         """Return the response with the records available now, or a Deferred of it."""
-        if len(self.targets) + len(self.refused) > MOST_AT_ONCE:
-            return self.services.slices.run(self._read_steps())
-        read = self._new_read()
+        if len(self.targets) + len(self.refused) > PARTITIONS_PER_STEP:
+            return self.services.slices.run(self._read_again())
+        read = self._make_read()
         read.read(self.targets)
         self._add_refused(read, 0, len(self.refused))
         return self._respond(read)
 
-    # -- what is asked ---------------------------------------------------------------------------------------------
+    # -- requested partitions --------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Find the session that the request continues; end the one that it names otherwise."""
+        """Find the session that the request continues. A full or final fetch ends the session that it names."""
         request = self.request
         cache = self.services.fetch_sessions
         epoch = request.session_epoch
@@ -373,18 +388,18 @@ class _Fetch:
         session.advance()
         self.session, self.epoch = session, session.epoch
 
-    def _resolve(self, asked: Wanted) -> Wanted:
-        """The partitions to fetch: those named, or those of the session, which has the named ones by now."""
+    def _select_partitions(self, requested: FetchPartitions) -> FetchPartitions:
+        """Return the partitions to fetch: those of the session, or those of the request if there is no session."""
         session = self.session
         if session is None:
-            self.opens_session = self.opens_session and len(asked) <= MAX_SESSION_PARTITIONS
+            self.opens_session = self.opens_session and len(requested) <= MAX_SESSION_PARTITIONS
             if self.opens_session:
-                self.wanted = asked
-            return asked
+                self.wanted = requested
+            return requested
         if not session.partitions:
             self.services.fetch_sessions.remove(session.id)
             self.session = None
-            return asked
+            return requested
         return session.partitions
 
     def _keeps_wanted(self) -> bool:
@@ -393,8 +408,8 @@ class _Fetch:
     def _is_superseded(self) -> bool:
         return self.session is not None and self.session.epoch != self.epoch
 
-    def _find(self, wanted: Iterable[tuple[PartitionKey, FetchPartition]]) -> list[FetchTarget]:
-        """Find the replicas; return what is new in `targets`."""
+    def _find_targets(self, wanted: Iterable[tuple[PartitionKey, FetchPartition]]) -> list[FetchTarget]:
+        """Look up partitions; add them to `targets` or `refused`, and return the targets added."""
         # The keys of a request are all ids or all names.
         replicas = self.services.replicas
         by_id, by_name = replicas.partitions_by_id, replicas.partitions
@@ -402,69 +417,70 @@ class _Fetch:
         request = self.request
         replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
         found = []
-        for key, asked in wanted:
+        for key, requested in wanted:
             partition = partitions.get(key)
             if partition is None or (replicas.deleted_topics and replicas.is_deleted(partition)):
-                self._refuse(asked, self._why_missing(asked))
+                self._refuse_partition(requested, self._find_missing_error(requested))
             elif replica_id > CONSUMER:
-                # No other broker has a replica of any partition yet; a fetch that claims one is refused.
-                has_epoch = asked.current_leader_epoch >= 0
-                self._refuse(asked, ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                # No other broker has replicas yet, so that a fetch with a replica id is rejected.
+                has_epoch = requested.current_leader_epoch >= 0
+                code = ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self._refuse_partition(requested, code)
             else:
-                found.append(FetchTarget(asked, partition))
+                found.append(FetchTarget(requested, partition))
         self.targets += found
         return found
 
-    def _refuse(self, asked: FetchPartition, code: ErrorCode) -> None:
-        self.refused.append(asked)
-        self.reasons.append(_shared_error(code))
+    def _refuse_partition(self, requested: FetchPartition, code: ErrorCode) -> None:
+        self.refused.append(requested)
+        self.reasons.append(_get_shared_error(code))
 
-    def _why_missing(self, asked: FetchPartition) -> ErrorCode:
+    def _find_missing_error(self, requested: FetchPartition) -> ErrorCode:
         replicas = self.services.replicas
         try:
             if self.uses_ids:
-                replicas.get_by_id(asked.topic_id, asked.index)
+                replicas.get_by_id(requested.topic_id, requested.index)
             else:
-                replicas.get(asked.topic, asked.index)
+                replicas.get(requested.topic, requested.index)
         except KafkaError as error:
             return error.code
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _new_read(self) -> LimitedRead:
+    def _make_read(self) -> LimitedRead:
         names_all = self.session is None
-        return LimitedRead(self.version, self.request.isolation_level, self.max_bytes, names_all, self._cause)
+        return LimitedRead(self.version, self.request.isolation_level, self.max_bytes, names_all, self._find_cause)
 
     def _add_refused(self, read: LimitedRead, start: int, end: int) -> None:
-        """Add error rows. A missing partition does not end the wait: the client may be waiting for the others."""
-        for asked, error in zip(self.refused[start:end], self.reasons[start:end], strict=True):
-            read.refuse(asked, error, is_urgent=error.code not in _MISSING)
+        """Add error rows. A missing partition does not end the wait, which may be for the other partitions."""
+        for requested, error in zip(self.refused[start:end], self.reasons[start:end], strict=True):
+            read.refuse(requested, error, is_urgent=error.code not in _MISSING)
 
-    def _is_enough(self, read: LimitedRead) -> bool:
+    def _has_read_enough(self, read: LimitedRead) -> bool:
         return read.is_urgent or not self.targets or read.read_bytes >= self.min_bytes
 
-    def _cause(self, asked: FetchPartition, error: KafkaError) -> KafkaError:
+    def _find_cause(self, requested: FetchPartition, error: KafkaError) -> KafkaError:
         """Return the error for a failed read: the partition may have been deleted since the request arrived."""
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            replicas, index = self.services.replicas, asked.index
+            replicas, index = self.services.replicas, requested.index
             if self.uses_ids:
-                is_here = (asked.topic_id, index) in replicas.partitions_by_id
+                is_here = (requested.topic_id, index) in replicas.partitions_by_id
             else:
-                is_here = (asked.topic, index) in replicas.partitions
-            if not is_here and self._why_missing(asked) in _MISSING:
+                is_here = (requested.topic, index) in replicas.partitions
+            if not is_here and self._find_missing_error(requested) in _MISSING:
                 return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return error
 
-    # -- answering -------------------------------------------------------------------------------------------------
+    # -- response --------------------------------------------------------------------------------------------------
 
     def _respond(self, read: LimitedRead) -> FetchResponse:
         if self.session is not None:
             return self._respond_in_session(self.session, read)
-        return self._response(self._open_session(read.rows) if self.opens_session else INVALID_SESSION_ID, read)
+        return self._make_response(self._open_session(read.rows) if self.opens_session else INVALID_SESSION_ID, read)
 
     def _open_session(self, rows: list[Row]) -> int:
-        self._tell(rows)
+        self._record_sent(rows)
         return self._create_session()
 
     def _create_session(self) -> int:
@@ -472,29 +488,30 @@ class _Fetch:
         return INVALID_SESSION_ID if session is None else session.id
 
     def _respond_in_session(self, session: FetchSession, read: LimitedRead) -> FetchResponse:
-        """Only what is news."""
+        """Return a response with the partitions that have changed since the last one of the session."""
         if session.epoch != self.epoch:
-            return self._superseded(session)
-        self._tell(read.rows)
-        return self._response(session.id, read)
+            return self._refuse_superseded(session)
+        self._record_sent(read.rows)
+        return self._make_response(session.id, read)
 
     @staticmethod
-    def _superseded(session: FetchSession) -> FetchResponse:
-        """Refuse: the client continued the session with another request while this one waited."""
+    def _refuse_superseded(session: FetchSession) -> FetchResponse:
+        """Return an error: the client has continued the session with another request while this one waited."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
 
-    def _tell(self, rows: list[Row]) -> None:
+    def _record_sent(self, rows: list[Row]) -> None:
         """Record the values sent to the client. Partitions with records move to the end of the order."""
         session = self.session
-        for asked, row in rows:
-            asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
+        for requested, row in rows:
+            requested.record_sent(row.high_watermark, row.log_start_offset, bool(row.error_code))
             if session is not None and row.records is not NO_RECORDS:
-                session.partitions.move_to_end((asked.topic_id if self.uses_ids else asked.topic, asked.index))
+                topic = requested.topic_id if self.uses_ids else requested.topic
+                session.partitions.move_to_end((topic, requested.index))
 
-    def _response(self, session_id: int, read: LimitedRead) -> FetchResponse:
+    def _make_response(self, session_id: int, read: LimitedRead) -> FetchResponse:
         response = FetchResponse(session_id=session_id, responses=[])
         self._add_rows(response.responses, read.rows, None)
-        if self._names_leaders(read):
+        if self._may_name_leaders(read):
             nodes: dict[int, FetchResponseNodeEndpoint] = {}
             self._name_leaders(nodes, read.rows)
             response.node_endpoints = list(nodes.values())
@@ -504,23 +521,23 @@ class _Fetch:
     def _add_rows(
         topics: list[FetchResponseFetchableTopicResponse], rows: list[Row], last: FetchPartition | None
     ) -> None:
-        """Add rows to those of their topics; `last` is the partition of the row before them."""
-        for asked, row in rows:
-            if last is None or asked.topic_id != last.topic_id or asked.topic != last.topic:
-                topics.append(FetchResponseFetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id))
-                last = asked
+        """Add rows to `topics`; `last` is the partition of the row before them."""
+        for requested, row in rows:
+            if last is None or requested.topic_id != last.topic_id or requested.topic != last.topic:
+                topics.append(FetchResponseFetchableTopicResponse(topic=requested.topic, topic_id=requested.topic_id))
+                last = requested
             topics[-1].partitions.append(row)
 
-    def _names_leaders(self, read: LimitedRead) -> bool:
+    def _may_name_leaders(self, read: LimitedRead) -> bool:
         return read.has_failed and self.version >= LEADER_NAMED_SINCE
 
     def _name_leaders(self, nodes: dict[int, FetchResponseNodeEndpoint], rows: list[Row]) -> None:
-        """Name the leaders of the partitions that are no longer led here (KIP-951)."""
-        for asked, row in rows:
+        """Add the current leaders of partitions that this broker does not lead (KIP-951)."""
+        for requested, row in rows:
             if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
                 continue
             leader = find_leader(
-                self.services.metadata, asked.topic, asked.topic_id, asked.index, self.context.listener_name
+                self.services.metadata, requested.topic, requested.topic_id, requested.index, self.context.listener_name
             )
             if leader is not None:
                 row.current_leader = FetchResponseLeaderIdAndEpoch(
@@ -532,7 +549,7 @@ class _Fetch:
 
 
 class _Freeable(Protocol):
-    """A list of anything."""
+    """A list with elements of any type."""
 
     def __len__(self) -> int: ...
 
@@ -540,65 +557,70 @@ class _Freeable(Protocol):
 
 
 @cache
-def _shared_error(code: ErrorCode) -> KafkaError:
-    """The same for all partitions: a request keeps one for each of them while it waits."""
+def _get_shared_error(code: ErrorCode) -> KafkaError:
+    """Return one error for all partitions with this code: a waiting fetch refers to an error for each of them."""
     return KafkaError(code)
 
 
-def _is_large(request: FetchRequest) -> bool:
+def _is_large_request(request: FetchRequest) -> bool:
     topics, forgotten = request.topics, request.forgotten_topics_data
     if len(topics) == 1 and not forgotten:
-        return len(topics[0].partitions) > MOST_AT_ONCE
-    if len(topics) + len(forgotten) > MOST_AT_ONCE:
+        return len(topics[0].partitions) > PARTITIONS_PER_STEP
+    if len(topics) + len(forgotten) > PARTITIONS_PER_STEP:
         return True
     count = sum([len(topic.partitions) for topic in topics]) + sum([len(topic.partitions) for topic in forgotten])
-    return count > MOST_AT_ONCE
+    return count > PARTITIONS_PER_STEP
 
 
-def _drain(wanted: Wanted) -> Iterator[tuple[PartitionKey, FetchPartition]]:
-    """Take out the items: what is large takes long to be freed, too."""
+def _drain_items(wanted: FetchPartitions) -> Iterator[tuple[PartitionKey, FetchPartition]]:
+    """Remove the items one by one: freeing a large dictionary at once takes long."""
     assert isinstance(wanted, OrderedDict)
     while wanted:
         yield wanted.popitem(last=False)
 
 
-def _free_steps(done: Iterable[_Freeable]) -> Generator[None, None, None]:
-    """Empty lists that are not needed any more. To free much at once takes long."""
+def _free_in_steps(done: Iterable[_Freeable]) -> Generator[None, None, None]:
+    """Empty lists in steps: freeing many elements at once takes long."""
     count = 0
     for items in done:
         count += 1
-        while items or count >= _FREED_AT_ONCE:
+        while items or count >= _ITEMS_FREED_PER_STEP:
             count += len(items)
-            del items[-_FREED_AT_ONCE:]
-            if count >= _FREED_AT_ONCE:
+            del items[-_ITEMS_FREED_PER_STEP:]
+            if count >= _ITEMS_FREED_PER_STEP:
                 yield
                 count = 0
 
 
 @overload
-def _parts(
+def _split_topics(
     topics: Iterable[FetchRequestFetchTopic],
 ) -> Iterator[tuple[FetchRequestFetchTopic, list[FetchRequestFetchPartition]]]: ...
 
 
 @overload
-def _parts(
+def _split_topics(
     topics: Iterable[FetchRequestForgottenTopic],
 ) -> Iterator[tuple[FetchRequestForgottenTopic, list[int]]]: ...
 
 
-def _parts(topics: Iterable[FetchRequestFetchTopic | FetchRequestForgottenTopic]) -> Iterator[tuple[object, object]]:
-    """Each topic with a few of its partitions at a time. One without any comes once: it takes time, too."""
+def _split_topics(
+    topics: Iterable[FetchRequestFetchTopic | FetchRequestForgottenTopic],
+) -> Iterator[tuple[object, object]]:
+    """Yield each topic with a few of its partitions at a time; a topic without partitions once, with an empty list."""
     for topic in topics:
         partitions = topic.partitions
-        for start in range(0, len(partitions) or 1, MOST_AT_ONCE):
-            yield topic, partitions[start : start + MOST_AT_ONCE]
+        for start in range(0, len(partitions) or 1, PARTITIONS_PER_STEP):
+            yield topic, partitions[start : start + PARTITIONS_PER_STEP]
 
 
-def _name(
-    asked: Wanted, topic: FetchRequestFetchTopic, partitions: list[FetchRequestFetchPartition], uses_ids: bool
+def _add_requested(
+    requested: FetchPartitions,
+    topic: FetchRequestFetchTopic,
+    partitions: list[FetchRequestFetchPartition],
+    uses_ids: bool,
 ) -> None:
-    """Add the partitions a request names; of one that is named twice, the last word counts."""
+    """Add the partitions of a topic of the request. The last entry for a repeated partition replaces the others."""
     name = topic.topic_id if uses_ids else topic.topic
     for data in partitions:
         partition = FetchPartition(topic.topic, topic.topic_id, data.partition)
@@ -608,8 +630,8 @@ def _name(
             partition.current_leader_epoch = data.current_leader_epoch
         partition.last_fetched_epoch = data.last_fetched_epoch
         partition.fetcher_log_start_offset = data.log_start_offset
-        asked[name, data.partition] = partition
+        requested[name, data.partition] = partition
 
 
-def _keys(topic: FetchRequestForgottenTopic, partitions: Iterable[int], uses_ids: bool) -> list[PartitionKey]:
+def _list_keys(topic: FetchRequestForgottenTopic, partitions: Iterable[int], uses_ids: bool) -> list[PartitionKey]:
     return [((topic.topic_id if uses_ids else topic.topic), index) for index in partitions]

@@ -1,8 +1,8 @@
-"""FindCoordinator 0-6: which broker coordinates a group or a transactional id.
+"""FindCoordinator 0-6: the broker that coordinates a group or a transactional id.
 
-Several keys from version 4 on, each with its own error (KIP-699). The internal topic is created when it is first asked
-for; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which clients retry. Share groups have no coordinator
-here and are refused with INVALID_REQUEST, so that a client fails at once instead of waiting.
+From version 4 on a request has several keys, each with its own error (KIP-699). The first request for a coordinator
+creates its internal topic; until that exists the error is COORDINATOR_NOT_AVAILABLE, which clients retry. Share groups
+have no coordinator and get INVALID_REQUEST, so that a client fails at once instead of retrying.
 """
 
 from collections.abc import Generator
@@ -33,7 +33,7 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 BATCHED_SINCE: Final = 4
 NO_ERROR: Final = "NONE"
-"""The message of success before version 4, as Apache Kafka has it."""
+"""The error message of a successful response before version 4, as in Apache Kafka."""
 
 _TOPICS: Final = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 
@@ -57,37 +57,37 @@ class FindCoordinatorServices(Protocol):
 def find_coordinator(
     services: FindCoordinatorServices, context: "RequestContext", request: FindCoordinatorRequest
 ) -> "Deferred[FindCoordinatorResponse]":
-    """The coordinator of each key."""
+    """Return the coordinator of each key; create the internal topic if it is missing."""
     topic = _TOPICS.get(request.key_type)
     if topic is not None and topic not in services.metadata.topics:
         return carry_through(services.topics.auto_create([topic])).addCallback(
-            lambda _: services.slices.run(_answer(services, context, request), SMALL_REQUEST_STEPS)
+            lambda _: services.slices.run(_find_all(services, context, request), SMALL_REQUEST_STEPS)
         )
-    return services.slices.run(_answer(services, context, request), SMALL_REQUEST_STEPS)
+    return services.slices.run(_find_all(services, context, request), SMALL_REQUEST_STEPS)
 
 
 def find_coordinator_error(
     request: FindCoordinatorRequest, version: int, error: KafkaError
 ) -> FindCoordinatorResponse:
-    """The error at the top, or at every key."""
-    return _response(request, version, rows(lambda key: _failed(key, error), _keys(request, version)))
+    """Return `error` for every key; before version 4 for the whole request."""
+    return _make_response(request, version, rows(lambda key: _make_error_row(key, error), _list_keys(request, version)))
 
 
-def _answer(
+def _find_all(
     services: FindCoordinatorServices, context: "RequestContext", request: FindCoordinatorRequest
 ) -> Generator[None, None, FindCoordinatorResponse]:
     version = context.api_version
     found = []
-    for key in _keys(request, version):
+    for key in _list_keys(request, version):
         try:
-            found.append(_find(services, context, request.key_type, key))
+            found.append(_find_one(services, context, request.key_type, key))
         except KafkaError as error:
-            found.append(_failed(key, error))
+            found.append(_make_error_row(key, error))
         yield
-    return _response(request, version, found)
+    return _make_response(request, version, found)
 
 
-def _find(
+def _find_one(
     services: FindCoordinatorServices, context: "RequestContext", key_type: int, key: str
 ) -> FindCoordinatorResponseCoordinator:
     coordinators: GroupCoordinatorRuntime | TransactionCoordinatorRuntime
@@ -109,17 +109,17 @@ def _find(
     )
 
 
-def _keys(request: FindCoordinatorRequest, version: int) -> list[str]:
+def _list_keys(request: FindCoordinatorRequest, version: int) -> list[str]:
     return request.coordinator_keys if version >= BATCHED_SINCE else [request.key]
 
 
-def _failed(key: str, error: KafkaError) -> FindCoordinatorResponseCoordinator:
+def _make_error_row(key: str, error: KafkaError) -> FindCoordinatorResponseCoordinator:
     return FindCoordinatorResponseCoordinator(
         key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message
     )
 
 
-def _response(
+def _make_response(
     request: FindCoordinatorRequest, version: int, found: list[FindCoordinatorResponseCoordinator]
 ) -> FindCoordinatorResponse:
     if version >= BATCHED_SINCE:

@@ -1,7 +1,7 @@
 """Committed offsets: OffsetCommit 2-10, OffsetFetch 1-10, OffsetDelete 0.
 
-Topics go by name up to version 9 and by id from 10 on; OffsetFetch takes several groups from 8 on (KIP-709).
-OffsetDelete (KIP-496) is refused for topics a live group subscribes to.
+Topics are given by name up to version 9 and by id from 10 on; OffsetFetch is for several groups from 8 on (KIP-709).
+OffsetDelete (KIP-496) is refused for topics that a live group subscribes to.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -34,7 +34,7 @@ from odradek.protocol.messages.offset_fetch import (
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
 from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
-from odradek.server.work.waits import then
+from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -57,7 +57,7 @@ class OffsetServices(Protocol):
 
 
 class Topics:
-    """The topics of the metadata image, as the group coordinator uses them."""
+    """The topics of the metadata image, in the form that the group coordinator uses."""
 
     __slots__ = ("_metadata",)
 
@@ -65,35 +65,35 @@ class Topics:
         self._metadata = metadata
 
     def topic_id(self, name: str) -> bytes:
-        """The topic's id, or ZERO_UUID if there is no such topic."""
+        """Return the topic's id, or ZERO_UUID if there is no such topic."""
         topic = self._metadata.topics.get(name)
         return ZERO_UUID if topic is None else topic.topic_id
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The topic's name, or None if no topic has that id."""
+        """Return the topic's name, or None if no topic has that id."""
         topic = self._metadata.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
     def partition_count(self, name: str) -> int:
-        """The number of the topic's partitions, or 0 if there is no such topic."""
+        """Return the number of the topic's partitions, or 0 if there is no such topic."""
         topic = self._metadata.topics.get(name)
         return 0 if topic is None else len(topic.partitions)
 
 
-def _everything(name: str) -> bool:
-    """There is no authorizer: every topic may be read."""
+def _is_allowed(name: str) -> bool:
+    """Return True: there is no authorizer, and every topic may be read."""
     return True
 
 
 def offset_commit(
     services: OffsetServices, context: "RequestContext", request: OffsetCommitRequest
 ) -> "Reply[OffsetCommitResponse]":
-    """Commit offsets of existing topics in the group's shard; if there are none, the shard is not asked.
+    """Commit offsets of existing topics in the group's shard; if no topic exists, the shard is not called.
 
-    The records of a large commit are made in slices. The decision, the write and its effect are one step.
+    The records of a large commit are made in slices. Decision, append and replay are one step.
     """
-    asked = request.topics
-    remaining, refused = split_commit(request, context.api_version, Topics(services.metadata), _everything)
+    requested = request.topics
+    remaining, refused = split_commit(request, context.api_version, Topics(services.metadata), _is_allowed)
     if remaining is None:
         return refused
 
@@ -102,14 +102,14 @@ def offset_commit(
             remaining.group_id,
             lambda shard, token, now_ms: shard.commit_offsets(remaining, context, token, now_ms, commit),
         )
-        return then(outcome, lambda response: merge_commit(refused, response)) if refused.topics else outcome
+        return map_reply(outcome, lambda response: merge_commit(refused, response)) if refused.topics else outcome
 
     def prepared(commit: PreparedCommit) -> "Reply[OffsetCommitResponse]":
         topics = Topics(services.metadata)
         if all(topics.topic_id(topic.name) == topic.topic_id for topic in remaining.topics):
             return decide(commit)
-        # A topic has been deleted meanwhile, and maybe created again: as if the request came now.
-        request.topics = asked
+        # A topic has been deleted meanwhile, and maybe created again: process the request anew.
+        request.topics = requested
         return offset_commit(services, context, request)
 
     if sum(len(topic.partitions) for topic in remaining.topics) <= ROWS_PER_STEP:
@@ -120,14 +120,14 @@ def offset_commit(
 
 
 def offset_commit_error(request: OffsetCommitRequest, version: int, error: KafkaError) -> OffsetCommitResponse:
-    """The error at every partition."""
+    """Return `error` for every partition."""
     return responses.offset_commit_error(request, error.code)
 
 
 def offset_fetch(
     services: OffsetServices, context: "RequestContext", request: OffsetFetchRequest
 ) -> "Deferred[OffsetFetchResponse]":
-    """Each group from its shard."""
+    """Return the committed offsets of each group, from its shard."""
     return services.slices.run(_fetch_groups(services, context, request), SMALL_REQUEST_STEPS)
 
 
@@ -144,7 +144,10 @@ def _fetch_groups(
 def _fetch_group(
     services: OffsetServices, context: "RequestContext", group: OffsetFetchRequestGroup, require_stable: bool
 ) -> Generator[None, None, OffsetFetchResponseGroup]:
-    """Fetch a few partitions in each step, as of the first. A group whose shard stops to serve gets the error."""
+    """Fetch a few partitions in each step; all offsets are as of the first step.
+
+    A group whose shard resigns meanwhile gets the error.
+    """
     topics = Topics(services.metadata)
     shard = services.groups.shard(services.groups.index_of(group.group_id))
     is_all = group.topics is None
@@ -158,22 +161,22 @@ def _fetch_group(
     is_long = sum(len(topic.partition_indexes) for topic in wanted) > ROWS_PER_STEP
     offsets = shard.copy_offsets(group.group_id) if is_long else None
     response: OffsetFetchResponseGroup | None = None
-    for part in _parts(wanted):
+    for part in _split_topics(wanted):
         piece = OffsetFetchRequestGroup(
             group_id=group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, topics=part
         )
-        asked, refused = split_fetch(piece, context.api_version, topics, _everything)
-        answered = shard.fetch_offsets(
-            asked, context, require_stable=require_stable, topic_id=topics.topic_id, offsets=offsets
+        requested, refused = split_fetch(piece, context.api_version, topics, _is_allowed)
+        fetched = shard.fetch_offsets(
+            requested, context, require_stable=require_stable, topic_id=topics.topic_id, offsets=offsets
         )
         if is_all:
-            _drop_missing(answered)
-            asked.topics = None
-        answered = merge_fetch(asked, refused, answered, context.api_version, topics, _everything)
-        if response is None or answered.error_code:
-            response = answered
+            _drop_missing(fetched)
+            requested.topics = None
+        fetched = merge_fetch(requested, refused, fetched, context.api_version, topics, _is_allowed)
+        if response is None or fetched.error_code:
+            response = fetched
         else:
-            _extend(response.topics, answered.topics)
+            _append_topics(response.topics, fetched.topics)
         if response.error_code:
             break
         yield
@@ -181,8 +184,8 @@ def _fetch_group(
     return response
 
 
-def _parts(topics: Iterable[OffsetFetchRequestTopics]) -> Iterator[list[OffsetFetchRequestTopics]]:
-    """The same in lists of up to `ROWS_PER_STEP` partitions, of which there is at least one list."""
+def _split_topics(topics: Iterable[OffsetFetchRequestTopics]) -> Iterator[list[OffsetFetchRequestTopics]]:
+    """Split topics into lists of up to `ROWS_PER_STEP` partitions; at least one list, which may be empty."""
     part: list[OffsetFetchRequestTopics] = []
     room = ROWS_PER_STEP
     for topic in topics:
@@ -206,14 +209,14 @@ def _parts(topics: Iterable[OffsetFetchRequestTopics]) -> Iterator[list[OffsetFe
 
 
 def _drop_missing(group: OffsetFetchResponseGroup) -> None:
-    """Leave only what there is to tell where all offsets are asked for."""
+    """Remove partitions without an offset or an error, for a request of all offsets."""
     for topic in group.topics:
         topic.partitions = [row for row in topic.partitions if row.error_code or row.committed_offset >= 0]
     group.topics = [topic for topic in group.topics if topic.partitions]
 
 
-def _extend(topics: list[OffsetFetchResponseTopics], more: list[OffsetFetchResponseTopics]) -> None:
-    """Append topics, of which the first may be the last that is there already."""
+def _append_topics(topics: list[OffsetFetchResponseTopics], more: list[OffsetFetchResponseTopics]) -> None:
+    """Append topics; if the first is the last of `topics`, append its partitions to that."""
     if topics and more and (topics[-1].name, topics[-1].topic_id) == (more[0].name, more[0].topic_id):
         topics[-1].partitions += more[0].partitions
         more = more[1:]
@@ -221,27 +224,30 @@ def _extend(topics: list[OffsetFetchResponseTopics], more: list[OffsetFetchRespo
 
 
 def offset_fetch_error(request: OffsetFetchRequest, version: int, error: KafkaError) -> OffsetFetchResponse:
-    """The error at every group, or wherever the version has it."""
-    asked = fetch_groups(request, version)
+    """Return `error` for every group; before version 8 for the whole request or every partition."""
+    requested = fetch_groups(request, version)
     if version < GROUPS_LISTED_SINCE:
-        return fetch_response([responses.offset_fetch_error(asked[0], error.code, version)], version)
+        return fetch_response([responses.offset_fetch_error(requested[0], error.code, version)], version)
     return OffsetFetchResponse(
-        groups=rows(lambda group: responses.offset_fetch_error(group, error.code, version), asked)
+        groups=rows(lambda group: responses.offset_fetch_error(group, error.code, version), requested)
     )
 
 
 def offset_delete(
     services: OffsetServices, context: "RequestContext", request: OffsetDeleteRequest
 ) -> "Reply[OffsetDeleteResponse]":
-    """Delete offsets in the group's shard. It is asked even if no topic is left: only it can find the group missing."""
-    remaining, refused = split_delete(request, Topics(services.metadata), _everything)
+    """Delete offsets in the group's shard.
+
+    The shard is called even if no topic is left, because only the shard can detect that the group does not exist.
+    """
+    remaining, refused = split_delete(request, Topics(services.metadata), _is_allowed)
     outcome: Reply[OffsetDeleteResponse] = services.groups.run(
         remaining.group_id,
         lambda shard, token, now_ms: shard.delete_offsets(remaining, context, token, now_ms),
     )
-    return then(outcome, lambda response: merge_delete(refused, response))
+    return map_reply(outcome, lambda response: merge_delete(refused, response))
 
 
 def offset_delete_error(request: OffsetDeleteRequest, version: int, error: KafkaError) -> OffsetDeleteResponse:
-    """The error for the request as a whole."""
+    """Return `error` for the whole request."""
     return responses.offset_delete_error(error.code)

@@ -1,7 +1,7 @@
 """The classic group protocol: JoinGroup 0-9, SyncGroup 0-5, Heartbeat 0-4, LeaveGroup 0-5, DescribeGroups 0-6,
 ListGroups 0-5, DeleteGroups 0-2.
 
-The coordinator decides; the handlers pass a request to the shard of its group and combine the parts of a response.
+The handlers pass a request to the shard of its group and combine the parts of a response.
 KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member id required), KIP-430 (authorized operations),
 KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignment).
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 _TOMBSTONES_PER_STEP: Final = 64
-"""A group has one for itself and one for each of its offsets, all in one batch."""
+"""Tombstones of one batch. A group has one for itself and one for each of its offsets."""
 
 
 class GroupServices(Protocol):
@@ -49,63 +49,62 @@ class GroupServices(Protocol):
 def join_group(
     services: GroupServices, context: "RequestContext", request: JoinGroupRequest
 ) -> "Reply[JoinGroupResponse]":
-    """Wait until the generation begins, unless the response is known at once."""
+    """Join a group. The response waits for the next generation, unless the request fails or changes nothing."""
     return services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.join_group(request, context, token, now_ms)
     )
 
 
 def join_group_error(request: JoinGroupRequest, version: int, error: KafkaError) -> JoinGroupResponse:
-    """The error, and the member id that was sent."""
+    """Return `error` and the member id of the request."""
     return responses.join_error(error.code, request.member_id)
 
 
 def sync_group(
     services: GroupServices, context: "RequestContext", request: SyncGroupRequest
 ) -> "Reply[SyncGroupResponse]":
-    """Wait until the leader's assignment is written."""
+    """Return the member's assignment, once the leader's SyncGroup is written."""
     return services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.sync_group(request, context, token, now_ms)
     )
 
 
 def sync_group_error(request: SyncGroupRequest, version: int, error: KafkaError) -> SyncGroupResponse:
-    """The error and no assignment."""
+    """Return `error` and no assignment."""
     return responses.sync_error(error.code)
 
 
 def heartbeat(
     services: GroupServices, context: "RequestContext", request: HeartbeatRequest
 ) -> "Reply[HeartbeatResponse]":
-    """Answered at once."""
+    """Extend a member's session; the response contains REBALANCE_IN_PROGRESS if the member has to join again."""
     return services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.heartbeat(request, context, token, now_ms)
     )
 
 
 def heartbeat_error(request: HeartbeatRequest, version: int, error: KafkaError) -> HeartbeatResponse:
-    """The error."""
     return responses.heartbeat_response(error.code)
 
 
 def leave_group(
     services: GroupServices, context: "RequestContext", request: LeaveGroupRequest
 ) -> "Reply[LeaveGroupResponse]":
-    """One member up to version 2, several after."""
+    """Remove members from a group: one up to version 2, several from 3 on."""
     return services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.leave_group(request, context, token, now_ms)
     )
 
 
 def leave_group_error(request: LeaveGroupRequest, version: int, error: KafkaError) -> LeaveGroupResponse:
-    """The error for the request as a whole."""
+    """Return `error` for the whole request."""
     return responses.leave_error(error.code)
 
 
 def describe_groups(
     services: GroupServices, context: "RequestContext", request: DescribeGroupsRequest
 ) -> "Deferred[DescribeGroupsResponse]":
-    """Each group from its shard, in the order asked for."""
+    """Return state, protocol and members of each group, in the order of the request."""
     return services.slices.run(_describe_groups(services, context, request))
 
 
@@ -129,14 +128,14 @@ def _describe_groups(
 def describe_groups_error(
     request: DescribeGroupsRequest, version: int, error: KafkaError
 ) -> DescribeGroupsResponse:
-    """The error at every group."""
+    """Return `error` for every group."""
     return DescribeGroupsResponse(groups=responses.describe_groups_error(request.groups, error.code))
 
 
 def list_groups(
     services: GroupServices, context: "RequestContext", request: ListGroupsRequest
 ) -> "Deferred[ListGroupsResponse]":
-    """The groups of all shards; one that is still loading fails the request."""
+    """Return the groups of all shards that pass the filters. A shard that is still loading fails the request."""
     return services.slices.run(_list_groups(services, request))
 
 
@@ -148,14 +147,14 @@ def _list_groups(services: GroupServices, request: ListGroupsRequest) -> Steps[L
 
 
 def list_groups_error(request: ListGroupsRequest, version: int, error: KafkaError) -> ListGroupsResponse:
-    """The error and no groups."""
+    """Return `error` and no groups."""
     return ListGroupsResponse(error_code=error.code)
 
 
 def delete_groups(
     services: GroupServices, context: "RequestContext", request: DeleteGroupsRequest
 ) -> "Deferred[DeleteGroupsResponse]":
-    """Each shard deletes its part; the answer comes when all have. All are deleted even if the connection is lost."""
+    """Delete groups in their shards, also if the connection is lost."""
     return carry_through(_delete_groups(services, context, request))
 
 
@@ -170,7 +169,7 @@ async def _delete_groups(
 def _begin_deletion(
     services: GroupServices, context: "RequestContext", request: DeleteGroupsRequest
 ) -> "Steps[list[Deferred[DeleteGroupsResponse]]]":
-    """Let the shards decide on a few groups in each step; what is a group's state then counts."""
+    """Begin to delete a few groups in each step. A group's state in its own step decides."""
     by_index: dict[int, deque[str]] = {}
     for group_ids in pieces(dict.fromkeys(request.groups_names)):
         for group_id in group_ids:
@@ -189,7 +188,7 @@ def _begin_deletion(
 
 
 def _take_some(shard: GroupShard, group_ids: deque[str]) -> list[str]:
-    """Take groups off, at least one, whose tombstones are not too many for one step."""
+    """Remove from `group_ids` at least one group, and as many as have few enough tombstones for one step."""
     taken: list[str] = []
     count = 0
     while group_ids and count < _TOMBSTONES_PER_STEP:
@@ -209,5 +208,5 @@ def _delete_in_shard(
 
 
 def delete_groups_error(request: DeleteGroupsRequest, version: int, error: KafkaError) -> DeleteGroupsResponse:
-    """The error at every group."""
+    """Return `error` for every group."""
     return responses.delete_groups_error(list(dict.fromkeys(request.groups_names)), error.code)

@@ -1,4 +1,4 @@
-"""The leaders of partitions, for responses that refuse a request at a broker that does not lead (KIP-951)."""
+"""The current leaders of partitions, for responses with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951)."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +21,7 @@ class LeaderNode(NamedTuple):
 def find_leader(
     metadata: "ClusterMetadata", topic: str, topic_id: bytes, index: int, listener: str
 ) -> LeaderNode | None:
-    """Return the leader of a partition, given by topic name or id; None if the image has none on this listener."""
+    """Return the leader of a partition, given by topic name or id; None if it has none with this listener."""
     if topic_id != ZERO_UUID:
         found = metadata.topics_by_id.get(topic_id)
         topic = "" if found is None else found.name

@@ -1,8 +1,8 @@
-"""ListOffsets 1-11 and OffsetForLeaderEpoch 2-4: positions in a log, by time and by leader epoch.
+"""ListOffsets 1-11 and OffsetForLeaderEpoch 2-4: offsets in a log, by timestamp and by leader epoch.
 
-Negative timestamps are special positions, each known from some version on: -1 latest, -2 earliest, -3 that of the
-largest timestamp (7, KIP-734), -4 earliest local (8, KIP-405), -5 latest tiered (9, KIP-1005), -6 earliest pending
-upload (11, KIP-1023). A partition named twice is INVALID_REQUEST. Read-committed latest is the last stable offset.
+Negative timestamps are special positions: -1 latest, -2 earliest, -3 largest timestamp (from version 7 on, KIP-734), -4
+earliest local (8, KIP-405), -5 latest tiered (9, KIP-1005), -6 earliest pending upload (11, KIP-1023). A repeated
+partition is INVALID_REQUEST. With read_committed, latest is the last stable offset.
 """
 
 from collections.abc import Generator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 CONSUMER: Final = -1
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _LOOKUPS_PER_STEP: Final = 64
-"""Partitions of which an end of the log is asked: a few microseconds each. A search by timestamp is a step at least."""
+"""Lookups of an end of a log in one step: a few microseconds each. A search by timestamp takes at least one step."""
 
 
 class ListOffsetsServices(Protocol):
@@ -53,7 +53,7 @@ class ListOffsetsServices(Protocol):
 def list_offsets(
     services: ListOffsetsServices, context: "RequestContext", request: ListOffsetsRequest
 ) -> "Deferred[ListOffsetsResponse]":
-    """Each partition by itself; one that fails does not touch the others. A client that goes ends the search.
+    """Return an offset of each partition; each has its own error. The search ends if the connection is lost.
 
     The ends of logs are looked up without a place in `record_work`: only a long search waits for other long work.
     """
@@ -70,23 +70,23 @@ def _list_offsets(
     for topic in request.topics:
         rows: list[ListOffsetsResponseListOffsetsPartitionResponse] = []
         refused: set[int] = set()
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             if cost >= _LOOKUPS_PER_STEP:
                 yield None
                 cost = 0
-            is_search = asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+            is_search = requested.timestamp >= 0 or requested.timestamp == MAX_TIMESTAMP
             cost += _LOOKUPS_PER_STEP if is_search else 1
-            index = asked.partition_index
+            index = requested.partition_index
             try:
                 if (topic.name, index) in repeated:
                     if index in refused:
                         continue
                     refused.add(index)
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                search = _look_up(services, topic.name, asked, version, isolation_level)
+                search = _look_up(services, topic.name, requested, version, isolation_level)
                 rows.append((yield from services.record_work.steps(search, context)))
             except KafkaError as error:
-                rows.append(_failed_row(index, error, version))
+                rows.append(_make_error_row(index, error, version))
         topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=rows))
         cost += 1
         if cost >= _LOOKUPS_PER_STEP:
@@ -96,21 +96,21 @@ def _list_offsets(
 
 
 def _find_repeated(request: ListOffsetsRequest) -> Generator[None, None, set[tuple[str, int]]]:
-    """Return the partitions that are named more than once, in steps."""
+    """Find the partitions that are in the request more than once, in steps."""
     named: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
     count = 0
     for topic in request.topics:
         count += 1
-        for asked in topic.partitions:
-            partition = topic.name, asked.partition_index
+        for requested in topic.partitions:
+            partition = topic.name, requested.partition_index
             (repeated if partition in named else named).add(partition)
             count += 1
             if count % ROWS_PER_STEP == 0:
                 yield
         if count % ROWS_PER_STEP == 0:
             yield
-    # All at once would take long.
+    # Freeing a large set at once takes long.
     while named:
         for _ in range(min(len(named), ROWS_PER_STEP)):
             named.pop()
@@ -120,12 +120,12 @@ def _find_repeated(request: ListOffsetsRequest) -> Generator[None, None, set[tup
 
 
 def list_offsets_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> ListOffsetsResponse:
-    """The error at every partition."""
+    """Return `error` for every partition."""
     return ListOffsetsResponse(
         topics=rows(
             lambda topic: ListOffsetsResponseListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=rows(lambda asked: _failed_row(asked.partition_index, error, version), topic.partitions),
+                partitions=rows(lambda data: _make_error_row(data.partition_index, error, version), topic.partitions),
             ),
             request.topics,
         )
@@ -135,23 +135,23 @@ def list_offsets_error(request: ListOffsetsRequest, version: int, error: KafkaEr
 def _look_up(
     services: ListOffsetsServices,
     topic: str,
-    asked: ListOffsetsRequestListOffsetsPartition,
+    requested: ListOffsetsRequestListOffsetsPartition,
     version: int,
     isolation_level: int | None,
 ) -> Generator[Step, None, ListOffsetsResponseListOffsetsPartitionResponse]:
-    check_timestamp_supported(asked.timestamp, version)
-    found = yield from services.replicas.get(topic, asked.partition_index).list_offset(
-        asked.timestamp, isolation_level=isolation_level, current_leader_epoch=asked.current_leader_epoch
+    check_timestamp_supported(requested.timestamp, version)
+    found = yield from services.replicas.get(topic, requested.partition_index).list_offset(
+        requested.timestamp, isolation_level=isolation_level, current_leader_epoch=requested.current_leader_epoch
     )
     return ListOffsetsResponseListOffsetsPartitionResponse(
-        partition_index=asked.partition_index,
+        partition_index=requested.partition_index,
         timestamp=found.timestamp,
         offset=found.offset,
         leader_epoch=found.leader_epoch,
     )
 
 
-def _failed_row(index: int, error: KafkaError, version: int) -> ListOffsetsResponseListOffsetsPartitionResponse:
+def _make_error_row(index: int, error: KafkaError, version: int) -> ListOffsetsResponseListOffsetsPartitionResponse:
     code = error.code
     if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_SINCE:
         code = ErrorCode.LEADER_NOT_AVAILABLE
@@ -161,15 +161,15 @@ def _failed_row(index: int, error: KafkaError, version: int) -> ListOffsetsRespo
 def offset_for_leader_epoch(
     services: ListOffsetsServices, context: "RequestContext", request: OffsetForLeaderEpochRequest
 ) -> "Deferred[OffsetForLeaderEpochResponse]":
-    """Return where each epoch ends, for a consumer to find out whether its position was truncated away."""
+    """Return the end offset of each leader epoch, by which a consumer detects that its position was truncated."""
 
     def look_up() -> Generator[None, None, OffsetForLeaderEpochResponse]:
         response = OffsetForLeaderEpochResponse()
         for topic in request.topics:
             result = OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(result)
-            for asked in topic.partitions:
-                result.partitions.append(_epoch_end(services, topic.topic, asked))
+            for requested in topic.partitions:
+                result.partitions.append(_find_epoch_end(services, topic.topic, requested))
                 yield
             yield
         return response
@@ -180,14 +180,14 @@ def offset_for_leader_epoch(
 def offset_for_leader_epoch_error(
     request: OffsetForLeaderEpochRequest, version: int, error: KafkaError
 ) -> OffsetForLeaderEpochResponse:
-    """The error at every partition."""
+    """Return `error` for every partition."""
     return OffsetForLeaderEpochResponse(
         topics=rows(
             lambda topic: OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=rows(
-                    lambda asked: OffsetForLeaderEpochResponseEpochEndOffset(
-                        partition=asked.partition, error_code=error.code
+                    lambda requested: OffsetForLeaderEpochResponseEpochEndOffset(
+                        partition=requested.partition, error_code=error.code
                     ),
                     topic.partitions,
                 ),
@@ -197,15 +197,15 @@ def offset_for_leader_epoch_error(
     )
 
 
-def _epoch_end(
-    services: ListOffsetsServices, topic: str, asked: OffsetForLeaderEpochRequestOffsetForLeaderPartition
+def _find_epoch_end(
+    services: ListOffsetsServices, topic: str, requested: OffsetForLeaderEpochRequestOffsetForLeaderPartition
 ) -> OffsetForLeaderEpochResponseEpochEndOffset:
     try:
-        epoch, end_offset = services.replicas.get(topic, asked.partition).offset_for_leader_epoch(
-            asked.leader_epoch, asked.current_leader_epoch
+        epoch, end_offset = services.replicas.get(topic, requested.partition).offset_for_leader_epoch(
+            requested.leader_epoch, requested.current_leader_epoch
         )
     except KafkaError as error:
-        return OffsetForLeaderEpochResponseEpochEndOffset(partition=asked.partition, error_code=error.code)
+        return OffsetForLeaderEpochResponseEpochEndOffset(partition=requested.partition, error_code=error.code)
     return OffsetForLeaderEpochResponseEpochEndOffset(
-        partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+        partition=requested.partition, leader_epoch=epoch, end_offset=end_offset
     )

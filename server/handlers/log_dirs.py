@@ -1,7 +1,7 @@
-"""DescribeLogDirs 1-5: what lies in the log directories (KIP-113), and how much room there is (KIP-827).
+"""DescribeLogDirs 1-5: the partitions in each log directory (KIP-113), and its total and usable space (KIP-827).
 
-null topics mean all. A directory that is offline has KAFKA_STORAGE_ERROR and nothing else. A leader's offset lag is 0;
-there are no moves between directories (future replicas) and no cordoned directories.
+Null topics mean all topics. An offline directory has the error KAFKA_STORAGE_ERROR and no partitions. The offset lag of
+a leader is 0; there are no moves between directories (future replicas) and no cordoned directories.
 """
 
 from collections.abc import Generator, Iterator
@@ -36,31 +36,31 @@ class LogDirServices(Protocol):
 def describe_log_dirs(
     services: LogDirServices, context: "RequestContext", request: DescribeLogDirsRequest
 ) -> "Deferred[DescribeLogDirsResponse]":
-    """Every directory, with those of the partitions asked for that are in it."""
-    return services.slices.run(_describe(services, request))
+    """Return every log directory, with the requested partitions in it."""
+    return services.slices.run(_describe_directories(services, request))
 
 
-def _describe(
+def _describe_directories(
     services: LogDirServices, request: DescribeLogDirsRequest
 ) -> Generator[None, None, DescribeLogDirsResponse]:
-    asked: Iterator[tuple[str, int]] | None = None
+    requested: Iterator[tuple[str, int]] | None = None
     if request.topics is not None:
-        # A topic without partitions gives a key too, so that many of them take several steps.
-        asked = ((topic.topic, index) for topic in request.topics for index in topic.partitions or (-1,))
+        # A topic without partitions yields a key too, so that many of them take several steps.
+        requested = ((topic.topic, index) for topic in request.topics for index in topic.partitions or (-1,))
     response = DescribeLogDirsResponse()
-    for directory in (yield from services.logs.describe_directories(asked)):
-        response.results.append((yield from _result(directory)))
+    for directory in (yield from services.logs.describe_directories(requested)):
+        response.results.append((yield from _describe_directory(directory)))
     return response
 
 
 def describe_log_dirs_error(
     request: DescribeLogDirsRequest, version: int, error: KafkaError
 ) -> DescribeLogDirsResponse:
-    """The error for the request as a whole."""
+    """Return `error` for the whole request."""
     return DescribeLogDirsResponse(error_code=error.code)
 
 
-def _result(
+def _describe_directory(
     directory: DirectoryDescription,
 ) -> Generator[None, None, DescribeLogDirsResponseDescribeLogDirsResult]:
     topics: dict[str, DescribeLogDirsResponseDescribeLogDirsTopic] = {}

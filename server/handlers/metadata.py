@@ -1,8 +1,8 @@
-"""Metadata 0-13 and DescribeCluster 0-2: brokers, topics, and who leads what.
+"""Metadata 0-13 and DescribeCluster 0-2: brokers, topics, and the leader of each partition.
 
-In version 0 no topics means all, later null does. Topics by id from 12 on (KIP-516). A topic that is not there is
-created first where `auto.create.topics.enable` and the request allow it; up to version 3 every request does. Endpoints
-are those of the listener that was asked. Authorized operations: KIP-430.
+An empty list of topics (version 0) or null (later versions) means all topics. Topics by id from 12 on (KIP-516). A
+missing topic is created first if `auto.create.topics.enable` and the request allow it; up to version 3 every request
+does. Endpoints are those of the listener of the connection. Authorized operations: KIP-430.
 """
 
 from collections.abc import Generator, Sequence
@@ -64,25 +64,28 @@ class MetadataServices(Protocol):
 def metadata(
     services: MetadataServices, context: "RequestContext", request: MetadataRequest
 ) -> "Deferred[MetadataResponse] | Deferred[EncodedBody]":
-    """Return what is asked for, at once or after the topics that were missing are created."""
-    if _asks_for_all(request, context.api_version):
-        return _all_topics(services, context, request)
+    """Return brokers and topics; create missing topics first if that is allowed.
 
-    def create_missing(found: "_Asked") -> "Reply[MetadataResponse]":
+    Each topic has its own error. Raises KafkaError INVALID_REQUEST for topic ids before version 12.
+    """
+    if _is_for_all_topics(request, context.api_version):
+        return _respond_with_all(services, context, request)
+
+    def create_missing(found: "_RequestedTopics") -> "Reply[MetadataResponse]":
         if not found.missing:
-            return _response(services.metadata, context, request, found.names, found.unknown_ids, {})
+            return _make_response(services.metadata, context, request, found.names, found.unknown_ids, {})
         creation = carry_through(services.topics.auto_create(found.missing))
         return creation.addCallback(
-            lambda errors: _response(services.metadata, context, request, found.names, found.unknown_ids, errors)
+            lambda errors: _make_response(services.metadata, context, request, found.names, found.unknown_ids, errors)
         )
 
-    found = services.slices.run(_find_asked(services, context, request), SMALL_REQUEST_STEPS)
+    found = services.slices.run(_find_requested(services, context, request), SMALL_REQUEST_STEPS)
     response: Deferred[MetadataResponse] = found.addCallback(create_missing)
     return response
 
 
 def metadata_error(request: MetadataRequest, version: int, error: KafkaError) -> MetadataResponse:
-    """The error at every topic, and at the top from version 13 on."""
+    """Return `error` for every topic; from version 13 on also for the whole request."""
     return MetadataResponse(
         topics=rows(
             lambda topic: MetadataResponseTopic(
@@ -94,14 +97,14 @@ def metadata_error(request: MetadataRequest, version: int, error: KafkaError) ->
     )
 
 
-def _asks_for_all(request: MetadataRequest, version: int) -> bool:
+def _is_for_all_topics(request: MetadataRequest, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
-def _all_topics(
+def _respond_with_all(
     services: MetadataServices, context: "RequestContext", request: MetadataRequest
 ) -> "Deferred[EncodedBody]":
-    """Clients ask for all topics again and again: the encoded response is kept until the image changes."""
+    """Return all topics. Clients repeat this request, so its encoded response is kept until the image changes."""
     key = (
         context.api_version,
         context.listener_name,
@@ -115,31 +118,36 @@ def _encode_all(
     image: "ClusterMetadata", context: "RequestContext", request: MetadataRequest
 ) -> Generator[None, None, EncodedBody]:
     version = context.api_version
-    response = _response(image, context, request, list(image.topics.values()), [], {})
+    response = _make_response(image, context, request, list(image.topics.values()), [], {})
     out = bytearray()
     yield from step_encoder(MetadataResponse, version)(response, out, [])
     return EncodedBody(bytes(out))
 
 
-class _Asked(NamedTuple):
-    """The names asked for, each once, those of them that are to be created first, and the ids that no topic has."""
+class _RequestedTopics(NamedTuple):
+    """The topics of a request.
+
+    names: the requested topics, each once
+    missing: those of them that are created first
+    unknown_ids: requested ids that no topic has
+    """
 
     names: list[str]
     missing: list[str]
     unknown_ids: list[bytes]
 
 
-def _find_asked(
+def _find_requested(
     services: MetadataServices, context: "RequestContext", request: MetadataRequest
-) -> Generator[None, None, _Asked]:
-    """Find what a request names. If any ids are given, only they count."""
+) -> Generator[None, None, _RequestedTopics]:
+    """Find the topics of a request. If it has any ids, its names are ignored. Raises KafkaError INVALID_REQUEST."""
     image, version = services.metadata, context.api_version
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
     for number, topic in enumerate(request.topics or []):
         if version < TOPIC_IDS_ASKED_SINCE and (topic.name is None or topic.topic_id != ZERO_UUID):
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Version {version} asks for topics by name, and by nothing else."
+                ErrorCode.INVALID_REQUEST, f"Version {version} of Metadata requests topics by name only."
             )
         if topic.topic_id != ZERO_UUID:
             ids[topic.topic_id] = None
@@ -165,10 +173,10 @@ def _find_asked(
                 missing.append(name)
             if number % ROWS_PER_STEP == ROWS_PER_STEP - 1:
                 yield
-    return _Asked(list(names), missing, unknown_ids)
+    return _RequestedTopics(list(names), missing, unknown_ids)
 
 
-def _response(
+def _make_response(
     image: "ClusterMetadata",
     context: "RequestContext",
     request: MetadataRequest,
@@ -176,15 +184,18 @@ def _response(
     unknown_ids: list[bytes],
     creation_errors: dict[str, KafkaError | None],
 ) -> MetadataResponse:
-    """A response with a row for each unknown id and each topic, which is given by name or as it was found."""
-    view = _View(image, context)
+    """Return a response with a row for each unknown id and each topic, which is given by name or by its metadata."""
+    view = _ListenerView(image, context)
 
-    def topic_row(asked: bytes | str | TopicMetadata) -> MetadataResponseTopic:
-        if isinstance(asked, bytes):
-            row = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked)
+    def make_row(requested: bytes | str | TopicMetadata) -> MetadataResponseTopic:
+        if isinstance(requested, bytes):
+            row = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested)
         else:
-            topic = image.topics.get(asked) if isinstance(asked, str) else asked
-            row = _missing(str(asked), creation_errors.get(str(asked))) if topic is None else view.topic(topic)
+            topic = image.topics.get(requested) if isinstance(requested, str) else requested
+            if topic is None:
+                row = _make_missing_row(str(requested), creation_errors.get(str(requested)))
+            else:
+                row = view.describe_topic(topic)
         if request.include_topic_authorized_operations:
             row.topic_authorized_operations = TOPIC_OPERATIONS
         return row
@@ -192,27 +203,27 @@ def _response(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-            for broker, endpoint in _reachable_brokers(image, context)
+            for broker, endpoint in _find_reachable_brokers(image, context)
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
-        topics=rows(topic_row, [*unknown_ids, *topics]),
+        topics=rows(make_row, [*unknown_ids, *topics]),
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )
 
 
-def _reachable_brokers(
+def _find_reachable_brokers(
     image: "ClusterMetadata", context: "RequestContext"
 ) -> "list[tuple[BrokerMetadata, Endpoint]]":
-    """The brokers that have an endpoint on the listener that was asked."""
+    """Return the brokers that have an endpoint on the listener of the connection."""
     found = ((broker, broker.endpoint(context.listener_name)) for broker in image.brokers.values())
     return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
 
 
-def missing_topic_error(name: str) -> ErrorCode:
-    """Return the error for a missing topic, which differs for an invalid name."""
+def find_missing_topic_error(name: str) -> ErrorCode:
+    """Return the error for a missing topic: INVALID_TOPIC_EXCEPTION if its name is invalid."""
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -220,29 +231,29 @@ def missing_topic_error(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _missing(name: str, creation_error: KafkaError | None) -> MetadataResponseTopic:
-    code = missing_topic_error(name) if creation_error is None else creation_error.code
+def _make_missing_row(name: str, creation_error: KafkaError | None) -> MetadataResponseTopic:
+    code = find_missing_topic_error(name) if creation_error is None else creation_error.code
     return MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name))
 
 
-class _View:
-    """The cluster as clients of one listener see it; the brokers are those of the moment when it is made."""
+class _ListenerView:
+    """Rows of the response for clients of one listener. The brokers are those at the time of its construction."""
 
     def __init__(self, image: "ClusterMetadata", context: "RequestContext") -> None:
         self._brokers = dict(image.brokers)
-        self._reachable = {broker.broker_id for broker, _ in _reachable_brokers(image, context)}
+        self._reachable = {broker.broker_id for broker, _ in _find_reachable_brokers(image, context)}
         has_code = context.api_version >= LISTENER_NOT_FOUND_SINCE
         self._unreachable_error = ErrorCode.LISTENER_NOT_FOUND if has_code else ErrorCode.LEADER_NOT_AVAILABLE
 
-    def topic(self, topic: TopicMetadata) -> MetadataResponseTopic:
+    def describe_topic(self, topic: TopicMetadata) -> MetadataResponseTopic:
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
-            partitions=rows(self._partition, list(enumerate(topic.partitions))),
+            partitions=rows(self._describe_partition, list(enumerate(topic.partitions))),
         )
 
-    def _partition(self, numbered: tuple[int, PartitionMetadata]) -> MetadataResponsePartition:
+    def _describe_partition(self, numbered: tuple[int, PartitionMetadata]) -> MetadataResponsePartition:
         index, partition = numbered
         error = ErrorCode.NONE
         if partition.leader not in self._reachable:
@@ -262,21 +273,25 @@ class _View:
 def describe_cluster(
     services: MetadataServices, context: "RequestContext", request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """The brokers, as one asks a broker for them; controllers have no endpoint of their own here (KIP-919)."""
+    """Return the brokers of the cluster. Controllers have no endpoints of their own (KIP-919).
+
+    Raises KafkaError MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for unknown types; in version
+    0 INVALID_REQUEST.
+    """
     if request.endpoint_type != BROKER_ENDPOINT:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         if request.endpoint_type == CONTROLLER_ENDPOINT:
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         raise KafkaError(
             ErrorCode.INVALID_REQUEST if context.api_version == 0 else code,
-            f"This is a broker; endpoint type {request.endpoint_type} cannot be asked for here.",
+            f"Endpoint type {request.endpoint_type} is not supported; request type {BROKER_ENDPOINT} (brokers).",
         )
     image = services.metadata
     brokers = [
         DescribeClusterResponseDescribeClusterBroker(
             broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
         )
-        for broker, endpoint in _reachable_brokers(image, context)
+        for broker, endpoint in _find_reachable_brokers(image, context)
     ]
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
@@ -291,7 +306,7 @@ def describe_cluster(
 def describe_cluster_error(
     request: DescribeClusterRequest, version: int, error: KafkaError
 ) -> DescribeClusterResponse:
-    """The error and no brokers."""
+    """Return `error` and no brokers."""
     return DescribeClusterResponse(
         error_code=error.code, error_message=error.message, controller_id=NO_CONTROLLER
     )

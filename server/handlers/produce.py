@@ -1,13 +1,14 @@
-"""Produce 3-13: appends one record batch to each partition named.
+"""Produce 3-13: appends one record batch to each partition of the request.
 
-acks=0 gets no response, and a failure closes the connection; acks=1 is answered after the leader's append, acks=-1
-after that of all replicas in sync (the clients' default since KIP-679). Other values are INVALID_REQUIRED_ACKS. Topics
-are named by id from version 13 on (KIP-516). From version 8 on an error names the records that caused it (KIP-467),
-from 10 on NOT_LEADER_OR_FOLLOWER names the leader (KIP-951). A duplicate of an appended batch is answered with the
-offsets of that append (KIP-98). A transaction's first batch on a partition is verified by the transaction's
-coordinator, or from version 12 on adds the partition to it (KIP-890). With flush.messages or flush.before.acks the
-response waits for a sync to disk. A batch that takes long to validate is validated in steps between other requests;
-what may change meanwhile (leadership, properties, transaction, sequence) is checked when it is appended.
+With acks=0 there is no response, and a failure closes the connection; with acks=1 the response follows the leader's
+append, with acks=-1 (the clients' default since KIP-679) the appends of all in-sync replicas. Other values are
+INVALID_REQUIRED_ACKS. Topics are given by id from version 13 on (KIP-516). From version 8 on an error lists the records
+that caused it (KIP-467), from 10 on NOT_LEADER_OR_FOLLOWER has the current leader (KIP-951). The response to a
+duplicate of an appended batch has the offsets of that append (KIP-98). A transaction's first batch on a partition is
+verified by the transaction's coordinator, or from version 12 on adds the partition to the transaction (KIP-890). With
+flush.messages or flush.before.acks the response waits for a sync. A batch that takes long to validate is validated in
+steps between other requests; its append checks leadership, properties, transaction and sequence, which may have changed
+meanwhile.
 """
 
 from collections.abc import Callable, Generator
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from twisted.internet.defer import Deferred
 
 from odradek.log.append import AppendInfo
-from odradek.log.validation.batch import CheckedRecords, LongValidation, NotOneBatchError
+from odradek.log.validation.batch import CheckedRecords, NotOneBatchError, StepwiseValidationRequired
 from odradek.log.validation.record import RejectedRecordsError
 from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -52,25 +53,26 @@ if TYPE_CHECKING:
     from odradek.server.work.record_work import RecordWork
     from odradek.server.work.slices import Slices
 
-MOST_AT_ONCE: Final = 8
-"""Partitions that are appended to in one step, if they are for few bytes. A small batch takes 20 us."""
+PARTITIONS_PER_STEP: Final = 8
+"""Largest number of partitions that are appended to in one step. A small batch takes 20 us."""
 
-MOST_BYTES_AT_ONCE: Final = 1 << 20
-"""Bytes of batches for several partitions that are appended in one step: as many as a producer sends by default.
+BYTES_PER_STEP: Final = 1 << 20
+"""Largest number of bytes in batches of several partitions that are appended in one step: max.request.size of a
+producer by default.
 
 One batch is always appended in one step, which takes 3 to 6 ms for each MB, nearly all of it in the kernel's write.
-The bound is max.message.bytes: with 100 MB a batch may hold the thread for half a second. A write in pieces, or on a
-thread, would need every other append, roll, truncation and deletion of the log to wait until it ends.
+Its limit is max.message.bytes: a batch of 100 MB may block the thread for half a second. A write in pieces, or on a
+thread, would require every other append, roll, truncation and deletion of the log to wait until it ends.
 """
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
-"""The one client that may write to internal topics, as in Kafka."""
+"""Client id of the only client that may write to internal topics, as in Kafka."""
 
 _CHECKED_PER_STEP: Final = 200
 _VALID_ACKS: Final = (-1, 1, 0)
 ProduceOutcome = ProduceResponse | NoResponse
 _Unfinished = dict["Partition", tuple[int, ProduceResponsePartitionProduceResponse]]
-"""The offset that the high watermark of a partition has to reach, and the row of the response that waits for it."""
+"""By partition, the offset that its high watermark has to reach, and the row of the response that waits for it."""
 
 _WITHOUT_LOG_START: Final = frozenset(
     (
@@ -83,7 +85,7 @@ _WITHOUT_LOG_START: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     )
 )
-"""Errors of an append that Kafka answers without the log start."""
+"""Errors of an append for which Kafka's response has no log start offset."""
 
 _EMPTY_RECORDS: Final = memoryview(b"")
 
@@ -104,25 +106,28 @@ class ProduceServices(Protocol):
 
 
 def produce(services: ProduceServices, context: "RequestContext", request: ProduceRequest) -> "Reply[ProduceOutcome]":
-    """Append a batch to each partition; wait for replicas and for a sync where the request or the topic asks for it.
+    """Append a batch to each partition; wait for replicas and for a sync if the request or the topic requires them.
 
-    As in Kafka, a request is completed although the connection is lost: with acks=0 a client may close right after it.
+    Each partition has its own error. Raises KafkaError TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch
+    without a transactional id, INVALID_PRODUCER_ID_MAPPING for batches of several producers in one transaction.
+
+    As in Kafka, a request is completed even if the connection is lost: with acks=0 a client may close right after it.
     Two waits end with the connection: that for replicas, after all appends, and that of a large batch for a place in
-    `RecordWork`, which is then not appended. Batches of clients that are gone would otherwise fill the memory.
+    `RecordWork`; the batch is then not appended. Otherwise batches of lost connections could fill the memory.
     """
     topics = request.topic_data
     topic_count = len(topics)
     count = len(topics[0].partition_data) if topic_count == 1 else sum([len(topic.partition_data) for topic in topics])
-    if count > MOST_AT_ONCE or topic_count > MOST_AT_ONCE:
+    if count > PARTITIONS_PER_STEP or topic_count > PARTITIONS_PER_STEP:
         return _produce_in_slices(services, context, request)
     if count > 1:
-        # Without a call: this is the path of all small requests.
+        # Inline, because all small requests take this path.
         size_bytes = 0
         for topic in topics:
             for data in topic.partition_data:
                 if data.records:
                     size_bytes += data.records.nbytes  # type: ignore[union-attr] # decoded: a view of the frame
-        if size_bytes > MOST_BYTES_AT_ONCE:
+        if size_bytes > BYTES_PER_STEP:
             return _produce_in_slices(services, context, request)
         for _ in _drop_repeated(request, context.api_version):
             pass
@@ -130,7 +135,7 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
         pass
     if request.transactional_id is None:
         return _Appends(services, context, request, None).run().finish()
-    verified = services.verifier.before_produce(request, context.api_version)
+    verified = services.verifier.verify_produce(request, context.api_version)
     if isinstance(verified, Deferred):
         appended = verified.addCallback(lambda outcome: _Appends(services, context, request, outcome).run())
         return shield(appended).addCallback(_Appends.finish)
@@ -140,7 +145,7 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
 def _produce_in_slices(
     services: ProduceServices, context: "RequestContext", request: ProduceRequest
 ) -> "Deferred[ProduceOutcome]":
-    """Append to many partitions in slices. Each partition is looked up when its turn comes."""
+    """Append to many partitions in slices. Each partition is looked up in its own step."""
 
     def check() -> Generator[None, None, None]:
         yield from _drop_repeated(request, context.api_version)
@@ -149,7 +154,7 @@ def _produce_in_slices(
     def verify(_: None) -> "Reply[Verified | None]":
         if request.transactional_id is None:
             return None
-        return services.verifier.before_produce(request, context.api_version)
+        return services.verifier.verify_produce(request, context.api_version)
 
     def append(verified: "Verified | None") -> "Deferred[_Appends]":
         return services.slices.run(_Appends(services, context, request, verified).run_in_steps())
@@ -160,10 +165,11 @@ def _produce_in_slices(
 
 
 class _Appends:
-    """The appends of one request, and the waits of its response."""
+    """The appends of one request, and the Deferreds that its response waits for."""
 
     __slots__ = (
-        "_context", "_flushes", "_has_failed", "_later", "_request", "_services", "_topics", "_unfinished", "_verified",
+        "_context", "_flushes", "_has_failed", "_long_appends", "_request", "_services", "_topics", "_unfinished",
+        "_verified",
     )  # fmt: skip
 
     def __init__(
@@ -176,74 +182,74 @@ class _Appends:
         self._topics: list[ProduceResponseTopicProduceResponse] = []
         self._unfinished: _Unfinished = {}
         self._flushes: list[Deferred[None]] = []
-        self._later: list[Generator[Step, None, None]] = []
+        self._long_appends: list[Generator[Step, None, None]] = []
         self._has_failed = False
 
     def run(self) -> Self:
         """Append all batches in one step, except those that take long to validate."""
         now_ms = self._services.now_ms()
         for topic in self._request.topic_data:
-            answered = self._begin_topic(topic)
+            results = self._begin_topic(topic)
             for data in topic.partition_data:
-                self._begin_append(topic, data, answered, now_ms)
+                self._begin_append(topic, data, results, now_ms)
         return self
 
     def run_in_steps(self) -> Generator[None, None, Self]:
-        """As `run`, one batch in each step."""
+        """Append all batches like `run`, one in each step."""
         for topic in self._request.topic_data:
-            answered = self._begin_topic(topic)
+            results = self._begin_topic(topic)
             if not topic.partition_data:
                 yield
             for data in topic.partition_data:
-                self._begin_append(topic, data, answered, self._services.now_ms())
+                self._begin_append(topic, data, results, self._services.now_ms())
                 yield
         return self
 
     def finish(self) -> "Reply[ProduceOutcome]":
         """Return the response, or a Deferred of it. Raises CloseConnection for a failure with acks=0."""
-        if self._later:
+        if self._long_appends:
             record_work = self._services.record_work
-            waits = [record_work.run(steps, self._context, ends_with_client=False) for steps in self._later]
-            self._later = []
+            waits = [record_work.run(steps, self._context, ends_with_client=False) for steps in self._long_appends]
+            self._long_appends = []
             return wait_for_all(waits).addCallback(lambda _: self.finish())
         if self._request.acks == 0:
             if self._has_failed:
-                raise CloseConnection(f"a produce with acks=0 failed: {_first_error(self._topics)}")
+                raise CloseConnection(f"a produce with acks=0 failed: {_find_first_error(self._topics)}")
             return NO_RESPONSE
         response = ProduceResponse(responses=self._topics)
         if self._has_failed and self._context.api_version >= 10:
             _name_leaders(self._services, self._context, response)
         if not self._flushes and not self._unfinished:
             return response
-        return _when_done(self._services, self._request, response, self._unfinished, self._flushes)
+        return _wait_until_done(self._services, self._request, response, self._unfinished, self._flushes)
 
     def _begin_topic(self, topic: ProduceRequestTopicProduceData) -> list[ProduceResponsePartitionProduceResponse]:
-        answered: list[ProduceResponsePartitionProduceResponse] = []
+        results: list[ProduceResponsePartitionProduceResponse] = []
         self._topics.append(
-            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answered)
+            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
         )
-        return answered
+        return results
 
     def _begin_append(
         self,
         topic: ProduceRequestTopicProduceData,
         data: ProduceRequestPartitionProduceData,
-        answered: list[ProduceResponsePartitionProduceResponse],
+        results: list[ProduceResponsePartitionProduceResponse],
         now_ms: int,
     ) -> None:
         try:
-            answered.append(self._append(topic, data, now_ms))
-        except LongValidation as validation:
-            self._later.append(self._check_and_append(topic, data, answered, len(answered), validation))
-            answered.append(ProduceResponsePartitionProduceResponse(index=data.index))
+            results.append(self._append(topic, data, now_ms))
+        except StepwiseValidationRequired as validation:
+            self._long_appends.append(self._check_and_append(topic, data, results, len(results), validation))
+            results.append(ProduceResponsePartitionProduceResponse(index=data.index))
 
     def _check_and_append(
         self,
         topic: ProduceRequestTopicProduceData,
         data: ProduceRequestPartitionProduceData,
-        answered: list[ProduceResponsePartitionProduceResponse],
+        results: list[ProduceResponsePartitionProduceResponse],
         position: int,
-        validation: LongValidation,
+        validation: StepwiseValidationRequired,
     ) -> Generator[Step, None, None]:
         """Validate a large batch in steps, then append it if it is still allowed."""
         from odradek.log.validation.long_batch import check_in_steps
@@ -252,14 +258,14 @@ class _Appends:
         while True:
             try:
                 checked = yield from check_in_steps(validation.batch, validation.config, now_ms())
-                answered[position] = self._append(topic, data, now_ms(), checked)
+                results[position] = self._append(topic, data, now_ms(), checked)
                 return
-            except LongValidation as again:
+            except StepwiseValidationRequired as again:
                 # The topic's properties have changed meanwhile, or the topic was deleted and created again.
                 validation = again
             except KafkaError as error:
                 self._has_failed = True
-                answered[position] = _failed_row(data.index, error, self._find(topic, data.index))
+                results[position] = _make_error_row(data.index, error, self._find(topic, data.index))
                 return
 
     def _find(self, topic: ProduceRequestTopicProduceData, index: int) -> "Partition | None":
@@ -274,12 +280,15 @@ class _Appends:
         now_ms: int,
         checked: CheckedRecords | None = None,
     ) -> ProduceResponsePartitionProduceResponse:
-        """Append one batch, and return its row of the response. Raises LongValidation, with nothing appended."""
+        """Append one batch, and return its row of the response.
+
+        Raises StepwiseValidationRequired, with nothing appended.
+        """
         request = self._request
         partition: Partition | None = None
         try:
             partition = _find_writable(self._services, self._context, request, topic, data.index, self._verified)
-            # Kept, because a watcher that the append wakes may discover a disk failure, which releases the log.
+            # A reference, because a watcher that the append wakes may discover a disk failure, which releases the log.
             log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
             info = partition.append_as_leader(
                 data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
@@ -291,12 +300,12 @@ class _Appends:
             )
         except KafkaError as error:
             self._has_failed = True
-            return _failed_row(data.index, error, partition)
-        row = _row(data.index, info)
+            return _make_error_row(data.index, error, partition)
+        row = _make_row(data.index, info)
         if request.acks == -1 and log.state.high_watermark <= info.last_offset:
             self._unfinished[partition] = info.last_offset + 1, row
         if info.flush_due and partition.waits_for_sync(info, request.acks):
-            self._flushes.append(_flush(self._services, partition, row))
+            self._flushes.append(_wait_for_sync(self._services, partition, row))
         return row
 
 
@@ -322,7 +331,7 @@ def _find_writable(
 
 
 def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, None, None]:
-    """Keep the last of the entries for the same partition."""
+    """Remove all entries for a repeated partition but the last."""
     seen: set[tuple[str | bytes, int]] = set()
     is_repeated = False
     count = 0
@@ -349,7 +358,7 @@ def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, Non
 
 
 def _check_transactional(request: ProduceRequest) -> Generator[None, None, None]:
-    """Raise KafkaError for a batch of a transaction in a request without a transactional id."""
+    """Raise TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch in a request without transactional id."""
     if request.transactional_id is not None:
         return
     count = 0
@@ -365,7 +374,7 @@ def _check_transactional(request: ProduceRequest) -> Generator[None, None, None]
                 yield
 
 
-def finish_one(
+def finish_append(
     services: ProduceServices,
     partition: "Partition",
     topic: ProduceRequestTopicProduceData,
@@ -373,22 +382,22 @@ def finish_one(
     info: AppendInfo,
 ) -> "Deferred[ProduceOutcome]":
     """Return the response for one partition whose batch is appended, after replication or a sync."""
-    row = _row(partition.index, info)
+    row = _make_row(partition.index, info)
     response = ProduceResponse(
         responses=[
             ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
         ]
     )
     unfinished = {partition: (info.last_offset + 1, row)} if request.acks == -1 else {}
-    flushes = [_flush(services, partition, row)] if partition.waits_for_sync(info, request.acks) else []
-    return _when_done(services, request, response, unfinished, flushes)
+    flushes = [_wait_for_sync(services, partition, row)] if partition.waits_for_sync(info, request.acks) else []
+    return _wait_until_done(services, request, response, unfinished, flushes)
 
 
-def failed_after_append(
+def make_failed_response(
     topic: ProduceRequestTopicProduceData, index: int, info: AppendInfo, error: KafkaError
 ) -> ProduceResponse:
     """Return the response for one partition whose batch was appended, but not replicated or synced."""
-    row = _row(index, info)
+    row = _make_row(index, info)
     _fail_row(row, error)
     return ProduceResponse(
         responses=[
@@ -397,7 +406,7 @@ def failed_after_append(
     )
 
 
-def _row(index: int, info: AppendInfo) -> ProduceResponsePartitionProduceResponse:
+def _make_row(index: int, info: AppendInfo) -> ProduceResponsePartitionProduceResponse:
     return ProduceResponsePartitionProduceResponse(
         index=index,
         base_offset=info.first_offset,
@@ -407,7 +416,7 @@ def _row(index: int, info: AppendInfo) -> ProduceResponsePartitionProduceRespons
 
 
 def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse | None:
-    """Return the error at every partition; None with acks=0, which closes the connection instead."""
+    """Return `error` for every partition; None with acks=0, which closes the connection instead."""
     if request.acks == 0:
         return None
     return ProduceResponse(
@@ -415,17 +424,17 @@ def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> P
             lambda topic: ProduceResponseTopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partition_responses=rows(lambda data: _failed_row(data.index, error, None), topic.partition_data),
+                partition_responses=rows(lambda data: _make_error_row(data.index, error, None), topic.partition_data),
             ),
             request.topic_data,
         )
     )
 
 
-def _failed_row(
+def _make_error_row(
     index: int, error: KafkaError, partition: "Partition | None"
 ) -> ProduceResponsePartitionProduceResponse:
-    """Return the error row of one partition. It has the log start of `partition`, if that refused the batch."""
+    """Return the error row of one partition. It has the log start offset of `partition` if that rejected the batch."""
     row = ProduceResponsePartitionProduceResponse(
         index=index, error_code=error.code, base_offset=-1, error_message=error.message
     )
@@ -440,7 +449,7 @@ def _failed_row(
     return row
 
 
-def _first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
+def _find_first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
     for topic in topics:
         for row in topic.partition_responses:
             if row.error_code:
@@ -449,7 +458,7 @@ def _first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
 
 
 def _name_leaders(services: ProduceServices, context: "RequestContext", response: ProduceResponse) -> None:
-    """Name the leaders of the partitions that are not led here (KIP-951)."""
+    """Add the current leaders of partitions that this broker does not lead (KIP-951)."""
     nodes: dict[int, ProduceResponseNodeEndpoint] = {}
     for topic in response.responses:
         for row in topic.partition_responses:
@@ -469,7 +478,7 @@ def _name_leaders(services: ProduceServices, context: "RequestContext", response
     response.node_endpoints = list(nodes.values())
 
 
-def _when_done(
+def _wait_until_done(
     services: ProduceServices,
     request: ProduceRequest,
     response: ProduceResponse,
@@ -508,7 +517,7 @@ def _when_done(
     return wait_for_all(waits).addCallback(lambda _: response)
 
 
-def _flush(
+def _wait_for_sync(
     services: ProduceServices, partition: "Partition", row: ProduceResponsePartitionProduceResponse
 ) -> "Deferred[None]":
     def synced(is_synced: bool) -> None:

@@ -1,6 +1,6 @@
-"""InitProducerId 0-5 and DescribeProducers 0: who produces (KIP-98, KIP-360, KIP-664, KIP-939).
+"""InitProducerId 0-5 and DescribeProducers 0: producer ids and producer state (KIP-98, KIP-360, KIP-664, KIP-939).
 
-Idempotent producers get an id of their own, transactional ones theirs from their coordinator.
+An idempotent producer gets a new id from the broker, a transactional one its id from its transaction coordinator.
 """
 
 from functools import partial
@@ -47,12 +47,16 @@ class ProducerServices(Protocol):
 def init_producer_id(
     services: ProducerServices, context: "RequestContext", request: InitProducerIdRequest
 ) -> "Reply[InitProducerIdResponse]":
-    """A fresh id with epoch 0; the id and epoch a producer had say nothing without a transactional id."""
+    """Return a producer id and epoch.
+
+    Without a transactional id they are a new id and epoch 0, whatever id the request contains. Raises KafkaError
+    INVALID_REQUEST if only one of producer id and epoch is set.
+    """
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         if services.producer_ids.is_empty:
-            # A shard cannot wait for the store.
+            # A shard cannot wait for the metadata store.
             return carry_through(services.producer_ids.prefetch()).addCallback(
                 lambda _: _init_transactional(services, context, request)
             )
@@ -74,21 +78,21 @@ def _init_transactional(
 def init_producer_id_error(
     request: InitProducerIdRequest, version: int, error: KafkaError
 ) -> InitProducerIdResponse:
-    """The error and no id."""
+    """Return `error` and no id."""
     return InitProducerIdResponse(error_code=error.code, producer_id=NO_PRODUCER, producer_epoch=NO_PRODUCER)
 
 
 def describe_producers(
     services: ProducerServices, context: "RequestContext", request: DescribeProducersRequest
 ) -> "Deferred[DescribeProducersResponse]":
-    """What each partition's leader remembers of its producers."""
+    """Return the state of the active producers of each partition."""
     return services.slices.run(_describe_producers(services, request))
 
 
 def _describe_producers(
     services: ProducerServices, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
-    """Copy the packed producers of one partition in each step; rows are made of them when they are encoded."""
+    """Copy the packed producer state of one partition in each step; its rows are made when they are encoded."""
     response = DescribeProducersResponse(topics=[])
     described: dict[tuple[str, int], DescribeProducersResponsePartitionResponse] = {}
     for topic in request.topics:
@@ -97,7 +101,7 @@ def _describe_producers(
         for index in topic.partition_indexes:
             key = (topic.name, index)
             if key not in described:
-                described[key] = _producers(services, *key)
+                described[key] = _describe_partition(services, *key)
             partitions.append(described[key])
             yield
         yield
@@ -107,31 +111,33 @@ def _describe_producers(
 def describe_producers_error(
     request: DescribeProducersRequest, version: int, error: KafkaError
 ) -> DescribeProducersResponse:
-    """The error at every partition."""
+    """Return `error` for every partition."""
     return DescribeProducersResponse(
         topics=[
             DescribeProducersResponseTopicResponse(
-                name=topic.name, partitions=[_failed(index, error) for index in topic.partition_indexes]
+                name=topic.name, partitions=[_make_error_row(index, error) for index in topic.partition_indexes]
             )
             for topic in request.topics
         ]
     )
 
 
-def _producers(services: ProducerServices, topic: str, index: int) -> DescribeProducersResponsePartitionResponse:
+def _describe_partition(
+    services: ProducerServices, topic: str, index: int
+) -> DescribeProducersResponsePartitionResponse:
     try:
         check_topic_name(topic)
         log = services.replicas.get(topic, index).leading_log()
     except KafkaError as error:
-        return _failed(index, error)
+        return _make_error_row(index, error)
     records = bytes(log.producer_state.producers.records)
     return DescribeProducersResponsePartitionResponse(
         partition_index=index,
-        active_producers=rows(partial(_producer, records), range(len(records) // RECORD.size)),
+        active_producers=rows(partial(_make_producer_row, records), range(len(records) // RECORD.size)),
     )
 
 
-def _producer(records: bytes, position: int) -> DescribeProducersResponseProducerState:
+def _make_producer_row(records: bytes, position: int) -> DescribeProducersResponseProducerState:
     producer_id, epoch, last_sequence, _, _, last_timestamp, coordinator_epoch, transaction_start = (
         RECORD.unpack_from(records, position * RECORD.size)
     )
@@ -145,7 +151,7 @@ def _producer(records: bytes, position: int) -> DescribeProducersResponseProduce
     )
 
 
-def _failed(index: int, error: KafkaError) -> DescribeProducersResponsePartitionResponse:
+def _make_error_row(index: int, error: KafkaError) -> DescribeProducersResponsePartitionResponse:
     return DescribeProducersResponsePartitionResponse(
         partition_index=index, error_code=error.code, error_message=error.message
     )

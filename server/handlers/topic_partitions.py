@@ -1,8 +1,8 @@
 """DescribeTopicPartitions 0: topics and their partitions in pages (KIP-966).
 
-Topics come sorted by name, partitions in order, at most as many partitions as asked for and as
-`max.request.partition.size.limit` allows, but at least one. The cursor names the first partition of the page; it
-must be among the topics asked for.
+Topics are sorted by name, partitions by index. A page has at least one partition, and at most as many as the request
+and `max.request.partition.size.limit` allow. The cursor is the first partition of the page; its topic must be one of
+the requested topics.
 """
 
 from collections.abc import Container, Generator, Iterable
@@ -23,7 +23,7 @@ from odradek.protocol.schema import rows
 from odradek.replication.metadata.image import PartitionMetadata, offline_replicas
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.server.authorized_operations import TOPIC_OPERATIONS
-from odradek.server.handlers.metadata import missing_topic_error
+from odradek.server.handlers.metadata import find_missing_topic_error
 from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 NO_LEADER: Final = -1
-_SORTED_AT_ONCE: Final = 1000
+_NAMES_SORTED_PER_STEP: Final = 1000
 
 
 class TopicPartitionServices(Protocol):
@@ -49,7 +49,7 @@ class TopicPartitionServices(Protocol):
 def describe_topic_partitions(
     services: TopicPartitionServices, context: "RequestContext", request: DescribeTopicPartitionsRequest
 ) -> "Deferred[DescribeTopicPartitionsResponse]":
-    """One page."""
+    """Return one page. Raises KafkaError INVALID_REQUEST for an invalid cursor."""
     return services.slices.run(_describe_page(services, request), SMALL_REQUEST_STEPS)
 
 
@@ -57,7 +57,7 @@ def _describe_page(
     services: TopicPartitionServices, request: DescribeTopicPartitionsRequest
 ) -> Generator[None, None, DescribeTopicPartitionsResponse]:
     cursor, image = request.cursor, services.metadata
-    names = yield from _names(services, request)
+    names = yield from _sort_names(services, request)
     limit = max(min(services.config.max_request_partition_size_limit, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
     for name in names:
@@ -68,7 +68,7 @@ def _describe_page(
         topic = image.topics.get(name)
         if topic is None:
             if request.topics:
-                response.topics.append(_missing(name))
+                response.topics.append(_make_missing_row(name))
                 yield
             continue
         page = topic.partitions[start : start + limit]
@@ -78,7 +78,7 @@ def _describe_page(
                 name=name,
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
-                partitions=rows(partial(_partition, brokers), list(enumerate(page, start))),
+                partitions=rows(partial(_make_partition_row, brokers), list(enumerate(page, start))),
                 topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )
@@ -95,7 +95,7 @@ def _describe_page(
 def describe_topic_partitions_error(
     request: DescribeTopicPartitionsRequest, version: int, error: KafkaError
 ) -> DescribeTopicPartitionsResponse:
-    """The error at every topic that was named."""
+    """Return `error` for every topic of the request."""
     return DescribeTopicPartitionsResponse(
         topics=rows(
             lambda topic: DescribeTopicPartitionsResponseTopic(error_code=error.code, name=topic.name), request.topics
@@ -103,44 +103,44 @@ def describe_topic_partitions_error(
     )
 
 
-def _names(
+def _sort_names(
     services: TopicPartitionServices, request: DescribeTopicPartitionsRequest
 ) -> Generator[None, None, Iterable[str]]:
-    """The topics from the cursor on, sorted; in steps, since there may be many."""
+    """Return the names of the topics from the cursor on, sorted, in steps. Raises KafkaError INVALID_REQUEST."""
     cursor = request.cursor
     after = "" if cursor is None else cursor.topic_name
     names: Iterable[str] = list(services.metadata.topics)
     if request.topics:
-        asked: dict[str, None] = {}
+        requested: dict[str, None] = {}
         for number, topic in enumerate(request.topics, 1):
-            asked[topic.name] = None
+            requested[topic.name] = None
             if number % ROWS_PER_STEP == 0:
                 yield
-        if cursor is not None and after not in asked:
+        if cursor is not None and after not in requested:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"The cursor's topic {after} is not among the topics asked for."
+                ErrorCode.INVALID_REQUEST, f"The cursor's topic {after} is not one of the requested topics."
             )
-        names = asked
+        names = requested
     if cursor is not None and cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The cursor's partition {cursor.partition_index} is negative.")
     remaining = iter(names)
     parts = []
-    while part := list(islice(remaining, _SORTED_AT_ONCE)):
+    while part := list(islice(remaining, _NAMES_SORTED_PER_STEP)):
         parts.append(sorted(name for name in part if name >= after))
         yield
     return merge(*parts)
 
 
-def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _make_missing_row(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
-        error_code=missing_topic_error(name),
+        error_code=find_missing_topic_error(name),
         name=name,
         is_internal=is_internal(name),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(
+def _make_partition_row(
     brokers: Container[int], numbered: tuple[int, PartitionMetadata]
 ) -> DescribeTopicPartitionsResponsePartition:
     index, partition = numbered

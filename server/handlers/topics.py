@@ -1,7 +1,6 @@
 """CreateTopics 2-7, DeleteTopics 1-6, CreatePartitions 0-3.
 
-The controller decides; what it answers is already in the shape of the response. Topics are deleted by id from version 6
-on (KIP-516).
+The controller makes the changes and their responses. Topics are deleted by id from version 6 on (KIP-516).
 """
 
 from typing import TYPE_CHECKING, Final, Protocol
@@ -43,12 +42,12 @@ class TopicServices(Protocol):
 def create_topics(
     services: TopicServices, context: "RequestContext", request: CreateTopicsRequest
 ) -> "Deferred[CreateTopicsResponse]":
-    """Each topic by itself."""
+    """Create topics. Each topic has its own error."""
     return carry_through(services.topics.create_topics(request))
 
 
 def create_topics_error(request: CreateTopicsRequest, version: int, error: KafkaError) -> CreateTopicsResponse:
-    """The error at every topic."""
+    """Return `error` for every topic."""
     names = dict.fromkeys(topic.name for topic in request.topics)
     return CreateTopicsResponse(
         topics=[
@@ -61,12 +60,12 @@ def create_topics_error(request: CreateTopicsRequest, version: int, error: Kafka
 def delete_topics(
     services: TopicServices, context: "RequestContext", request: DeleteTopicsRequest
 ) -> "Deferred[DeleteTopicsResponse]":
-    """Each topic by itself."""
+    """Delete topics. Each topic has its own error."""
     return carry_through(services.topics.delete_topics(request, context.api_version))
 
 
 def delete_topics_error(request: DeleteTopicsRequest, version: int, error: KafkaError) -> DeleteTopicsResponse:
-    """The error at every topic."""
+    """Return `error` for every topic."""
     rows = []
     if version >= DELETED_BY_ID_SINCE:
         for topic in request.topics:
@@ -81,14 +80,14 @@ def delete_topics_error(request: DeleteTopicsRequest, version: int, error: Kafka
 def create_partitions(
     services: TopicServices, context: "RequestContext", request: CreatePartitionsRequest
 ) -> "Deferred[CreatePartitionsResponse]":
-    """Each topic by itself."""
+    """Add partitions to topics. Each topic has its own error."""
     return carry_through(services.topics.create_partitions(request))
 
 
 def create_partitions_error(
     request: CreatePartitionsRequest, version: int, error: KafkaError
 ) -> CreatePartitionsResponse:
-    """The error at every topic."""
+    """Return `error` for every topic."""
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsResponseCreatePartitionsTopicResult(

@@ -1,6 +1,6 @@
-"""WriteTxnMarkers 1-2: the coordinator of transactions has their outcome written to partitions led here.
+"""WriteTxnMarkers 1-2: writes COMMIT and ABORT markers of a transaction coordinator to local partitions (KIP-98).
 
-From version 2 on it says by which version of transactions the producer worked, and so which epochs may follow which
+From version 2 on a marker contains the transaction version of the producer, which determines the valid epochs
 (KIP-1228).
 """
 
@@ -44,7 +44,7 @@ class MarkerServices(Protocol):
 def write_txn_markers(
     services: MarkerServices, context: "RequestContext", request: WriteTxnMarkersRequest
 ) -> "Deferred[WriteTxnMarkersResponse]":
-    """Write each marker to each of its partitions, and answer when all of them are replicated or have failed.
+    """Write each marker to each of its partitions, and respond when all of them are replicated or have failed.
 
     All are written even if the connection is lost. Raises KafkaError UNKNOWN_SERVER_ERROR, with nothing written, if a
     marker has no producer id or no epoch.
@@ -53,7 +53,7 @@ def write_txn_markers(
 
 
 async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    work = await services.slices.run(_collect(services, request))
+    work = await services.slices.run(_collect_markers(services, request))
     errors: Errors = {entry.producer_id: {} for entry in request.markers}
     unfinished = len(work)
     finished: Wait[None] = Wait(lambda: f"{unfinished} markers to be written and replicated")
@@ -76,10 +76,10 @@ async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) 
     if work:
         await services.slices.run(write())
         await finished
-    return _response(errors)
+    return _make_response(errors)
 
 
-def _collect(
+def _collect_markers(
     services: MarkerServices, request: WriteTxnMarkersRequest
 ) -> Steps[list[tuple[Marker, TopicPartition]]]:
     work = []
@@ -96,17 +96,20 @@ def _collect(
                 names = [(topic.name, index) for index in indexes]
                 is_bad = min(marker.producer_id, marker.producer_epoch) < 0
                 if is_bad and any(name in services.replicas.partitions for name in names):
-                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer id or epoch")
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                        f"a marker needs a producer id and epoch, not {marker.producer_id} and {marker.producer_epoch}",
+                    )
                 work += [(marker, name) for name in names]
                 yield
     return work
 
 
-def _response(errors: Errors) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(markers=[_result(producer_id, rows) for producer_id, rows in errors.items()])
+def _make_response(errors: Errors) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(markers=[_make_result(producer_id, rows) for producer_id, rows in errors.items()])
 
 
-def _result(
+def _make_result(
     producer_id: int, rows: dict[TopicPartition, ErrorCode]
 ) -> WriteTxnMarkersResponseWritableTxnMarkerResult:
     topics: dict[str, WriteTxnMarkersResponseWritableTxnMarkerTopicResult] = {}
@@ -122,8 +125,8 @@ def _result(
 def write_txn_markers_error(
     request: WriteTxnMarkersRequest, version: int, error: KafkaError
 ) -> WriteTxnMarkersResponse:
-    """The error at every partition."""
-    return _response(
+    """Return `error` for every partition."""
+    return _make_response(
         {
             entry.producer_id: {
                 (topic.name, index): error.code for topic in entry.topics for index in topic.partition_indexes

@@ -1,9 +1,9 @@
-"""TxnOffsetCommit 0-5: a group's positions, stored as part of a transaction (KIP-98).
+"""TxnOffsetCommit 0-5: commits a group's offsets as part of a transaction (KIP-98).
 
-From version 3 on a consumer says which member of the group it is (KIP-447). Before anything is written the transaction
-is verified, or from 5 on the group's partition is added to it (KIP-890). Topics that are deleted in the meantime are
-refused, also if others of the same names exist by then. Clients before 2 crash on COORDINATOR_LOAD_IN_PROGRESS and get
-COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
+From version 3 on the request contains the consumer's group member (KIP-447). Before the offsets are written, the
+transaction is verified, or from 5 on the group's partition is added to it (KIP-890). Topics that are deleted meanwhile
+get UNKNOWN_TOPIC_OR_PARTITION, even if topics with the same names have been created. Clients before version 2 crash on
+COORDINATOR_LOAD_IN_PROGRESS and get COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
 """
 
 from itertools import compress
@@ -25,7 +25,7 @@ from odradek.protocol.messages.txn_offset_commit import (
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators.transaction_verification import NO_SEQUENCE, Support, Verified, Writer
-from odradek.server.work.waits import then
+from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
     from odradek.coordinator.groups.shard import GroupShard
@@ -58,28 +58,28 @@ class TransactionOffsetServices(Protocol):
 def txn_offset_commit(
     services: TransactionOffsetServices, context: "RequestContext", request: TxnOffsetCommitRequest
 ) -> "Reply[TxnOffsetCommitResponse]":
-    """Commit offsets of existing topics in the group's shard; if there are none, the shard is not asked."""
+    """Commit offsets of existing topics in the group's shard; if no topic exists, the shard is not called."""
     version = context.api_version
-    topic_ids = _topic_ids(services, request)
-    remaining, refused = _split(services, request, topic_ids)
+    topic_ids = _find_topic_ids(services, request)
+    remaining, refused = _split_request(services, request, topic_ids)
     if not remaining.topics:
         return refused
 
-    def answer(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-        return _merged(refused, response, version)
+    def merge(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+        return _merge_responses(refused, response, version)
 
     def failed(failure: Failure) -> "TxnOffsetCommitResponse | Failure":
         error = failure.value
-        return answer(txn_offset_commit_error(remaining, version, error)) if isinstance(error, KafkaError) else failure
+        return merge(txn_offset_commit_error(remaining, version, error)) if isinstance(error, KafkaError) else failure
 
     try:
         outcome = _verify_and_commit(services, context, remaining, topic_ids)
     except KafkaError as error:
-        return answer(txn_offset_commit_error(remaining, version, error))
+        return merge(txn_offset_commit_error(remaining, version, error))
     if isinstance(outcome, Deferred):
-        answered: Deferred[TxnOffsetCommitResponse] = outcome.addCallbacks(answer, failed)
-        return answered
-    return answer(outcome)
+        merged: Deferred[TxnOffsetCommitResponse] = outcome.addCallbacks(merge, failed)
+        return merged
+    return merge(outcome)
 
 
 def _verify_and_commit(
@@ -89,7 +89,7 @@ def _verify_and_commit(
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     index = services.groups.index_of(request.group_id)
     if index < 0:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no group has offsets yet")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"topic {GROUP_METADATA_TOPIC} does not exist")
     partition = services.replicas.get(GROUP_METADATA_TOPIC, index)
     support = Support.of_offset_commit(context.api_version)
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch, support)
@@ -98,7 +98,7 @@ def _verify_and_commit(
         code = verified.errors.get(partition)
         if code is not None:
             raise KafkaError(code)
-        remaining, refused = _split(services, request, topic_ids)
+        remaining, refused = _split_request(services, request, topic_ids)
         if not remaining.topics:
             return refused
         outcome: Reply[TxnOffsetCommitResponse] = services.groups.run_on(
@@ -109,7 +109,7 @@ def _verify_and_commit(
         )
         if not refused.topics:
             return outcome
-        return then(outcome, lambda response: _merged(refused, response, context.api_version))
+        return map_reply(outcome, lambda response: _merge_responses(refused, response, context.api_version))
 
     verified = services.verifier.verify(writer, {partition: NO_SEQUENCE})
     return verified.addCallback(commit) if isinstance(verified, Deferred) else commit(verified)
@@ -125,7 +125,7 @@ def _decide(
     partition: Partition,
     topic_ids: TopicIds,
 ) -> CoordinatorResult:
-    """Let the shard decide, but write only while the verification holds or the transaction is open here."""
+    """Call the shard. Its records are written only if the verification or the transaction on this partition is open."""
     result = shard.commit_offsets_in_transaction(request, context, token, now_ms, topic_ids)
     if not result.records or verified.may_append(partition):
         return result
@@ -136,16 +136,16 @@ def _decide(
     return result
 
 
-def _topic_ids(services: TransactionOffsetServices, request: TxnOffsetCommitRequest) -> TopicIds:
-    """The ids of the topics that exist."""
+def _find_topic_ids(services: TransactionOffsetServices, request: TxnOffsetCommitRequest) -> TopicIds:
+    """Return the ids of the topics that exist."""
     topics = services.metadata.topics
     return {topic.name: topics[topic.name].topic_id for topic in request.topics if topic.name in topics}
 
 
-def _split(
+def _split_request(
     services: TransactionOffsetServices, request: TxnOffsetCommitRequest, topic_ids: TopicIds
 ) -> tuple[TxnOffsetCommitRequest, TxnOffsetCommitResponse]:
-    """The request for what exists under these ids, and the answer to the rest."""
+    """Return a request for the partitions that exist under these topic ids, and the response for the others."""
     topics = services.metadata.topics
     refused = TxnOffsetCommitResponse(topics=[])
     remaining = TxnOffsetCommitRequest(
@@ -177,11 +177,11 @@ def _split(
     return remaining, refused
 
 
-def _merged(
-    refused: TxnOffsetCommitResponse, answered: TxnOffsetCommitResponse, version: int
+def _merge_responses(
+    refused: TxnOffsetCommitResponse, committed: TxnOffsetCommitResponse, version: int
 ) -> TxnOffsetCommitResponse:
     by_name = {topic.name: topic for topic in refused.topics}
-    for topic in answered.topics:
+    for topic in committed.topics:
         if version < LOADING_KNOWN_SINCE:
             for row in topic.partitions:
                 if row.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -196,7 +196,7 @@ def _merged(
 def txn_offset_commit_error(
     request: TxnOffsetCommitRequest, version: int, error: KafkaError
 ) -> TxnOffsetCommitResponse:
-    """The error at every partition."""
+    """Return `error` for every partition."""
     code = client_error(error.code)
     if code is ErrorCode.NETWORK_EXCEPTION:
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,9 +1,9 @@
 """Transactions: AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-5, DescribeTransactions 0, ListTransactions 0-2.
 
-AddPartitionsToTxn up to version 3 is one producer's; from 4 on brokers send it, for several transactions at once, and
-may only ask (KIP-890). A partition that does not exist, or is not for clients, fails its transaction's whole list. From
-EndTxn 5 on the answer bears the epoch for the next transaction. KIP-98, KIP-664 (what administrators see), KIP-994 (by
-duration), KIP-1152 (by pattern).
+Up to version 3 producers send AddPartitionsToTxn; from 4 on brokers send it for several transactions, and may only
+verify partitions (KIP-890). If a partition does not exist, or clients may not write to it, no partition of its
+transaction is added. From version 5 on the EndTxn response has the epoch of the next transaction. KIP-98, KIP-664
+(describe and list), KIP-994 (filter by duration), KIP-1152 (filter by pattern).
 """
 
 from collections.abc import Callable
@@ -71,12 +71,15 @@ class TransactionServices(Protocol):
 def add_partitions_to_txn(
     services: TransactionServices, context: "RequestContext", request: AddPartitionsToTxnRequest
 ) -> "Reply[AddPartitionsToTxnResponse]":
-    """What exists goes to the transaction's shard."""
+    """Add partitions to transactions, or verify that they were added.
+
+    Each partition has its own error. If one does not exist, the others get OPERATION_NOT_ATTEMPTED.
+    """
     version = context.api_version
     if version >= BATCHED_SINCE:
         return carry_through(_add_batched(services, context, request))
     transactional_id = request.v3_and_below_transactional_id
-    missing = _refused(services, transactional_id, request.v3_and_below_topics, is_client=True)
+    missing = _refuse_missing(services, transactional_id, request.v3_and_below_topics, is_client=True)
     if missing is not None:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=missing.topic_results)
     return services.transactions.run(
@@ -88,7 +91,7 @@ def add_partitions_to_txn(
 async def _add_batched(
     services: TransactionServices, context: "RequestContext", request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """One transaction in each step. All are decided on, although who asked may be gone."""
+    """Process one transaction in each step."""
 
     def add() -> Steps[list[Deferred[AddPartitionsToTxnResponseAddPartitionsToTxnResult]]]:
         waits: list[Deferred[AddPartitionsToTxnResponseAddPartitionsToTxnResult]] = []
@@ -108,7 +111,7 @@ def _add_one(
     context: "RequestContext",
     transaction: AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
 ) -> "Reply[AddPartitionsToTxnResponseAddPartitionsToTxnResult]":
-    missing = _refused(services, transaction.transactional_id, transaction.topics, is_client=False)
+    missing = _refuse_missing(services, transaction.transactional_id, transaction.topics, is_client=False)
     if missing is not None:
         return missing
     return services.transactions.run(
@@ -117,10 +120,13 @@ def _add_one(
     )
 
 
-def _refused(
+def _refuse_missing(
     services: TransactionServices, transactional_id: str, topics: Topics, *, is_client: bool
 ) -> AddPartitionsToTxnResponseAddPartitionsToTxnResult | None:
-    """The answer where a partition does not exist, or is the brokers' own: nothing was tried with the others."""
+    """Return the errors of a transaction if a partition does not exist, or is internal and a client sent the request.
+
+    The other partitions get OPERATION_NOT_ATTEMPTED. None if all partitions are accepted.
+    """
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in topics:
         for index in topic.partitions:
@@ -138,7 +144,7 @@ def _refused(
 def add_partitions_to_txn_error(
     request: AddPartitionsToTxnRequest, version: int, error: KafkaError
 ) -> AddPartitionsToTxnResponse:
-    """The error at every partition; from version 4 on also for the request as a whole."""
+    """Return `error` for every partition; from version 4 on also for the whole request."""
     if version < BATCHED_SINCE:
         return add_partitions_response(request.v3_and_below_topics, error.code, version)
     return AddPartitionsToTxnResponse(
@@ -153,7 +159,10 @@ def add_partitions_to_txn_error(
 def add_offsets_to_txn(
     services: TransactionServices, context: "RequestContext", request: AddOffsetsToTxnRequest
 ) -> "Reply[AddOffsetsToTxnResponse]":
-    """Add the partition that holds the group's offsets. Where there is none yet, the client asks for nothing else."""
+    """Add the partition with the group's offsets to a transaction.
+
+    `__consumer_offsets` is created if it is missing, because this may be the client's first request that needs it.
+    """
     if GROUP_METADATA_TOPIC in services.metadata.topics:
         return _add_offsets(services, context, request)
     return carry_through(services.topics.auto_create([GROUP_METADATA_TOPIC])).addCallback(
@@ -166,7 +175,7 @@ def _add_offsets(
 ) -> "Reply[AddOffsetsToTxnResponse]":
     index = services.groups.index_of(request.group_id)
     if index < 0:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic could not be created")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"topic {GROUP_METADATA_TOPIC} could not be created")
     return services.transactions.run(
         request.transactional_id,
         lambda shard, token, now_ms: shard.add_offsets(request, context, token, now_ms, offsets_partition=index),
@@ -176,28 +185,28 @@ def _add_offsets(
 def add_offsets_to_txn_error(
     request: AddOffsetsToTxnRequest, version: int, error: KafkaError
 ) -> AddOffsetsToTxnResponse:
-    """The error for the request as a whole."""
+    """Return `error` for the whole request."""
     return add_offsets_response(error.code, version)
 
 
 def end_txn(
     services: TransactionServices, context: "RequestContext", request: EndTxnRequest
 ) -> "Reply[EndTxnResponse]":
-    """Answered once the decision is written; the markers follow."""
+    """Commit or abort a transaction. The response follows the coordinator's record; the markers are written later."""
     return services.transactions.run(
         request.transactional_id, lambda shard, token, now_ms: shard.end_txn(request, context, token, now_ms)
     )
 
 
 def end_txn_error(request: EndTxnRequest, version: int, error: KafkaError) -> EndTxnResponse:
-    """The error for the request as a whole."""
+    """Return `error` for the whole request."""
     return end_txn_response(error.code, version)
 
 
 def describe_transactions(
     services: TransactionServices, context: "RequestContext", request: DescribeTransactionsRequest
 ) -> "Deferred[DescribeTransactionsResponse]":
-    """Each transactional id from its shard."""
+    """Return the state of each transactional id, from its shard."""
     return services.slices.run(_describe_transactions(services, request))
 
 
@@ -215,7 +224,7 @@ def _describe_transactions(
 def describe_transactions_error(
     request: DescribeTransactionsRequest, version: int, error: KafkaError
 ) -> DescribeTransactionsResponse:
-    """The error at every transactional id."""
+    """Return `error` for every transactional id."""
     return DescribeTransactionsResponse(
         transaction_states=[describe_error(name, error.code) for name in request.transactional_ids]
     )
@@ -224,7 +233,7 @@ def describe_transactions_error(
 def list_transactions(
     services: TransactionServices, context: "RequestContext", request: ListTransactionsRequest
 ) -> "Deferred[ListTransactionsResponse]":
-    """List the transactions of this broker's shards that pass the filters. The response names unknown states."""
+    """Return the transactions of this broker's shards that pass the filters, and the unknown states in the filters."""
     return services.slices.run(_list_transactions(services, request))
 
 
@@ -249,5 +258,5 @@ def _list_transactions(
 def list_transactions_error(
     request: ListTransactionsRequest, version: int, error: KafkaError
 ) -> ListTransactionsResponse:
-    """The error for the request as a whole."""
+    """Return `error` for the whole request."""
     return ListTransactionsResponse(error_code=error.code)

@@ -2,14 +2,14 @@
 
 - `reactor`: Twisted's epoll reactor, with a monotonic clock
 - `scheduler`: the order of waiting requests
-- `transport`: Twisted's protocol: bytes in, pieces out
+- `transport`: Twisted's protocol: received bytes, and pieces to send
 - `connection_transport`: interfaces between a connection and its transport
 - `connection`: requests and responses of a connection, in order
 - `connection_state`: states of a connection
 - `request_pipeline`: the stages of a request, from frame to response
-- `produce_fast_path`: repeated produce requests without decoding
+- `produce_fast_path`: produce requests like an earlier one, without decoding
 - `large_messages`: large requests and responses, in steps
-- `write_coalescer`: small responses, sent at the end of a reactor iteration
+- `write_coalescer`: small responses, sent together at the end of a reactor iteration
 - `connections`: all open connections
 - `connection_quotas`: limits on connections
 - `stalls`: connections without progress

@@ -1,15 +1,15 @@
-"""A client connection: requests in, responses out, in order. It performs no I/O.
+"""A client connection: requests and their responses, in order. It performs no I/O.
 
-Frames and events come from a transport; responses go to the transport's writer. As in Kafka, one request of a
-connection is in progress at a time, and the next begins when the peer has taken the response to the last. This keeps
+A transport passes frames and events to it; responses go to the transport's writer. As in Kafka, one request of a
+connection is in progress at a time, and the next begins when the socket has accepted the previous response. This keeps
 the order of responses and bounds the memory of a connection.
 
-A frame that arrives alone begins at once if the scheduler allows it. All others go through the backlog: the connection
-waits in the scheduler's line, which calls `begin_next` once for each request.
+A frame that arrives alone begins at once if the scheduler allows it. All others are added to the backlog: the
+connection waits in a line of the scheduler, which calls `begin_next` once for each request.
 
-The state of the connection is one of `connection_state`. Whether the next request has to wait is not stored: it follows
-from what is pending, a request in progress or a writer that is not idle. The end of either (the handler's Deferred,
-`output_drained`) only puts the connection in the line, so that no order of events can leave a request behind.
+The state of the connection is one of `connection_state`. It is not stored whether the next request has to wait: it has
+to if a request is in progress or the writer is not idle. The end of either (the handler's Deferred, `output_drained`)
+only puts the connection in the line, so that no order of events can lose a request.
 """
 
 import logging
@@ -26,14 +26,14 @@ from odradek.server.network.connection_state import TRANSITIONS, ConnectionEvent
 from odradek.server.network.connection_transport import ConnectionTransport
 from odradek.server.network.request_pipeline import Outcome, Output, RequestInProgress, RequestPipeline
 from odradek.server.request import CloseConnection, RequestContext
-from odradek.server.work.waits import hasten_wait
+from odradek.server.work.waits import shorten_wait
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG_LIMIT: Final = 16
 _BACKLOG_LIMIT_BYTES: Final = 1048576
 _LARGE_FRAME_BYTES: Final = 122_880
-"""The response to a request of this size leaves at once: the request has taken long enough."""
+"""The response to a request of this size is sent at once, because the request has taken long already."""
 
 # Looked up once: access to a member of an enumeration is a call.
 _OPEN: Final = ConnectionState.OPEN
@@ -46,9 +46,12 @@ class Connection:
     """The order of requests and responses of one connection.
 
     in_progress: the request that has no response yet
-    api_key, expected_s, is_in_line, level, sequence, is_cost_guessed: of the scheduler: API of the last request, and
-        the time that another is expected to take; whether `begin_next` will be called, the place in the line, and
-        whether the place follows from costs on other connections
+
+    Of the scheduler:
+    api_key, expected_s: API of the last request, and the expected time of the next request of this API
+    is_in_line: `begin_next` will be called
+    level, sequence: the line and the position in it
+    is_cost_guessed: the level follows from the cost of the API on other connections
     """
 
     def __init__(self, transport: ConnectionTransport, dispatch: Dispatch, context: RequestContext) -> None:
@@ -81,7 +84,7 @@ class Connection:
         return frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
 
     def frame_received(self, frame: bytes | memoryview) -> None:
-        """Accept one frame that arrived alone, as most do."""
+        """Accept one frame that arrived alone, which is the usual case."""
         if (
             self._scheduler.is_direct
             and not self._backlog
@@ -96,30 +99,30 @@ class Connection:
         """Accept frames in the order of arrival, each with its length prefix."""
         self._backlog.extend(frames)
         self._get_in_line()
-        if not self._is_paused and self._has_enough_to_do():
+        if not self._is_paused and self._is_backlog_full():
             self._is_paused = True
             self._transport.pause_reading()
 
     def output_drained(self) -> None:
-        """The peer has taken all responses."""
+        """Begin the next request, because the socket has accepted all responses."""
         self._get_in_line()
 
     def input_ended(self) -> None:
-        """The client has closed its side, but may read: close after the last response, as Kafka does."""
+        """Close after the last response, as in Kafka: the client has closed its side, but may still read."""
         self.context.has_input_ended = True
-        self._move(ConnectionEvent.INPUT_END)
+        self._change_state(ConnectionEvent.INPUT_END)
         if self.in_progress is not None:
-            hasten_wait(self.in_progress.deferred)
+            shorten_wait(self.in_progress.deferred)
         self._get_in_line()
 
     def closing(self) -> None:
-        """The connection is about to be closed: begin no further request. One in progress may still be answered."""
+        """Begin no other request, because the connection is about to be closed. One in progress may still complete."""
         self._backlog.clear()
-        self._move(ConnectionEvent.TRANSPORT_CLOSE)
+        self._change_state(ConnectionEvent.TRANSPORT_CLOSE)
 
     def connection_lost(self) -> None:
-        """The client is gone: drop its requests, and every reference to the transport and its buffers."""
-        self._move(ConnectionEvent.LOSS)
+        """Drop the client's requests, and all references to the transport and its buffers."""
+        self._change_state(ConnectionEvent.LOSS)
         self._backlog.clear()
         self._transport = _LOST
         waiting, self.in_progress = self.in_progress, None
@@ -130,30 +133,30 @@ class Connection:
                 logger.exception("a request could not be cancelled; please report it api=%s", waiting.api.name)
 
     def refuse(self, why: str) -> None:
-        """Close because of malformed input or a failure, with one log line."""
+        """Close the connection because of malformed input or a failure, with one log line."""
         logger.warning(
             "closing connection client=%s client_id=%s why=%r", self.context.client_host, self.context.client_id, why
         )
         self._close()
 
     def refuse_in_turn(self, why: str) -> None:
-        """Close because of malformed input, after the responses to the requests before it."""
+        """Close the connection because of malformed input, after the responses to the requests before it."""
         self._refusal = why
-        self._move(ConnectionEvent.REFUSAL)
+        self._change_state(ConnectionEvent.REFUSAL)
         self._get_in_line()
 
     def _close(self) -> None:
-        self._move(ConnectionEvent.CLOSE)
+        self._change_state(ConnectionEvent.CLOSE)
         self._transport.close()
 
-    def _move(self, event: ConnectionEvent) -> None:
+    def _change_state(self, event: ConnectionEvent) -> None:
         """Change the state because of an event."""
         self._state = TRANSITIONS[self._state, event]
 
     def _close_after_defect(self) -> None:
-        """Close after an unexpected exception: the client would wait forever for its response."""
+        """Close the connection after an unexpected exception, since the client would wait for its response forever."""
         logger.exception(
-            "unexpected error outside of a handler; closing the connection; please report it client=%s client_id=%s",
+            "unexpected error outside a handler; closing the connection; please report it client=%s client_id=%s",
             self.context.client_host,
             self.context.client_id,
         )
@@ -177,7 +180,7 @@ class Connection:
                 self._begin(backlog.popleft())
                 if self._state is _CLOSED:  # type: ignore[comparison-overlap] # `_begin` may have closed it
                     return -1
-                if self._is_paused and not self._has_enough_to_do():
+                if self._is_paused and not self._is_backlog_full():
                     self._is_paused = False
                     self._transport.resume_reading()
                 if self.in_progress is not None:
@@ -185,7 +188,7 @@ class Connection:
             if backlog:
                 frame = backlog[0]
                 return frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
-            self._end_if_asked()
+            self._close_if_ended()
         except Exception:
             self._close_after_defect()
         return -1
@@ -208,10 +211,10 @@ class Connection:
             self._close()
         except Exception:
             self._close_after_defect()
-        self._scheduler.account(self, frame)
+        self._scheduler.end_request(self, frame)
 
-    def _end_if_asked(self) -> None:
-        """The backlog is empty: close if the input was malformed or has ended."""
+    def _close_if_ended(self) -> None:
+        """Close the connection if its input was malformed or has ended. The backlog is empty."""
         if not self._transport.writer.is_idle:
             return
         if self._state is _REFUSED:
@@ -222,16 +225,16 @@ class Connection:
             if writer.is_idle:
                 self._close()
 
-    def _has_enough_to_do(self) -> bool:
+    def _is_backlog_full(self) -> bool:
         backlog = self._backlog
         return len(backlog) >= _BACKLOG_LIMIT or sum(map(len, backlog)) >= _BACKLOG_LIMIT_BYTES
 
     def _wait_for(self, waiting: RequestInProgress) -> None:
         self.in_progress = waiting
-        waiting.deferred.addBoth(self._answered, waiting)
+        waiting.deferred.addBoth(self._on_outcome, waiting)
 
-    def _answered(self, outcome: Outcome, waiting: RequestInProgress) -> None:
-        """The Deferred of the request in progress has fired: send the response."""
+    def _on_outcome(self, outcome: Outcome, waiting: RequestInProgress) -> None:
+        """Send the response of the request in progress, whose Deferred has fired."""
         self.in_progress = None
         if self._state is _CLOSED:
             return
@@ -255,19 +258,19 @@ class Connection:
             self._close()
         except Exception:
             self._close_after_defect()
-        # Not begun at once: the Deferred may have fired within another connection's append, which must end first.
+        # The next request begins later: the Deferred may have fired within another connection's append.
         self._get_in_line()
 
 
 class _LostTransport:
-    """Transport of a lost connection: accepts nothing and does nothing."""
+    """Transport of a lost connection, whose methods have no effect."""
 
     def __init__(self) -> None:
         self.writer = self
         self.is_idle = False
 
     def close(self) -> None:
-        """Nothing is left to close."""
+        """Do nothing."""
 
 
 _LOST: Final = cast(ConnectionTransport, _LostTransport())

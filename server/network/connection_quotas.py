@@ -1,8 +1,8 @@
-"""Limits of connections: in all, of a listener, of an address, how many a second, and by file descriptors.
+"""Limits of connections: in total, per listener, per address, per second, and by file descriptors.
 
-As in Apache Kafka (KIP-402, KIP-612): at `max.connections`, or beyond `max.connection.creation.rate`, a listener
-stops accepting for a while, and clients that connect wait in the system's queue; beyond `max.connections.per.ip` a
-connection is closed at once. The inter-broker listener, if there are others, has no part in the broker's own limits.
+As in Apache Kafka (KIP-402, KIP-612): at `max.connections`, or above `max.connection.creation.rate`, a listener stops
+accepting for a while, and clients that connect wait in the operating system's queue; above `max.connections.per.ip` a
+connection is closed at once. The broker's own limits do not apply to the inter-broker listener if there are others.
 """
 
 import logging
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_ACCEPTS: Final = 16
-"""Connections that a listener accepts in one reactor iteration: some 0.1 ms each."""
+MAX_ACCEPTS: Final = 16
+"""Connections that a listener accepts in one reactor iteration; each takes some 0.1 ms."""
 
-_LEAST_CONNECTIONS: Final = 8
-"""Connections that are accepted however few descriptors there are, so that topics can be deleted."""
+_MIN_CONNECTIONS: Final = 8
+"""Connections that are accepted even if there are no spare descriptors, so that topics can be deleted."""
 
 _RETRY_S: Final = 1.0
-"""Files are closed as well, so a listener that waits for a descriptor looks again after this time."""
+"""Pause before a listener that waits for a descriptor checks again, because closed files free descriptors too."""
 
 _WARNING_INTERVAL_S: Final = 60.0
 
@@ -38,9 +38,9 @@ UNLIMITED: Final = INT32_MAX
 
 
 class CreationRate:
-    """Connections a second over the last samples, and the pause that a quota asks for, as Kafka computes both.
+    """Rate of new connections over the last samples, and the pause that a quota requires, computed as in Kafka.
 
-    The rate is measured over at least all samples but one, so that at first a burst of their length is let in.
+    The rate is measured over at least all samples but one, so that an initial burst of that length is accepted.
     """
 
     def __init__(self, sample_count: int, sample_s: int) -> None:
@@ -55,7 +55,7 @@ class CreationRate:
         return self.quota < UNLIMITED
 
     def record(self, now_s: float) -> float:
-        """Count a connection; return for how many seconds no other is to be accepted, one sample at most."""
+        """Count a connection; return the seconds for which no other is to be accepted, at most one sample."""
         if not self.is_limited:
             return 0.0
         samples, sample_s = self._samples, self._sample_s
@@ -73,12 +73,13 @@ class CreationRate:
 
 
 class ConnectionQuotas:
-    """The connections of a broker, and whether there may be more. `clock` is the reactor.
+    """Counts and limits of a broker's connections. `clock` is the reactor.
 
-    `protected` is the listener without a part in the broker's limits, if there are others. `spare_descriptors` returns
-    how many may be opened; connections leave `margin()` of them to the logs. `close_least_active(count, spared)` closes
-    connections of other listeners than `spared` when there are more than there may be. `on_scarcity` is called once,
-    when descriptors become few.
+    protected: the listener to which the broker's limits do not apply, if there are others
+    spare_descriptors: returns the number of file descriptors that can be opened
+    margin: returns the number of descriptors that connections leave to the logs
+    close_least_active: called with a count and a listener, to close that many connections of other listeners
+    on_scarcity: called once, when descriptors become scarce
     """
 
     def __init__(
@@ -104,33 +105,33 @@ class ConnectionQuotas:
         self._by_host: Counter[str] = Counter()
         self._acceptors: list[Acceptor] = []
         self._overrides: dict[str, int] = {}
-        self._rate = self._new_rate()
+        self._rate = self._make_rate()
         self._next_warning_s = float("-inf")
-        self._take_on_overrides()
+        self._apply_overrides()
         self._rate.quota = config.max_connection_creation_rate
 
     def listen(self, listener: str, port: ListeningPort) -> "Acceptor":
-        """Guard a listener's port, which is read from `Acceptor.start` on."""
-        acceptor = Acceptor(self, listener, port, self._new_rate())
+        """Limit the connections of a listener's port, which is read from `Acceptor.start` on."""
+        acceptor = Acceptor(self, listener, port, self._make_rate())
         acceptor.update(self._config)
         self._acceptors.append(acceptor)
         return acceptor
 
     def update(self, config: "BrokerConfig") -> None:
-        """Take on changed properties; what max.connections does not allow any more is closed."""
+        """Apply changed properties, and close connections above max.connections."""
         before, self._config = self._config, config
         self._rate.quota = config.max_connection_creation_rate
         if config.connections_of_hosts != before.connections_of_hosts:
-            self._take_on_overrides()
+            self._apply_overrides()
         for acceptor in self._acceptors:
             acceptor.update(config)
         self._close_excess()
         for acceptor in self._acceptors:
             acceptor.resume()
 
-    def slots(self, acceptor: "Acceptor") -> int:
-        """How many connections a listener may accept now; none if the result is not positive."""
-        slots = acceptor.most - acceptor.count
+    def count_slots(self, acceptor: "Acceptor") -> int:
+        """Return the number of connections that a listener may accept now; none if the result is not positive."""
+        slots = acceptor.max_count - acceptor.count
         if not self._is_protected(acceptor):
             slots = min(slots, self._config.max_connections - self._total)
         if slots <= 0:
@@ -140,27 +141,27 @@ class ConnectionQuotas:
         if descriptors <= margin and not self._is_scarce:
             self._is_scarce = True
             self._on_scarcity()
-        descriptors = max(descriptors, _LEAST_CONNECTIONS - self._total)
+        descriptors = max(descriptors, _MIN_CONNECTIONS - self._total)
         if descriptors <= 0:
             self._warn_of_shortage()
         return min(slots, descriptors)
 
     def limits_rate(self, acceptor: "Acceptor") -> bool:
-        """Return whether there is a limit of new connections a second."""
+        """Return whether the rate of new connections is limited."""
         return acceptor.rate.is_limited or (self._rate.is_limited and not self._is_protected(acceptor))
 
     def admit(self, acceptor: "Acceptor", host: str) -> bool:
-        """Count a connection that was accepted, unless its address has too many already."""
+        """Count an accepted connection; return False if its address has too many."""
         now_s = self.clock.seconds()
         delay_s = acceptor.rate.record(now_s)
         if not self._is_protected(acceptor):
             delay_s = max(delay_s, self._rate.record(now_s))
         if delay_s > 0:
             acceptor.pause(delay_s)
-        host = _plain(host)
+        host = _unmap_ipv4(host)
         most = self._overrides.get(host, self._config.max_connections_per_ip)
         if self._by_host[host] >= most:
-            logger.info("rejected a connection: its address has as many as it may have client=%s most=%d", host, most)
+            logger.info("rejected a connection: its address has max.connections.per.ip client=%s most=%d", host, most)
             return False
         self._by_host[host] += 1
         self._total += 1
@@ -169,8 +170,8 @@ class ConnectionQuotas:
         return True
 
     def closed(self, acceptor: "Acceptor", host: str) -> None:
-        """A connection that was admitted is gone: listeners that waited for that go on."""
-        host = _plain(host)
+        """Discount a closed connection, and resume the listeners that waited for it."""
+        host = _unmap_ipv4(host)
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -179,7 +180,7 @@ class ConnectionQuotas:
         for each in self._acceptors:
             each.resume()
 
-    def _new_rate(self) -> CreationRate:
+    def _make_rate(self) -> CreationRate:
         return CreationRate(self._config.quota_window_num, self._config.quota_window_size_seconds)
 
     def _is_protected(self, acceptor: "Acceptor") -> bool:
@@ -200,10 +201,10 @@ class ConnectionQuotas:
                 self._total,
             )
 
-    def _take_on_overrides(self) -> None:
-        """Addresses count as they are; host names from when they are resolved, by a thread."""
+    def _apply_overrides(self) -> None:
+        """Apply max.connections.per.ip.overrides. Those of host names apply when a thread has resolved the names."""
         given = self._config.connections_of_hosts
-        self._overrides = overrides = {_plain(host): most for host, most in given.items()}
+        self._overrides = overrides = {_unmap_ipv4(host): most for host, most in given.items()}
         for host, most in given.items():
             if _is_address(host):
                 continue
@@ -213,7 +214,8 @@ class ConnectionQuotas:
 
             def failed(failure: Failure, host: str = host) -> None:
                 logger.warning(
-                    "max.connections.per.ip.overrides has no effect for a host that has no address host=%s error=%s",
+                    "max.connections.per.ip.overrides has no effect for a host that cannot be resolved; correct it "
+                    "host=%s error=%s",
                     host,
                     failure.getErrorMessage(),
                 )
@@ -224,12 +226,13 @@ class ConnectionQuotas:
 class Acceptor:
     """One listener's port, which is read only while connections may be accepted.
 
-    most: connections that the listener may have; count: those that it has
+    max_count: the largest number of connections of the listener
+    count: its number of connections
     """
 
     def __init__(self, quotas: ConnectionQuotas, listener: str, port: ListeningPort, rate: CreationRate) -> None:
         self.listener = listener
-        self.most = UNLIMITED
+        self.max_count = UNLIMITED
         self.count = 0
         self.rate = rate
         self._quotas = quotas
@@ -239,14 +242,14 @@ class Acceptor:
         self._paused_until_s = float("-inf")
         self._call: DelayedCall | None = None
         if hasattr(port, "doRead"):
-            # Twisted accepts a hundred connections and more at once; how many is set each time.
+            # Twisted would accept more than a hundred connections at once; `accept` sets the number each time.
             self._accept: Callable[[], None] = port.doRead
             port.doRead = self.accept
 
     def update(self, config: "BrokerConfig") -> None:
-        """Take on changed properties."""
+        """Apply changed properties."""
         limits = config.listener_limits
-        self.most = limits.get((self.listener, "max.connections"), UNLIMITED)
+        self.max_count = limits.get((self.listener, "max.connections"), UNLIMITED)
         self.rate.quota = limits.get((self.listener, "max.connection.creation.rate"), UNLIMITED)
 
     def start(self) -> None:
@@ -260,17 +263,17 @@ class Acceptor:
         self._wait(None)
 
     def admit(self, host: str) -> Callable[[], None] | None:
-        """Count a connection; return what is to be called when it is lost. None if it has to be closed."""
+        """Count a connection; return a function to call when it is lost. None if it is to be closed."""
         return partial(self._quotas.closed, self, host) if self._quotas.admit(self, host) else None
 
     def accept(self) -> None:
-        """In place of the port's `doRead`: accept as many connections as there may be."""
-        slots = self._quotas.slots(self)
+        """Accept as many connections as the limits allow. Replaces the port's `doRead`."""
+        slots = self._quotas.count_slots(self)
         if slots <= 0:
             self._wait(_RETRY_S)
             return
-        # One by one where a rate is limited: there may have to be a pause after each.
-        self._port.numberAccepts = 1 if self._quotas.limits_rate(self) else min(slots, MOST_ACCEPTS)
+        # One by one if the rate is limited, because a pause may follow each.
+        self._port.numberAccepts = 1 if self._quotas.limits_rate(self) else min(slots, MAX_ACCEPTS)
         self._accept()
 
     def pause(self, seconds: float) -> None:
@@ -279,10 +282,10 @@ class Acceptor:
         self._wait(seconds)
 
     def resume(self) -> None:
-        """Go on if nothing is in the way any more."""
+        """Accept clients again, unless a pause or a limit prevents it."""
         if self._is_reading or not self._is_started:
             return
-        if self._quotas.clock.seconds() >= self._paused_until_s and self._quotas.slots(self) > 0:
+        if self._quotas.clock.seconds() >= self._paused_until_s and self._quotas.count_slots(self) > 0:
             self._cancel_call()
             self._is_reading = True
             self._port.startReading()
@@ -290,15 +293,15 @@ class Acceptor:
             self._wait(_RETRY_S)
 
     def _wait(self, seconds: float | None) -> None:
-        """Read nothing for so long, or until a connection is closed; None: for good."""
+        """Stop reading for `seconds`, or until a connection is closed; None: until `start`."""
         self._cancel_call()
         if self._is_reading:
             self._is_reading = False
             self._port.stopReading()
         if seconds is not None:
-            self._call = self._quotas.clock.callLater(seconds, self._look_again)
+            self._call = self._quotas.clock.callLater(seconds, self._retry)
 
-    def _look_again(self) -> None:
+    def _retry(self) -> None:
         self._call = None
         self.resume()
 
@@ -308,8 +311,8 @@ class Acceptor:
             self._call = None
 
 
-def _plain(host: str) -> str:
-    """An IPv4 address that came over IPv6 as what it is."""
+def _unmap_ipv4(host: str) -> str:
+    """Return the IPv4 address of an IPv4-mapped IPv6 address; any other address unchanged."""
     return host[len(_IPV4_IN_IPV6) :] if host.startswith(_IPV4_IN_IPV6) and "." in host else host
 
 

@@ -11,18 +11,18 @@ class ConnectionState(Enum):
 
     OPEN = "open"
     INPUT_ENDED = "input ended"
-    """The client has closed its side: respond to the requests that have arrived, then close."""
+    """The client has closed its side: the connection closes after the responses to the requests that have arrived."""
     REFUSED = "refused"
-    """The client sent something malformed: respond to the requests before it, then close with a reason."""
+    """The client has sent malformed input: the connection closes after the responses to the requests before it."""
     CLOSING = "closing"
-    """The transport closes: begin no request; one in progress may still be answered."""
+    """The transport is closing: no request is begun; one in progress may still complete."""
     CLOSED = "closed"
     """Nothing more is sent."""
 
 
 @unique
 class ConnectionEvent(Enum):
-    """Event in the life of a connection."""
+    """Event that changes the state of a connection."""
 
     INPUT_END = "input end"
     REFUSAL = "refusal"

@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from odradek.server.network.scheduler import RequestScheduler
 
 Piece = bytes | bytearray | memoryview | FileRegionLike
-"""A part of a response. The records of a fetch are regions of files, which a transport may send without reading."""
+"""A part of a response. The records of a fetch are file regions, which a transport may send without reading them."""
 
 
 class ResponseWriter(Protocol):
-    """Sends responses in order. It queues what the peer does not take, and reports the end of the queue.
+    """Sends responses in order. It queues the bytes that the peer does not accept.
 
-    The end is reported by a call of `Connection.output_drained`, never from within a method of the writer.
+    When the queue becomes empty it calls `Connection.output_drained`, never from within one of its methods.
     """
 
     @property
     def is_idle(self) -> bool:
-        """Whether the peer has taken everything, except what waits for the end of the reactor iteration."""
+        """True if the peer has accepted all bytes, except those that wait for the end of the reactor iteration."""
 
     def send_one(self, data: bytearray, /) -> None:
         """Send a response of one piece; it may wait for the end of the reactor iteration."""
@@ -28,7 +28,7 @@ class ResponseWriter(Protocol):
         """Send a response of several pieces."""
 
     def flush(self) -> None:
-        """Send what waits for the end of the reactor iteration."""
+        """Send the responses that wait for the end of the reactor iteration."""
 
 
 class ConnectionTransport(Protocol):

@@ -21,20 +21,20 @@ logger = logging.getLogger(__name__)
 _pack_response_head: Final = struct.Struct(">ii").pack
 _FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
 MAX_RESPONSE_BYTES: Final = 1 << 28
-"""A larger response closes the connection: few clients would read it, and none can read 2 GiB."""
+"""Limit of a response; a larger one closes the connection. Few clients would read it, and none can read 2 GiB."""
 
 VERY_LARGE_BYTES: Final = 1 << 18
-"""Messages of fewer bytes are freed at once, within some 2 ms."""
+"""Size from which on a message is freed in steps. A smaller one is freed within some 2 ms."""
 
 RELEASED_PER_STEP: Final = 1_000
-"""Elements of arrays that are freed in one step: some 0.1 ms."""
+"""Array elements that are freed in one step, which takes some 0.1 ms."""
 
 _SHORT_ARRAY: Final = 100
-"""Elements of an array in an element that are freed with it."""
+"""Largest number of elements of an array that is freed together with the element that contains it."""
 
 
 def run_first_steps(steps: Generator[None, None, tuple[Message, int]]) -> tuple[Message, int] | None:
-    """Return what `steps` returns if it ends soon, as a request does that is large for the records in it."""
+    """Return the result of `steps` if they end soon, as for a request that is large due to its records; else None."""
     try:
         for _ in range(_FIRST_STEPS):
             next(steps)
@@ -45,23 +45,23 @@ def run_first_steps(steps: Generator[None, None, tuple[Message, int]]) -> tuple[
 
 
 class EncodedResponse(NamedTuple):
-    """A large response that is encoded."""
+    """An encoded large response."""
 
     out: bytearray
     splices: list[Splice]
 
 
-def response_head(api: BoundApi, correlation_id: int) -> bytearray:
-    """The header of a response, with room for its size."""
+def begin_response(api: BoundApi, correlation_id: int) -> bytearray:
+    """Return the header of a response, with space for the size."""
     out = bytearray(_pack_response_head(0, correlation_id))
-    if api.flexible_response_header:
+    if api.has_flexible_response_header:
         out.append(0)
     return out
 
 
 def encode_in_steps(api: BoundApi, correlation_id: int, response: Message) -> Generator[None, None, EncodedResponse]:
-    """Encode a response with its header. Raises CloseConnection if that is not possible."""
-    encoded = EncodedResponse(response_head(api, correlation_id), [])
+    """Encode a response with its header. Raises CloseConnection if it fails or the response is too large."""
+    encoded = EncodedResponse(begin_response(api, correlation_id), [])
     try:
         for _ in api.encode_in_steps(response, *encoded):
             if len(encoded.out) > MAX_RESPONSE_BYTES:
@@ -81,9 +81,9 @@ def encode_in_steps(api: BoundApi, correlation_id: int, response: Message) -> Ge
 def release_in_steps(message: Struct) -> Generator[None, None, None]:
     """Free the elements of a message's arrays, for a caller that drops the message before the first step.
 
-    The message is not changed: what else refers to an element or to the message keeps it.
+    The message is not changed: other references to it or to its elements stay valid.
     """
-    arrays = (getattr(message, name) for name in _array_fields(type(message)))
+    arrays = (getattr(message, name) for name in _find_array_fields(type(message)))
     return _release([array[:] for array in arrays if isinstance(array, list)])
 
 
@@ -95,7 +95,7 @@ def _release(held: list[list[object]]) -> Generator[None, None, None]:
             continue
         # All elements of an array are of one class.
         last = elements[-1]
-        names = _array_fields(type(last)) if isinstance(last, Struct) else ()
+        names = _find_array_fields(type(last)) if isinstance(last, Struct) else ()
         del last
         if names:
             _release_some(elements, names, held)
@@ -105,7 +105,7 @@ def _release(held: list[list[object]]) -> Generator[None, None, None]:
 
 
 def _release_some(elements: list[object], names: tuple[str, ...], held: list[list[object]]) -> None:
-    """Free the last elements, with the short arrays in them; a copy of a longer array is appended to `held`."""
+    """Free the last elements and the short arrays in them; append a copy of each longer array to `held`."""
     count = 0
     while elements and count < RELEASED_PER_STEP - _SHORT_ARRAY:
         element = elements.pop()
@@ -122,22 +122,22 @@ def _release_some(elements: list[object], names: tuple[str, ...], held: list[lis
 
 
 @cache
-def _array_fields(struct: type[Struct]) -> tuple[str, ...]:
-    """The names of the fields that are arrays.
+def _find_array_fields(struct: type[Struct]) -> tuple[str, ...]:
+    """Return the names of the fields that are arrays.
 
-    A value that is not a list is an array whose elements are created when they are encoded.
+    The value of such a field is not a list if its elements are created when they are encoded.
     """
     return tuple(item.name for item in struct.fields if isinstance(item.wire, ArrayType))
 
 
 def report_encoding_failure(api: BoundApi) -> str:
-    """Log the exception that is being handled; return why the connection is closed."""
-    logger.exception("a response could not be encoded; closing; please report it api=%s", api.name)
+    """Log the exception that is being handled; return the reason for closing the connection."""
+    logger.exception("a response could not be encoded; closing the connection; please report it api=%s", api.name)
     return "response could not be encoded"
 
 
 def refuse_malformed(failure: Failure) -> Failure:
-    """Errback of a request's decoding: have the connection closed."""
+    """Errback of a request's decoding: raise CloseConnection if the request is malformed."""
     if not isinstance(failure.value, MALFORMED):
         return failure
     raise CloseConnection(f"malformed request: {failure.value}")

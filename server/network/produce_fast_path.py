@@ -1,22 +1,22 @@
-"""Produce fast path: a producer repeats its request with other records, and the repeated part is not decoded again.
+"""Produce fast path: the part before the records of a produce request is decoded once if later requests repeat it.
 
 The head of a Produce frame is everything before the records: client id, acks, topic, partition index. A connection
-remembers the heads of successful requests for one partition, each with its partition and its encoded response. The
+stores the heads of successful requests for one partition, each with its partition and its encoded response. The
 records of a frame with a known head are appended to the partition directly, and only the correlation id and three
 offsets of the response are filled in. Every other request (another shape, an error) goes through all stages to
-`handlers/produce.py`, which the tests compare the fast path with.
+`handlers/produce.py`; tests compare the fast path with it.
 
-A head is valid while its partition is led here: after that the append fails, and the handler finds the error. The same
-holds for the first batch of a transaction on a partition, which has to be verified. The partitions of a deleted topic
-are led here until each is retired, so they are checked while there are any. A head keeps its `Partition`, never
-the log: a retired partition has released it, so that the files of a deleted topic do not stay open.
+A head is valid while this broker leads its partition: after that the append fails, and the handler determines the
+error. The same is true of a transaction's first batch on a partition, which has to be verified. Partitions of a deleted
+topic have a leader until they are retired, so they are checked while there are any. A head refers to its `Partition`,
+never to the log: a retired partition has released the log, so that the files of a deleted topic are closed.
 """
 
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from odradek.log.validation.batch import LongValidation
+from odradek.log.validation.batch import StepwiseValidationRequired
 from odradek.protocol.batches.record_batch import FLAGS_POSITION, PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
 from odradek.protocol.codec import MALFORMED, encoder
 from odradek.protocol.codec_source import Buffer, read_varint_tail
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _CODE: Final = slice(4, 8)
 _CORRELATION_ID: Final = slice(8, 12)
-_ANSWERED_ID: Final = slice(4, 8)
+_RESPONSE_ID: Final = slice(4, 8)
 _HEAD_AT: Final = 12
 _MAX_HEADS: Final = 64
 _MAX_LENGTHS: Final = 4
@@ -53,19 +53,19 @@ _MAX_HEAD_END: Final = 4096
 _TRANSACTIONAL: Final = 0x10
 _LOG_START_SINCE: Final = 5
 _NO_TAGS: Final = b"\0\0\0"
-"""The tagged fields of partition, topic and request, none of which any version has."""
+"""The empty tagged fields of partition, topic and request: no version has any."""
 
 _unpack_producer: Final = PRODUCER.unpack_from
 _pack_offsets: Final = struct.Struct(">qqq").pack_into
 _SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
 
 
-Answer = bytearray | produce.ProduceOutcome
-"""An encoded response, or one that is still to be encoded."""
+FastResponse = bytearray | produce.ProduceOutcome
+"""An encoded response, or a response to encode."""
 
 
-class _Known:
-    """The partition of a head, and its encoded response with room for the offsets."""
+class _KnownHead:
+    """The partition of a head, and its encoded response with space for the offsets."""
 
     __slots__ = ("acks", "append", "is_plain", "offsets_at", "partition", "response", "timeout_ms", "topic")
 
@@ -102,32 +102,32 @@ class _Known:
 
 
 class PendingProduce(NamedTuple):
-    """An appended batch with a response that waits. `request` has what an error response needs.
+    """An appended batch whose response waits. `request` has the fields that an error response needs.
 
     `response` fires with the encoded response, or with a `ProduceResponse`.
     """
 
     request: ProduceRequest
-    response: "Deferred[Answer] | Deferred[produce.ProduceOutcome]"
+    response: "Deferred[FastResponse] | Deferred[produce.ProduceOutcome]"
 
 
 class ProduceFastPath:
     """The heads of one connection, all of one API version and of a few lengths."""
 
-    __slots__ = ("_code", "_flexible", "_head_ends", "_heads", "_services", "_version")
+    __slots__ = ("_code", "_head_ends", "_heads", "_is_flexible", "_services", "_version")
 
     def __init__(self, services: produce.ProduceServices) -> None:
         self._services = services
-        self._heads: dict[bytes, _Known] = {}
+        self._heads: dict[bytes, _KnownHead] = {}
         self._head_ends: tuple[int, ...] = ()
         self._code = b""
         self._version = 0
-        self._flexible = False
+        self._is_flexible = False
 
-    def answer(self, frame: Buffer) -> bytearray | PendingProduce | None:
+    def append_records(self, frame: Buffer) -> bytearray | PendingProduce | None:
         """Append the records of a frame with a known head; return its encoded response, or a `PendingProduce`.
 
-        None, with nothing appended, if the head is unknown or the append fails.
+        Return None, with nothing appended, if the head is unknown or the append fails.
         """
         if frame[_CODE] != self._code:
             return None
@@ -138,7 +138,7 @@ class ProduceFastPath:
                 break
         else:
             return None
-        records = self._records(frame, head_end)
+        records = self._find_records(frame, head_end)
         if records is None or len(records) < RECORD_BATCH_OVERHEAD:
             return None
         if known.is_plain and records[FLAGS_POSITION] & _TRANSACTIONAL:
@@ -161,17 +161,17 @@ class ProduceFastPath:
             if not partition.is_leader:
                 del self._heads[head]
             return None
-        except LongValidation:
+        except StepwiseValidationRequired:
             return None
         out = bytearray(known.response)
-        out[_ANSWERED_ID] = frame[_CORRELATION_ID]
+        out[_RESPONSE_ID] = frame[_CORRELATION_ID]
         _pack_offsets(out, known.offsets_at, info.first_offset, info.log_append_time_ms, info.log_start_offset)
         if info.flush_due or (known.acks == -1 and log.state.high_watermark <= info.last_offset):
-            return self._when_done(known, info, out)
+            return self._wait_until_done(known, info, out)
         return out
 
-    def _when_done(self, known: _Known, info: "AppendInfo", out: bytearray) -> PendingProduce:
-        """Return `out` after replication or a sync, or the handler's response if both are waited for, or one fails."""
+    def _wait_until_done(self, known: _KnownHead, info: "AppendInfo", out: bytearray) -> PendingProduce:
+        """Return `out` after replication or a sync, or the handler's response after both or a failure."""
         services, partition, acks, offset = self._services, known.partition, known.acks, info.last_offset + 1
         data = [ProduceRequestPartitionProduceData(index=partition.index)]
         topic = ProduceRequestTopicProduceData(
@@ -179,35 +179,35 @@ class ProduceFastPath:
         )
         request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms, topic_data=[topic])
 
-        def failed(error: KafkaError) -> ProduceResponse:
-            return produce.failed_after_append(known.topic, partition.index, info, error)
+        def fail(error: KafkaError) -> ProduceResponse:
+            return produce.make_failed_response(known.topic, partition.index, info, error)
 
-        def settled() -> bytearray | ProduceResponse | None:
+        def check() -> bytearray | ProduceResponse | None:
             try:
                 return out if partition.has_reached(offset) else None
             except KafkaError as error:
-                return failed(error)
+                return fail(error)
 
-        response: Deferred[Answer]
+        response: Deferred[FastResponse]
         if not partition.waits_for_sync(info, acks):
-            operation = DelayedOperation[Answer](settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
+            operation = DelayedOperation[FastResponse](check, lambda: fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
             response = operation.wait(services.reactor, known.timeout_ms, (partition,))
             # A watcher that the append woke may have discovered a disk failure.
             operation.wake()
         elif acks == -1:
-            finished = produce.finish_one(services, partition, known.topic, request, info)
+            finished = produce.finish_append(services, partition, known.topic, request, info)
             return PendingProduce(request, finished)
         else:
             response = services.flusher.flush(partition).addCallback(
-                lambda is_synced: out if is_synced else failed(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+                lambda is_synced: out if is_synced else fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
             )
         return PendingProduce(request, response)
 
-    def _records(self, frame: Buffer, head_end: int) -> memoryview | None:
-        """Return the records after a head; None unless they are the rest of the frame."""
+    def _find_records(self, frame: Buffer, head_end: int) -> memoryview | None:
+        """Return the records after a head; None unless only empty tagged fields follow them."""
         end = len(frame)
         try:
-            if not self._flexible:
+            if not self._is_flexible:
                 start = head_end + 4
                 size = int.from_bytes(frame[head_end:start], "big", signed=True)
                 return memoryview(frame)[start:end] if size >= 0 and start + size == end else None
@@ -227,10 +227,10 @@ class ProduceFastPath:
             return None
         return memoryview(frame)[start:after]
 
-    def remember(
+    def add_head(
         self, frame: Buffer, context: "RequestContext", request: ProduceRequest, response: ProduceResponse
     ) -> None:
-        """Remember the head of a request that succeeded, if it is for one partition."""
+        """Store the head of a successful request, if it is for one partition."""
         version = context.api_version
         if version < _LOG_START_SINCE or len(request.topic_data) != 1:
             return
@@ -239,31 +239,34 @@ class ProduceFastPath:
             return
         data = topic.partition_data[0]
         partition = find_partition(self._services.replicas, topic, data.index, version)
-        flexible = ProduceRequest.is_flexible(version)
+        is_flexible = ProduceRequest.is_flexible(version)
         records: memoryview = data.records  # type: ignore[assignment] # decoded: a view of the frame
-        head_end = _head_end(frame, len(records), flexible)
+        head_end = _find_head_end(frame, len(records), is_flexible)
         if head_end is None or head_end > _MAX_HEAD_END or partition.is_internal:
             return
         code = bytes(frame[_CODE])
         if code != self._code or len(self._heads) >= _MAX_HEADS:
-            self._forget(code, version, flexible)
+            self._clear(code, version, is_flexible)
         if head_end not in self._head_ends:
             if len(self._head_ends) >= _MAX_LENGTHS:
-                self._forget(code, version, flexible)
+                self._clear(code, version, is_flexible)
             self._head_ends += (head_end,)
         head = bytes(frame[_HEAD_AT:head_end])
         known = self._heads.get(head)
         if known is None or known.partition is not partition:
-            self._heads[head] = _Known(partition, request, version)
+            self._heads[head] = _KnownHead(partition, request, version)
 
-    def _forget(self, code: bytes, version: int, flexible: bool) -> None:
+    def _clear(self, code: bytes, version: int, is_flexible: bool) -> None:
         self._heads.clear()
         self._head_ends = ()
-        self._code, self._version, self._flexible = code, version, flexible
+        self._code, self._version, self._is_flexible = code, version, is_flexible
 
 
 def _append_in_open_transaction(partition: "Partition") -> "Callable[..., AppendInfo]":
-    """Append like the partition, but only in a transaction that is open there and needs no verification."""
+    """Return an append function that accepts only batches of a transaction that is open on the partition.
+
+    Such batches need no verification.
+    """
 
     def append(
         records: memoryview, *, required_acks: int, now_ms: int, produce_version: int, is_verified: bool
@@ -285,10 +288,10 @@ def _append_in_open_transaction(partition: "Partition") -> "Callable[..., Append
     return append
 
 
-def _head_end(frame: Buffer, records_bytes: int, flexible: bool) -> int | None:
+def _find_head_end(frame: Buffer, records_bytes: int, is_flexible: bool) -> int | None:
     """Return the position of the length of the records, if only empty tagged fields follow them."""
     end = len(frame)
-    if not flexible:
+    if not is_flexible:
         return end - records_bytes - 4
     if bytes(frame[end - 3 :]) != _NO_TAGS:
         return None

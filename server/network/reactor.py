@@ -1,17 +1,17 @@
 """Twisted's epoll reactor, with these differences.
 
-- `EPollReactor` runs each read and write in a logging context of its own: five Python calls that nothing here uses and
-  that cost as much as decoding a small request.
-- Responses made while the events of one poll are handled are sent together after the last of them (`WriteCoalescer`):
-  one call costs the kernel a third less.
-- Requests that cannot be begun as they are read have their turns after the events (`RequestScheduler`). An iteration
-  is bounded in time; then the sockets are polled again.
-- Timers run on the monotonic clock, so that a step of the wall clock neither delays nor hastens a response.
-- Input comes before timers that are late: after a pause (a long iteration, a stopped process) what clients sent in time
-  is handled before their sessions expire.
-- The time of each piece of work is measured, for the scheduler and for the `Watchdog`.
+- Reads and writes have no logging context of their own: in `EPollReactor` that takes five Python calls, which cost as
+  much as decoding a small request.
+- Responses made while the events of one poll are handled are sent together after the last event (`WriteCoalescer`),
+  which costs the kernel a third less.
+- Requests that cannot begin as they are read begin after the events (`RequestScheduler`). An iteration is bounded in
+  time; then the sockets are polled again.
+- Timers run on the monotonic clock, so that a step of the wall clock changes no timeout.
+- Input is handled before timers that are late: after a pause (a long iteration, a stopped process), requests that
+  clients sent in time are handled before their sessions expire.
+- The time of each call and each event is measured, for the scheduler and for the `Watchdog`.
 
-Everything else, errors included, is Twisted's.
+Everything else, including the handling of errors, is Twisted's.
 """
 
 import select
@@ -32,18 +32,18 @@ from odradek.server.work.clock import Reactor
 
 _READABLE: Final = select.EPOLLIN
 
-_MOST_EVENTS: Final = 16
-"""Events of one poll. The kernel hands out those of a next poll first that this one had no room for."""
+_MAX_EVENTS: Final = 16
+"""Events of one poll. The next poll returns the remaining events first."""
 
 _LATE_S: Final = 0.02
-"""Before a timer that is late by more than this comes the input that has arrived."""
+"""Input that has arrived is handled before a timer that is late by more than this."""
 
 _CATCH_UP_S: Final = 1.0
-"""Input is handled for at most this long, and no longer than the timer was late, before the late timers are run."""
+"""Limit of the time for which input is handled before late timers; the delay of the timer is another limit."""
 
 
 class PlainEPollReactor(EPollReactor):
-    """Hands events straight to the descriptors, and flushes responses after the timers and after the events."""
+    """Calls descriptors directly for their events, and flushes responses after the timers and after the events."""
 
     seconds = staticmethod(time.monotonic)
 
@@ -56,9 +56,9 @@ class PlainEPollReactor(EPollReactor):
         self._unhandled: list[tuple[int, int, object]] = []
 
     def runUntilCurrent(self) -> None:
-        """Run the timers that are due, and what threads have handed over; then send the responses made.
+        """Make the calls of threads, run the timers that are due, and send the responses.
 
-        Before the reactor computes how long it may sleep: sending may schedule calls.
+        Responses are sent before the reactor computes how long it may sleep, because sending may schedule calls.
         """
         self._insertNewDelayedCalls()
         if self._pendingTimedCalls:
@@ -79,7 +79,7 @@ class PlainEPollReactor(EPollReactor):
     doIteration = doPoll
 
     def _poll_and_serve(self, timeout: float) -> bool:
-        """Handle events, begin requests that wait, and send the responses; return whether there was an event."""
+        """Handle events, begin waiting requests, and send the responses; return whether there was an event."""
         scheduler, watchdog, clock = self.scheduler, self.watchdog, self.seconds
         if self._woke_s is not None:
             busy_s = clock() - self._woke_s
@@ -93,7 +93,7 @@ class PlainEPollReactor(EPollReactor):
         had_events = bool(events)
         while events:
             self._handle(events, now_s + READ_S)
-            if len(events) < _MOST_EVENTS or clock() - now_s > READ_S:
+            if len(events) < _MAX_EVENTS or clock() - now_s > READ_S:
                 break
             events = self._poll(0)
         if scheduler.waiting:
@@ -103,19 +103,19 @@ class PlainEPollReactor(EPollReactor):
 
     def _poll(self, timeout: float) -> list[tuple[int, int]]:
         try:
-            events: list[tuple[int, int]] = self._poller.poll(timeout, _MOST_EVENTS)
+            events: list[tuple[int, int]] = self._poller.poll(timeout, _MAX_EVENTS)
         except InterruptedError:
             return []
         return events
 
     def _take_unhandled(self) -> list[tuple[int, int]]:
-        """Take the events for which the last iteration had no time, but for those of descriptors closed since."""
+        """Take the events that the last iteration did not handle, except those of descriptors closed since."""
         selectables = self._selectables
         unhandled, self._unhandled = self._unhandled, []
         return [(descriptor, event) for descriptor, event, owner in unhandled if selectables.get(descriptor) is owner]
 
     def _handle(self, events: list[tuple[int, int]], end_s: float) -> None:
-        """Handle events until `end_s`; those that are left come first in the next iteration."""
+        """Handle events until `end_s`; the remaining ones come first in the next iteration."""
         scheduler, clock = self.scheduler, self.seconds
         selectables = self._selectables
         remaining = iter(events)
@@ -133,28 +133,28 @@ class PlainEPollReactor(EPollReactor):
                 self._disconnect(selectable, error)
             ended_s = clock()
             if ended_s - scheduler.ended_s > NOTABLE_S:
-                self.watchdog.note(ended_s - scheduler.ended_s, selectable)
+                self.watchdog.record(ended_s - scheduler.ended_s, selectable)
             scheduler.ended_s = ended_s
             if ended_s > end_s:
                 self._unhandled = [(descriptor, event, selectables.get(descriptor)) for descriptor, event in remaining]
 
     def _disconnect(self, selectable: object, error: BaseException) -> None:
-        """Disconnect what has failed; nothing of it may affect others."""
+        """Disconnect a socket that has failed. A failure to do so is logged."""
         try:
             self._disconnectSelectable(selectable, error, True)  # type: ignore[no-untyped-call]
         except BaseException:
             _log_failure()
 
-    def _handle_input(self, most_s: float) -> None:
-        """Handle the input that has arrived, with all requests that can be begun, for at most `most_s` seconds."""
-        end_s = self.seconds() + most_s
+    def _handle_input(self, max_s: float) -> None:
+        """Handle the input that has arrived, and begin waiting requests, for at most `max_s` seconds."""
+        end_s = self.seconds() + max_s
         while (self._poll_and_serve(0) or self.scheduler.waiting) and self.seconds() < end_s:
             pass
 
-    # -- as Twisted's `ReactorBase.runUntilCurrent`, with the time of each call measured -------------------------------
+    # -- Twisted's `ReactorBase.runUntilCurrent`, with the time of each call measured ----------------------------------
 
     def _run_handed_over(self) -> None:
-        """Make the calls that threads have handed over; those handed over meanwhile are for the next iteration."""
+        """Make the calls that threads have passed to the reactor; later ones are for the next iteration."""
         queue = self.threadCallQueue
         if not queue:
             return
@@ -193,7 +193,7 @@ class PlainEPollReactor(EPollReactor):
             _log_failure()
         cost_s = self.seconds() - began_s
         if cost_s > NOTABLE_S:
-            self.watchdog.note(cost_s, function)
+            self.watchdog.record(cost_s, function)
 
 
 def _log_failure() -> None:

@@ -25,11 +25,11 @@ from odradek.server.network.connection_transport import Piece
 from odradek.server.network.large_messages import (
     VERY_LARGE_BYTES,
     EncodedResponse,
+    begin_response,
     encode_in_steps,
     refuse_malformed,
     release_in_steps,
     report_encoding_failure,
-    response_head,
     run_first_steps,
 )
 from odradek.server.request import CloseConnection, EncodedBody, NoResponse, RequestContext
@@ -44,14 +44,14 @@ _pack_response_head: Final = struct.Struct(">ii").pack
 _pack_size_into: Final = struct.Struct(">i").pack_into
 _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
 _NO_ID: Final = b"\0" * (2**15 + 1)
-"""Longer than any client id, and so equal to none."""
+"""Longer than any client id, and therefore equal to none."""
 
 Outcome = Message | EncodedBody | EncodedResponse | bytearray | NoResponse | Failure
 """The results of Deferreds that a request waits for."""
 
 
 class RequestInProgress:
-    """A request without a response yet. `frame` is set if the produce fast path may remember it."""
+    """A request without a response yet. `frame` is set if its head may be added to the produce fast path."""
 
     __slots__ = ("api", "correlation_id", "deferred", "frame", "request")
 
@@ -75,8 +75,9 @@ Output = bytearray | list[Piece] | RequestInProgress | None
 
 
 class RequestPipeline:
-    """Turns the frames of one connection into responses. It raises CloseConnection where the connection must close,
-    and SchedulerStopped when the broker stops.
+    """Turns the frames of one connection into responses.
+
+    Its methods raise CloseConnection if the connection must close, and SchedulerStopped if the broker stops.
     """
 
     __slots__ = ("_bound", "_client_id_bytes", "_context", "_dispatch", "_fast_path", "_services")
@@ -90,13 +91,13 @@ class RequestPipeline:
         self._fast_path: ProduceFastPath | None = None
 
     def begin(self, frame: bytes | memoryview) -> Output:
-        """Run a request through the stages, as far as it goes at once."""
-        unforeseen: Exception | None = None
+        """Run a request through the stages until it has a response or has to wait."""
+        unexpected: Exception | None = None
         if self._fast_path is not None:
             try:
-                answer = self._fast_path.answer(frame)
+                answer = self._fast_path.append_records(frame)
             except Exception as error:
-                answer, unforeseen = None, error
+                answer, unexpected = None, error
             if answer is not None:
                 return answer if isinstance(answer, bytearray) else self._wait_for_append(frame, answer)
         try:
@@ -108,12 +109,12 @@ class RequestPipeline:
             if (
                 frame[_CLIENT_ID_AT:position] == self._client_id_bytes
                 and position <= end
-                and not (api.flexible and frame[position])
+                and not (api.is_flexible and frame[position])
             ):
-                position += api.flexible
+                position += api.is_flexible
             else:
                 position = self._read_client_id(frame, client_id_size, end, api)
-            if api.unsupported_version:
+            if api.is_unsupported:
                 request = None
             elif end - position <= SMALL_MESSAGE_BYTES:
                 request, position = api.decode(frame, position, end)
@@ -121,25 +122,25 @@ class RequestPipeline:
                 steps = api.decode_in_steps(frame, position)
                 decoded = run_first_steps(steps)
                 if decoded is None:
-                    return self._decode_in_slices(api, correlation_id, frame, steps, unforeseen)
+                    return self._decode_in_slices(api, correlation_id, frame, steps, unexpected)
                 request, position = decoded
         except MALFORMED as error:
             raise CloseConnection(f"malformed request: {error}") from error
         self._context.api_version = api.version
         try:
-            if unforeseen is not None:
-                raise unforeseen
+            if unexpected is not None:
+                raise unexpected
             response = api.handle(self._services, self._context, request)
         except Exception as error:
             return self._fail(api, correlation_id, request, error)
-        is_memorable = api.may_be_remembered and position == end
+        may_use_fast_path = api.allows_fast_path and position == end
         if isinstance(response, Message):
-            if is_memorable:
-                self.remember(frame, request, response)
+            if may_use_fast_path:
+                self.add_to_fast_path(frame, request, response)
             return self.encode(api, correlation_id, response)
         if isinstance(response, NoResponse):
             return None
-        return RequestInProgress(api, correlation_id, request, response, frame if is_memorable else None)
+        return RequestInProgress(api, correlation_id, request, response, frame if may_use_fast_path else None)
 
     def finish(self, outcome: Outcome, waiting: RequestInProgress) -> Output:
         """Continue with the outcome of a request in progress."""
@@ -149,21 +150,21 @@ class RequestPipeline:
         if isinstance(outcome, bytearray):
             return outcome
         if isinstance(outcome, EncodedResponse):
-            return _pieces(*outcome)
+            return _make_pieces(*outcome)
         if isinstance(outcome, EncodedBody):
-            out = response_head(waiting.api, waiting.correlation_id)
+            out = begin_response(waiting.api, waiting.correlation_id)
             out += outcome.body
-            return _pieces(out, [])
+            return _make_pieces(out, [])
         if isinstance(outcome, NoResponse):
             return None
         if waiting.frame is not None:
-            self.remember(waiting.frame, waiting.request, outcome)
+            self.add_to_fast_path(waiting.frame, waiting.request, outcome)
         return self.encode(waiting.api, waiting.correlation_id, outcome)
 
     def encode(self, api: BoundApi, correlation_id: int, response: Message) -> Output:
         """Encode a response, a large one in slices."""
         out = bytearray(_pack_response_head(0, correlation_id))
-        if api.flexible_response_header:
+        if api.has_flexible_response_header:
             out.append(0)
         splices: list[Splice] = []
         try:
@@ -174,20 +175,20 @@ class RequestPipeline:
         except Exception as error:
             raise CloseConnection(report_encoding_failure(api)) from error
         if splices:
-            return _pieces(out, splices)
+            return _make_pieces(out, splices)
         _pack_size_into(out, 0, len(out) - SIZE_BYTES)
         return out
 
-    def remember(self, frame: bytes | memoryview, request: Message | None, response: Message) -> None:
-        """Let the fast path answer further requests like this one."""
+    def add_to_fast_path(self, frame: bytes | memoryview, request: Message | None, response: Message) -> None:
+        """Add the head of this request to the fast path, for later requests like it."""
         if self._fast_path is None:
-            # Imported with the first Produce request: a start does without it.
+            # Imported with the first Produce request, because it is not needed at start.
             from odradek.server.network.produce_fast_path import ProduceFastPath
 
             self._fast_path = ProduceFastPath(self._services)
         # The topic may have been deleted meanwhile.
         with suppress(KafkaError):
-            self._fast_path.remember(frame, self._context, request, response)  # type: ignore[arg-type] # of Produce
+            self._fast_path.add_head(frame, self._context, request, response)  # type: ignore[arg-type] # of Produce
 
     def _wait_for_append(self, frame: bytes | memoryview, answer: "PendingProduce") -> RequestInProgress:
         """Wait for the response of the fast path."""
@@ -200,7 +201,7 @@ class RequestPipeline:
         correlation_id: int,
         frame: bytes | memoryview,
         steps: Generator[None, None, tuple[Message, int]],
-        unforeseen: Exception | None,
+        unexpected: Exception | None,
     ) -> RequestInProgress:
         """Decode the rest of a large request, then call its handler."""
         self._context.api_version = api.version
@@ -209,10 +210,10 @@ class RequestPipeline:
 
         def decoded(result: tuple[Message, int]) -> HandlerReply:
             waiting.request, end = result
-            if api.may_be_remembered and end == len(frame):
+            if api.allows_fast_path and end == len(frame):
                 waiting.frame = frame
-            if unforeseen is not None:
-                raise unforeseen
+            if unexpected is not None:
+                raise unexpected
             return api.handle(self._services, self._context, waiting.request)
 
         decoding.addCallbacks(decoded, refuse_malformed)
@@ -221,43 +222,43 @@ class RequestPipeline:
         return waiting
 
     def _release_request(self, outcome: Outcome, waiting: RequestInProgress) -> Outcome:
-        """Pass on the outcome of a very large request, and free the request in steps from the next iteration on."""
+        """Return the outcome of a very large request, and free the request in steps from the next iteration on."""
         if waiting.request is not None:
             releasing = self._services.slices.run_later(release_in_steps(waiting.request))
-            releasing.addErrback(_expect_stop)
+            releasing.addErrback(_ignore_stop)
         return outcome
 
     def _read_client_id(self, frame: bytes | memoryview, size: int, end: int, api: BoundApi) -> int:
         """Record the client id; return where the request's body begins."""
-        client_id, position = read_client_id(frame, _CLIENT_ID_AT, end, size, api.flexible)
+        client_id, position = read_client_id(frame, _CLIENT_ID_AT, end, size, api.is_flexible)
         self._context.client_id = client_id or ""
-        # An empty id is not remembered: null would look the same.
+        # An empty id is not stored, because it has the same bytes as null.
         self._client_id_bytes = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size]) if size > 0 else _NO_ID
         return position
 
     def _fail(self, api: BoundApi, correlation_id: int, request: Message | None, error: BaseException) -> Output:
-        """Return the response that carries an error."""
+        """Return the error response of a request. Raises CloseConnection if the API has none for it."""
         if isinstance(error, (CloseConnection, SchedulerStopped)):
             # After SchedulerStopped the progress of the request is unknown.
             raise error
         if not isinstance(error, KafkaError):
             self._dispatch.count_unexpected(api.name)
             logger.error(
-                "unexpected error in a handler; the request was answered with UNKNOWN_SERVER_ERROR; please report it "
+                "unexpected error in a handler; the request got UNKNOWN_SERVER_ERROR; please report it "
                 "api=%s version=%d client_id=%s", api.name, api.version, self._context.client_id, exc_info=error,
             )  # fmt: skip
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        response = api.error_response(request, api.version, error)
+        response = api.make_error_response(request, api.version, error)
         if response is None:
             raise CloseConnection(f"{api.name} failed: {error}")
         return self.encode(api, correlation_id, response)
 
 
-def _expect_stop(failure: Failure) -> Failure | None:
+def _ignore_stop(failure: Failure) -> Failure | None:
     return None if isinstance(failure.value, SchedulerStopped) else failure
 
 
-def _pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piece]:
+def _make_pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piece]:
     """Write the size into an encoded response, and insert the spliced file regions."""
     if not splices:
         _pack_size_into(out, 0, len(out) - SIZE_BYTES)

@@ -1,17 +1,17 @@
-"""Order in which waiting requests are begun, so that no connection holds up the others.
+"""Order in which waiting requests are begun, so that no connection delays the others.
 
-A request that arrives alone is begun as it is read, as long as no request waits and the reactor iteration is young.
-Otherwise its connection waits in a line here. When its turn comes it begins one request, and waits again for the next.
+A request that arrives alone is begun as it is read, if no request waits and the reactor iteration has just begun.
+Otherwise its connection waits in a line of the scheduler. In its turn it begins one request, and waits for the next.
 
-There is a line for each level of expected cost, and the cheapest goes first: a ping does not wait for hundreds of
-commits. A request is expected to take as long as the last one of its connection if that was of the same API, else as
-long as requests of that API took on connections that began with it.
+There is a line for each level of expected cost, and the cheapest level goes first: a heartbeat does not wait for
+hundreds of commits. The expected cost of a request is that of the last request of its connection if that was of the
+same API, else the cost of that API on connections whose previous request was of another API.
 
 Bounds, with `r` the time of one request:
 - An iteration reads sockets for at most `READ_S + r` and begins waiting requests until it is `ITERATION_S` old, and at
   least one. Then all responses are sent and the sockets are polled again.
-- No starvation: when cheaper requests have been served for `OVERTAKING_S`, the connection that has waited longest has
-  its turn. One with `k` others before it has its turn after at most `(k + 1) * (OVERTAKING_S + 2 * r)` of requests.
+- No starvation: when cheaper requests have been served for `OVERTAKING_S`, the connection that has waited longest is
+  served. With `k` others before it, a connection waits for at most `(k + 1) * (OVERTAKING_S + 2 * r)` of requests.
 """
 
 from collections import deque
@@ -33,26 +33,26 @@ DIRECT_S: Final = 0.002
 
 LEVELS: Final = 8
 _LEVELS_PER_S: Final = 16384
-"""The lowest level is for requests of up to 61 us, each further one for up to twice the time."""
+"""The lowest level is for requests of up to 61 us, each higher one for up to twice the time."""
 
 _QUICK_LEVEL: Final = 1
-"""Up to here (122 us) responses wait for the end of the iteration. Before the first request of a higher level those at
-hand are sent."""
+"""Highest level (122 us) whose responses wait for the end of the iteration. Before the first request of a higher level
+all waiting responses are sent."""
 
 _OUTLIER_S: Final = 0.00005
-"""A request that takes more than twice the time expected, and this, does not count in full: the thread was preempted,
-or the request is a rare one. If it goes on like that, the expectation follows in a few requests."""
+"""The expected cost grows to at most twice its value plus this: the thread may have been preempted, or the request may
+be an exception. If later requests cost as much, the expected cost reaches it after a few of them."""
 
 
 class RequestScheduler:
     """The connections that wait for their turn, and the time that requests take.
 
-    is_direct: whether a request may be begun as it is read
-    ended_s: when the last piece of work of the iteration ended
+    is_direct: a request may be begun as it is read
+    ended_s: the time at which the last event or request of the iteration ended
     waiting: the number of connections that wait
 
-    `begin_iteration` comes first in every iteration. `wake`, for reactors that do not look at `waiting`, has `serve`
-    called soon.
+    `begin_iteration` is called first in every iteration. `wake` is for reactors that do not check `waiting`: it
+    schedules a call of `serve`.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class RequestScheduler:
         self.is_direct = not self.waiting
 
     def add(self, connection: "Connection") -> None:
-        """Have `connection.begin_next` called in its turn; nothing if it waits already."""
+        """Put a connection in line, so that its `begin_next` is called; no effect if it waits already."""
         if connection.is_in_line:
             return
         connection.is_in_line = True
@@ -110,8 +110,8 @@ class RequestScheduler:
         if self._wake is not None:
             self._ask_for_serve(self._wake)
 
-    def account(self, connection: "Connection", frame: bytes | memoryview) -> None:
-        """Note the end of a request, which began when the work before it ended."""
+    def end_request(self, connection: "Connection", frame: bytes | memoryview) -> None:
+        """Record the cost of a request that has ended, and began when the work before it ended."""
         api_key = frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
         now_s = self._clock()
         cost_s = now_s - self.ended_s
@@ -124,12 +124,12 @@ class RequestScheduler:
             connection.expected_s = cost_s
             self._api_costs_s[api_key] = (self._api_costs_s.get(api_key, cost_s) + cost_s) / 2
         if cost_s > NOTABLE_S:
-            self._watchdog.note_request(cost_s, connection, api_key)
+            self._watchdog.record_request(cost_s, connection, api_key)
         if now_s - self._began_s >= DIRECT_S:
             self.is_direct = False
 
     def serve(self) -> None:
-        """Begin requests of the connections that wait, until the iteration has lasted long enough."""
+        """Begin requests of waiting connections until the iteration is `ITERATION_S` old, and at least one."""
         end_s = self._began_s + self._iteration_s
         self._is_woken = False
         self.ended_s = self._clock()
@@ -142,7 +142,7 @@ class RequestScheduler:
             is_oldest = self._overtaken_s >= OVERTAKING_S
             if is_oldest:
                 self._overtaken_s = 0.0
-                line = min((line for line in lines if line), key=_waits_since)
+                line = min((line for line in lines if line), key=_find_sequence)
             elif line[0].is_cost_guessed and self._has_moved(line):
                 continue
             connection = line.popleft()
@@ -175,7 +175,7 @@ class RequestScheduler:
         self._lines[level].append(connection)
 
     def _has_moved(self, line: "deque[Connection]") -> bool:
-        """Move the first connection to another line if its API has shown to be more expensive than was known."""
+        """Move the first connection to another line if its API has become more expensive; return whether it moved."""
         connection = line[0]
         cost_s = self._api_costs_s.get(connection.next_api_key, 0.0)
         level = min(int(cost_s * _LEVELS_PER_S).bit_length(), LEVELS - 1)
@@ -196,5 +196,5 @@ class RequestScheduler:
             wake()
 
 
-def _waits_since(line: "deque[Connection]") -> int:
+def _find_sequence(line: "deque[Connection]") -> int:
     return line[0].sequence

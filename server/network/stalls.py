@@ -1,8 +1,8 @@
-"""Stalls: requests and connections without progress for longer than they may take.
+"""Stalls: requests and connections without progress for longer than their timeout.
 
-A client whose request is never answered sees only a timeout. Each stall is therefore logged once, with what it waits
-for. `ConnectionRegistry` checks every connection every few seconds; requests have no timers for this. The age counts
-from the check that first found the stall, and is too small by at most the interval of checks.
+A client that gets no response reports only a timeout. Each stall is therefore logged once, with a description of the
+wait. `ConnectionRegistry` checks every connection every few seconds; requests have no timers for this. The age is the
+time since the check that first found the stall, and too small by at most the interval of checks.
 """
 
 import logging
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 MARGIN_S: Final = 30.0
 """Time without progress, beyond the request's own timeout, after which a request or a connection counts as stalled.
 
-As long as a client's default request.timeout.ms: what is reported, most clients have given up."""
+As long as a client's default request.timeout.ms: most clients have given up a request that is reported."""
 
 _TIMEOUT_FIELDS: Final = ("max_wait_ms", "timeout_ms")
 """Fields of requests that bound the wait for the response: Fetch, and Produce with the requests that change topics."""
 
 
-def own_timeout_ms(groups: "GroupCoordinatorRuntime | None", request: Message | None) -> int:
-    """Return the wait that a request allows by its own fields; 0 for one that has none, or is not decoded yet.
+def find_timeout_ms(groups: "GroupCoordinatorRuntime | None", request: Message | None) -> int:
+    """Return the timeout in a request's fields; 0 if it has none, or is not decoded yet.
 
     `groups` are the group coordinators, if there are any yet.
     """
@@ -41,7 +41,7 @@ def own_timeout_ms(groups: "GroupCoordinatorRuntime | None", request: Message | 
 
 
 class StallWatch:
-    """Looks for a stall of one connection."""
+    """Detects stalls of one connection."""
 
     __slots__ = ("_is_reported", "_since_s", "_subject")
 
@@ -51,22 +51,26 @@ class StallWatch:
         self._is_reported = False
 
     @property
-    def holds_something(self) -> bool:
-        """Return whether the last look found a request without a response, or a response that was not sent."""
+    def has_pending(self) -> bool:
+        """True if the last check found a request without a response, or an unsent response."""
         return self._subject is not None
 
-    def look(
-        self, transport: "KafkaTransport", own_timeout_ms: Callable[[Message | None], int], now_s: float, has_sent: bool
+    def check(
+        self,
+        transport: "KafkaTransport",
+        find_timeout_ms: Callable[[Message | None], int],
+        now_s: float,
+        has_sent: bool,
     ) -> None:
         """Report a request or a response that is pending for too long.
 
-        own_timeout_ms: the wait that a request allows itself
-        has_sent: the socket took bytes since the last look
+        find_timeout_ms: returns the timeout in a request
+        has_sent: the socket has accepted bytes since the last check
         """
         request, writer = transport.connection.in_progress, transport.writer
         subject = request or (transport.connection.next_frame if writer.is_idle else writer)
         if transport.connection.is_in_line:
-            # Others are served before it, which is no stall.
+            # It waits for other connections, which is not a stall.
             subject = None
         if subject is None or subject is not self._subject or (subject is writer and has_sent):
             self._subject, self._since_s, self._is_reported = subject, now_s, False
@@ -75,14 +79,14 @@ class StallWatch:
         if self._is_reported or age_s <= MARGIN_S:
             return
         if request is not None:
-            timeout_ms = own_timeout_ms(request.request)
+            timeout_ms = find_timeout_ms(request.request)
             if age_s <= timeout_ms / 1000 + MARGIN_S:
                 return
             _report_request(transport, request, age_s, timeout_ms)
         elif subject is writer:
             _report_unread(transport, age_s)
         else:
-            _report_forgotten(transport, age_s)
+            _report_held_back(transport, age_s)
         self._is_reported = True
 
 
@@ -116,7 +120,7 @@ def _report_unread(transport: "KafkaTransport", age_s: float) -> None:
     )
 
 
-def _report_forgotten(transport: "KafkaTransport", age_s: float) -> None:
+def _report_held_back(transport: "KafkaTransport", age_s: float) -> None:
     context = transport.connection.context
     logger.error(
         "connection begins no request although nothing holds it back; please report it client=%s client_id=%s "

@@ -1,7 +1,7 @@
-"""The edge: Twisted's view of a connection. The only `dataReceived` in Odradek.
+"""Transport of a connection: Twisted's protocol, with the only `dataReceived` in Odradek.
 
-Reading: bytes are cut into frames and handed to `Connection`. Writing: `SocketWriter` sends within the same reactor
-iteration, and queues only what the socket does not take; record bytes go from file to socket by `sendfile`.
+Received bytes are split into frames and passed to `Connection`. `SocketWriter` sends responses within the same reactor
+iteration, and queues the bytes that the socket does not accept; `sendfile` sends record bytes from the file.
 """
 
 import logging
@@ -30,26 +30,26 @@ from odradek.server.work.listening_port import Address
 logger = logging.getLogger(__name__)
 
 SendFile = Callable[[socket.socket, File, int, int], int]
-"""Send a piece of a file, position and size, to a socket; how many bytes it took (`Environment.send_file`)."""
+"""Sends a part of a file (position, size) to a socket; returns the number of bytes sent (`Environment.send_file`)."""
 
 READ_BYTES: Final = 122_880
 LARGE_READ_BYTES: Final = 1_048_576
-"""What is asked of the socket at once; the larger only while much of a frame is still to come. The smaller stays below
-the 128 KiB from which on the C library maps and unmaps memory anew for each read, which costs more than the read."""
+"""Sizes of one read from a socket; the larger is used only while a large part of a frame is missing. The smaller is
+below 128 KiB, from which on the C library maps and unmaps memory for each read, which costs more than the read."""
 
-_MUCH_BYTES: Final = 262_144
-_TURN_LIMIT_BYTES: Final = 4194304
+_LARGE_REST_BYTES: Final = 262_144
+_ITERATION_LIMIT_BYTES: Final = 4194304
 """Bytes that one connection may send in one reactor iteration, so that a fast reader does not starve the others."""
 
-_LEAST_PIECE_BYTES: Final = 8_192
-"""A piece counts as so many bytes at least: a fetch of 10,000 partitions with a record each has 20,000 pieces, and each
-is a system call. An iteration sends up to 512 of them."""
+_MIN_PIECE_BYTES: Final = 8_192
+"""Smallest size that is counted for a piece: a fetch of 10,000 partitions with one record each has 20,000 pieces, each
+of which is a system call. An iteration sends up to 512 of them."""
 
 _PENDING_LIMIT_BYTES: Final = 262_144
-"""Small responses wait for the end of the reactor iteration up to this size, and then leave at once.
+"""Total size from which on small responses are sent at once instead of at the end of the reactor iteration.
 
-A read of `READ_BYTES` may hold thousands of requests. Without a limit all their responses would be in memory before the
-first is sent; with it, the request behind the one whose response the socket does not take waits."""
+A read of `READ_BYTES` may contain thousands of requests. Without a limit all their responses would be in memory before
+the first is sent. With it, a response that the socket does not accept delays the next request."""
 
 
 class TransportReactor(Clock, Protocol):
@@ -60,7 +60,7 @@ class TransportReactor(Clock, Protocol):
 
 
 class TcpTransport(Protocol):
-    """A TCP connection of the reactor. Twisted's interfaces carry no types."""
+    """A TCP connection of the reactor. Twisted's interfaces have no types."""
 
     bufferSize: int
     connected: bool
@@ -95,14 +95,14 @@ class TcpTransport(Protocol):
 class SocketWriter:
     """Sends pieces, bytes and file regions, in order.
 
-    Small responses wait for the end of the reactor iteration (`turn`). While the socket does not take everything the
-    writer is registered as the transport's pull producer, so Twisted's own write buffer stays empty and nothing but
+    Small responses wait for the end of the reactor iteration (`WriteCoalescer`). While the socket does not accept all
+    bytes, the writer is registered as the transport's pull producer: Twisted's own write buffer stays empty, and only
     this object writes to the socket.
 
-    Whether a connection has to wait is never signalled: it reads `is_idle`. `on_drained` only ends a wait. It is called
-    for a write event of the reactor, when the queue has become empty, never from within `send_one`, `send` or `flush`.
+    A connection reads `is_idle` to determine whether it has to wait. `on_drained` ends a wait: it is called at a write
+    event of the reactor, when the queue has become empty, never from within `send_one`, `send` or `flush`.
 
-    has_progressed: set whenever the socket takes bytes; `ConnectionRegistry` resets it
+    has_progressed: set when the socket accepts bytes; `ConnectionRegistry` resets it
     """
 
     def __init__(
@@ -126,22 +126,22 @@ class SocketWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the socket has taken everything, except what waits for the end of the reactor iteration.
+        """Return whether the socket has accepted all bytes, except those that wait for the end of the iteration.
 
-        False for good once the connection has failed.
+        Always False after the connection has failed.
         """
         return not self._queue and not self._is_closed
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the socket has not taken, at most `_PENDING_LIMIT_BYTES` and two responses."""
+        """The number of bytes that the socket has not accepted: at most `_PENDING_LIMIT_BYTES` and two responses."""
         unsent = len(self._pending or b"") - self._region_sent_bytes
         for piece in self._queue:
             unsent += len(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece.size_bytes
         return unsent
 
     def send_one(self, data: bytearray) -> None:
-        """Send a response that is one piece, at the end of the iteration."""
+        """Send a response of one piece at the end of the iteration."""
         if self._queue:
             self._queue.append(data)
         elif self._pending is not None:
@@ -153,7 +153,7 @@ class SocketWriter:
             self._write_coalescer.add(self)
 
     def flush(self) -> None:
-        """Send what waits for the end of the iteration."""
+        """Send the responses that wait for the end of the iteration."""
         data = self._pending
         if data is None or self._is_closed:
             return
@@ -179,26 +179,27 @@ class SocketWriter:
             self._queue.append(self._pending)
             self._pending = None
         self._queue.extend(pieces)
-        if not self._is_registered and not self._pump():
+        if not self._is_registered and not self._send_queue():
             self._wait_for_room()
 
     def abort(self) -> None:
-        """Drop what was not sent, and close the connection without waiting for anything."""
+        """Drop unsent bytes, and close the connection at once."""
         self.close()
         self._transport.abortConnection()
 
     def close(self) -> None:
-        """Drop what was not sent: the connection is gone, or is about to be."""
+        """Drop unsent bytes: the connection is closed, or about to be closed."""
         self._is_closed = True
         self._queue.clear()
         self._pending = None
 
     def resumeProducing(self) -> None:
-        """Twisted: the socket may be written to again.
+        """Twisted: the socket is writable.
 
-        Twisted also calls this from within `registerProducer`, with no room known of. Then it only asks for the event.
+        Twisted also calls this from within `registerProducer`, when the socket may not be writable. That call only
+        registers for write events.
         """
-        if not self._is_registered or not self._pump():
+        if not self._is_registered or not self._send_queue():
             if not self._is_closed:
                 self._transport.startWriting()
             return
@@ -207,7 +208,7 @@ class SocketWriter:
         self._on_drained()
 
     def stopProducing(self) -> None:
-        """Twisted: the connection is gone."""
+        """Twisted: the connection is closed."""
         self.close()
 
     def _wait_for_room(self) -> None:
@@ -215,10 +216,10 @@ class SocketWriter:
             self._transport.registerProducer(self, False)
             self._is_registered = True
 
-    def _pump(self) -> bool:
-        """Send until the queue is empty (True), or until socket, iteration or connection allow no more (False)."""
+    def _send_queue(self) -> bool:
+        """Send until the queue is empty; return False if the socket, the iteration's limit or an error prevents it."""
         queue = self._queue
-        budget_bytes = _TURN_LIMIT_BYTES
+        budget_bytes = _ITERATION_LIMIT_BYTES
         try:
             while queue:
                 if budget_bytes <= 0:
@@ -235,7 +236,7 @@ class SocketWriter:
                 else:
                     sent = self._send_region(piece)  # type: ignore[arg-type] # of a log
                 self.has_progressed = True
-                budget_bytes -= max(sent, _LEAST_PIECE_BYTES)
+                budget_bytes -= max(sent, _MIN_PIECE_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -244,11 +245,11 @@ class SocketWriter:
         return True
 
     def _send_region(self, region: FileRegion) -> int:
-        """One `sendfile` of what is left of the region at the head of the queue."""
+        """Call `sendfile` once for the rest of the region at the head of the queue."""
         already = self._region_sent_bytes
         sent = self._send_file(self._socket, region.file, region.position + already, region.size_bytes - already)
         if sent == 0:
-            raise OSError(f"segment ended {region.size_bytes - already} bytes before the promised end")
+            raise OSError(f"segment file ends {region.size_bytes - already} bytes before the end of the file region")
         self._region_sent_bytes += sent
         if self._region_sent_bytes == region.size_bytes:
             self._region_sent_bytes = 0
@@ -280,7 +281,7 @@ class KafkaTransport(TwistedProtocol):
         self._send_file = send_file
         self._splitter = FrameSplitter(max_frame_bytes)
         self._read_bytes = READ_BYTES
-        self._closing = False
+        self._is_closing = False
         self._has_input_ended = False
         self._registry = registry
         self._has_received = True
@@ -299,7 +300,7 @@ class KafkaTransport(TwistedProtocol):
         self._registry.add(self)
 
     def dataReceived(self, data: bytes) -> None:
-        if self._closing:
+        if self._is_closing:
             return
         self._has_received = True
         if self._splitter.is_whole_frame(data):
@@ -308,11 +309,11 @@ class KafkaTransport(TwistedProtocol):
         try:
             frames = self._splitter.feed(data)
         except FrameError as error:
-            self._closing = True
+            self._is_closing = True
             self.connection.frames_received(error.frames)
             self.connection.refuse_in_turn(str(error))
             return
-        read_bytes = LARGE_READ_BYTES if self._splitter.missing_bytes > _MUCH_BYTES else READ_BYTES
+        read_bytes = LARGE_READ_BYTES if self._splitter.missing_bytes > _LARGE_REST_BYTES else READ_BYTES
         if read_bytes != self._read_bytes:
             self._set_read_size(read_bytes)
         if len(frames) == 1:
@@ -321,17 +322,17 @@ class KafkaTransport(TwistedProtocol):
             self.connection.frames_received(frames)
 
     def readConnectionLost(self) -> None:
-        """Twisted: the client has closed its side. Whether it still reads cannot be seen, and is assumed."""
+        """Twisted: the client has closed its side. It may still read, which cannot be detected."""
         self._has_input_ended = True
         self._splitter.clear()
         self.connection.input_ended()
 
     def writeConnectionLost(self) -> None:
-        """Twisted: never called, as this side is never closed alone."""
+        """Twisted: never called, because the broker never closes only its own side."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Drop everything: without references in a circle it is freed at once, buffers included."""
-        self._closing = True
+        """Drop all references: without cycles the connection and its buffers are freed at once."""
+        self._is_closing = True
         self._registry.remove(self)
         if self.release is not None:
             self.release()
@@ -354,8 +355,8 @@ class KafkaTransport(TwistedProtocol):
     def is_broken(self) -> bool:
         """Return whether the client has reset the connection since the end of its input.
 
-        No event reports that while a request is in progress: the reactor watches the socket neither for reading nor for
-        writing. Requests that arrived before the reset are begun all the same.
+        No event reports a reset while a request is in progress, because the reactor watches the socket neither for
+        reading nor for writing. Requests that arrived before the reset are still begun.
         """
         if not self._has_input_ended or self.connection.next_frame is not None:
             return False
@@ -364,15 +365,15 @@ class KafkaTransport(TwistedProtocol):
         return error != 0
 
     def close(self) -> None:
-        """Close. Responses that the socket has taken still arrive, others do not; no further request is begun."""
-        self._closing = True
+        """Close the connection. Only responses that the socket has accepted are delivered; no request is begun."""
+        self._is_closing = True
         self.connection.closing()
         self.writer.flush()
         transport = self.transport
         if self.writer.is_idle:
             transport.loseConnection()
-            # That waits for a write event. None comes while the client does not read and its responses fill more than
-            # two thirds of the send buffer. The kernel delivers what it has taken after the close, too.
+            # `loseConnection` waits for a write event, which does not occur while the client does not read and its
+            # responses fill more than two thirds of the send buffer. The kernel delivers accepted bytes after a close.
             transport.reactor.callLater(0, transport.connectionLost, connectionDone)
         else:
             transport.abortConnection()
@@ -383,9 +384,9 @@ class KafkaTransport(TwistedProtocol):
         transport.stopReading()
 
     def resume_reading(self) -> None:
-        """The opposite of `pause_reading`."""
+        """Read again after `pause_reading`, unless the connection is closed or closing."""
         transport = self.transport
-        if not self._closing and not self._has_input_ended and transport.connected:
+        if not self._is_closing and not self._has_input_ended and transport.connected:
             transport.startReading()
 
     def _set_read_size(self, size_bytes: int) -> None:
@@ -397,7 +398,7 @@ class KafkaTransport(TwistedProtocol):
 class KafkaTransportFactory(Factory):
     """Makes a `KafkaTransport` for each connection accepted on a listener.
 
-    acceptor: counts the connections, and refuses what is too many
+    acceptor: counts the connections, and rejects those above the limits
     """
 
     noisy = False

@@ -1,7 +1,7 @@
-"""Watchdog: reactor iterations that take too long are logged with what ran in them, and counted.
+"""Watchdog: logs reactor iterations that take too long with their longest work, and counts them.
 
-All clients wait while the reactor thread is busy. An iteration begins when the poll returns and ends before the next.
-Its time is measured by the wall clock; the CPU time tells work of the broker from a thread that was not scheduled, or
+All clients wait while the reactor thread is busy. An iteration begins when the poll returns and ends before the next
+poll. Its wall time is measured; the CPU time distinguishes work of the broker from a thread that was not scheduled, or
 waited for a disk or for the interpreter's lock.
 """
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NOTABLE_S: Final = 0.001
-"""Work that takes less is never named."""
+"""Work that takes less is never reported."""
 
 _SAMPLE_S: Final = 0.02
-"""Reading the CPU clock is a system call; it is read no more often than this."""
+"""Shortest time between two reads of the CPU clock, each of which is a system call."""
 
 
 class Watchdog:
     """Watches the iterations of one reactor.
 
-    threshold_s: iterations above it are reported; none is before it is set
-    slow_iterations: how many there were
-    busy_iterations: those of them that may have used the CPU for longer than the threshold, by which a machine that is
-        merely busy with something else is told from a broker that is
-    longest_s: of the work noted in this iteration
+    threshold_s: longer iterations are reported; infinite until it is set
+    slow_iterations: the number of iterations above the threshold
+    busy_iterations: those of them that may have used the CPU for longer than the threshold: not those in which the
+        machine was busy with other processes
+    longest_s: time of the longest work in this iteration
     """
 
     def __init__(self, cpu_clock: Callable[[], float] = time.thread_time) -> None:
@@ -50,20 +50,20 @@ class Watchdog:
         self._sampled_cpu_s = 0.0
 
     def begin_iteration(self, now_s: float) -> None:
-        """Forget the work of the last iteration."""
+        """Discard the work of the last iteration."""
         self.longest_s = 0.0
         if now_s - self._sampled_s > _SAMPLE_S:
             self._sampled_s = now_s
             self._sampled_cpu_s = self._cpu_clock()
 
-    def note(self, cost_s: float, work: object) -> None:
-        """Note what `work`, a function or the owner of a socket, has taken."""
+    def record(self, cost_s: float, work: object) -> None:
+        """Record the time of `work`, a function or the owner of a socket."""
         if cost_s > self.longest_s:
             self.longest_s = cost_s
             self._longest = partial(_describe, work)
 
-    def note_request(self, cost_s: float, connection: "Connection", api_key: int) -> None:
-        """Note what a request has taken, with all that it caused at once."""
+    def record_request(self, cost_s: float, connection: "Connection", api_key: int) -> None:
+        """Record the time of a request, including the work that it caused at once."""
         if cost_s > self.longest_s:
             self.longest_s = cost_s
             self._longest = partial(_describe_request, connection.context, api_key)
@@ -74,7 +74,7 @@ class Watchdog:
         self.slow_iterations += 1
         self.busy_iterations += cpu_s > self.threshold_s
         logger.warning(
-            "reactor iteration was slow, and all requests waited for it wall_ms=%.0f cpu_ms=%.0f longest_ms=%.0f "
+            "reactor iteration was slow, and delayed all requests wall_ms=%.0f cpu_ms=%.0f longest_ms=%.0f "
             "longest=%r count=%d",
             wall_s * 1000,
             cpu_s * 1000,
@@ -89,13 +89,14 @@ def _describe(work: object) -> str:
         work = work.func
     owner = getattr(work, "__self__", None)
     if isinstance(owner, Cooperator):
-        # Slices are named by the tasks that have not ended.
-        return f"slices of {', '.join(sorted({_innermost(task._iterator) for task in owner._tasks})) or 'ended work'}"
+        # Slices are described by their tasks that have not ended.
+        names = sorted({_name_innermost(task._iterator) for task in owner._tasks})
+        return f"slices of {', '.join(names) or 'ended work'}"
     name = getattr(work, "__qualname__", None) or type(getattr(work, "protocol", work)).__qualname__
     return f"{getattr(work, '__module__', '')}.{name}"
 
 
-def _innermost(work: object) -> str:
+def _name_innermost(work: object) -> str:
     while (inner := getattr(work, "gi_yieldfrom", None)) is not None:
         work = inner
     return getattr(work, "__qualname__", type(work).__qualname__)

@@ -1,16 +1,15 @@
-"""Disk space that the SQLite store has reserved, so that it takes changes while the disk is full.
+"""Reserve of the SQLite store: disk space that it keeps allocated, so that it accepts changes while the disk is full.
 
-Deleting topics and lowering retention is how a full disk gets room again, and both are changes of the store. A change
-is written to the write-ahead log first and copied into the database later, so both files hold space that nobody else
-can take:
+To free space on a full disk, topics are deleted or their retention is lowered, which are changes of the store. A change
+is written to the write-ahead log first and copied into the database later, so space is allocated for both files:
 
-- The write-ahead log is allocated for the largest change there can be: every page of the database, and what is still
-  to be copied. SQLite writes it over and over and never cuts it, and takes one of zeros for an empty one. It removes
-  the file when it closes the store; what is allocated then anew under that name is the reserve of the next start.
-- The database has free pages, which a change uses up before the file grows.
+- The write-ahead log has the size of the largest possible change: every page of the database, and the pages that are
+  still to be copied. SQLite overwrites this file and never truncates it, and reads a file of zeros as an empty log. It
+  removes the file when it closes the store; a new file with that name is then the reserve of the next start.
+- The database has free pages, which a change uses before the file grows.
 
-What cannot be reserved, for lack of room, is tried again with each commit. A file system that never writes in place
-(Btrfs, ZFS) needs room all the same.
+If there is not enough space to reserve, each commit tries again. A file system that never writes in place (Btrfs, ZFS)
+needs free space nevertheless.
 """
 
 import logging
@@ -23,9 +22,9 @@ from odradek.log.storage.filesystem import OsFileSystem, is_disk_full
 
 logger = logging.getLogger(__name__)
 
-LEAST_LOG_BYTES = 4 << 20
+MIN_LOG_BYTES = 4 << 20
 _MARGIN_BYTES = 2 << 20
-"""Pages that wait to be copied (CHECKPOINT_PAGES), headers of frames, and growth until the next look."""
+"""Pages that wait to be copied (CHECKPOINT_PAGES), headers of frames, and growth until the next `top_up`."""
 _STEP_BYTES = 1 << 20
 FREE_PAGES = 64
 _FEW_FREE_PAGES = 32
@@ -34,7 +33,7 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS reserve (content BLOB)"
 
 
 class Reserve:
-    """The reserve of the store at `path`. No method raises for a disk that has no room."""
+    """The reserve of the store at `path`. No method raises because of a full disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,14 +42,14 @@ class Reserve:
         self._page_bytes = 4096
         self._is_short = False
 
-    def opened(self, connection: sqlite3.Connection) -> None:
-        """The file was opened: bring the reserve up to size. Raises sqlite3.Error."""
+    def on_open(self, connection: sqlite3.Connection) -> None:
+        """Allocate the reserve of a store that was opened. Raises sqlite3.Error."""
         [self._page_bytes] = connection.execute("PRAGMA page_size").fetchone()
         self._log_bytes = 0
         self.top_up(connection)
 
     def top_up(self, connection: sqlite3.Connection) -> None:
-        """After a commit: reserve what is missing. Two pragmas, if nothing is. Raises sqlite3.Error."""
+        """Allocate missing space after a commit; executes two pragmas if none is missing. Raises sqlite3.Error."""
         [pages] = connection.execute("PRAGMA page_count").fetchone()
         if pages * self._page_bytes + _MARGIN_BYTES > self._log_bytes:
             self._log_bytes = self._allocate_log(pages)
@@ -58,21 +57,21 @@ class Reserve:
         if free_pages < _FEW_FREE_PAGES and self._has_room(2 * FREE_PAGES * self._page_bytes):
             self._add_free_pages(connection)
 
-    def closed(self) -> None:
-        """The file was closed, and its write-ahead log with it: allocate that of the next start."""
+    def on_close(self) -> None:
+        """Allocate the write-ahead log of the next start: SQLite has removed it with the close of the store."""
         with suppress(OSError):
-            # A journaling file system gives out again what was freed once its journal is written.
+            # A journaling file system reuses freed space only after its journal is written.
             OsFileSystem().sync_directory(str(self._path.parent))
             self._allocate_log(self._path.stat().st_size // self._page_bytes, is_urgent=True)
 
     def _allocate_log(self, pages: int, *, is_urgent: bool = False) -> int:
-        """Allocate the write-ahead log for a database of so many pages; how large the file is then.
+        """Allocate the write-ahead log for a database of `pages`; return the size of the file.
 
-        Unless `is_urgent`, what little room may be left is not touched.
+        Without `is_urgent` it is only allocated if enough space is free.
         """
-        wanted = max(LEAST_LOG_BYTES, pages * self._page_bytes + _MARGIN_BYTES + _STEP_BYTES)
+        wanted = max(MIN_LOG_BYTES, pages * self._page_bytes + _MARGIN_BYTES + _STEP_BYTES)
         try:
-            # SQLite holds no lock on this file that closing it here would drop.
+            # A close drops the process's locks on a file; SQLite has none on this file.
             descriptor = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             logger.debug("no write-ahead log to allocate path=%s error=%s", self._log_path, error)
@@ -87,14 +86,14 @@ class Reserve:
                 logger.warning("cannot allocate the write-ahead log path=%s error=%s", self._log_path, error)
         finally:
             os.close(descriptor)
-        self._note_shortage(size_bytes < wanted, wanted)
+        self._report_shortage(size_bytes < wanted, wanted)
         return size_bytes
 
-    def _note_shortage(self, is_short: bool, wanted: int) -> None:
+    def _report_shortage(self, is_short: bool, wanted: int) -> None:
         if is_short and not self._is_short:
             logger.warning(
-                "no room for what the metadata store reserves: if the disk fills up, topics cannot be deleted nor "
-                "retention lowered; free some path=%s bytes=%d",
+                "no space for the reserve of the metadata store: on a full disk, topics cannot be deleted nor "
+                "retention lowered; free disk space path=%s bytes=%d",
                 self._log_path,
                 wanted,
             )

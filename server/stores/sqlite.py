@@ -1,8 +1,8 @@
 """The embedded metadata store: one SQLite file in a log directory.
 
-Durability: the write-ahead log is synced at each commit (synchronous=FULL), so that a change that was acknowledged
-outlives both the death of the process and the loss of power. The file is locked for as long as it is open. Reads go to
-the file through a small page cache: the broker answers its clients from the metadata image, not from here.
+Durability: the write-ahead log is synced at each commit (synchronous=FULL), so that an acknowledged change survives the
+end of the process and a power loss. The file is locked while it is open. Reads use a small page cache: requests of
+clients are answered from the metadata image, not from the store.
 """
 
 import logging
@@ -39,9 +39,9 @@ from odradek.server.stores.sqlite_file import (
     StoreFormatError,
     StoreLockedError,
     connect,
-    damaged,
+    make_damaged_error,
     open_file,
-    translated,
+    translate_error,
 )
 
 __all__ = ["FILE_NAME", "SqliteMetadataStore", "SqliteNodeTable", "StoreFormatError", "StoreLockedError"]
@@ -53,22 +53,22 @@ SETTLE_INTERVAL_S = 1.0
 """Wait before a store whose last commit has an unknown outcome is opened again."""
 
 _ROWS_PER_STEP: Final = 50
-"""About 0.3 ms."""
+"""Rows that are written in one step, which takes about 0.3 ms."""
 
 CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class UnknownOutcomeError(StoreUnavailableError):
-    """A COMMIT failed, and the file cannot be read now: whether the change was made is not known."""
+    """A COMMIT failed, and the file cannot be read now: the outcome of the change is unknown."""
 
 
 class SqliteNodeTable(NodeTable):
     """Nodes in a SQLite file. Raises StoreFormatError, StoreLockedError, StoreUnavailableError when opened.
 
-    What a transaction changes is held back until it commits, so that a node it changes often is written once.
+    The changes of a transaction are written at its commit, so that a node that it changes often is written once.
 
-    A COMMIT that fails may have reached the file. The file is then opened anew and the number of its last transaction
-    read; until that succeeds (`settle`) nothing else can be read or written.
+    A COMMIT that fails may have reached the file. Then the file is opened again and the number of its last transaction
+    is read; until that succeeds (`settle`) nothing else can be read or written.
     """
 
     def __init__(self, path: Path, connect: Connect = connect) -> None:
@@ -83,10 +83,10 @@ class SqliteNodeTable(NodeTable):
     def _open(self) -> sqlite3.Connection:
         connection = open_file(self._path, self._connect)
         try:
-            self._reserve.opened(connection)
+            self._reserve.on_open(connection)
         except sqlite3.Error as error:
             connection.close()
-            raise translated(error, self._path) from error
+            raise translate_error(error, self._path) from error
         return connection
 
     def load(self, path: str) -> Znode | None:
@@ -126,7 +126,7 @@ class SqliteNodeTable(NodeTable):
         self._changed[path] = None
 
     def commit(self) -> None:
-        """Raises UnknownOutcomeError if COMMIT failed and `settle` cannot tell yet."""
+        """Commit the transaction. Raises UnknownOutcomeError if COMMIT failed and the file cannot be read."""
         try:
             for _ in self.prepare_commit():
                 pass
@@ -136,18 +136,18 @@ class SqliteNodeTable(NodeTable):
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            failure = translated(error, self._path)
+            failure = translate_error(error, self._path)
             self._unsettled = self._number
             if not self.settle():
                 raise failure from error
         try:
             self._reserve.top_up(self._connection)
         except sqlite3.Error as error:
-            # The commit is done; whatever is wrong with the file, the next change finds it.
+            # The commit has succeeded; the next change discovers a problem of the file.
             logger.warning("cannot reserve space for the metadata store path=%s error=%s", self._path, error)
 
     def settle(self) -> bool:
-        """Open the file anew, and return whether the transaction whose COMMIT failed is in it, durably.
+        """Open the file again, and return whether the transaction whose COMMIT failed is durably in it.
 
         Raises UnknownOutcomeError if the file cannot be read.
         """
@@ -157,16 +157,16 @@ class SqliteNodeTable(NodeTable):
             self._connection.close()
         try:
             connection = self._connection = self._open()
-            # What is read may be in memory only, since the sync failed: copied into the file, it is on the disk.
+            # The sync failed, so the data that is read may be in memory only. A checkpoint makes it durable.
             [is_blocked, _, _] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if is_blocked:
                 raise StoreUnavailableError("its write-ahead log cannot be copied")
-            self._reserve.opened(connection)
+            self._reserve.on_open(connection)
             [last] = connection.execute("SELECT value FROM meta WHERE name = 'last_id'").fetchone()
             OsFileSystem().sync_directory(str(self._path.parent))
         except (sqlite3.Error, MetadataStoreError, OSError) as error:
             raise UnknownOutcomeError(
-                f"metadata store {self._path}: a change failed, and whether it was made cannot be read: {error}"
+                f"metadata store {self._path}: a change failed, and its outcome cannot be read: {error}"
             ) from error
         self._unsettled = None
         is_made: bool = last >= number
@@ -174,7 +174,7 @@ class SqliteNodeTable(NodeTable):
         return is_made
 
     def prepare_commit(self) -> Generator[None, None, None]:
-        """Write what the transaction changed into the pages of the database, a few rows in each step."""
+        """Write the changes of the transaction into the pages of the database, a few rows in each step."""
         changed = iter(self._changed.items())
         try:
             while rows := list(islice(changed, _ROWS_PER_STEP)):
@@ -183,11 +183,11 @@ class SqliteNodeTable(NodeTable):
                     self._connection.executemany("DELETE FROM node WHERE path = ?", removed)
                 self._connection.executemany(
                     f"INSERT OR REPLACE INTO node (path, parent, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (_row(path, record) for path, record in rows if record is not None),
+                    (_make_row(path, record) for path, record in rows if record is not None),
                 )
                 yield
         except sqlite3.Error as error:
-            raise translated(error, self._path) from error
+            raise translate_error(error, self._path) from error
         self._changed = {}
 
     def roll_back(self) -> None:
@@ -196,30 +196,30 @@ class SqliteNodeTable(NodeTable):
             try:
                 self._connection.execute("ROLLBACK")
             except sqlite3.Error as error:
-                raise translated(error, self._path) from error
+                raise translate_error(error, self._path) from error
 
     def close(self) -> None:
-        """Copies the write-ahead log into the file and unlocks it."""
+        """Copy the write-ahead log into the file, and close and unlock it."""
         self._connection.close()
-        self._reserve.closed()
+        self._reserve.on_close()
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> sqlite3.Cursor:
         if self._unsettled is not None:
-            raise StoreUnavailableError(f"metadata store {self._path}: the outcome of the last change is not known yet")
+            raise StoreUnavailableError(f"metadata store {self._path}: the outcome of the last change is unknown")
         try:
             return self._connection.execute(statement, values)
         except sqlite3.Error as error:
-            raise translated(error, self._path) from error
+            raise translate_error(error, self._path) from error
 
 
 class SqliteMetadataStore(ZnodeStore):
     """The embedded store of a broker; a session lasts as long as the file is open.
 
-    Ephemeral nodes of a process that died are deleted when the file is opened again: a lone broker's session has
-    surely expired by then, since the file was locked while it lived.
+    Ephemeral nodes of a process that has ended are deleted when the file is opened: the file was locked while the
+    process ran, so its session has ended.
 
-    While the outcome of a change is unknown the session is DISCONNECTED; the file is opened again and again, by
-    `call_later`, until it can be read: then the session is CONNECTED, and the change was made or not.
+    While the outcome of a change is unknown the session is DISCONNECTED. `call_later` repeats opening the file until it
+    can be read; then the session is CONNECTED, and the change was made or not.
     """
 
     def __init__(
@@ -244,26 +244,26 @@ class SqliteMetadataStore(ZnodeStore):
     is_shared = False
 
     def damaged(self, why: str) -> StoreDamagedError:
-        return damaged(self._path, why)
+        return make_damaged_error(self._path, why)
 
     def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
         try:
             return super()._carry_out(operations)
         except UnknownOutcomeError:
-            self._lose_contact()
+            self._disconnect()
             raise
 
     async def _carry_out_paced(self, operations: Sequence[Operation], pacing: Pacing) -> list[OperationResult]:
         try:
             return await super()._carry_out_paced(operations, pacing)
         except UnknownOutcomeError:
-            self._lose_contact()
+            self._disconnect()
             raise
 
     def pace(self, pacing: Pacing) -> None:
         self._pacing = pacing
 
-    def _lose_contact(self) -> None:
+    def _disconnect(self) -> None:
         self._notify(SessionEvent.DISCONNECTED)
         self._call_later(SETTLE_INTERVAL_S, self._settle)
 
@@ -285,14 +285,14 @@ class SqliteMetadataStore(ZnodeStore):
 
 
 def has_store(directory: str | os.PathLike[str]) -> bool:
-    """Return whether the directory has the file of a store; an empty one is none. Raises OSError."""
+    """Return whether the directory has the file of a store that is not empty. Raises OSError."""
     try:
         return (Path(directory) / FILE_NAME).stat().st_size > 0
     except FileNotFoundError:
         return False
 
 
-def _row(path: str, record: Znode) -> tuple[object, ...]:
+def _make_row(path: str, record: Znode) -> tuple[object, ...]:
     return (
         path,
         "" if path == "/" else parent_of(path),

@@ -1,7 +1,7 @@
-"""The SQLite file of the embedded metadata store: how it is opened, and what its errors mean.
+"""The SQLite file of the embedded metadata store: opening, schema, and translation of errors.
 
-With the file locked throughout, SQLite keeps the index of its write-ahead log on the heap and needs no shared memory
-file. No temporary file is used: there may be no room for one.
+Because the file is locked while it is open, SQLite keeps the index of its write-ahead log on the heap and needs no
+shared memory file. No temporary file is used, because the disk may be full.
 """
 
 import logging
@@ -46,12 +46,12 @@ COLUMNS = (
 
 REMEDY = (
     "restore a backup of it and remove the -wal file beside it, or move both away and start with log.dirs.adopt=true, "
-    "which takes the topics over from the log directories"
+    "which adopts the topics in the log directories"
 )
 
 
 class StoreFormatError(MetadataStoreError):
-    """The file is no metadata store, or one of a format that this version does not know."""
+    """The file is not a metadata store, or has a format that this version does not support."""
 
 
 class StoreLockedError(MetadataStoreError):
@@ -59,12 +59,12 @@ class StoreLockedError(MetadataStoreError):
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that locks the file with its first access. Raises sqlite3.Error."""
+    """Return a connection that locks the file at its first access. Raises sqlite3.Error."""
     return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
 
 
 def open_file(path: Path, connect: Connect) -> sqlite3.Connection:
-    """Open the store, or create it; a new file's name is durable. The whole file is checked, 15 ms for 20,000 nodes.
+    """Open the store, or create it durably. The whole file is checked, which takes 15 ms for 20,000 nodes.
 
     Raises StoreFormatError, StoreLockedError, StoreDamagedError, StoreUnavailableError.
     """
@@ -75,14 +75,14 @@ def open_file(path: Path, connect: Connect) -> sqlite3.Connection:
         raise StoreUnavailableError(f"cannot open the metadata store {path}: {error}") from error
     try:
         _configure(connection)
-        _lay_out(connection, path)
-        _check(connection, path)
+        _prepare_schema(connection, path)
+        _check_integrity(connection, path)
         if is_new:
             OsFileSystem().sync_directory(str(path.parent))
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):
-            raise translated(error, path) from error
+            raise translate_error(error, path) from error
         raise
     return connection
 
@@ -101,7 +101,7 @@ def _configure(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {setting}")
 
 
-def _lay_out(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare_schema(connection: sqlite3.Connection, path: Path) -> None:
     execute = connection.execute
     execute("BEGIN EXCLUSIVE")
     tables = {name for (name,) in execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -123,25 +123,25 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     version = row[0] if row else None
     if version != FORMAT_VERSION:
         raise StoreFormatError(
-            f"the metadata store {path} has format {version}, this version of Odradek knows up to {FORMAT_VERSION}: "
+            f"the metadata store {path} has format {version}, but this version of Odradek supports {FORMAT_VERSION}: "
             "start the version that wrote it, or a newer one"
         )
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """A damaged page could make nodes seem not to be there, and topics be taken for deleted."""
+def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreDamagedError for a damaged page, because of which nodes could be missing and topics deleted."""
     [why] = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if why != "ok":
-        raise damaged(path, str(why))
+        raise make_damaged_error(path, str(why))
 
 
-def damaged(path: Path, why: str) -> StoreDamagedError:
-    """The error for a file whose content is wrong; its message says what to do."""
+def make_damaged_error(path: Path, why: str) -> StoreDamagedError:
+    """Return the error for a damaged file; its message contains the remedy."""
     return StoreDamagedError(f"the metadata store {path} is damaged ({' '.join(why.split())}); {REMEDY}")
 
 
-def translated(error: sqlite3.Error, path: Path) -> MetadataStoreError:
-    """The store's error for SQLite's."""
+def translate_error(error: sqlite3.Error, path: Path) -> MetadataStoreError:
+    """Return the store's error for an error of SQLite."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary == sqlite3.SQLITE_NOTADB:
@@ -149,7 +149,7 @@ def translated(error: sqlite3.Error, path: Path) -> MetadataStoreError:
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreLockedError(f"the metadata store {path} is open in another process")
     if primary == sqlite3.SQLITE_CORRUPT or "Could not decode" in str(error) or "no such table" in str(error):
-        failure = damaged(path, str(error))
+        failure = make_damaged_error(path, str(error))
         logger.error("%s", failure)
         return failure
     logger.error("metadata store cannot be used now path=%s error=%s", path, error)

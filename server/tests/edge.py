@@ -305,8 +305,8 @@ class Edge:
         self.now_s = 0.0
         self.reactor = make_reactor(self._wait, lambda: self.now_s)
         services = SimpleNamespace(reactor=self.reactor)
-        own_timeout_ms = partial(stalls.own_timeout_ms, None)
-        self.registry = ConnectionRegistry(self.reactor, own_timeout_ms, more.get("max_idle_ms", -1))
+        find_timeout_ms = partial(stalls.find_timeout_ms, None)
+        self.registry = ConnectionRegistry(self.reactor, find_timeout_ms, more.get("max_idle_ms", -1))
         dispatch = Dispatch(services, {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")})
         handlers: Any = any_handler_module
         handlers.edge, handlers.edge_error = self._handle, self._error_response
@@ -320,7 +320,7 @@ class Edge:
         self.tcp.connected = 1
         self.protocol.makeConnection(self.tcp)
         if REPEATED & set(self.kinds):
-            self.protocol.connection._pipeline._fast_path = SimpleNamespace(answer=self._repeat)
+            self.protocol.connection._pipeline._fast_path = SimpleNamespace(append_records=self._repeat)
         self.tcp.startReading()
         self.reactor.addReader(self._other)
 
@@ -392,7 +392,7 @@ class Edge:
         return outcome
 
     def _repeat(self, frame):
-        """Replace `ProduceFastPath.answer`."""
+        """Replace `ProduceFastPath.append_records`."""
         (n,) = struct.unpack_from(">i", frame, SIZE_BYTES + 4)
         kind = self.kinds[n]
         if kind is Kind.REPEATED_FAILS:

@@ -161,7 +161,7 @@ def test_an_unreadable_directory_may_contain_the_store(broker, tmp_path):
     broker.properties |= ADOPT
     assert refusal(broker) == (
         f"log directory {data} (Not a directory) cannot be read, and no other directory of log.dirs has the metadata "
-        "store; repair it, or take it out of log.dirs"
+        "store; repair it, or remove it from log.dirs"
     )
     data.unlink()
     shutil.move(aside, data)

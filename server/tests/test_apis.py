@@ -81,4 +81,4 @@ def test_api_versions_in_an_unknown_version_is_answered_in_version_0(broker, ver
 
 def test_the_compatibility_page_is_up_to_date():
     page = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
-    assert page.read_text() == compatibility.markdown()
+    assert page.read_text() == compatibility.format_markdown()

@@ -151,7 +151,7 @@ def test_config_shows_one_property_in_full(capsys):
 
 def test_the_configuration_page_agrees_with_the_declarations():
     page = (DOCS / "configuration.md").read_text("utf-8")
-    assert page == reference.markdown(), "run: odradek config --markdown > docs/configuration.md"
+    assert page == reference.format_markdown(), "run: odradek config --markdown > docs/configuration.md"
 
 
 def test_the_sample_configuration_is_accepted_without_warning():

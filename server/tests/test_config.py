@@ -4,7 +4,7 @@ import pytest
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError, UpdateMode
-from odradek.server.config import THEMES, BrokerConfig, config_of, load_config
+from odradek.server.config import THEMES, BrokerConfig, load_config, parse_config
 
 
 def test_kafkas_sample_configuration_loads_with_one_warning():
@@ -35,7 +35,7 @@ def test_kafkas_sample_configuration_loads_with_one_warning():
         "log.segment.bytes": "1073741824",
         "log.retention.check.interval.ms": "300000",
     }
-    config, warnings = config_of(values)
+    config, warnings = parse_config(values)
     assert config.data_dirs == ("/tmp/kraft-combined-logs",)
     assert warnings == [
         "properties without effect, because one event loop does the work: num.io.threads, num.network.threads",
@@ -47,7 +47,7 @@ def test_kafkas_sample_configuration_loads_with_one_warning():
 
 
 def test_an_unknown_property_gives_a_warning_with_the_nearest_name():
-    config, warnings = config_of({"log.retention.hour": "1", "my.own.thing": "x"})
+    config, warnings = parse_config({"log.retention.hour": "1", "my.own.thing": "x"})
     assert warnings == [
         "unknown property log.retention.hour is ignored, did you mean log.retention.hours?",
         "unknown property my.own.thing is ignored",
@@ -71,7 +71,7 @@ def test_files_and_overrides(tmp_path):
     [({}, 1), ({"broker.id": "7"}, 7), ({"node.id": "3"}, 3), ({"node.id": "3", "broker.id": "3"}, 3)],
 )
 def test_node_id_and_its_older_name(values, node_id):
-    assert config_of(values).config.node_id == node_id
+    assert parse_config(values).config.node_id == node_id
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,18 @@ def test_node_id_and_its_older_name(values, node_id):
 )
 def test_bad_values_and_contradictions_are_refused(values, message):
     with pytest.raises(ValueError, match=message) as caught:
-        config_of(values)
+        parse_config(values)
     errors = getattr(caught.value, "errors", [caught.value])
     assert all(isinstance(error, PropertyError) and "\n" not in str(error) for error in errors)
 
 
 def test_counts_of_internal_topics_fit_the_broker_unless_given():
-    config = config_of({"transaction.state.log.replication.factor": "3"}).config
-    assert config.for_brokers("offsets.topic.replication.factor", 1) == 1
-    assert config.for_brokers("offsets.topic.replication.factor", 2) == 2
-    assert config.for_brokers("offsets.topic.replication.factor", 5) == 3
-    assert config.for_brokers("transaction.state.log.replication.factor", 1) == 3
-    assert config.for_brokers("transaction.state.log.min.isr", 1) == 1
+    config = parse_config({"transaction.state.log.replication.factor": "3"}).config
+    assert config.limit_by_brokers("offsets.topic.replication.factor", 1) == 1
+    assert config.limit_by_brokers("offsets.topic.replication.factor", 2) == 2
+    assert config.limit_by_brokers("offsets.topic.replication.factor", 5) == 3
+    assert config.limit_by_brokers("transaction.state.log.replication.factor", 1) == 3
+    assert config.limit_by_brokers("transaction.state.log.min.isr", 1) == 1
 
 
 def test_topics_get_their_defaults_from_the_broker():
@@ -123,7 +123,7 @@ def test_topics_get_their_defaults_from_the_broker():
         "log.cleanup.policy": "compact",
         "min.insync.replicas": "2",
     }
-    topic = config_of(values).config.topic_defaults
+    topic = parse_config(values).config.topic_defaults
     assert (topic.retention_ms, topic.segment_ms, topic.max_message_bytes) == (3_600_000, 5, 10)
     assert (topic.compacts, topic.min_insync_replicas) == (True, 2)
     assert topic.explicit.keys() == {
@@ -134,7 +134,7 @@ def test_topics_get_their_defaults_from_the_broker():
 
 @pytest.mark.parametrize("values", [{"log.retention.hours": "-1"}, {"log.retention.ms": "-5"}])
 def test_any_negative_retention_is_no_limit(values):
-    assert config_of(values).config.topic_defaults.retention_ms == -1
+    assert parse_config(values).config.topic_defaults.retention_ms == -1
 
 
 def test_every_synonym_of_a_topic_property_is_declared_with_the_same_default():

@@ -3,11 +3,11 @@
 import pytest
 
 from odradek.properties import PropertyError
-from odradek.server.config import BrokerConfig, Listener, config_of
+from odradek.server.config import BrokerConfig, Listener, parse_config
 
 
 def endpoints(**values):
-    return config_of({name.replace("_", "."): text for name, text in values.items()}).config
+    return parse_config({name.replace("_", "."): text for name, text in values.items()}).config
 
 
 def test_the_default_listens_on_every_interface():
@@ -80,12 +80,12 @@ TWO = {"listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT", "inter.broke
 )
 def test_conflicting_listeners_are_refused(text, message):
     with pytest.raises(PropertyError, match=message):
-        config_of({**TWO, "listeners": text})
+        parse_config({**TWO, "listeners": text})
 
 
 @pytest.mark.parametrize("text", ["A://127.0.0.1:1,B://[::1]:1", "A://:0,B://:0", "A://:1,B://:2"])
 def test_listeners_without_conflict_are_accepted(text):
-    assert len(config_of({**TWO, "listeners": text}).config.endpoints) == 2
+    assert len(parse_config({**TWO, "listeners": text}).config.endpoints) == 2
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
@@ -111,7 +111,7 @@ def test_advertised_addresses_use_the_bound_port_and_the_host_name():
 
 
 def test_listeners_of_controllers_are_left_out():
-    config = config_of(
+    config = parse_config(
         {
             "process.roles": "broker,controller",
             "controller.listener.names": "CONTROLLER",
@@ -132,7 +132,7 @@ def test_the_inter_broker_listener_must_be_advertised():
     with pytest.raises(PropertyError, match=r"inter\.broker\.listener\.name: must be one of: PLAINTEXT"):
         endpoints(inter_broker_listener_name="SSL")
     with pytest.raises(PropertyError, match="because no listener is named PLAINTEXT"):
-        config_of({"listener.security.protocol.map": "A:PLAINTEXT", "listeners": "A://:1"})
+        parse_config({"listener.security.protocol.map": "A:PLAINTEXT", "listeners": "A://:1"})
     with pytest.raises(PropertyError, match=r"together with security\.inter\.broker\.protocol"):
         endpoints(inter_broker_listener_name="PLAINTEXT", security_inter_broker_protocol="PLAINTEXT")
 

@@ -254,7 +254,7 @@ def test_a_handler_may_return_no_response_or_close_the_connection(setting):
 def test_the_end_of_the_input_hastens_the_request_in_progress(setting):
     transport, connection, results, _ = setting
     decoded, waiting, hastened = Deferred(), Wait(lambda: ""), []
-    waiting.hasten = lambda: hastened.append(connection.context.has_input_ended)
+    waiting.shorten = lambda: hastened.append(connection.context.has_input_ended)
     decoded.addCallback(lambda _: waiting)
     results.append(decoded)
     connection.frames_received([frame(1)])

@@ -11,8 +11,8 @@ from odradek.properties import PropertyError
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.server.config import BrokerConfig
-from odradek.server.config.loading import config_of
-from odradek.server.network.connection_quotas import MOST_ACCEPTS, ConnectionQuotas, CreationRate
+from odradek.server.config.loading import parse_config
+from odradek.server.network.connection_quotas import MAX_ACCEPTS, ConnectionQuotas, CreationRate
 
 LISTENERS = "INTERNAL://127.0.0.1:1,CLIENT://127.0.0.1:2"
 PROTOCOLS = "INTERNAL:PLAINTEXT,CLIENT:PLAINTEXT"
@@ -85,7 +85,7 @@ class Listening:
     def config(values):
         if "listener.security.protocol.map" not in values:
             values = {"listeners": "PLAINTEXT://127.0.0.1:1", **values}
-        return config_of(values).config
+        return parse_config(values).config
 
     def connect(self, *hosts, port=None):
         """Connect clients, and accept connections until nothing changes."""
@@ -110,9 +110,9 @@ def two_listeners(**properties):
 
 def test_a_listener_accepts_a_bounded_number_in_one_iteration():
     listening = Listening()
-    listening.connect(*["h"] * (3 * MOST_ACCEPTS + 1))
-    assert listening.port.accepted_at_once == [MOST_ACCEPTS] * 3 + [1]
-    assert len(listening.port.open) == 3 * MOST_ACCEPTS + 1
+    listening.connect(*["h"] * (3 * MAX_ACCEPTS + 1))
+    assert listening.port.accepted_at_once == [MAX_ACCEPTS] * 3 + [1]
+    assert len(listening.port.open) == 3 * MAX_ACCEPTS + 1
 
 
 def test_at_max_connections_clients_wait_until_others_are_closed():
@@ -251,7 +251,7 @@ def test_a_broker_that_stops_accepts_no_connection():
 )
 def test_invalid_values_are_refused(values, names):
     with pytest.raises(PropertyError) as refused:
-        config_of(values)
+        parse_config(values)
     assert refused.value.name == names
 
 

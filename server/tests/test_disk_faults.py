@@ -121,10 +121,10 @@ class Broker:
         head = struct.pack(">hhih", 0, VERSION, 1, 1) + b"c\0"
         body = head + codec.encode(request, VERSION)
         frame = struct.pack(">i", len(body)) + body
-        outcome = self.fast_path.answer(frame)
+        outcome = self.fast_path.append_records(frame)
         if outcome is None:
             response = self.answer(produce(self.services, self.context, request))
-            self.fast_path.remember(frame, self.context, request, response)
+            self.fast_path.add_head(frame, self.context, request, response)
         else:
             response = self.answer(outcome.response if isinstance(outcome, PendingProduce) else outcome)
         if isinstance(response, bytearray):

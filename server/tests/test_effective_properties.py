@@ -13,7 +13,7 @@ import odradek
 from odradek.log.config import LogConfig
 from odradek.properties import Property
 from odradek.server.config import BrokerConfig
-from odradek.server.config.loading import config_of
+from odradek.server.config.loading import parse_config
 
 ROOT = Path(odradek.__file__).resolve().parent.parent
 PACKAGES = ("log", "replication", "coordinator", "server")
@@ -108,12 +108,12 @@ def test_a_topic_property_without_effect_has_synonyms_without_effect() -> None:
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_a_refused_property_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        config_of({name: "some.java.Class"})
+        parse_config({name: "some.java.Class"})
 
 
 def test_a_start_reports_properties_without_effect_with_the_reason() -> None:
     values = {"num.io.threads": "4", "queued.max.requests": "9", "zookeeper.connect": "z:2181", "ssl.key": "k"}
-    assert config_of(values).warnings == [
+    assert parse_config(values).warnings == [
         "properties without effect, because one event loop does the work: num.io.threads, queued.max.requests",
         "properties without effect, because the metadata store is embedded: zookeeper.connect",
         "properties without effect, because this broker lacks the component: ssl.key",

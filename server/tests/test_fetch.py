@@ -30,7 +30,7 @@ from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.handlers.fetch import ENDED_INPUT_WAIT_MS, fetch
 from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices
-from odradek.server.work.waits import hasten_wait
+from odradek.server.work.waits import shorten_wait
 
 E = ErrorCode
 BY_NAME, LATEST = 12, 18
@@ -234,14 +234,14 @@ def test_a_client_that_has_closed_its_side_does_not_wait_for_long(world, is_befo
     deferred, answers = world.park(("t", 0, 0), max_wait_ms=max_wait_ms, has_input_ended=is_before)
     if not is_before:
         world.clock.advance(0.1)
-        hasten_wait(deferred)
-    hasten_wait(deferred)
+        shorten_wait(deferred)
+    shorten_wait(deferred)
     world.clock.advance(min(max_wait_ms, ENDED_INPUT_WAIT_MS) / 1000 - 0.101)
     assert answers == []
     world.clock.advance(0.101)
     assert errors(answers[0]) == [E.NONE]
     assert world.is_idle()
-    hasten_wait(deferred)
+    shorten_wait(deferred)
 
 
 def test_all_waiting_fetches_return_the_appended_batch(world):

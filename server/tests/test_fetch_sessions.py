@@ -109,9 +109,9 @@ def test_all_sessions_have_a_limited_number_of_partitions(monkeypatch):
 
 def test_a_partition_is_unchanged_if_its_last_response_was_equal_and_no_error():
     partition = FetchPartition("t", bytes(16), 0)
-    assert partition.tell(5, 0, failed=False)
-    assert not partition.tell(5, 0, failed=False)
-    assert partition.tell(6, 0, failed=False)
-    assert partition.tell(6, 1, failed=False)
-    assert partition.tell(6, 1, failed=True)
-    assert partition.tell(6, 1, failed=False)
+    assert partition.record_sent(5, 0, failed=False)
+    assert not partition.record_sent(5, 0, failed=False)
+    assert partition.record_sent(6, 0, failed=False)
+    assert partition.record_sent(6, 1, failed=False)
+    assert partition.record_sent(6, 1, failed=True)
+    assert partition.record_sent(6, 1, failed=False)

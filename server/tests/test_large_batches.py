@@ -27,7 +27,7 @@ from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.list_offsets import list_offsets
 from odradek.server.handlers.produce import produce
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
-from odradek.server.work.record_work import FREE_STEPS, MOST_IN_PROGRESS, RecordWork
+from odradek.server.work.record_work import FREE_STEPS, MAX_IN_PROGRESS, RecordWork
 from odradek.server.work.slices import Slices
 
 VERSION = 9
@@ -311,7 +311,7 @@ def test_the_sequence_is_checked_at_the_append(machine):
 def test_a_transaction_that_ends_during_the_check_accepts_no_batch(machine):
     may_append = [True]
     verified = SimpleNamespace(error=lambda partition: None, may_append=lambda partition: may_append[0])
-    machine.services.verifier = SimpleNamespace(before_produce=lambda request, version: verified)
+    machine.services.verifier = SimpleNamespace(verify_produce=lambda request, version: verified)
     batch = idempotent(0, transactional=True)
     pending = machine.produce(batch, transactional_id="x")
     machine.step(3)
@@ -337,11 +337,11 @@ def test_the_acknowledgement_waits_for_the_disk(machine):
 
 def test_the_number_of_large_batches_in_progress_is_limited(machine):
     work = machine.services.record_work
-    pending = [machine.produce() for _ in range(MOST_IN_PROGRESS + 2)]
+    pending = [machine.produce() for _ in range(MAX_IN_PROGRESS + 2)]
     for _ in range(300):
         if work.waiting < 2:
             machine.step()
-    assert work.in_progress == MOST_IN_PROGRESS
+    assert work.in_progress == MAX_IN_PROGRESS
     assert work.waiting == 2
     # Short work does not wait for a place.
     short = machine.look_up(-1)
@@ -352,19 +352,19 @@ def test_the_number_of_large_batches_in_progress_is_limited(machine):
     pending.pop().deferred.cancel()
     assert work.waiting == 1
     machine.finish()
-    assert sorted(one.row for one in pending) == [(0, number * MANY) for number in range(MOST_IN_PROGRESS + 1)]
+    assert sorted(one.row for one in pending) == [(0, number * MANY) for number in range(MAX_IN_PROGRESS + 1)]
     assert work.in_progress == 0
 
 
 def occupy(machine):
     """Produce large batches on one connection until all places are taken and others wait."""
     context = RequestContext("host", "PLAINTEXT")
-    for _ in range(2 * MOST_IN_PROGRESS):
+    for _ in range(2 * MAX_IN_PROGRESS):
         machine.produce(context=context)
     for _ in range(300):
-        if machine.services.record_work.waiting < MOST_IN_PROGRESS:
+        if machine.services.record_work.waiting < MAX_IN_PROGRESS:
             machine.step()
-    assert machine.services.record_work.waiting == MOST_IN_PROGRESS
+    assert machine.services.record_work.waiting == MAX_IN_PROGRESS
 
 
 def test_the_ends_of_many_logs_do_not_wait_for_a_place(machine):
@@ -387,13 +387,13 @@ def test_connections_get_places_in_turn(machine):
             yield None
         ended.append(name)
 
-    for _ in range(3 * MOST_IN_PROGRESS):
+    for _ in range(3 * MAX_IN_PROGRESS):
         work.run(steps("first"), "first")
     for name in ("second", "third", "third"):
         work.run(steps(name), name)
     machine.finish()
-    assert set(ended[:MOST_IN_PROGRESS]) == {"first"}
-    assert sorted(ended[MOST_IN_PROGRESS : MOST_IN_PROGRESS + 4]) == ["first", "first", "second", "third"]
+    assert set(ended[:MAX_IN_PROGRESS]) == {"first"}
+    assert sorted(ended[MAX_IN_PROGRESS : MAX_IN_PROGRESS + 4]) == ["first", "first", "second", "third"]
     assert (work.in_progress, work.waiting) == (0, 0)
 
 
@@ -415,17 +415,17 @@ def test_a_call_keeps_its_place_until_it_ends_although_its_client_disconnects(ma
     def steps(name):
         yield lambda: begun.append(name)
 
-    for number in range(3 * MOST_IN_PROGRESS):
+    for number in range(3 * MAX_IN_PROGRESS):
         pending = Pending(work.run(steps(number), number))
         machine.step(5)
         pending.deferred.cancel()
-    assert len(machine.threads.waiting) == MOST_IN_PROGRESS
-    assert work.in_progress == MOST_IN_PROGRESS
+    assert len(machine.threads.waiting) == MAX_IN_PROGRESS
+    assert work.in_progress == MAX_IN_PROGRESS
     last = Pending(work.run(steps("last"), "last"))
     machine.step(5)
-    assert (len(machine.threads.waiting), work.waiting) == (MOST_IN_PROGRESS, 1)
+    assert (len(machine.threads.waiting), work.waiting) == (MAX_IN_PROGRESS, 1)
     machine.finish()
-    assert begun == [*range(MOST_IN_PROGRESS), "last"]
+    assert begun == [*range(MAX_IN_PROGRESS), "last"]
     assert last.deferred.called
     assert (work.in_progress, work.waiting) == (0, 0)
 

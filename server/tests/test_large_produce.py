@@ -25,7 +25,7 @@ from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators import transaction_verification
 from odradek.server.dispatch import Dispatch
 from odradek.server.fetching.purgatory import DelayedOperation
-from odradek.server.handlers.produce import MOST_AT_ONCE, MOST_BYTES_AT_ONCE, produce
+from odradek.server.handlers.produce import BYTES_PER_STEP, PARTITIONS_PER_STEP, produce
 from odradek.server.network.connection import Connection
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.tests import test_transaction_verification as verification_tests
@@ -35,7 +35,7 @@ from odradek.server.work.slices import SLICE_S, Slices
 
 E = ErrorCode
 VERSION = 9
-MANY = 2 * MOST_AT_ONCE
+MANY = 2 * PARTITIONS_PER_STEP
 
 
 class World:
@@ -129,9 +129,9 @@ def test_many_partitions_are_appended_to_in_slices_and_answered_together(world):
     ]
 
 
-@pytest.mark.parametrize(("count", "is_in_slices"), [(3, False), (4, True), (MOST_AT_ONCE, True)])
+@pytest.mark.parametrize(("count", "is_in_slices"), [(3, False), (4, True), (PARTITIONS_PER_STEP, True)])
 def test_many_bytes_for_a_few_partitions_are_appended_in_slices(world, count, is_in_slices):
-    value = bytes(MOST_BYTES_AT_ONCE // 3 - 100)
+    value = bytes(BYTES_PER_STEP // 3 - 100)
     _, answers = world.produce(request(*(row(index, value=value) for index in range(count))))
     appended = [sum(world.ends())]
     while world.iterate():
@@ -246,7 +246,7 @@ def test_partitions_that_are_not_replicated_in_time_have_a_timeout_error(world):
 @pytest.mark.parametrize("count", [1, MANY])
 def test_a_batch_is_appended_although_its_client_disconnects_during_the_verification(world, count):
     verification = Deferred()
-    world.services.verifier = SimpleNamespace(before_produce=lambda request, version: verification)
+    world.services.verifier = SimpleNamespace(verify_produce=lambda request, version: verification)
     data = [row(index) for index in range(count)]
     outcome, answers = world.produce(request(*data, transactional_id="x"))
     world.finish()

@@ -219,7 +219,7 @@ def test_the_offsets_of_delete_records_are_freed_in_steps(world):
 
     services = SimpleNamespace(replicas=SimpleNamespace(get=find), reactor=world.clock)
     request = dr.DeleteRecordsRequest(topics=topics, timeout_ms=1000)
-    counts = [len(released) for _ in delete_records._move(services, request)]
+    counts = [len(released) for _ in delete_records._move_log_starts(services, request)]
     counts.append(len(released))
     assert counts[-1] == count
     assert max(after - before for before, after in pairwise(counts)) <= ROWS_PER_STEP

@@ -27,7 +27,7 @@ from odradek.replication.metadata.image import (
 )
 from odradek.replication.tests.support import Cluster
 from odradek.server.handlers.metadata import metadata
-from odradek.server.image_cache import MOST_VALUES, ImageCache
+from odradek.server.image_cache import MAX_VALUES, ImageCache
 from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices
 
@@ -201,7 +201,7 @@ def test_the_number_of_values_is_bounded():
     services = make_services(image)
     for version in range(VERSION + 1):
         assert ask(services, version).called
-    assert len(services.metadata_bodies._values) == MOST_VALUES
+    assert len(services.metadata_bodies._values) == MAX_VALUES
 
 
 def test_a_failure_is_not_cached():

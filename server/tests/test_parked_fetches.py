@@ -34,8 +34,8 @@ from odradek.server.tests.test_fetch import BY_NAME, World, begin, errors, parti
 from odradek.server.work.slices import SLICE_S, Slices
 
 E = ErrorCode
-MOST_AT_ONCE = 5
-MANY = 3 * MOST_AT_ONCE
+PARTITIONS_PER_STEP = 5
+MANY = 3 * PARTITIONS_PER_STEP
 NEVER = 1 << 19
 """More bytes than any test appends."""
 
@@ -78,8 +78,8 @@ class SlowWorld(World):
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    """Have fetches of more than MOST_AT_ONCE partitions read in slices."""
-    monkeypatch.setattr(handler, "MOST_AT_ONCE", MOST_AT_ONCE)
+    """Have fetches of more than PARTITIONS_PER_STEP partitions read in slices."""
+    monkeypatch.setattr(handler, "PARTITIONS_PER_STEP", PARTITIONS_PER_STEP)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def fetch_all(world, count, offset=0, *, version=BY_NAME, topic="t", **options):
 # -- cost of an append ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [MOST_AT_ONCE, MANY])
+@pytest.mark.parametrize("count", [PARTITIONS_PER_STEP, MANY])
 def test_an_append_causes_reads_of_its_own_partition_only(world, monkeypatch, count):
     world.create("t", count)
     parked = [fetch_all(world, count, min_bytes=NEVER)[1] for _ in range(5)]
@@ -129,7 +129,7 @@ def test_an_append_causes_reads_of_its_own_partition_only(world, monkeypatch, co
     assert world.is_idle()
 
 
-@pytest.mark.parametrize("count", [MOST_AT_ONCE, MANY])
+@pytest.mark.parametrize("count", [PARTITIONS_PER_STEP, MANY])
 def test_a_fetch_is_answered_when_its_bytes_reach_min_bytes_exactly(world, count):
     world.create("t", count)
     size = world.append("t", 2)
@@ -310,7 +310,7 @@ def test_a_fetch_of_many_partitions_is_read_in_slices(slow, monkeypatch):
         pass
     assert len(rows(answers[0])) == MANY
     assert sum(sizes(answers[0])) == size
-    assert max(steps) == MOST_AT_ONCE
+    assert max(steps) == PARTITIONS_PER_STEP
     assert not any(one.watchers for one in slow.cluster.replicas)
 
 
@@ -321,7 +321,7 @@ def test_an_append_during_the_first_read_is_not_missed(slow, iterations):
     _, answers = fetch_all(slow, MANY)
     for _ in range(iterations):
         slow.iterate()
-    size = slow.append("t", MOST_AT_ONCE // 2)
+    size = slow.append("t", PARTITIONS_PER_STEP // 2)
     for _ in range(30):
         slow.iterate()
     assert sum(sizes(answers[0])) == size
@@ -486,7 +486,7 @@ def test_a_session_takes_no_request_while_a_large_one_is_applied(slow, monkeypat
         slow.iterate()
     while not answers:
         slow.iterate()
-    assert max(applied) <= MOST_AT_ONCE
+    assert max(applied) <= PARTITIONS_PER_STEP
     assert len(held.partitions) == (2 * MANY if change == "add" else 1)
     assert answers[0].session_id == session_id
 
@@ -507,7 +507,7 @@ def test_a_session_with_a_partly_applied_request_ends(slow, iterations):
 def test_topics_without_partitions_take_steps_too(slow, field):
     session_id, _ = open_session(slow, 1)
     kind = FetchRequestFetchTopic if field == "topics" else FetchRequestForgottenTopic
-    topics = {"topics": [], field: [kind(topic="t", partitions=[])] * 10 * MOST_AT_ONCE}
+    topics = {"topics": [], field: [kind(topic="t", partitions=[])] * 10 * PARTITIONS_PER_STEP}
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0, min_bytes=1, **topics)
     context = RequestContext("host", "PLAINTEXT")
     context.api_version = BY_NAME
@@ -529,7 +529,7 @@ def test_a_session_that_becomes_too_large_ends(slow, monkeypatch):
         _, answers = fetch_all(slow, MANY, topic=topic, session_id=session_id, session_epoch=epoch, max_wait_ms=0)
         while not answers:
             slow.iterate()
-        assert len(held.partitions) <= 2 * MANY + MOST_AT_ONCE
+        assert len(held.partitions) <= 2 * MANY + PARTITIONS_PER_STEP
     assert answers[0].value.code == E.FETCH_SESSION_ID_NOT_FOUND
     assert len(slow.services.fetch_sessions) == 0
     # A fetch of that many partitions is answered without a session.
@@ -546,14 +546,14 @@ def test_a_response_for_many_partitions_is_built_in_steps(world, monkeypatch, ep
     session_id = answers[0].session_id if epoch == 1 else 0
     for index in range(MANY):
         world.append("t", index)
-    told_in_step, longest = [], []
-    tell = FetchPartition.tell
+    sent_in_step, longest = [], []
+    record_sent = FetchPartition.record_sent
 
     def counted(*args):
-        told_in_step.append(args)
-        return tell(*args)
+        sent_in_step.append(args)
+        return record_sent(*args)
 
-    monkeypatch.setattr(FetchPartition, "tell", counted)
+    monkeypatch.setattr(FetchPartition, "record_sent", counted)
     run = world.services.slices.run
 
     def measured(work):
@@ -563,15 +563,15 @@ def test_a_response_for_many_partitions_is_built_in_steps(world, monkeypatch, ep
             except StopIteration as end:
                 return end.value
             finally:
-                longest.append(len(told_in_step))
-                told_in_step.clear()
+                longest.append(len(sent_in_step))
+                sent_in_step.clear()
 
     monkeypatch.setattr(world.services.slices, "run", lambda work: run(measured(work)))
     _, answers = fetch_all(world, MANY, session_id=session_id, session_epoch=epoch)
     assert sum(size > 0 for size in sizes(answers[0])) == MANY
     assert answers[0].session_id == session_id or epoch == 0
-    assert max(longest) == (0 if epoch == -1 else MOST_AT_ONCE)
-    assert len(longest) >= 2 * MANY // MOST_AT_ONCE
+    assert max(longest) == (0 if epoch == -1 else PARTITIONS_PER_STEP)
+    assert len(longest) >= 2 * MANY // PARTITIONS_PER_STEP
 
 
 def test_a_new_request_of_a_session_does_not_change_an_older_one(world):
@@ -588,9 +588,9 @@ def test_a_new_request_of_a_session_does_not_change_an_older_one(world):
 
 
 @pytest.mark.parametrize("parked", [0, 20])
-@pytest.mark.parametrize("most_at_once", [MOST_AT_ONCE, 100])
-def test_a_disk_failure_is_found_once_and_not_once_per_partition(world, monkeypatch, most_at_once, parked):
-    monkeypatch.setattr(handler, "MOST_AT_ONCE", most_at_once)
+@pytest.mark.parametrize("partitions_per_step", [PARTITIONS_PER_STEP, 100])
+def test_a_disk_failure_is_found_once_and_not_once_per_partition(world, monkeypatch, partitions_per_step, parked):
+    monkeypatch.setattr(handler, "PARTITIONS_PER_STEP", partitions_per_step)
     count = 40
     world.create("t", count)
     for index in range(count):
@@ -642,7 +642,7 @@ def test_partitions_that_do_not_exist_are_answered_in_steps(slow, monkeypatch, e
         slow.iterate()
         counts.append(len(refused))
     assert counts[-1] == 4 * MANY - 1
-    assert max(after - before for before, after in pairwise(counts)) <= 3 * MOST_AT_ONCE
+    assert max(after - before for before, after in pairwise(counts)) <= 3 * PARTITIONS_PER_STEP
 
 
 def test_a_fetch_that_waits_keeps_little_of_partitions_that_do_not_exist(slow):
@@ -671,7 +671,7 @@ def stack_depth():
     return depth
 
 
-@pytest.mark.parametrize("count", [1, MOST_AT_ONCE, MANY])
+@pytest.mark.parametrize("count", [1, PARTITIONS_PER_STEP, MANY])
 def test_an_answered_fetch_is_freed_without_a_collection(world, count, monkeypatch):
     world.create("t", count)
     freed = []

@@ -4,7 +4,7 @@ import pytest
 
 from odradek.coordinator.partitioning import partition_for
 from odradek.log.storage.found_directories import MAX_FOUND_PARTITIONS
-from odradek.server.coordinators.partition_count import fitting_count
+from odradek.server.coordinators.partition_count import find_fitting_count
 
 NAMES = [f"group-{number}" for number in range(100)]
 
@@ -26,16 +26,16 @@ def placed(count, up_to):
     ],
 )
 def test_the_count_fits_all_ids(count, found, configured, expected):
-    assert fitting_count(found, configured, placed(count, found)) == expected
+    assert find_fitting_count(found, configured, placed(count, found)) == expected
 
 
 def test_without_ids_the_count_is_the_configured_one_or_that_found():
-    assert fitting_count(5, 8, []) == 8
-    assert fitting_count(5, 3, []) == 5
+    assert find_fitting_count(5, 8, []) == 8
+    assert find_fitting_count(5, 3, []) == 5
 
 
 def test_if_no_count_fits_all_ids_the_best_one_is_used():
     """A topic that grew has older ids in other partitions."""
     ids = [*placed(16, 16), ("group-1", 3), ("group-2", 4)]
-    assert fitting_count(16, 50, ids) == 16
-    assert fitting_count(MAX_FOUND_PARTITIONS, 50, ids) == MAX_FOUND_PARTITIONS
+    assert find_fitting_count(16, 50, ids) == 16
+    assert find_fitting_count(MAX_FOUND_PARTITIONS, 50, ids) == MAX_FOUND_PARTITIONS

@@ -90,9 +90,9 @@ def test_a_batch_appended_by_the_fast_path_is_acknowledged_although_a_reader_fin
     content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
     frame = struct.pack(">i", len(content)) + content
     fast_path = ProduceFastPath(services)
-    fast_path.remember(frame, context(), request(), produced(services))
+    fast_path.add_head(frame, context(), request(), produced(services))
     BrokenDisk(services.replicas.get("t", 0))
-    answer = fast_path.answer(frame)
+    answer = fast_path.append_records(frame)
     assert isinstance(answer, bytearray)
     response = codec.decode(ProduceResponse, VERSION, answer[9:])
     [row] = response.responses[0].partition_responses
@@ -123,13 +123,13 @@ def test_a_request_that_must_wait_for_replicas_of_an_offline_partition_fails_at_
     content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
     frame = struct.pack(">i", len(content)) + content
     fast_path = ProduceFastPath(services)
-    fast_path.remember(frame, context(), request(), produced(services))
+    fast_path.add_head(frame, context(), request(), produced(services))
     partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
     produce(services, context(), request())
     partition.followers[2].log_end_offset = 2
     BrokenDisk(partition)
     answers: list[Any] = []
-    waiting = fast_path.answer(frame).response if is_known else produce(services, context(), request())
+    waiting = fast_path.append_records(frame).response if is_known else produce(services, context(), request())
     waiting.addCallback(answers.append)
     [row] = answers[0].responses[0].partition_responses
     assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR

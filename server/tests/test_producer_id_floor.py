@@ -109,7 +109,7 @@ def test_an_unreadable_batch_is_skipped(caplog):
     segment = machine.logs.get(TRANSACTIONS, 0).segments[0]
     segment.file.write_pieces(len(batch) - 1, [b"\xff"], 1)
     assert machine.settle(MemoryMetadataStore()) == 31
-    assert "passing over a batch in the search for producer ids" in caplog.text
+    assert "skipping a malformed batch in the search for producer ids" in caplog.text
 
 
 def test_a_store_behind_the_producer_state_is_advanced():

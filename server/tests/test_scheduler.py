@@ -48,7 +48,7 @@ class Client:
             self.line.longest_wait_s = max(self.line.longest_wait_s, self.line.now_s - self.waits_since_s)
             self.line.served.append(self.name)
             self.line.now_s += cost_s
-            self.line.scheduler.account(self, request(api_key))
+            self.line.scheduler.end_request(self, request(api_key))
             self.waits_since_s = self.line.now_s
             if self.writer is not None:
                 self.line.coalescer.add(self.writer)
@@ -182,10 +182,10 @@ def test_a_request_is_begun_when_read_if_none_waits_and_the_iteration_is_short()
     client = line.client("a")
     assert line.scheduler.is_direct
     line.now_s += DIRECT_S / 2
-    line.scheduler.account(client, request(PING))
+    line.scheduler.end_request(client, request(PING))
     assert line.scheduler.is_direct
     line.now_s += DIRECT_S / 2
-    line.scheduler.account(client, request(PING))
+    line.scheduler.end_request(client, request(PING))
     assert not line.scheduler.is_direct
     line.scheduler.begin_iteration(line.now_s)
     assert line.scheduler.is_direct

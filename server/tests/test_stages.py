@@ -102,11 +102,11 @@ def test_a_version_that_needs_no_check_has_none(setting):
 def test_without_checks_the_handler_is_called_directly_and_has_a_fast_path():
     api = Dispatch(SimpleNamespace()).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
     assert api.handle is produce
-    assert api.may_be_remembered
+    assert api.allows_fast_path
 
 
 def test_a_check_disables_the_fast_path():
     stages = Stages(authorize=lambda api, version: lambda context, request: None)
     api = Dispatch(SimpleNamespace(), stages=stages).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
     assert api.handle is not produce
-    assert not api.may_be_remembered
+    assert not api.allows_fast_path

@@ -23,7 +23,7 @@ STAND_IN = textwrap.dedent(
     if "hang=start" in sys.argv:
         signal.pause()
     if "slow=yes" in sys.argv:
-        print("reactor iteration was slow, and all requests waited for it wall_ms=900 cpu_ms=700 x=", flush=True)
+        print("reactor iteration was slow, and delayed all requests wall_ms=900 cpu_ms=700 x=", flush=True)
     if "hang=stop" not in sys.argv:
         signal.signal(signal.SIGTERM, lambda *_: (print("stopped", flush=True), os._exit(0)))
     else:

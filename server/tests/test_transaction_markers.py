@@ -42,7 +42,7 @@ from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.coordinators.context import PendingReply
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.coordinators.marker_sender import Marker, MarkerSender
-from odradek.server.coordinators.transactions import MARKERS_AT_ONCE, TransactionCoordinatorRuntime
+from odradek.server.coordinators.transactions import MAX_MARKERS_PER_STEP, TransactionCoordinatorRuntime
 from odradek.server.handlers.transaction_markers import write_txn_markers
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
@@ -604,7 +604,7 @@ def test_a_resignation_does_not_answer_a_timed_out_request_again(world):
 
 
 def begin_large_transaction(world):
-    topics = [f"t{number}" for number in range(2 * MARKERS_AT_ONCE)]
+    topics = [f"t{number}" for number in range(2 * MAX_MARKERS_PER_STEP)]
     partitions = [world.add(name) for name in topics]
     client = Client(world)
     client.init()
@@ -622,10 +622,10 @@ def test_many_markers_are_sent_in_slices():
     world.clock.advance(0)
     client, partitions = begin_large_transaction(world)
     assert client.end()[0].error_code == 0
-    assert marked(partitions) < MARKERS_AT_ONCE
+    assert marked(partitions) < MAX_MARKERS_PER_STEP
     assert client.state == "PrepareCommit"
     world.clock.advance(0)
-    assert marked(partitions) == 2 * MARKERS_AT_ONCE
+    assert marked(partitions) == 2 * MAX_MARKERS_PER_STEP
     assert client.state == "CompleteCommit"
 
 
@@ -639,11 +639,11 @@ def test_a_coordinator_that_resigns_sends_no_more_markers():
     world.transactions.resign(0)
     before = marked(partitions)
     world.clock.advance(0)
-    assert marked(partitions) == before < 2 * MARKERS_AT_ONCE
+    assert marked(partitions) == before < 2 * MAX_MARKERS_PER_STEP
     world.transactions.lead(state)
     world.clock.advance(0)
     assert client.state == "CompleteCommit"
-    assert marked(partitions) == before + 2 * MARKERS_AT_ONCE
+    assert marked(partitions) == before + 2 * MAX_MARKERS_PER_STEP
 
 
 def test_markers_are_sent_after_a_load_only_when_the_decision_is_replicated(world):

@@ -125,11 +125,11 @@ def mark(partition, epoch):
 def test_the_first_batch_is_verified_and_the_next_is_not(clock, partition, version, verify_only):
     coordinators = Coordinators(ErrorCode.NONE)
     verification = verifier(clock, partition, coordinators)
-    verified = verification.before_produce(produce(batch()), version)
+    verified = verification.verify_produce(produce(batch()), version)
     assert verified.error(partition) is None
     assert append(partition, verified).first_offset == 0
     assert [asked.verify_only for asked in coordinators.asked] == [verify_only]
-    verified = verification.before_produce(produce(batch(sequence=1)), version)
+    verified = verification.verify_produce(produce(batch(sequence=1)), version)
     assert append(partition, verified, 1).first_offset == 1
     assert len(coordinators.asked) == 1
 
@@ -137,7 +137,7 @@ def test_the_first_batch_is_verified_and_the_next_is_not(clock, partition, versi
 def test_a_marker_between_response_and_append_refuses_the_batch(clock, partition):
     """The coordinator's response was for a transaction that has ended."""
     asked = Deferred()
-    waiting = verifier(clock, partition, Coordinators(asked)).before_produce(produce(batch()), 11)
+    waiting = verifier(clock, partition, Coordinators(asked)).verify_produce(produce(batch()), 11)
     mark(partition, EPOCH)
     asked.callback(ErrorCode.NONE)
     done = []
@@ -149,7 +149,7 @@ def test_a_marker_between_response_and_append_refuses_the_batch(clock, partition
 
 def test_the_previous_transactions_marker_does_not_refuse_the_batch(clock, partition):
     asked = Deferred()
-    waiting = verifier(clock, partition, Coordinators(asked)).before_produce(produce(batch()), 12)
+    waiting = verifier(clock, partition, Coordinators(asked)).verify_produce(produce(batch()), 12)
     mark(partition, EPOCH)
     asked.callback(ErrorCode.NONE)
     done = []
@@ -161,9 +161,9 @@ def test_the_response_to_an_earlier_verification_permits_no_append(clock, partit
     first, second = Deferred(), Deferred()
     verification = verifier(clock, partition, Coordinators(first, second))
     done = []
-    verification.before_produce(produce(batch()), 11).addCallback(done.append)
+    verification.verify_produce(produce(batch()), 11).addCallback(done.append)
     mark(partition, EPOCH)
-    verification.before_produce(produce(batch()), 11).addCallback(done.append)
+    verification.verify_produce(produce(batch()), 11).addCallback(done.append)
     first.callback(ErrorCode.NONE)
     assert not done[0].may_append(partition)
     second.callback(ErrorCode.NONE)
@@ -184,20 +184,20 @@ ERRORS = [
 @pytest.mark.parametrize(("code", "expected_codes"), ERRORS)
 def test_errors_by_version(clock, partition, code, expected_codes):
     for version, expected in zip((10, 11, 12), expected_codes, strict=True):
-        verified = verifier(clock, partition, Coordinators(code)).before_produce(produce(batch()), version)
+        verified = verifier(clock, partition, Coordinators(code)).verify_produce(produce(batch()), version)
         assert verified.error(partition).code == expected
 
 
 def test_a_busy_transaction_is_an_error_at_once_for_old_clients(clock, partition):
     busy = Coordinators(ErrorCode.CONCURRENT_TRANSACTIONS)
-    verified = verifier(clock, partition, busy).before_produce(produce(batch()), 11)
+    verified = verifier(clock, partition, busy).verify_produce(produce(batch()), 11)
     assert verified.error(partition).code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_a_busy_transaction_is_retried(clock, partition):
     busy = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
     coordinators = Coordinators(*busy, ErrorCode.NONE)
-    waiting = verifier(clock, partition, coordinators).before_produce(produce(batch()), 12)
+    waiting = verifier(clock, partition, coordinators).verify_produce(produce(batch()), 12)
     done = []
     waiting.addCallback(done.append)
     clock.pump([0.001, 0.002])
@@ -210,7 +210,7 @@ def test_a_busy_transaction_is_retried(clock, partition):
 def test_retries_of_a_busy_transaction_are_limited(clock, partition):
     coordinators = Coordinators(*[ErrorCode.CONCURRENT_TRANSACTIONS] * 10)
     done = []
-    verifier(clock, partition, coordinators).before_produce(produce(batch()), 12).addCallback(done.append)
+    verifier(clock, partition, coordinators).verify_produce(produce(batch()), 12).addCallback(done.append)
     clock.pump([0.001] * 150)
     assert done[0].error(partition).code == ErrorCode.CONCURRENT_TRANSACTIONS
     assert len(coordinators.asked) == 10, "retries after 1, 2, 4, 8 and 16 ms, then every 20 ms"
@@ -219,7 +219,7 @@ def test_retries_of_a_busy_transaction_are_limited(clock, partition):
 
 def test_retries_end_when_the_client_disconnects(clock, partition):
     coordinators = Coordinators(*[ErrorCode.CONCURRENT_TRANSACTIONS] * 10)
-    waiting = verifier(clock, partition, coordinators).before_produce(produce(batch()), 12)
+    waiting = verifier(clock, partition, coordinators).verify_produce(produce(batch()), 12)
     failures = []
     waiting.addErrback(failures.append)
     waiting.cancel()
@@ -229,33 +229,33 @@ def test_retries_end_when_the_client_disconnects(clock, partition):
 
 def test_an_old_epoch_is_refused_without_the_coordinator(clock, partition):
     mark(partition, EPOCH + 1)
-    verified = verifier(clock, partition, Coordinators()).before_produce(produce(batch()), 12)
+    verified = verifier(clock, partition, Coordinators()).verify_produce(produce(batch()), 12)
     assert verified.error(partition).code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_without_a_coordinator_the_batch_is_refused(clock, partition):
     verification = verifier(clock, partition, Coordinators(), leader_of_state=-1)
-    verified = verification.before_produce(produce(batch()), 12)
+    verified = verification.verify_produce(produce(batch()), 12)
     assert verified.error(partition).code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_several_producers_in_one_request_are_refused(clock, partition):
     with pytest.raises(KafkaError) as caught:
-        verifier(clock, partition, Coordinators()).before_produce(produce(batch(), batch(producer_id=8)), 11)
+        verifier(clock, partition, Coordinators()).verify_produce(produce(batch(), batch(producer_id=8)), 11)
     assert caught.value.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_a_request_without_transactional_batches_needs_no_verification(clock, partition):
     plain = build_batch([(0, b"k", b"v", ())])
-    assert verifier(clock, partition, Coordinators()).before_produce(produce(plain, b"", b"short"), 12) is None
+    assert verifier(clock, partition, Coordinators()).verify_produce(produce(plain, b"", b"short"), 12) is None
 
 
 def test_verification_may_be_disabled(clock, partition):
     """Batches of old clients are not verified; partitions of new clients' batches are still added."""
     verification = verifier(clock, partition, Coordinators(ErrorCode.NONE), enabled=False)
-    assert append(partition, verification.before_produce(produce(batch()), 11)).first_offset == 0
+    assert append(partition, verification.verify_produce(produce(batch()), 11)).first_offset == 0
     mark(partition, EPOCH)
-    verified = verification.before_produce(produce(batch(sequence=1)), 12)
+    verified = verification.verify_produce(produce(batch(sequence=1)), 12)
     assert append(partition, verified, 1).first_offset == 2
 
 

@@ -19,7 +19,7 @@ from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequ
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.messages.sync_group import SyncGroupRequest
 from odradek.server.fetching.purgatory import DelayedOperation
-from odradek.server.network.stalls import own_timeout_ms
+from odradek.server.network.stalls import find_timeout_ms
 from odradek.server.work.waits import UNNAMED, Wait, describe_wait, wait_for_all
 
 
@@ -76,10 +76,10 @@ def test_the_description_of_a_delayed_operation_names_partitions():
 
 def test_the_time_that_a_request_may_wait():
     groups = None
-    assert own_timeout_ms(groups, FetchRequest(max_wait_ms=500)) == 500
-    assert own_timeout_ms(groups, ProduceRequest(timeout_ms=30_000)) == 30_000
-    assert own_timeout_ms(groups, DeleteTopicsRequest(timeout_ms=7)) == 7
-    assert own_timeout_ms(groups, HeartbeatRequest()) == 0
+    assert find_timeout_ms(groups, FetchRequest(max_wait_ms=500)) == 500
+    assert find_timeout_ms(groups, ProduceRequest(timeout_ms=30_000)) == 30_000
+    assert find_timeout_ms(groups, DeleteTopicsRequest(timeout_ms=7)) == 7
+    assert find_timeout_ms(groups, HeartbeatRequest()) == 0
 
 
 def test_members_of_a_group_may_wait_for_the_longest_rebalance_timeout():
@@ -96,6 +96,6 @@ def test_members_of_a_group_may_wait_for_the_longest_rebalance_timeout():
         )
         shard.on_appended(shard.join_group(join, RequestContext(api_version=3), object(), 0), 0, 0)
     groups: Any = SimpleNamespace(index_of=lambda group_id: 0, shard=lambda index: shard)
-    assert own_timeout_ms(groups, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
-    assert own_timeout_ms(groups, SyncGroupRequest(group_id="g")) == 300_000
-    assert own_timeout_ms(groups, SyncGroupRequest(group_id="other")) == 0
+    assert find_timeout_ms(groups, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
+    assert find_timeout_ms(groups, SyncGroupRequest(group_id="g")) == 300_000
+    assert find_timeout_ms(groups, SyncGroupRequest(group_id="other")) == 0

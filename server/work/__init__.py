@@ -3,7 +3,7 @@
 - `clock`: types of the reactor
 - `listening_port`: types of its ports
 - `slices`: generators that run for 2 ms per reactor iteration in total
-- `waits`: Deferreds that name what they wait for
+- `waits`: Deferreds with a description of the wait
 - `metadata_pacing`: long changes of the metadata
 - `record_work`: long work on records
 - `delayed_tasks`: coroutines that run after a delay

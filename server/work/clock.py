@@ -1,4 +1,4 @@
-"""The reactor as its users see it. Twisted's interfaces carry no types, so these protocols declare what is used."""
+"""Types of the reactor. Twisted's interfaces have no types, so these protocols declare the methods that are used."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
@@ -16,7 +16,7 @@ class DelayedCall(Protocol):
     """A call that the reactor makes later."""
 
     def cancel(self) -> None:
-        """Do not make the call."""
+        """Cancel the call."""
 
     def active(self) -> bool:
         """Return whether the call is still to be made."""
@@ -55,7 +55,7 @@ class Reactor(Clock, Protocol):
         """Call `function` once the reactor runs."""
 
     def getThreadPool(self) -> "ThreadPool":
-        """Return the reactor's own threads."""
+        """Return the reactor's own thread pool."""
 
     def listenTCP(
         self, port: int, factory: Factory, /, backlog: int, interface: str
@@ -64,18 +64,18 @@ class Reactor(Clock, Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether the reactor runs."""
+        """True while the reactor runs."""
 
     def run(self) -> None:
         """Run until `stop`."""
 
     def stop(self) -> None:
-        """Stop."""
+        """Stop the reactor."""
 
 
 def call_in_pool(reactor: Reactor, pool: "ThreadPool", work: Callable[[], None]) -> Deferred[None]:
     """Call `work` in a thread of a pool, and return a Deferred that fires in the reactor's thread."""
-    # Imported when it is needed: a start needs no threads.
+    # Imported here, because a start without threads does not need it.
     from twisted.internet.interfaces import IReactorFromThreads
     from twisted.internet.threads import deferToThreadPool
 

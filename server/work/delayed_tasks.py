@@ -1,4 +1,4 @@
-"""Coroutines that run after a delay, as long as the broker does."""
+"""Coroutines that run after a delay, unless the broker stops first."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
 from odradek.server.work.clock import Clock, DelayedCall
-from odradek.server.work.waits import Work
+from odradek.server.work.waits import AsyncWork
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ class DelayedTasks:
         self._timers: set[DelayedCall] = set()
         self._is_stopped = False
 
-    def run_later(self, delay_ms: int, task: Callable[[], Work[None]]) -> None:
-        """Run a task after `delay_ms`, unless `stop` comes first."""
+    def run_later(self, delay_ms: int, task: Callable[[], AsyncWork[None]]) -> None:
+        """Run a task after `delay_ms`, unless `stop` is called first."""
         if self._is_stopped:
             return
 
@@ -34,7 +34,7 @@ class DelayedTasks:
         self._timers.add(timer)
 
     def stop(self) -> None:
-        """Drop the tasks that have not begun."""
+        """Cancel the tasks that have not begun."""
         self._is_stopped = True
         for timer in self._timers:
             timer.cancel()
@@ -43,6 +43,6 @@ class DelayedTasks:
 
 def _report(failure: Failure) -> None:
     if isinstance(failure.value, SchedulerStopped):
-        # The broker stops; its next start continues the task.
+        # The broker is stopping; its next start continues the task.
         return
     logger.error("a delayed task failed; please report it", exc_info=failure.value)

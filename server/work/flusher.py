@@ -1,4 +1,4 @@
-"""Acknowledgements that wait for a sync to disk, where a topic's properties ask for it.
+"""Syncs for the acknowledgements of topics with `flush.before.acks` or `flush.messages`.
 
 With `flush.before.acks` the high watermark follows the sync: `request` schedules a sync, after which `Partition.synced`
 is called. With `flush.messages` single responses wait: `flush` returns a Deferred.
@@ -38,7 +38,7 @@ class Flusher:
         self._next: dict[Partition, _Waiting] = {}
 
     def request(self, partition: "Partition") -> None:
-        """Have everything appended so far synced soon; `partition.synced` is called then, unless the disk fails."""
+        """Schedule a sync of everything appended so far, after which `partition.synced` is called if it succeeds."""
         if partition in self._next:
             return
         self._next[partition] = []
@@ -48,7 +48,7 @@ class Flusher:
             self._clock.callLater(0, self._begin_all)
 
     def flush(self, partition: "Partition") -> "Deferred[bool]":
-        """Fires when everything appended so far is on the disk (True), or cannot be written to it (False)."""
+        """Sync everything appended so far. The Deferred fires with True, or with False if the sync fails."""
         deferred: Wait[bool] = Wait(lambda: f"sync of {partition.topic}-{partition.index} to the disk")
         self.request(partition)
         self._next[partition].append(deferred)
@@ -67,20 +67,20 @@ class Flusher:
             return
         self._under_way.add(partition)
         try:
-            self._logs.flush(log, lambda error: self._ended(partition, waiting, error))
+            self._logs.flush(log, lambda error: self._on_ended(partition, waiting, error))
         except Exception as error:
-            # Those of other partitions begin all the same, and this one's next.
+            # The syncs of other partitions begin nevertheless, and so does the next one of this partition.
             logger.exception("a sync failed to begin; please report it partition=%r", partition)
-            self._ended(partition, waiting, error)
+            self._on_ended(partition, waiting, error)
 
-    def _ended(self, partition: "Partition", waiting: _Waiting, error: Exception | None) -> None:
+    def _on_ended(self, partition: "Partition", waiting: _Waiting, error: Exception | None) -> None:
         is_synced = error is None
         self._under_way.discard(partition)
         if partition in self._next:
             # Before the responses, so that the disk is not idle while they are sent.
             self._begin(partition)
         if isinstance(error, ShortageError):
-            # The high watermark of `flush.before.acks` waits for it.
+            # With `flush.before.acks` the high watermark waits for a sync that succeeds.
             self._clock.callLater(_SHORTAGE_RETRY_S, self.request, partition)
         try:
             if is_synced:

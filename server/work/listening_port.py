@@ -1,4 +1,4 @@
-"""A listening port of the reactor, as `broker` and `connection_quotas` use it. Twisted's own interface has no types."""
+"""Type of the reactor's listening ports, because Twisted's interface has no types."""
 
 import socket
 from typing import Protocol
@@ -15,9 +15,9 @@ class Address(Protocol):
 
 
 class ListeningPort(Protocol):
-    """A port that accepts connections while it is read.
+    """A port that accepts connections while the reactor reads it.
 
-    numberAccepts: connections that one read accepts
+    numberAccepts: the number of connections that one read accepts
     """
 
     socket: socket.socket
@@ -30,7 +30,7 @@ class ListeningPort(Protocol):
         """Accept connections."""
 
     def stopReading(self) -> None:
-        """Accept no connections for now."""
+        """Stop accepting connections until `startReading`."""
 
     def stopListening(self) -> object:
         """Close the port."""

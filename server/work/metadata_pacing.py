@@ -1,4 +1,4 @@
-"""Changes of the metadata that take long, on the reactor thread: how they give way to clients."""
+"""Pacing of long metadata changes on the reactor thread, between which other requests are served."""
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -38,31 +38,31 @@ class ReactorPacing:
         self._end_s: float | None = None
 
     def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
-        """Run short steps, with other work between them, to their result."""
+        """Run short steps in slices, and return their result."""
         return self._slices.run(steps)
 
     def run_to_stop(self, steps: Generator[None, None, None], /) -> Awaitable[None]:
-        """As `run`, for work of the broker itself, which is dropped when the broker stops: no exception is raised."""
+        """Run work of the broker itself, like `run`. It ends when the broker stops; no exception is raised."""
         return self._slices.run(steps).addErrback(_report)
 
     def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
-        """Do in another thread what blocks. Raises what it raises."""
+        """Call a blocking function in another thread. Raises its exception."""
         return call_in_thread(self._run_in_thread, work)
 
     def waiter(self) -> Waiter:
-        """Make something to wait for."""
+        """Return a new waiter, which can be awaited and fired."""
         return Deferred()
 
     def soon(self, action: Callable[[], None], /) -> None:
-        """Do something in the next reactor iteration."""
+        """Call `action` in the next reactor iteration."""
         self._reactor.callLater(0, action)
 
     def start(self, work: Coroutine[Any, Any, None], /) -> None:
-        """Run a coroutine of the broker's own, whose result nobody awaits; no exception is raised."""
+        """Run a coroutine of the broker itself, whose result is not awaited; no exception is raised."""
         Deferred.fromCoroutine(work).addErrback(_report)
 
     async def pause(self) -> None:
-        """Let other work be done, unless this reactor iteration has had less than SLICE_S of pausing work."""
+        """Wait for the next reactor iteration if work that calls this has used its slice of this iteration."""
         if self._end_s is None:
             self._end_s = self._monotonic() + self._slice_s
             self._reactor.callLater(0, self._begin_iteration)
@@ -77,4 +77,4 @@ class ReactorPacing:
 
 def _report(failure: Failure) -> None:
     if isinstance(failure.value, Exception) and not isinstance(failure.value, SchedulerStopped):
-        logger.error("work of the broker failed; please report it", exc_info=failure.value)
+        logger.error("internal work of the broker failed; please report it", exc_info=failure.value)

@@ -1,10 +1,10 @@
-"""Long work on records of clients: the check of large batches, and searches by timestamp.
+"""Long work on records of clients: validation of large batches, and searches by timestamp.
 
-The work runs in `Slices`; what it asks to be called on a thread is. Work of more than a few steps needs one of
-`MOST_IN_PROGRESS` places. That bounds the memory: with a place, work may hold a decompressed batch
-(`MAX_DECOMPRESSED_BYTES`), without one about a megabyte. It also bounds the threads: a call keeps the place of its work
-until it ends, although the client may be gone. Short work never waits for a place. Places that become free go to the
-connections in turn: one that asks for much waits for itself.
+The work runs in `Slices`, and the functions that it yields run on threads. Work of more than a few steps needs one of
+`MAX_IN_PROGRESS` places. This bounds the memory: with a place, work may hold a decompressed batch
+(`MAX_DECOMPRESSED_BYTES`), without one about a megabyte. It also bounds the threads: a call on a thread keeps its place
+until it ends, even if the connection is lost. Short work never waits for a place. Connections get free places in turn,
+so that one with many requests does not delay the others.
 """
 
 from collections import OrderedDict
@@ -20,35 +20,35 @@ from odradek.server.work.waits import AnyDeferred, Wait, call_in_thread
 
 T = TypeVar("T")
 
-MOST_IN_PROGRESS: Final = 4
+MAX_IN_PROGRESS: Final = 4
 FREE_STEPS: Final = 8
-"""Of work without a place; a step gives up to 128 KiB of decompressed bytes."""
+"""Steps of work without a place; each yields up to 128 KiB of decompressed bytes."""
 
 
 class RecordWork:
     """Runs generators of steps.
 
-    in_progress: how many have a place
+    in_progress: the number of generators with a place
     """
 
     def __init__(self, slices: Slices, run_in_thread: RunInThread) -> None:
         self.in_progress = 0
-        self._lines: OrderedDict[object, dict[_Place, None]] = OrderedDict()
+        self._queues: OrderedDict[object, dict[_Place, None]] = OrderedDict()
         self._slices = slices
         self._run_in_thread = run_in_thread
 
     @property
     def waiting(self) -> int:
-        """How many wait for a place."""
-        return sum(map(len, self._lines.values()))
+        """The number of generators that wait for a place."""
+        return sum(map(len, self._queues.values()))
 
     def run(
         self, work: Generator[Step, None, T], owner: object = None, *, ends_with_client: bool = True
     ) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
 
-        Cancelling that closes the generator; unless `ends_with_client`, only while it waits for a place. `owner` stands
-        for the connection.
+        Its cancellation closes the generator, without `ends_with_client` only while it waits for a place. `owner`
+        identifies the connection.
         """
         place = _Place(owner)
         running = self._slices.run(self._steps(work, place))
@@ -57,7 +57,7 @@ class RecordWork:
     def run_lookups(self, work: Work[T]) -> Deferred[T]:
         """Run work that takes a place only for its calls of `steps`; cancelling the Deferred closes the generator.
 
-        What needs no place begins at once, whatever other work is in progress.
+        The work itself begins at once, even if no place is free.
         """
         return self._watch(self._slices.run(work, at_once=1), lambda: True)
 
@@ -85,7 +85,7 @@ class RecordWork:
                 call = next(work)
                 steps += 1
                 if not place.is_taken and (steps > FREE_STEPS or call is not None):
-                    yield self._take(place)
+                    yield self._take_place(place)
                 in_thread = None if call is None else call_in_thread(self._run_in_thread, call)
                 yield in_thread
         except StopIteration as end:
@@ -93,45 +93,45 @@ class RecordWork:
         finally:
             work.close()
             if in_thread is None or in_thread.called:
-                self._leave(place)
+                self._release_place(place)
             else:
-                in_thread.addBoth(lambda _: self._leave(place))
+                in_thread.addBoth(lambda _: self._release_place(place))
 
-    def _take(self, place: "_Place") -> Deferred[None] | None:
-        if self.in_progress < MOST_IN_PROGRESS:
+    def _take_place(self, place: "_Place") -> Deferred[None] | None:
+        if self.in_progress < MAX_IN_PROGRESS:
             self.in_progress += 1
             place.is_taken = True
             return None
-        self._lines.setdefault(place.owner, {})[place] = None
+        self._queues.setdefault(place.owner, {})[place] = None
         return place.turn
 
     def _is_waiting(self, place: "_Place") -> bool:
-        return place in self._lines.get(place.owner, ())
+        return place in self._queues.get(place.owner, ())
 
-    def _leave(self, place: "_Place") -> None:
+    def _release_place(self, place: "_Place") -> None:
         if self._is_waiting(place):
-            self._remove(place)
+            self._remove_waiting(place)
         if not place.is_taken:
             return
-        if not self._lines:
+        if not self._queues:
             self.in_progress -= 1
             return
-        owner, line = next(iter(self._lines.items()))
-        following = next(iter(line))
-        self._lines.move_to_end(owner)
-        self._remove(following)
-        following.is_taken = True
-        following.turn.callback(None)
+        owner, queue = next(iter(self._queues.items()))
+        next_place = next(iter(queue))
+        self._queues.move_to_end(owner)
+        self._remove_waiting(next_place)
+        next_place.is_taken = True
+        next_place.turn.callback(None)
 
-    def _remove(self, place: "_Place") -> None:
-        line = self._lines[place.owner]
-        del line[place]
-        if not line:
-            del self._lines[place.owner]
+    def _remove_waiting(self, place: "_Place") -> None:
+        queue = self._queues[place.owner]
+        del queue[place]
+        if not queue:
+            del self._queues[place.owner]
 
 
 class _Place:
-    """A place among the works in progress, or the wait for one. `owner` is the connection that asks."""
+    """A place, or the wait for one. `owner` is the context of the connection."""
 
     __slots__ = ("is_taken", "owner", "turn")
 

@@ -1,7 +1,7 @@
-"""Long work on the reactor thread, in slices: other requests are served between them.
+"""Long work on the reactor thread, in slices, between which other requests are served.
 
-All work shares one slice per reactor iteration, so that the bound holds for any number of requests that do long work.
-Only the retries of requests that wait (`CompletionQueue`) have a slice of their own besides.
+All work shares one slice per reactor iteration, which bounds its time for any number of requests with long work. Only
+the retries of delayed operations (`CompletionQueue`) have a slice of their own.
 """
 
 from collections.abc import Callable, Generator
@@ -18,16 +18,16 @@ from odradek.server.work.waits import AnyDeferred
 T = TypeVar("T")
 R = TypeVar("R")
 Work = Generator[AnyDeferred | None, None, T]
-"""Long work. A step yields None, or a Deferred that the next step has to wait for."""
+"""Long work. Each step yields None, or a Deferred for which the next step waits."""
 
 SLICE_S: Final = 0.002
-"""Length of a slice. A step of the work should take far less: a slice ends after the step that exceeds it."""
+"""Length of a slice. A step should take much less, because a slice ends only after a step."""
 
 ROWS_PER_STEP: Final = 128
-"""Rows of a request or a response that a step handles where one takes a few microseconds."""
+"""Rows of a request or a response that one step handles if each takes a few microseconds."""
 
 SMALL_REQUEST_STEPS: Final = 8
-"""Steps that a request may take at once: those of a small one."""
+"""Steps that a request may take at once, which complete a small request."""
 
 
 class Slices:
@@ -35,8 +35,8 @@ class Slices:
 
     With `slice_s=0` every step is a slice of its own, which the simulation uses to interleave other events.
 
-    Only a slice that is used up is renewed, in the next iteration: short work costs no timer, but one request in many
-    waits for an iteration without need.
+    Only a slice that is used up is renewed, in the next iteration. Therefore short work costs no timer, but sometimes a
+    request waits for the next iteration although the slice began in an earlier one.
     """
 
     def __init__(self, clock: Clock, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
@@ -45,13 +45,13 @@ class Slices:
         self._used_s = 0.0
         self._clock = clock
         self._renewal: DelayedCall | None = None
-        # Twisted's interfaces carry no types: a DelayedCall is an IDelayedCall.
+        # Twisted's interfaces have no types: a DelayedCall is an IDelayedCall.
         schedule: Callable[[Callable[[], None]], IDelayedCall] = lambda tick: clock.callLater(0, tick)  # type: ignore[assignment, return-value]  # noqa: E731
         self._cooperator = Cooperator(self._measure, schedule)
         self._tasks: dict[CooperativeTask[Work[None]], None] = {}
         self._separate: list[Slices] = []
 
-    def separate(self, slice_s: float) -> "Slices":
+    def make_separate(self, slice_s: float) -> "Slices":
         """Return slices of up to `slice_s` in addition to these, for work that must not wait for long work.
 
         They stop when these stop.
@@ -63,10 +63,10 @@ class Slices:
     def run(self, work: Work[T], at_once: int = 0) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
 
-        It begins at once with what is left of the slice, and with up to `at_once` steps where nothing is left: a small
-        request does not wait for large ones. Short work costs no reactor iteration. A step that yields a
-        Deferred is followed by the next when that has fired. Cancelling the Deferred closes the generator. Work that is
-        left at `stop` ends with `SchedulerStopped`.
+        It begins at once in the rest of the slice. If the slice is used up, it takes up to `at_once` steps, so that a
+        small request does not wait for large ones. Short work costs no reactor iteration. After a step that yields a
+        Deferred, the next follows when that has fired. Cancelling the returned Deferred closes the generator. Work that
+        is unfinished at `stop` ends with `SchedulerStopped`.
         """
         is_over = self.begin()
         if is_over is None:
@@ -91,9 +91,9 @@ class Slices:
         return self.run_later(work)
 
     def begin(self) -> Callable[[], bool] | None:
-        """Begin work at once; None if the slice is used up.
+        """Begin work at once. Return a function to call after each step, or None if the slice is used up.
 
-        What is returned is to be called after each step: it counts the time, and returns whether the slice is over.
+        The function counts the time of the step, and returns whether the slice is used up.
         """
         return None if 0 < self._slice_s <= self._used_s else self._measure()
 
@@ -101,7 +101,7 @@ class Slices:
         """Run no further step."""
         for separate in self._separate:
             separate.stop()
-        # `Cooperator.stop` alone would end every second task only. A task that is resumed after it is ended, too.
+        # `Cooperator.stop` alone would end only every second task. Tasks that are resumed after it end too.
         tasks = list(self._tasks)
         for task in tasks:
             task.pause()
@@ -113,7 +113,7 @@ class Slices:
             self._renewal = None
 
     def run_later(self, work: Work[T], waited_for: AnyDeferred | None = None) -> Deferred[T]:
-        """As `run`, from the next reactor iteration on, or after `waited_for`."""
+        """Run `work` like `run`, from the next reactor iteration on, or after `waited_for`."""
         returned: list[T] = []
         raised: list[Exception] = []
 
@@ -123,8 +123,8 @@ class Slices:
                     yield waited_for
                 returned.append((yield from work))
             except Exception as error:
-                # The task would keep it, and its traceback the task: until the garbage collector runs, which may take
-                # long, all that the work held (a large request) would stay.
+                # The task would refer to the exception, and its traceback to the task: this cycle would keep the memory
+                # of the work (a large request) until the garbage collector runs.
                 raised.append(error)
 
         def ended(_: object) -> "T | Failure":
@@ -151,7 +151,7 @@ class Slices:
         return outcome
 
     def _measure(self) -> Callable[[], bool]:
-        """Return a function that counts the time since this call as used, and returns whether the slice is over."""
+        """Return a function that counts the time since this call, and returns whether the slice is used up."""
         begin_s = self._monotonic() - self._used_s
 
         def is_over() -> bool:

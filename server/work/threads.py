@@ -1,4 +1,4 @@
-"""Threads for work whose amount at any time is bounded by those who give it."""
+"""Threads for work whose concurrency is bounded by its callers."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class GrowingThreads:
-    """As many threads as there are pieces of work at once; none before the first. They end with the reactor.
+    """A thread pool that grows to the number of concurrent calls of `run`. Its threads end with the reactor.
 
-    The reactor's own pool has ten threads for all. Compaction gives up to log.cleaner.threads pieces at once, each of
-    which may sleep for minutes to keep to log.cleaner.io.max.bytes.per.second; in that pool the syncs that
-    acknowledgements wait for would stand behind them.
+    The reactor's own pool has ten threads for everything. Compaction runs up to log.cleaner.threads functions at once,
+    each of which may sleep for minutes to stay below log.cleaner.io.max.bytes.per.second. In the reactor's pool, syncs
+    for which acknowledgements wait would be queued behind them.
     """
 
     def __init__(self, reactor: Reactor, name: str) -> None:
@@ -25,7 +25,7 @@ class GrowingThreads:
         self._count = 0
 
     def run(self, work: Callable[[], None], done: Done) -> None:
-        """Do `work` in a thread, then call `done` in the reactor's with the exception it raised, or None."""
+        """Call `work` in a thread, then `done` in the reactor thread with the exception that it raised, or None."""
         self._count += 1
         pool = self._pool or self._start()
         if self._count > pool.max:

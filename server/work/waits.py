@@ -1,4 +1,4 @@
-"""Deferreds with a description of what they wait for, for the report of a stalled request."""
+"""Deferreds with a description of the wait, for the log message about a stalled request."""
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,9 +17,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AnyDeferred = Deferred[Any]
-"""A Deferred of any result, for code that waits for it or cancels it. No other type fits: Deferred is invariant."""
+"""A Deferred of any result, for code that waits for it or cancels it. Any, because Deferred is invariant."""
 
-Work = Coroutine[AnyDeferred, object, T]
+AsyncWork = Coroutine[AnyDeferred, object, T]
 """A coroutine that awaits Deferreds."""
 
 UNNAMED = "its handler"
@@ -27,9 +27,9 @@ _EXPECTED = (KafkaError, CancelledError, SchedulerStopped)
 
 
 class Wait(Deferred[T]):
-    """A Deferred with a description, which is made only when it is asked for.
+    """A Deferred with a description, which is made only when it is needed.
 
-    hasten: have it fire soon, with what there is by then; None where it has to take its time
+    shorten: makes it fire soon with the result available by then; None if the wait cannot be shortened
     """
 
     def __init__(
@@ -37,46 +37,46 @@ class Wait(Deferred[T]):
     ) -> None:
         super().__init__(canceller)
         self.describe = describe
-        self.hasten: Callable[[], None] | None = None
+        self.shorten: Callable[[], None] | None = None
 
     def callback(self, result: "T | Failure") -> None:
-        """Fire. What describes the wait mostly refers to this: kept, it would be garbage only a collection frees."""
-        self.describe = _is_over
-        self.hasten = None
+        """Fire. Drops `describe`, which mostly refers to this object: the cycle would need a garbage collection."""
+        self.describe = _describe_ended
+        self.shorten = None
         super().callback(result)
 
     def errback(self, fail: Failure | BaseException | None = None) -> None:
-        """Fire with an error; see `callback`."""
-        self.describe = _is_over
-        self.hasten = None
+        """Fire with an error, like `callback`."""
+        self.describe = _describe_ended
+        self.shorten = None
         super().errback(fail)
 
 
-def _is_over() -> str:
+def _describe_ended() -> str:
     return UNNAMED
 
 
 def describe_wait(deferred: AnyDeferred) -> str:
     """Describe the wait of `deferred`: its own description, or that of the Deferred that a callback returned."""
-    deferred = _innermost(deferred)
+    deferred = _find_innermost(deferred)
     return deferred.describe() if isinstance(deferred, Wait) else UNNAMED
 
 
-def hasten_wait(deferred: AnyDeferred) -> None:
-    """Have `deferred`, or the Deferred that a callback returned, fire soon if it may."""
-    deferred = _innermost(deferred)
-    if isinstance(deferred, Wait) and deferred.hasten is not None:
-        deferred.hasten()
+def shorten_wait(deferred: AnyDeferred) -> None:
+    """Make `deferred`, or the Deferred that a callback returned, fire soon if its wait can be shortened."""
+    deferred = _find_innermost(deferred)
+    if isinstance(deferred, Wait) and deferred.shorten is not None:
+        deferred.shorten()
 
 
-def _innermost(deferred: AnyDeferred) -> AnyDeferred:
+def _find_innermost(deferred: AnyDeferred) -> AnyDeferred:
     while isinstance(inner := getattr(deferred, "result", None), Deferred):
         deferred = inner
     return deferred
 
 
 def wait_until_done(start: Callable[[Done], None]) -> Deferred[None]:
-    """Call `start` with a function, and return a Deferred that fires when that is called: with its error, if any."""
+    """Call `start` with a function, and return a Deferred that fires when it is called, with its error, if any."""
     outcome: Deferred[None] = Deferred()
 
     def done(error: Exception | None) -> None:
@@ -90,22 +90,22 @@ def wait_until_done(start: Callable[[Done], None]) -> Deferred[None]:
 
 
 def call_in_thread(run_in_thread: RunInThread, work: Callable[[], T]) -> Deferred[T]:
-    """Call `work` in a thread, and return a Deferred of what it returns or raises."""
+    """Call `work` in a thread, and return a Deferred of its result or exception."""
     returned: list[T] = []
     ended = wait_until_done(lambda done: run_in_thread(lambda: returned.append(work()), done))
     return ended.addCallback(lambda _: returned[0])
 
 
-def carry_through(work: Work[T]) -> Deferred[T]:
-    """Run a coroutine to its end, and return a Deferred of its result, the cancellation of which does not stop it.
+def carry_through(work: AsyncWork[T]) -> Deferred[T]:
+    """Run a coroutine to its end. Return a Deferred of its result, whose cancellation does not stop the coroutine.
 
-    A change that the metadata store has must reach the image too, although the client that asked for it is gone.
+    A change that is in the metadata store must be published to the image too, even if the connection is lost.
     """
     return shield(Deferred.fromCoroutine(work))
 
 
-def then(reply: T | Deferred[T], change: Callable[[T], R | Deferred[R]]) -> R | Deferred[R]:
-    """Call `change` with a result: at once, or when the Deferred of it fires."""
+def map_reply(reply: T | Deferred[T], change: Callable[[T], R | Deferred[R]]) -> R | Deferred[R]:
+    """Return `change` of a result, or a Deferred of it if `reply` is a Deferred."""
     if isinstance(reply, Deferred):
         changed: Deferred[R] = reply.addCallback(change)
         return changed
@@ -113,20 +113,20 @@ def then(reply: T | Deferred[T], change: Callable[[T], R | Deferred[R]]) -> R | 
 
 
 def shield(begun: Deferred[T]) -> Deferred[T]:
-    """Return a Deferred of the result of work that has begun, the cancellation of which does not stop the work."""
+    """Return a Deferred of the result of work that has begun, whose cancellation does not stop the work."""
     outcome: Wait[T] = Wait(lambda: describe_wait(begun))
 
-    def report_unheard(failure: Failure) -> Failure:
+    def report_after_cancel(failure: Failure) -> Failure:
         if outcome.called and not isinstance(failure.value, _EXPECTED):
-            logger.error("the request of a client that is gone failed; please report it", exc_info=failure.value)
+            logger.error("a request failed after its connection was lost; please report it", exc_info=failure.value)
         return failure
 
-    begun.addErrback(report_unheard).chainDeferred(outcome)
+    begun.addErrback(report_after_cancel).chainDeferred(outcome)
     return outcome
 
 
 def wait_for_all(waits: Sequence[Deferred[T]]) -> Deferred[list[T]]:
-    """Fire with all results once the last has come, or with the first error at once."""
+    """Return a Deferred that fires with all results, or at once with the first error."""
     if len(waits) == 1:
         return waits[0].addCallback(lambda result: [result])
     gathered = gatherResults(waits, consumeErrors=True)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from odradek.replication.metadata.store import Create, Delete, run_now
-from odradek.server.stores.reserve import FREE_PAGES, LEAST_LOG_BYTES
+from odradek.server.stores.reserve import FREE_PAGES, MIN_LOG_BYTES
 from odradek.server.stores.sqlite import FILE_NAME, SqliteMetadataStore
 
 
@@ -27,10 +27,10 @@ def pragma(store, name):
 
 def test_a_new_store_and_a_closed_store_have_reserved_space(tmp_path):
     store = open_store(tmp_path)
-    assert allocated(tmp_path) == LEAST_LOG_BYTES
+    assert allocated(tmp_path) == MIN_LOG_BYTES
     assert pragma(store, "freelist_count") >= FREE_PAGES // 2
     run_now(store.close())
-    assert allocated(tmp_path) == LEAST_LOG_BYTES
+    assert allocated(tmp_path) == MIN_LOG_BYTES
     assert not any((tmp_path / f"{FILE_NAME}-wal").read_bytes())
     allocated(tmp_path, "")
 
@@ -40,7 +40,7 @@ def test_the_largest_change_fits_into_the_reserve(tmp_path):
     store = open_store(tmp_path)
     for start in range(0, 24_000, 2000):
         run_now(store.transaction([Create(f"/{number:05d}", bytes(150)) for number in range(start, start + 2000)]))
-    assert (tmp_path / FILE_NAME).stat().st_size > LEAST_LOG_BYTES
+    assert (tmp_path / FILE_NAME).stat().st_size > MIN_LOG_BYTES
     before = allocated(tmp_path)
     database_bytes = (tmp_path / FILE_NAME).stat().st_size
     assert before > database_bytes
@@ -70,11 +70,11 @@ def test_a_store_opens_on_a_full_disk_and_reserves_once_there_is_room(tmp_path, 
     monkeypatch.setattr(os, "statvfs", lambda path: Full if is_full else statvfs(path))
     store = open_store(tmp_path)
     run_now(store.create("/a"))
-    assert allocated(tmp_path) < LEAST_LOG_BYTES
-    assert caplog.text.count("no room for what the metadata store reserves") == 1
+    assert allocated(tmp_path) < MIN_LOG_BYTES
+    assert caplog.text.count("no space for the reserve of the metadata store") == 1
     is_full = False
     run_now(store.create("/b"))
-    assert allocated(tmp_path) == LEAST_LOG_BYTES
+    assert allocated(tmp_path) == MIN_LOG_BYTES
     run_now(store.close())
 
 

@@ -50,7 +50,7 @@ def test_a_newer_format_is_refused(tmp_path):
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         connection.execute("UPDATE meta SET value = 2 WHERE name = 'format_version'")
     connection.close()
-    with pytest.raises(StoreFormatError, match="format 2, this version of Odradek knows up to 1"):
+    with pytest.raises(StoreFormatError, match="format 2, but this version of Odradek supports 1"):
         open_store(tmp_path)
 
 

@@ -87,11 +87,11 @@ def test_the_store_is_unavailable_until_the_outcome_can_be_read(store, disk, clo
     events = []
     store.add_session_listener(events.append)
     disk.commits, disk.is_broken = [is_made], True
-    with pytest.raises(StoreUnavailableError, match="whether it was made cannot be read"):
+    with pytest.raises(StoreUnavailableError, match="its outcome cannot be read"):
         run_now(store.set("/a", b"1"))
     opened = disk.opened
     for attempt in (store.get("/a"), store.set("/a", b"2"), store.get_children("/")):
-        with pytest.raises(StoreUnavailableError, match="is not known yet"):
+        with pytest.raises(StoreUnavailableError, match="is unknown"):
             run_now(attempt)
     assert disk.opened == opened, "only the timer opens the file again"
     clock.advance(SETTLE_INTERVAL_S)
