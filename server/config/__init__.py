@@ -16,6 +16,6 @@
 
 from odradek.server.config.broker import THEMES, BrokerConfig
 from odradek.server.config.listeners import Listener
-from odradek.server.config.loading import InvalidConfigError, Loaded, load_config, parse_config
+from odradek.server.config.loading import InvalidConfigError, LoadedConfig, load_config, parse_config
 
-__all__ = ["THEMES", "BrokerConfig", "InvalidConfigError", "Listener", "Loaded", "load_config", "parse_config"]
+__all__ = ["THEMES", "BrokerConfig", "InvalidConfigError", "Listener", "LoadedConfig", "load_config", "parse_config"]

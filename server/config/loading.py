@@ -20,7 +20,7 @@ ACCEPTED_PREFIXES = (
 _MISSING_COMPONENT = "this broker lacks the component"
 
 
-class Loaded(NamedTuple):
+class LoadedConfig(NamedTuple):
     """A valid configuration, and warnings."""
 
     config: BrokerConfig
@@ -39,7 +39,7 @@ class InvalidConfigError(ValueError):
         self.errors = errors
 
 
-def load_config(path: str | None, overrides: Iterable[str] = ()) -> Loaded:
+def load_config(path: str | None, overrides: Iterable[str] = ()) -> LoadedConfig:
     """Read a .properties file, if any, and apply `name=value` overrides.
 
     Without properties for them, the broker listens on OWN_LISTENERS and stores its data in OWN_LOG_DIRS: Kafka's
@@ -66,7 +66,7 @@ def load_config(path: str | None, overrides: Iterable[str] = ()) -> Loaded:
     return parse_config(values)
 
 
-def parse_config(values: Mapping[str, str]) -> Loaded:
+def parse_config(values: Mapping[str, str]) -> LoadedConfig:
     """Return a configuration of texts by name; unknown names are ignored with a warning.
 
     Raises PropertyError, or InvalidConfigError if several properties are wrong.
@@ -93,7 +93,7 @@ def parse_config(values: Mapping[str, str]) -> Loaded:
             without_effect.setdefault(prop.no_effect, []).append(name)
     for reason, names in sorted(without_effect.items()):
         warnings.append(f"properties without effect, because {reason}: {', '.join(sorted(names))}")
-    return Loaded(_validate(known), warnings)
+    return LoadedConfig(_validate(known), warnings)
 
 
 def _validate(values: Mapping[str, str]) -> BrokerConfig:

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from odradek.protocol.errors import ErrorCode
     from odradek.protocol.messages.produce import ProduceRequest
     from odradek.replication.replicas.partition import Partition
-    from odradek.server.coordinators.marker_sender import Marker, TopicPartition
-    from odradek.server.coordinators.transaction_verification import Verified, Writer
+    from odradek.server.coordinators.marker_sender import TopicPartition, TransactionMarker
+    from odradek.server.coordinators.transaction_verification import TransactionWriter, VerificationResult
     from odradek.server.request import Reply
 
 
 class TransactionVerification(Protocol):
     """Verifies with a transaction's coordinator that a partition belongs to the transaction (KIP-890)."""
 
-    def verify_produce(self, request: "ProduceRequest", version: int) -> "Reply[Verified | None]":
+    def verify_produce(self, request: "ProduceRequest", version: int) -> "Reply[VerificationResult | None]":
         """Verify the partitions of a transactional Produce request; None if nothing in it is transactional.
 
         Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several producers.
         """
 
-    def verify(self, writer: "Writer", sequences: "dict[Partition, int]") -> "Reply[Verified]":
+    def verify(self, writer: "TransactionWriter", sequences: "dict[Partition, int]") -> "Reply[VerificationResult]":
         """Verify that partitions may be written. `sequences` has the first sequence number of each write."""
 
 
@@ -39,5 +39,5 @@ class MarkerWriter(Protocol):
     ) -> "Steps[None]":
         """Write a marker of the outcome to one partition per step; call `done` for each, immediately or later."""
 
-    def write(self, name: "TopicPartition", marker: "Marker", done: "Callable[[ErrorCode], None]") -> None:
+    def write(self, name: "TopicPartition", marker: "TransactionMarker", done: "Callable[[ErrorCode], None]") -> None:
         """Write a marker to one partition; call `done` with NONE when it is replicated, or with the error."""

@@ -39,7 +39,7 @@ MAX_RETRY_PAUSE_S: Final = 60.0
 MAX_CHUNK_BYTES: Final = 262_144
 """Limit of the log data in memory per loading shard; only a larger batch exceeds it."""
 _RECORDS_PER_STEP: Final = 32
-"""Decoding and replaying so many takes some 300 us. A batch counts as one record."""
+"""Records that one step decodes and replays, in some 300 us. A batch counts as one record."""
 _SMALL_COMPRESSED_BYTES: Final = 4_096
 _SMALL_BYTES: Final = 65_536
 """A batch up to these sizes, compressed and decompressed, is decompressed here, which is faster than on a thread."""
@@ -103,7 +103,7 @@ class ShardLoad(Generic[R]):
                 raise InvalidRecordError(f"no complete batch in {len(chunk)} bytes")
 
     def _find_chunk(self) -> Generator[None, None, FileRegion | None]:
-        """Find the next chunk, in a step of its own, because fifty shards may use their indexes at the same time."""
+        """Find the next chunk in a separate step, because fifty shards may use their indexes at the same time."""
         yield
         self._check_wanted()
         return self._partition.region_to_end(self.offset, self._chunk_bytes)

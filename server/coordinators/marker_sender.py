@@ -27,7 +27,7 @@ TopicPartition = tuple[str, int]
 _NO_VERSION: Final = 0
 
 
-class Marker(NamedTuple):
+class TransactionMarker(NamedTuple):
     """The content of a marker, and the transaction version whose rules apply to its validation."""
 
     producer_id: int
@@ -68,7 +68,7 @@ class MarkerSender:
 
         A deleted partition needs no marker: its error is NONE, as for one that is written.
         """
-        marker = Marker(
+        marker = TransactionMarker(
             outcome.producer_id,
             outcome.producer_epoch,
             outcome.coordinator_epoch,
@@ -83,7 +83,7 @@ class MarkerSender:
                 self.write(name, marker, lambda error, name=name: done(name, error))  # type: ignore[misc]
             yield
 
-    def write(self, name: TopicPartition, marker: Marker, done: Done) -> None:
+    def write(self, name: TopicPartition, marker: TransactionMarker, done: Done) -> None:
         """Write a marker to one partition; call `done` with NONE when it is replicated, or with the error."""
         services = self._services
         topic, index = name

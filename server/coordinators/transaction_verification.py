@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 PARTITIONS_PER_STEP: Final = 100
-"""A step for so many takes up to 0.5 ms."""
+"""Partitions of one step, which takes up to 0.5 ms."""
 
 NO_SEQUENCE: Final = -1
 _FIRST_PAUSE_MS: Final = 1
@@ -59,8 +59,8 @@ _RETRIABLE: Final = frozenset(
 )
 
 
-class Support(Enum):
-    """Support of a client for KIP-890, determined by the version of its request."""
+class ClientSupport(Enum):
+    """ClientSupport of a client for KIP-890, determined by the version of its request."""
 
     OLD = 0
     ABORTABLE = 1
@@ -69,27 +69,27 @@ class Support(Enum):
     """Transaction version 2: the request adds the partition, and every transaction has its own epoch."""
 
     @classmethod
-    def of_produce(cls, version: int) -> "Support":
+    def for_produce(cls, version: int) -> "ClientSupport":
         return cls.ADDS if version > 11 else cls.ABORTABLE if version > 10 else cls.OLD
 
     @classmethod
-    def of_offset_commit(cls, version: int) -> "Support":
+    def for_offset_commit(cls, version: int) -> "ClientSupport":
         return cls.ADDS if version > 4 else cls.ABORTABLE if version > 3 else cls.OLD
 
 
-class Writer(NamedTuple):
+class TransactionWriter(NamedTuple):
     """The producer of a transactional write, and its transactional id."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    support: Support
+    support: ClientSupport
 
 
-class Verified(NamedTuple):
+class VerificationResult(NamedTuple):
     """Result of a verification: errors by partition, and the partitions' open verifications (`guards`)."""
 
-    writer: Writer
+    writer: TransactionWriter
     errors: dict["Partition", ErrorCode]
     guards: dict["Partition", "Verification"]
     is_checked: bool = True
@@ -106,7 +106,7 @@ class Verified(NamedTuple):
         if code is ErrorCode.INVALID_TXN_STATE:
             return KafkaError(code, "Partition was not added to the transaction")
         if code in _RETRIABLE or (
-            code is ErrorCode.CONCURRENT_TRANSACTIONS and self.writer.support is not Support.ADDS
+            code is ErrorCode.CONCURRENT_TRANSACTIONS and self.writer.support is not ClientSupport.ADDS
         ):
             return KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -147,7 +147,7 @@ class TransactionVerifier:
     def __init__(self, services: VerificationServices) -> None:
         self._services = services
 
-    def verify_produce(self, request: ProduceRequest, version: int) -> "Reply[Verified | None]":
+    def verify_produce(self, request: ProduceRequest, version: int) -> "Reply[VerificationResult | None]":
         """Verify the partitions of a transactional Produce. Return the result or a Deferred of it.
 
         The result is None if no batch is transactional. Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several
@@ -190,7 +190,7 @@ class TransactionVerifier:
         version: int,
         batches: "dict[Partition, int]",
         producers: set[tuple[int, int]],
-    ) -> "Reply[Verified | None]":
+    ) -> "Reply[VerificationResult | None]":
         if not producers:
             return None
         if len(producers) > 1:
@@ -198,22 +198,23 @@ class TransactionVerifier:
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
             )
         ((producer_id, epoch),) = producers
-        writer = Writer(request.transactional_id or "", producer_id, epoch, Support.of_produce(version))
+        support = ClientSupport.for_produce(version)
+        writer = TransactionWriter(request.transactional_id or "", producer_id, epoch, support)
         verified = self.verify(writer, batches)
-        if writer.support is not Support.ADDS:
+        if writer.support is not ClientSupport.ADDS:
             return verified  # type: ignore[return-value] # Deferred is invariant
         # The previous transaction is usually complete very soon, much earlier than the client would retry.
         config = self._services.config
         max_retry_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
         until_ms = self._services.monotonic_ms() + max_retry_ms
-        retried: Reply[Verified] = map_reply(
+        retried: Reply[VerificationResult] = map_reply(
             verified, lambda first: self._retry(first, batches, until_ms, _FIRST_PAUSE_MS)
         )
         return retried  # type: ignore[return-value] # Deferred is invariant
 
     def _retry(
-        self, verified: Verified, batches: "dict[Partition, int]", until_ms: int, pause_ms: int
-    ) -> "Reply[Verified]":
+        self, verified: VerificationResult, batches: "dict[Partition, int]", until_ms: int, pause_ms: int
+    ) -> "Reply[VerificationResult]":
         """Repeat the verification while it fails with CONCURRENT_TRANSACTIONS, until `until_ms`."""
         services = self._services
         if ErrorCode.CONCURRENT_TRANSACTIONS not in verified.errors.values() or services.monotonic_ms() >= until_ms:
@@ -228,23 +229,23 @@ class TransactionVerifier:
             )
         )
 
-    def verify(self, writer: Writer, sequences: "dict[Partition, int]") -> "Reply[Verified]":
+    def verify(self, writer: TransactionWriter, sequences: "dict[Partition, int]") -> "Reply[VerificationResult]":
         """Verify that partitions may be written. Return the result or a Deferred of it.
 
         `sequences` has the first sequence number of the batch for each partition.
         """
-        adds = writer.support is Support.ADDS
+        adds = writer.support is ClientSupport.ADDS
         is_checked = self._services.config.transaction_partition_verification_enable
-        verified = Verified(writer, {}, {}, is_checked)
+        verified = VerificationResult(writer, {}, {}, is_checked)
         if not adds and not is_checked:
             return verified
         begun = self._run(self._begin(verified, sequences), len(sequences))
         return map_reply(begun, lambda _: self._verify_guarded(verified))
 
-    def _begin(self, verified: Verified, sequences: "dict[Partition, int]") -> Generator[None, None, None]:
+    def _begin(self, verified: VerificationResult, sequences: "dict[Partition, int]") -> Generator[None, None, None]:
         """Begin the verification of each partition, before the request to the coordinator."""
         writer = verified.writer
-        adds = writer.support is Support.ADDS
+        adds = writer.support is ClientSupport.ADDS
         monotonic_ms = self._services.monotonic_ms()
         for number, (partition, sequence) in enumerate(sequences.items(), 1):
             if not number % PARTITIONS_PER_STEP:
@@ -259,13 +260,13 @@ class TransactionVerifier:
                 if guard is not None:
                     verified.guards[partition] = guard
 
-    def _verify_guarded(self, verified: Verified) -> "Reply[Verified]":
+    def _verify_guarded(self, verified: VerificationResult) -> "Reply[VerificationResult]":
         if not verified.guards:
             return verified
         result = self._add_or_verify(verified.writer, list(verified.guards))
         if not isinstance(result, Deferred):
             return _record_result(verified, result)
-        recorded: Deferred[Verified] = result.addCallback(lambda response: _record_result(verified, response))
+        recorded: Deferred[VerificationResult] = result.addCallback(lambda response: _record_result(verified, response))
         return recorded
 
     def _run(self, steps: Generator[None, None, None], count: int) -> "Reply[None]":
@@ -276,7 +277,7 @@ class TransactionVerifier:
             pass
         return None
 
-    def _add_or_verify(self, writer: Writer, partitions: "list[Partition]") -> "Reply[_Result]":
+    def _add_or_verify(self, writer: TransactionWriter, partitions: "list[Partition]") -> "Reply[_Result]":
         """Send AddPartitionsToTxn to the coordinator. Return the result or a Deferred of it."""
         services = self._services
         coordinators = services.transactions
@@ -291,7 +292,7 @@ class TransactionVerifier:
             transactional_id=writer.transactional_id,
             producer_id=writer.producer_id,
             producer_epoch=writer.producer_epoch,
-            verify_only=writer.support is not Support.ADDS,
+            verify_only=writer.support is not ClientSupport.ADDS,
             topics=[
                 AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name=name, partitions=indexes)
                 for name, indexes in topics.items()
@@ -302,7 +303,7 @@ class TransactionVerifier:
         )
 
 
-def _record_result(verified: Verified, result: _Result) -> Verified:
+def _record_result(verified: VerificationResult, result: _Result) -> VerificationResult:
     """Add the coordinator's errors to `verified`, as errors that the client supports."""
     support = verified.writer.support
     if isinstance(result, ErrorCode):
@@ -318,9 +319,9 @@ def _record_result(verified: Verified, result: _Result) -> Verified:
     return verified
 
 
-def _convert_error(code: ErrorCode, support: Support) -> ErrorCode:
+def _convert_error(code: ErrorCode, support: ClientSupport) -> ErrorCode:
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:
+    if code is ErrorCode.TRANSACTION_ABORTABLE and support is ClientSupport.OLD:
         return ErrorCode.INVALID_TXN_STATE
     return code

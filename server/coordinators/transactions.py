@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
 
 MAX_MARKERS_PER_STEP: Final = 16
-"""More markers are sent in slices, because the append of each takes some 60 us."""
+"""Markers that are sent in one step; more are sent in slices. The append of each takes some 60 us."""
 
 
 class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):

@@ -56,7 +56,7 @@ class OffsetServices(Protocol):
     def groups(self) -> "GroupCoordinatorRuntime": ...
 
 
-class Topics:
+class TopicLookup:
     """The topics of the metadata image, in the form that the group coordinator uses."""
 
     __slots__ = ("_metadata",)
@@ -93,7 +93,7 @@ def offset_commit(
     The records of a large commit are made in slices. Decision, append and replay are one step.
     """
     requested = request.topics
-    remaining, refused = split_commit(request, context.api_version, Topics(services.metadata), _is_allowed)
+    remaining, refused = split_commit(request, context.api_version, TopicLookup(services.metadata), _is_allowed)
     if remaining is None:
         return refused
 
@@ -105,7 +105,7 @@ def offset_commit(
         return map_reply(outcome, lambda response: merge_commit(refused, response)) if refused.topics else outcome
 
     def prepared(commit: PreparedCommit) -> "Reply[OffsetCommitResponse]":
-        topics = Topics(services.metadata)
+        topics = TopicLookup(services.metadata)
         if all(topics.topic_id(topic.name) == topic.topic_id for topic in remaining.topics):
             return decide(commit)
         # A topic has been deleted meanwhile, and maybe created again: process the request anew.
@@ -148,7 +148,7 @@ def _fetch_group(
 
     A group whose shard resigns meanwhile gets the error.
     """
-    topics = Topics(services.metadata)
+    topics = TopicLookup(services.metadata)
     shard = services.groups.shard(services.groups.index_of(group.group_id))
     is_all = group.topics is None
     wanted: Iterable[OffsetFetchRequestTopics] = group.topics or []
@@ -240,7 +240,7 @@ def offset_delete(
 
     The shard is called even if no topic is left, because only the shard can detect that the group does not exist.
     """
-    remaining, refused = split_delete(request, Topics(services.metadata), _is_allowed)
+    remaining, refused = split_delete(request, TopicLookup(services.metadata), _is_allowed)
     outcome: Reply[OffsetDeleteResponse] = services.groups.run(
         remaining.group_id,
         lambda shard, token, now_ms: shard.delete_offsets(remaining, context, token, now_ms),

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.coordinators.interfaces import TransactionVerification
-    from odradek.server.coordinators.transaction_verification import Verified
+    from odradek.server.coordinators.transaction_verification import VerificationResult
     from odradek.server.request import Reply, RequestContext
     from odradek.server.work.clock import Clock
     from odradek.server.work.flusher import Flusher
@@ -151,15 +151,15 @@ def _produce_in_slices(
         yield from _drop_repeated(request, context.api_version)
         yield from _check_transactional(request)
 
-    def verify(_: None) -> "Reply[Verified | None]":
+    def verify(_: None) -> "Reply[VerificationResult | None]":
         if request.transactional_id is None:
             return None
         return services.verifier.verify_produce(request, context.api_version)
 
-    def append(verified: "Verified | None") -> "Deferred[_Appends]":
+    def append(verified: "VerificationResult | None") -> "Deferred[_Appends]":
         return services.slices.run(_Appends(services, context, request, verified).run_in_steps())
 
-    checked: Deferred[Verified | None] = services.slices.run(check()).addCallback(verify)
+    checked: Deferred[VerificationResult | None] = services.slices.run(check()).addCallback(verify)
     appended: Deferred[_Appends] = checked.addCallback(append)
     return shield(appended).addCallback(_Appends.finish)
 
@@ -173,7 +173,11 @@ class _Appends:
     )  # fmt: skip
 
     def __init__(
-        self, services: ProduceServices, context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
+        self,
+        services: ProduceServices,
+        context: "RequestContext",
+        request: ProduceRequest,
+        verified: "VerificationResult | None",
     ) -> None:
         self._services = services
         self._context = context
@@ -315,7 +319,7 @@ def _find_writable(
     request: ProduceRequest,
     topic: ProduceRequestTopicProduceData,
     index: int,
-    verified: "Verified | None",
+    verified: "VerificationResult | None",
 ) -> "Partition":
     """Return the partition to append to. Raises KafkaError if the request may not write to it."""
     partition = find_partition(services.replicas, topic, index, context.api_version)

@@ -16,7 +16,7 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponseWritableTxnMarkerResult,
     WriteTxnMarkersResponseWritableTxnMarkerTopicResult,
 )
-from odradek.server.coordinators.marker_sender import Marker, TopicPartition
+from odradek.server.coordinators.marker_sender import TopicPartition, TransactionMarker
 from odradek.server.work.waits import Wait, carry_through
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) 
 
 def _collect_markers(
     services: MarkerServices, request: WriteTxnMarkersRequest
-) -> Steps[list[tuple[Marker, TopicPartition]]]:
+) -> Steps[list[tuple[TransactionMarker, TopicPartition]]]:
     work = []
     for entry in request.markers:
-        marker = Marker(
+        marker = TransactionMarker(
             entry.producer_id,
             entry.producer_epoch,
             entry.coordinator_epoch,

@@ -24,7 +24,12 @@ from odradek.protocol.messages.txn_offset_commit import (
 )
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.replication.replicas.partition import Partition
-from odradek.server.coordinators.transaction_verification import NO_SEQUENCE, Support, Verified, Writer
+from odradek.server.coordinators.transaction_verification import (
+    NO_SEQUENCE,
+    ClientSupport,
+    TransactionWriter,
+    VerificationResult,
+)
 from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
@@ -91,10 +96,10 @@ def _verify_and_commit(
     if index < 0:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"topic {GROUP_METADATA_TOPIC} does not exist")
     partition = services.replicas.get(GROUP_METADATA_TOPIC, index)
-    support = Support.of_offset_commit(context.api_version)
-    writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch, support)
+    support = ClientSupport.for_offset_commit(context.api_version)
+    writer = TransactionWriter(request.transactional_id, request.producer_id, request.producer_epoch, support)
 
-    def commit(verified: Verified) -> "Reply[TxnOffsetCommitResponse]":
+    def commit(verified: VerificationResult) -> "Reply[TxnOffsetCommitResponse]":
         code = verified.errors.get(partition)
         if code is not None:
             raise KafkaError(code)
@@ -121,7 +126,7 @@ def _decide(
     request: TxnOffsetCommitRequest,
     token: "PendingReply[TxnOffsetCommitResponse]",
     now_ms: int,
-    verified: Verified,
+    verified: VerificationResult,
     partition: Partition,
     topic_ids: TopicIds,
 ) -> CoordinatorResult:

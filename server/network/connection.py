@@ -24,7 +24,7 @@ from odradek.protocol.schema import Message
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection_state import TRANSITIONS, ConnectionEvent, ConnectionState
 from odradek.server.network.connection_transport import ConnectionTransport
-from odradek.server.network.request_pipeline import Outcome, Output, RequestInProgress, RequestPipeline
+from odradek.server.network.request_pipeline import RequestInProgress, RequestOutcome, RequestOutput, RequestPipeline
 from odradek.server.request import CloseConnection, RequestContext
 from odradek.server.work.waits import shorten_wait
 
@@ -233,13 +233,13 @@ class Connection:
         self.in_progress = waiting
         waiting.deferred.addBoth(self._on_outcome, waiting)
 
-    def _on_outcome(self, outcome: Outcome, waiting: RequestInProgress) -> None:
+    def _on_outcome(self, outcome: RequestOutcome, waiting: RequestInProgress) -> None:
         """Send the response of the request in progress, whose Deferred has fired."""
         self.in_progress = None
         if self._state is _CLOSED:
             return
         try:
-            output: Output
+            output: RequestOutput
             if isinstance(outcome, bytearray):
                 output = outcome
             elif isinstance(outcome, Message) and waiting.frame is None:

@@ -46,7 +46,7 @@ _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and therefore equal to none."""
 
-Outcome = Message | EncodedBody | EncodedResponse | bytearray | NoResponse | Failure
+RequestOutcome = Message | EncodedBody | EncodedResponse | bytearray | NoResponse | Failure
 """The results of Deferreds that a request waits for."""
 
 
@@ -70,7 +70,7 @@ class RequestInProgress:
         self.frame = frame
 
 
-Output = bytearray | list[Piece] | RequestInProgress | None
+RequestOutput = bytearray | list[Piece] | RequestInProgress | None
 """An encoded response of one piece or of several, a request in progress, or no response."""
 
 
@@ -90,7 +90,7 @@ class RequestPipeline:
         self._client_id_bytes = _NO_ID
         self._fast_path: ProduceFastPath | None = None
 
-    def begin(self, frame: bytes | memoryview) -> Output:
+    def begin(self, frame: bytes | memoryview) -> RequestOutput:
         """Run a request through the stages until it has a response or has to wait."""
         unexpected: Exception | None = None
         if self._fast_path is not None:
@@ -142,7 +142,7 @@ class RequestPipeline:
             return None
         return RequestInProgress(api, correlation_id, request, response, frame if may_use_fast_path else None)
 
-    def finish(self, outcome: Outcome, waiting: RequestInProgress) -> Output:
+    def finish(self, outcome: RequestOutcome, waiting: RequestInProgress) -> RequestOutput:
         """Continue with the outcome of a request in progress."""
         if isinstance(outcome, Failure):
             error = outcome.value or RuntimeError("a failure without an exception")
@@ -161,7 +161,7 @@ class RequestPipeline:
             self.add_to_fast_path(waiting.frame, waiting.request, outcome)
         return self.encode(waiting.api, waiting.correlation_id, outcome)
 
-    def encode(self, api: BoundApi, correlation_id: int, response: Message) -> Output:
+    def encode(self, api: BoundApi, correlation_id: int, response: Message) -> RequestOutput:
         """Encode a response, a large one in slices."""
         out = bytearray(_pack_response_head(0, correlation_id))
         if api.has_flexible_response_header:
@@ -221,7 +221,7 @@ class RequestPipeline:
             decoding.addBoth(self._release_request, waiting)
         return waiting
 
-    def _release_request(self, outcome: Outcome, waiting: RequestInProgress) -> Outcome:
+    def _release_request(self, outcome: RequestOutcome, waiting: RequestInProgress) -> RequestOutcome:
         """Return the outcome of a very large request, and free the request in steps from the next iteration on."""
         if waiting.request is not None:
             releasing = self._services.slices.run_later(release_in_steps(waiting.request))
@@ -236,7 +236,7 @@ class RequestPipeline:
         self._client_id_bytes = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size]) if size > 0 else _NO_ID
         return position
 
-    def _fail(self, api: BoundApi, correlation_id: int, request: Message | None, error: BaseException) -> Output:
+    def _fail(self, api: BoundApi, correlation_id: int, request: Message | None, error: BaseException) -> RequestOutput:
         """Return the error response of a request. Raises CloseConnection if the API has none for it."""
         if isinstance(error, (CloseConnection, SchedulerStopped)):
             # After SchedulerStopped the progress of the request is unknown.

@@ -49,7 +49,7 @@ from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, 
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
-from odradek.server.coordinators.marker_sender import Marker, MarkerSender
+from odradek.server.coordinators.marker_sender import MarkerSender, TransactionMarker
 from odradek.server.coordinators.transaction_verification import TransactionVerifier
 from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
 from odradek.server.handlers import group_offsets, groups, transaction_offsets
@@ -345,7 +345,8 @@ def test_an_offset_is_unstable_until_the_marker_is_replicated(world):
     world.follow()
     assert answers[0].topics[0].partitions[0].error_code == 0
     world.groups.end_transaction(
-        0, Marker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True, transaction_version=2,
+        0, TransactionMarker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True,
+        transaction_version=2,
         done=lambda error: None,
     )  # fmt: skip
     assert (world.fetch(), world.fetch(require_stable=True)) == (1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
@@ -375,7 +376,8 @@ def test_an_offset_whose_marker_is_loaded_before_it_is_replicated_is_unstable(wo
     world.commit_in_transaction(5)
     world.follow()
     world.groups.end_transaction(
-        0, Marker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True, transaction_version=2,
+        0, TransactionMarker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True,
+        transaction_version=2,
         done=lambda error: None,
     )  # fmt: skip
     world.groups.resign(0)
@@ -414,7 +416,8 @@ def test_a_commit_that_is_not_replicated_in_time_is_answered_and_stays(impatient
 
 def test_commits_that_wait_for_the_same_replica_are_reported_once(impatient, caplog):
     impatient.groups.end_transaction(
-        0, Marker(7, 1, 0, True).encode(impatient.now_ms()), producer_id=7, is_commit=True, transaction_version=2,
+        0, TransactionMarker(7, 1, 0, True).encode(impatient.now_ms()), producer_id=7, is_commit=True,
+        transaction_version=2,
         done=lambda error: None,
     )  # fmt: skip
     answers = [impatient.commit(offset) for offset in range(3)]

@@ -41,7 +41,7 @@ from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.coordinators.context import PendingReply
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
-from odradek.server.coordinators.marker_sender import Marker, MarkerSender
+from odradek.server.coordinators.marker_sender import MarkerSender, TransactionMarker
 from odradek.server.coordinators.transactions import MAX_MARKERS_PER_STEP, TransactionCoordinatorRuntime
 from odradek.server.handlers.transaction_markers import write_txn_markers
 from odradek.server.request import RequestContext
@@ -173,9 +173,9 @@ def test_a_marker_of_a_partition_that_another_broker_leads_fails(world):
 def test_a_late_marker_is_refused(world):
     world.add("t")
     done = []
-    world.markers.write(("t", 0), Marker(ID, EPOCH, 9, True, 2), done.append)
-    world.markers.write(("t", 0), Marker(ID, EPOCH - 1, 9, True, 2), done.append)
-    world.markers.write(("t", 0), Marker(ID, EPOCH, 8, True, 2), done.append)
+    world.markers.write(("t", 0), TransactionMarker(ID, EPOCH, 9, True, 2), done.append)
+    world.markers.write(("t", 0), TransactionMarker(ID, EPOCH - 1, 9, True, 2), done.append)
+    world.markers.write(("t", 0), TransactionMarker(ID, EPOCH, 8, True, 2), done.append)
     assert done == [0, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
 
 
@@ -250,7 +250,7 @@ def test_offsets_are_written_in_the_transaction_and_wait_for_its_marker(world):
     assert offsets.log.last_stable_offset == 0
     assert visible(world) is None
     done = []
-    world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
+    world.markers.write((OFFSETS, 0), TransactionMarker(ID, EPOCH, 0, True), done.append)
     assert done == [0]
     assert visible(world) == 5
 
@@ -259,7 +259,7 @@ def test_a_marker_takes_effect_after_earlier_writes(world):
     offsets = world.add(OFFSETS, replicas=(1, 2))
     done = []
     answers = commit_offset(world, 5)
-    world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
+    world.markers.write((OFFSETS, 0), TransactionMarker(ID, EPOCH, 0, True), done.append)
     assert (answers, done, visible(world)) == ([], [], None)
     follow(offsets)
     assert (answers, done, visible(world)) == (["written"], [0], 5)
@@ -269,7 +269,7 @@ def test_a_marker_for_a_loading_group_shard_is_refused(world):
     done = []
     partition = world.add("t")
     world.partitions[OFFSETS, 0] = partition
-    world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
+    world.markers.write((OFFSETS, 0), TransactionMarker(ID, EPOCH, 0, True), done.append)
     assert done == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert not markers(partition)
 
@@ -282,9 +282,9 @@ def test_a_marker_that_an_append_causes_is_written_after_it(world):
 
     def write_next_marker(error):
         done.append(error)
-        world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
+        world.markers.write((OFFSETS, 0), TransactionMarker(ID, EPOCH, 0, True), done.append)
 
-    world.markers.write((OFFSETS, 0), Marker(ID + 1, EPOCH, 0, True), write_next_marker)
+    world.markers.write((OFFSETS, 0), TransactionMarker(ID + 1, EPOCH, 0, True), write_next_marker)
     offsets.log.flush(0)
     answers = commit_offset(world, 5)
     assert (answers, done) == ([], [0])
@@ -297,7 +297,7 @@ def test_a_partial_write_loads_the_shard_again(world, monkeypatch):
     monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
     offsets = world.add(OFFSETS)
     commit_offset(world, 5)
-    world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), lambda error: None)
+    world.markers.write((OFFSETS, 0), TransactionMarker(ID, EPOCH, 0, True), lambda error: None)
     result = CoordinatorResult()
     result.is_atomic = False
     result.records += [CoordinatorRecord(OFFSET_KEY, None)] * 2
@@ -352,7 +352,7 @@ def test_a_shard_that_fails_after_a_write_is_loaded_again(world, caplog):
 def test_a_marker_is_written_with_any_limit_of_the_topic(world):
     world.add("t").configure(LogConfig({"max.message.bytes": "70"}))
     done = []
-    world.markers.write(("t", 0), Marker(ID, EPOCH, 9, True, 2), done.append)
+    world.markers.write(("t", 0), TransactionMarker(ID, EPOCH, 9, True, 2), done.append)
     assert done == [0]
 
 
@@ -393,7 +393,7 @@ def test_a_disk_failure_during_the_append_of_a_marker_is_an_error(world, topic):
     partition = world.add(topic)
     DiskFailureWatcher(partition)
     done = []
-    world.markers.write((topic, 0), Marker(ID, EPOCH, 0, True), done.append)
+    world.markers.write((topic, 0), TransactionMarker(ID, EPOCH, 0, True), done.append)
     assert done in ([ErrorCode.NOT_LEADER_OR_FOLLOWER], [ErrorCode.KAFKA_STORAGE_ERROR])
     assert not partition.watchers
 

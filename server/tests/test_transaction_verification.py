@@ -21,7 +21,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.replication.tests.test_partition import leader
-from odradek.server.coordinators.transaction_verification import Support, TransactionVerifier, Writer
+from odradek.server.coordinators.transaction_verification import ClientSupport, TransactionVerifier, TransactionWriter
 
 ID, EPOCH = 7, 3
 
@@ -261,8 +261,8 @@ def test_verification_may_be_disabled(clock, partition):
 
 @pytest.mark.parametrize(
     ("of", "versions"),
-    [(Support.of_produce, {10: "OLD", 11: "ABORTABLE", 12: "ADDS"}),
-     (Support.of_offset_commit, {3: "OLD", 4: "ABORTABLE", 5: "ADDS"})],
+    [(ClientSupport.for_produce, {10: "OLD", 11: "ABORTABLE", 12: "ADDS"}),
+     (ClientSupport.for_offset_commit, {3: "OLD", 4: "ABORTABLE", 5: "ADDS"})],
 )  # fmt: skip
 def test_support_by_version(of, versions):
     assert {version: of(version).name for version in versions} == versions
@@ -271,5 +271,5 @@ def test_support_by_version(of, versions):
 def test_offset_commits_are_verified_without_a_sequence(clock, partition):
     coordinators = Coordinators(ErrorCode.NONE)
     verification = verifier(clock, partition, coordinators)
-    verified = verification.verify(Writer("x", ID, EPOCH, Support.ADDS), {partition: -1})
+    verified = verification.verify(TransactionWriter("x", ID, EPOCH, ClientSupport.ADDS), {partition: -1})
     assert verified.may_append(partition)
