@@ -37,7 +37,7 @@ class ProducerIdBlocks:
         finally:
             self._under_way -= 1
             if self._waiting:
-                # After the caller has the block.
+                # In the next iteration, so that the caller has the block first.
                 self._clock.callLater(0, self._wake)
         return block
 

@@ -352,7 +352,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         if partition.log is None and self._is_current(context):
             # The log directory has failed. The next load determines whether the last records are on the disk.
             self.resign(partition.index)
-        # A follower's high watermark passes offsets whose records may be another leader's.
+        # A follower's high watermark may pass offsets with records of another leader.
         while context.waiting and context.leads() and is_replicated(partition, context.waiting[0][0]):
             done = context.waiting.popleft()[1]
             try:

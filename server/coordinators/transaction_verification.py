@@ -41,7 +41,7 @@ PARTITIONS_PER_STEP: Final = 100
 
 NO_SEQUENCE: Final = -1
 _FIRST_PAUSE_MS: Final = 1
-"""Short, because in most cases the last markers are in flight already. The pause doubles with each retry."""
+"""Short, because in most cases the last markers are already being written. The pause doubles with each retry."""
 _unpack_producer: Final = PRODUCER.unpack_from
 _AS_BROKER: Final = RequestContext(api_version=5)
 """The context of AddPartitionsToTxn in the version that brokers send."""
@@ -60,7 +60,7 @@ _RETRIABLE: Final = frozenset(
 
 
 class ClientSupport(Enum):
-    """ClientSupport of a client for KIP-890, determined by the version of its request."""
+    """Support of a client for KIP-890, determined by the version of its request."""
 
     OLD = 0
     ABORTABLE = 1

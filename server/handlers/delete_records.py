@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 MIN_DISK_WAIT_MS: Final = 1_000
-"""Shortest time that the write of the checkpoint may take. The request's timeout is for followers: 0 succeeds if there
-are none."""
+"""Shortest timeout while a checkpoint is being written. The request's timeout is for followers: with 0 the request
+succeeds if there are none."""
 
 _INVALID_LOW_WATERMARK: Final = -1
 _Row = DeleteRecordsResponseDeleteRecordsPartitionResult

@@ -169,8 +169,8 @@ class ConnectionQuotas:
         self._close_excess()
         return True
 
-    def closed(self, acceptor: "Acceptor", host: str) -> None:
-        """Discount a closed connection, and resume the listeners that waited for it."""
+    def release(self, acceptor: "Acceptor", host: str) -> None:
+        """Subtract a closed connection from the counts, and resume the listeners that waited for it."""
         host = _unmap_ipv4(host)
         self._by_host[host] -= 1
         if not self._by_host[host]:
@@ -264,7 +264,7 @@ class Acceptor:
 
     def admit(self, host: str) -> Callable[[], None] | None:
         """Count a connection; return a function to call when it is lost. None if it is to be closed."""
-        return partial(self._quotas.closed, self, host) if self._quotas.admit(self, host) else None
+        return partial(self._quotas.release, self, host) if self._quotas.admit(self, host) else None
 
     def accept(self) -> None:
         """Accept as many connections as the limits allow. Replaces the port's `doRead`."""

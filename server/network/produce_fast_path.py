@@ -289,7 +289,7 @@ def _append_in_open_transaction(partition: "Partition") -> "Callable[..., Append
 
 
 def _find_head_end(frame: Buffer, records_bytes: int, is_flexible: bool) -> int | None:
-    """Return the position of the length of the records, if only empty tagged fields follow them."""
+    """Return the end of the head, where the length of the records is; None unless empty tagged fields follow them."""
     end = len(frame)
     if not is_flexible:
         return end - records_bytes - 4

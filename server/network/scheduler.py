@@ -143,7 +143,7 @@ class RequestScheduler:
             if is_oldest:
                 self._overtaken_s = 0.0
                 line = min((line for line in lines if line), key=_find_sequence)
-            elif line[0].is_cost_guessed and self._has_moved(line):
+            elif line[0].is_cost_guessed and self._move_if_costlier(line):
                 continue
             connection = line.popleft()
             if connection.level > level:
@@ -174,7 +174,7 @@ class RequestScheduler:
         connection.sequence = self._sequence = self._sequence + 1
         self._lines[level].append(connection)
 
-    def _has_moved(self, line: "deque[Connection]") -> bool:
+    def _move_if_costlier(self, line: "deque[Connection]") -> bool:
         """Move the first connection to another line if its API has become more expensive; return whether it moved."""
         connection = line[0]
         cost_s = self._api_costs_s.get(connection.next_api_key, 0.0)

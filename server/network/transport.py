@@ -265,7 +265,7 @@ class SocketWriter:
 class KafkaTransport(TwistedProtocol):
     """One client connection on a plaintext listener.
 
-    scheduler: the reactor's
+    scheduler: the reactor's scheduler
     """
 
     transport: TcpTransport  # type: ignore[assignment] # Twisted's ITransport has no types
