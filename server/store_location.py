@@ -139,6 +139,6 @@ def find_kraft_metadata(fs: FileSystem, directories: list[str]) -> FoundMetadata
     if len(found) > 1:
         raise StartError(
             f"there is metadata of Apache Kafka in {' and in '.join(one.log_directory for one in found)}; move the "
-            f"{DIRECTORY} away that is out of date"
+            f"outdated {DIRECTORY} away"
         )
     return found[0] if found else None

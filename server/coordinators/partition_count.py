@@ -38,7 +38,8 @@ def count_partitions(topic: str, found: int, configured: int, logs: Iterable[Par
     count = find_fitting_count(found, configured, placed)
     if misplaced := _count_misplaced(placed, count):
         logger.warning(
-            "no number of partitions fits all ids in %s, which gets %d; offsets or transactions of %d ids are lost",
+            "no number of partitions fits all ids in an internal topic; offsets or transactions of the misplaced ids "
+            "are lost topic=%s partitions=%d misplaced_ids=%d",
             topic,
             count,
             misplaced,
@@ -75,7 +76,12 @@ def _read_ids(topic: str, header: BatchHeader, batch: bytes) -> Iterator[str]:
             if name is not None:
                 yield name
     except ValueError as error:
-        logger.error("skipping a batch of %s at offset %d: %s", topic, header.base_offset, error)
+        logger.error(
+            "skipping a malformed batch in the search for group and transactional ids topic=%s offset=%d error=%s",
+            topic,
+            header.base_offset,
+            error,
+        )
 
 
 def _parse_id(topic: str, key: bytes) -> str | None:

@@ -86,7 +86,7 @@ class StallWatch:
         elif subject is writer:
             _report_unread(transport, age_s)
         else:
-            _report_held_back(transport, age_s)
+            _report_lost_turn(transport, age_s)
         self._is_reported = True
 
 
@@ -120,10 +120,10 @@ def _report_unread(transport: "KafkaTransport", age_s: float) -> None:
     )
 
 
-def _report_held_back(transport: "KafkaTransport", age_s: float) -> None:
+def _report_lost_turn(transport: "KafkaTransport", age_s: float) -> None:
     context = transport.connection.context
     logger.error(
-        "connection begins no request although nothing holds it back; please report it client=%s client_id=%s "
+        "connection begins no request although it does not have to wait; please report it client=%s client_id=%s "
         "age_s=%.0f",
         context.client_host,
         context.client_id,

@@ -170,7 +170,7 @@ class SqliteNodeTable(NodeTable):
             ) from error
         self._unsettled = None
         is_made: bool = last >= number
-        logger.warning("a failed commit of the metadata store was read back path=%s made=%s", self._path, is_made)
+        logger.warning("read the outcome of a failed commit of the metadata store path=%s made=%s", self._path, is_made)
         return is_made
 
     def prepare_commit(self) -> Generator[None, None, None]:
