@@ -19,7 +19,7 @@ from odradek.spark_it.definition.problems import PipelineError
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state import pid_lock, reset, status
 from odradek.spark_it.state.checkpoint import CheckpointError
 from odradek.spark_it.state.lock import DamagedLockError, LockError, read_lock, why_stateful
@@ -172,7 +172,7 @@ def _reset(options: argparse.Namespace) -> int:
 
 
 def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
-    from odradek.spark_it.exactly_once.fencing import fence_all
+    from odradek.spark_it.exactly_once.fencing import fence_all_slots
     from odradek.spark_it.interfaces.sink import SinkError
 
     try:
@@ -183,7 +183,7 @@ def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Clust
     stateful = why_stateful(pipeline, old)
     if options.execute:
         try:
-            fence_all(pipeline, stateful, old)
+            fence_all_slots(pipeline, stateful, old)
         except SinkError as error:
             raise _FailedError(str(error)) from None
     reset_plan = reset.plan(pipeline, stateful, old, options.to, cluster, int(time.time() * 1000))

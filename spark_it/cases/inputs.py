@@ -13,7 +13,7 @@ from odradek.spark_it.cases.rows import as_json, event_micros
 from odradek.spark_it.definition.source_keys import Source, TopicSource
 from odradek.spark_it.definition.spec import Pipeline, Row
 from odradek.spark_it.interfaces.source import SourceError, Stream
-from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.sources.connectors import make_stream
 from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE
 
 RAW_VALUE = "_value"
@@ -48,7 +48,7 @@ class CaseInput:
         self._source: Source = pipeline.sources[name]
         self._spark = spark
         self._folder = folder / "given" / name
-        self._stream: Stream = stream_of(name, pipeline)
+        self._stream: Stream = make_stream(name, pipeline)
         source = self._source
         # Records of text formats can be written into a case and are decoded as in a run. For other formats and sources
         # a case gives the decoded rows.
@@ -119,16 +119,16 @@ class CaseInput:
         added = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
         return as_json({name: value for name, value in row.items() if name not in added})
 
-    def raw(self) -> DataFrame:
+    def read_stream(self) -> DataFrame:
         """Return a streaming frame of lines; each batch has one file."""
         return self._spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self._folder))
 
-    def decoded(self, lines: DataFrame) -> DataFrame:
+    def decode(self, lines: DataFrame) -> DataFrame:
         """Return the frame with the columns of `spark.columns.DECODED`."""
         line = f.from_json("value", _LINE)
         if self._is_record:
             headers = line["headers"].cast(HEADERS_TYPE)
-            return self._stream.decoded(
+            return self._stream.decode(
                 lines.select(
                     line["key"].cast("binary").alias("key"),
                     line["value"].cast("binary").alias("value"),

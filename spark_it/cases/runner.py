@@ -32,8 +32,8 @@ from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.spark.columns import column
 from odradek.spark_it.spark.errors import readable
 from odradek.spark_it.spark.internals import has_logical_node
-from odradek.spark_it.transforms.output_mode import output_mode
-from odradek.spark_it.transforms.plan import Parts, Plan, union_dead_letters
+from odradek.spark_it.transforms.output_mode import find_output_mode
+from odradek.spark_it.transforms.plan import Plan, PlanResult, union_dead_letters
 
 _TIMEOUT_S = 300
 _END_OF_TIME_MS = 253_402_300_799_000
@@ -118,18 +118,18 @@ class _Run:
         outputs = _Outputs()
 
         def collect(raw: DataFrame, _: int) -> None:
-            parts = self._plan.parts(raw.sparkSession, {name: case_input.decoded(raw)})
+            parts = self._plan.apply(raw.sparkSession, {name: case_input.decode(raw)})
             self._take(parts, outputs)
 
-        self._run_query(case_input.raw(), "append", collect, "all")
+        self._run_query(case_input.read_stream(), "append", collect, "all")
         if not outputs.rows:
             # Without a batch there are no rows, but the columns are still compared.
             nothing: list[tuple[str]] = []
-            frame = case_input.decoded(self._spark.createDataFrame(nothing, "value STRING"))
-            self._take(self._plan.parts(self._spark, {name: frame}), outputs)
+            frame = case_input.decode(self._spark.createDataFrame(nothing, "value STRING"))
+            self._take(self._plan.apply(self._spark, {name: frame}), outputs)
         return outputs
 
-    def _take(self, parts: Parts, outputs: "_Outputs") -> None:
+    def _take(self, parts: PlanResult, outputs: "_Outputs") -> None:
         for name in self._case.expect:
             frame = _of(parts, name)
             outputs.add(name, _as_text(frame), frame.schema)
@@ -140,12 +140,12 @@ class _Run:
     def _streamed(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
         """Run the case as `execution.batch.StreamBatches` runs a stateful pipeline, with a query per compared table."""
         outputs = _Outputs()
-        decoded = {name: case_input.decoded(case_input.raw()) for name, case_input in inputs.items()}
-        parts = self._plan.parts(self._spark, decoded)
+        decoded = {name: case_input.decode(case_input.read_stream()) for name, case_input in inputs.items()}
+        parts = self._plan.apply(self._spark, decoded)
         for name in self._case.expect:
             frame = _of(parts, name)
             is_sink_input = name is None or name.casefold() == (self._pipeline.sink_input or "").casefold()
-            mode = output_mode(self._pipeline, frame) if is_sink_input else _mode(frame)
+            mode = find_output_mode(self._pipeline, frame) if is_sink_input else _mode(frame)
             batches: list[list[str]] = []
 
             def collect(batch: DataFrame, _: int, batches: list[list[str]] = batches) -> None:
@@ -161,7 +161,7 @@ class _Run:
             def count(batch: DataFrame, _: int) -> None:
                 outputs.dead += batch.count()
 
-            self._run_query(dead, output_mode(self._pipeline, dead), count, "dead")
+            self._run_query(dead, find_output_mode(self._pipeline, dead), count, "dead")
         return outputs
 
     def _run_query(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None], name: str) -> None:
@@ -217,7 +217,7 @@ class _Outputs:
         self.rows[name] = ([*before, *rows], schema)
 
 
-def _of(parts: Parts, name: str | None) -> DataFrame:
+def _of(parts: PlanResult, name: str | None) -> DataFrame:
     return parts.rows if name is None else parts.steps[name.casefold()]
 
 

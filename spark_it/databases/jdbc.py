@@ -1,4 +1,4 @@
-"""JDBC statements to a database, from the driver's Python through its JVM.
+"""JDBC statements, which the Spark driver's Python process executes through its JVM.
 
 Spark's own reader and writer support neither transactions over several statements nor markers. JDBC drivers come from
 Spark's jars and are loaded by the thread's class loader, because `java.sql.DriverManager` loads only from the jars with
@@ -16,10 +16,10 @@ from pyspark.sql.types import DataType
 from odradek.spark_it.definition.passwords import without_passwords
 from odradek.spark_it.spark.java import causes, class_names, is_java_error
 
-_POSITION = re.compile(r" Position: \d+$")  # a position in a generated statement, which is not shown
+_POSITION = re.compile(r" Position: \d+$")  # a position in a generated statement, which messages do not contain
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
 
-# Constants of java.sql, which py4j does not read from an object.
+# Constants of java.sql, because py4j cannot read them from an object.
 _NO_NULLS = 0
 _READ_COMMITTED = 2
 
@@ -27,8 +27,8 @@ _READ_COMMITTED = 2
 class DatabaseError(Exception):
     """An error of a database or its driver; `str()` is its message.
 
-    `state` is the SQLSTATE, empty if the driver has none, `code` the database's own number, `class_names` are the names
-    of the Java class and its ancestors.
+    `state` is the SQLSTATE, empty if the driver has none, `code` the error code of the database, `class_names` are the
+    names of the Java class and its superclasses.
     """
 
     def __init__(self, message: str, state: str, code: int, class_names: tuple[str, ...]) -> None:
@@ -42,7 +42,7 @@ class DatabaseError(Exception):
         return self.class_names[0] if self.class_names else ""
 
 
-def parts_of(table: str) -> list[str]:
+def split_table_name(table: str) -> list[str]:
     """Split a qualified table name, whose parts may be quoted."""
     return _NAME_PART.findall(table)
 
@@ -51,12 +51,13 @@ class NoDriverError(Exception):
     """No driver in Spark's jars accepts the URL."""
 
 
-def database_error(error: BaseException) -> DatabaseError | None:
-    """Return the database's error because of which a JVM call or Spark job failed; None for any other error."""
+def find_database_error(error: BaseException) -> DatabaseError | None:
+    """Return the database error that made a JVM call or a Spark job fail; None if another error did."""
     found = None
     for cause in causes(error):
         while cause is not None and "java.sql.SQLException" in class_names(cause):
-            # The first exception with a SQLSTATE is the most specific; a BatchUpdateException has the reason as next.
+            # The first exception with a SQLSTATE is the most specific. The reason of a BatchUpdateException is its
+            # next.
             if found is None or not found.state:
                 message, state = cause.getMessage(), cause.getSQLState()
                 found = DatabaseError(message or "", state or "", cause.getErrorCode(), class_names(cause))
@@ -65,20 +66,21 @@ def database_error(error: BaseException) -> DatabaseError | None:
 
 
 @contextmanager
-def _database_errors() -> Iterator[None]:
+def _raising_database_errors() -> Iterator[None]:
+    """Convert Java exceptions of a database to DatabaseError."""
     try:
         yield
     except Exception as error:
-        database_failure = database_error(error)
+        database_failure = find_database_error(error)
         if database_failure is None:
             raise
         raise database_failure from None
 
 
-class Column(NamedTuple):
-    """A column of a query's result: number in java.sql.Types, the database's type name, and nullability.
+class TableColumn(NamedTuple):
+    """A column of a query's result. `type` is a number of java.sql.Types, `type_name` the name in the database.
 
-    `precision` and `scale` are the driver's: number of digits or characters, and of fractional digits.
+    `precision` and `scale` are those of the driver: number of digits or characters, and number of fractional digits.
     """
 
     name: str
@@ -92,34 +94,34 @@ class Column(NamedTuple):
 
 
 class UniqueIndex(NamedTuple):
-    """A unique index or primary key. With `is_whole` it includes all rows and complete columns; otherwise it has a
+    """A unique index or primary key. With `is_complete` it includes all rows and complete columns; otherwise it has a
     condition, an expression or a prefix length, which `columns` does not show."""
 
     name: str
     columns: tuple[str, ...]
-    is_whole: bool
+    is_complete: bool
 
 
 class Connection:
-    """A connection in autocommit mode, except within `transaction`. Methods raise DatabaseError."""
+    """A connection, in autocommit mode except within `transaction`. Methods raise DatabaseError."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._quote: str | None = None
 
     def execute(self, statement: str, *parameters: str | int) -> int:
-        """Execute a statement without result; return the number of changed rows."""
-        with _database_errors():
-            prepared = self._prepared(statement, parameters)
+        """Execute a statement without a result; return the number of changed rows."""
+        with _raising_database_errors():
+            prepared = self._prepare(statement, parameters)
             try:
                 return 0 if prepared.execute() else max(int(prepared.getUpdateCount()), 0)
             finally:
                 prepared.close()
 
-    def rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
-        """Return the rows of a query with numbers and texts as Python values. For few rows."""
-        with _database_errors():
-            prepared = self._prepared(query, parameters)
+    def query_rows(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
+        """Return the rows of a query as Python values. Only for few rows, of numbers and texts."""
+        with _raising_database_errors():
+            prepared = self._prepare(query, parameters)
             try:
                 results = prepared.executeQuery()
                 width = range(1, results.getMetaData().getColumnCount() + 1)
@@ -130,10 +132,10 @@ class Connection:
             finally:
                 prepared.close()
 
-    def text(self, query: str) -> str | None:
-        """Return the single value of a query as text in the database's notation; None if it is null."""
-        with _database_errors():
-            prepared = self._prepared(query, ())
+    def query_text(self, query: str) -> str | None:
+        """Return the single value of a query as text in the database's notation; None for null or no row."""
+        with _raising_database_errors():
+            prepared = self._prepare(query, ())
             try:
                 results = prepared.executeQuery()
                 value = results.getString(1) if results.next() else None
@@ -141,31 +143,31 @@ class Connection:
             finally:
                 prepared.close()
 
-    def columns(self, query: str) -> list[Column]:
+    def query_columns(self, query: str) -> list[TableColumn]:
         """Return the columns of a query. The query is executed, and should return no rows."""
-        with _database_errors():
-            prepared = self._prepared(query, ())
+        with _raising_database_errors():
+            prepared = self._prepare(query, ())
             try:
-                about = prepared.executeQuery().getMetaData()
+                metadata = prepared.executeQuery().getMetaData()
                 return [
-                    Column(
-                        about.getColumnLabel(at),
-                        about.getColumnType(at),
-                        about.getColumnTypeName(at),
-                        about.isNullable(at) != _NO_NULLS,
-                        _reported(about.getPrecision, at),
-                        _reported(about.getScale, at),
-                        bool(_reported(about.isAutoIncrement, at)),
+                    TableColumn(
+                        metadata.getColumnLabel(at),
+                        metadata.getColumnType(at),
+                        metadata.getColumnTypeName(at),
+                        metadata.isNullable(at) != _NO_NULLS,
+                        _read_number(metadata.getPrecision, at),
+                        _read_number(metadata.getScale, at),
+                        bool(_read_number(metadata.isAutoIncrement, at)),
                     )
-                    for at in range(1, about.getColumnCount() + 1)
+                    for at in range(1, metadata.getColumnCount() + 1)
                 ]
             finally:
                 prepared.close()
 
-    def _prepared(self, statement: str, parameters: tuple[str | int, ...]) -> Any:
+    def _prepare(self, statement: str, parameters: tuple[str | int, ...]) -> Any:
         if not parameters:
-            # Not a prepared statement, in which a question mark could not be an operator.
-            return _Plain(self._connection.createStatement(), statement)
+            # A prepared statement would take a question mark that is an operator for a parameter.
+            return _PlainStatement(self._connection.createStatement(), statement)
         prepared = self._connection.prepareStatement(statement)
         for at, parameter in enumerate(parameters, 1):
             if isinstance(parameter, int):
@@ -180,72 +182,73 @@ class Connection:
 
         Each statement sees at least the committed rows that the one before it saw.
         """
-        with _database_errors():
-            # With MySQL's default level SELECT reads an old snapshot, but INSERT ... SELECT the newest rows.
+        with _raising_database_errors():
+            # At MySQL's default isolation level SELECT reads an old snapshot, but INSERT ... SELECT the newest rows.
             if self._connection.getMetaData().supportsTransactionIsolationLevel(_READ_COMMITTED):
                 self._connection.setTransactionIsolation(_READ_COMMITTED)
             self._connection.setAutoCommit(False)
         try:
             yield
-            with _database_errors():
+            with _raising_database_errors():
                 self._connection.commit()
         except BaseException:
             self._rollback()
             raise
         finally:
-            with _suppressed():
+            with _suppressing_database_errors():
                 self._connection.setAutoCommit(True)
 
     def _rollback(self) -> None:
-        with _suppressed():
+        with _suppressing_database_errors():
             self._connection.rollback()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Roll back only the statements of the `with` block if it raises DatabaseError."""
-        with _database_errors():
+        with _raising_database_errors():
             savepoint = self._connection.setSavepoint()
         try:
             yield
         except DatabaseError:
-            with _database_errors():
+            with _raising_database_errors():
                 self._connection.rollback(savepoint)
             raise
         finally:
-            with _suppressed():  # not every driver supports this
+            with _suppressing_database_errors():  # not every driver supports this
                 self._connection.releaseSavepoint(savepoint)
 
-    def quoted(self, name: str) -> str:
-        """Return a name in quotes; unquoted if the database does not support quotes."""
+    def quote(self, name: str) -> str:
+        """Quote a name; return it unchanged if the database does not support quotes."""
         if self._quote is None:
-            with _database_errors():
+            with _raising_database_errors():
                 self._quote = str(self._connection.getMetaData().getIdentifierQuoteString()).strip()
         return f"{self._quote}{name.replace(self._quote, self._quote * 2)}{self._quote}" if self._quote else name
 
-    def place(self, table: str) -> tuple[str | None, str | None, str]:
-        """Return catalog, schema and name of a table, as in the database's metadata. `table` is as in a statement."""
-        with _database_errors():
-            about = self._connection.getMetaData()
+    def locate_table(self, table: str) -> tuple[str | None, str | None, str]:
+        """Return catalog, schema and name of a table as in the database's metadata. `table` is the name in
+        statements."""
+        with _raising_database_errors():
+            metadata = self._connection.getMetaData()
 
-            def stored(name: str) -> str:
+            def to_stored_name(name: str) -> str:
                 if name[:1] in ('"', "`", "["):
                     return name[1:-1].replace(name[-1] * 2, name[-1])
-                if about.storesLowerCaseIdentifiers():
+                if metadata.storesLowerCaseIdentifiers():
                     return name.lower()
-                return name.upper() if about.storesUpperCaseIdentifiers() else name
+                return name.upper() if metadata.storesUpperCaseIdentifiers() else name
 
-            *schemas, name = map(stored, parts_of(table))
+            *schemas, name = map(to_stored_name, split_table_name(table))
             catalog, schema = self._connection.getCatalog(), self._connection.getSchema()
-            if schemas and about.supportsSchemasInDataManipulation():
+            if schemas and metadata.supportsSchemasInDataManipulation():
                 schema = schemas[-1]
             elif schemas:
                 catalog = schemas[-1]  # MySQL, whose databases are catalogs
             return catalog, schema, name
 
-    def unique_indexes(self, table: str) -> list[UniqueIndex]:
-        """Return the unique indexes of a table. `table` is as in a statement."""
-        with _database_errors():
-            catalog, schema, name = self.place(table)
+    def query_unique_indexes(self, table: str) -> list[UniqueIndex]:
+        """Return the unique indexes of a table. `table` is the name in statements."""
+        with _raising_database_errors():
+            catalog, schema, name = self.locate_table(table)
             results = self._connection.getMetaData().getIndexInfo(catalog, schema, name, True, True)
             found: dict[str, dict[int, str | None]] = {}
             partial = set()
@@ -263,30 +266,30 @@ class Connection:
             for index, parts in found.items()
         ]
 
-    def needed_columns(self, table: str) -> list[str]:
-        """Return the columns that a new row must have: NOT NULL columns without default. `table` is as in a statement.
+    def query_required_columns(self, table: str) -> list[str]:
+        """Return the columns that a new row must have: NOT NULL columns without a default.
 
-        Empty if the database does not report them.
+        `table` is the name in statements. The result is empty if the database does not report columns.
         """
-        with _database_errors():
-            catalog, schema, name = self.place(table)
+        with _raising_database_errors():
+            catalog, schema, name = self.locate_table(table)
             results = self._connection.getMetaData().getColumns(catalog, schema, name, None)
-            needed = []
+            required = []
             while results.next():
-                is_it = results.getString("TABLE_NAME") == name
-                is_given = "YES" in (results.getString("IS_AUTOINCREMENT"), results.getString("IS_GENERATEDCOLUMN"))
-                may_lack = results.getString("IS_NULLABLE") != "NO" or results.getString("COLUMN_DEF") is not None
-                if is_it and not is_given and not may_lack:
-                    needed.append(str(results.getString("COLUMN_NAME")))
+                is_of_table = results.getString("TABLE_NAME") == name
+                is_generated = "YES" in (results.getString("IS_AUTOINCREMENT"), results.getString("IS_GENERATEDCOLUMN"))
+                is_optional = results.getString("IS_NULLABLE") != "NO" or results.getString("COLUMN_DEF") is not None
+                if is_of_table and not is_generated and not is_optional:
+                    required.append(str(results.getString("COLUMN_NAME")))
             results.close()
-            return needed
+            return required
 
-    def tables_beginning(self, prefix: str) -> list[tuple[str | None, str]]:
-        """Return schema and name of all tables with this prefix, ignoring case."""
-        with _database_errors():
-            about = self._connection.getMetaData()
-            as_stored = prefix.upper() if about.storesUpperCaseIdentifiers() else prefix
-            results = about.getTables(self._connection.getCatalog(), None, as_stored + "%", None)
+    def list_tables(self, prefix: str) -> list[tuple[str | None, str]]:
+        """Return schema and name of all tables whose names begin with a prefix, in either case."""
+        with _raising_database_errors():
+            metadata = self._connection.getMetaData()
+            stored_prefix = prefix.upper() if metadata.storesUpperCaseIdentifiers() else prefix
+            results = metadata.getTables(self._connection.getCatalog(), None, stored_prefix + "%", None)
             found = []
             while results.next():
                 found.append((results.getString("TABLE_SCHEM"), str(results.getString("TABLE_NAME"))))
@@ -294,7 +297,7 @@ class Connection:
             return found
 
     def close(self) -> None:
-        with _suppressed():
+        with _suppressing_database_errors():
             self._connection.close()
 
     def __enter__(self) -> Self:
@@ -304,8 +307,8 @@ class Connection:
         self.close()
 
 
-class _Plain:
-    """Adapter with the interface of a prepared statement for a statement without parameters."""
+class _PlainStatement:
+    """A statement without parameters, with the interface of a prepared statement."""
 
     def __init__(self, statement: Any, text: str) -> None:
         self._statement = statement
@@ -324,16 +327,16 @@ class _Plain:
         self._statement.close()
 
 
-def _reported(read: Callable[[int], Any], at: int) -> int:
-    """Return a number of a column; 0 if the driver cannot derive it from the declared type."""
-    with _suppressed():
+def _read_number(read: Callable[[int], Any], at: int) -> int:
+    """Return a number from a column's metadata; 0 if the driver has none for the declared type."""
+    with _suppressing_database_errors():
         return int(read(at))
     return 0
 
 
 @contextmanager
-def _suppressed() -> Iterator[None]:
-    """Suppress errors when resources are released; an earlier error is more relevant."""
+def _suppressing_database_errors() -> Iterator[None]:
+    """Suppress Java exceptions, for example when a resource is released: an earlier error is more relevant."""
     try:
         yield
     except Exception as error:
@@ -351,19 +354,19 @@ class Database:
         self.url = url
         self._jvm: Any = spark._jvm
         self._properties = {"user": user, "password": password}
-        self._driver = self._found_driver()
+        self._driver = self._find_driver()
 
     @property
     def shown_url(self) -> str:
         return without_passwords(self.url)
 
-    def _found_driver(self) -> Any:
+    def _find_driver(self) -> Any:
         jvm = self._jvm
         loader = jvm.Thread.currentThread().getContextClassLoader()
         drivers = jvm.java.util.ServiceLoader.load(jvm.Class.forName("java.sql.Driver"), loader).iterator()
         while drivers.hasNext():
             driver = drivers.next()
-            with _suppressed():
+            with _suppressing_database_errors():
                 if driver.acceptsURL(self.url):
                     return driver
         raise NoDriverError(
@@ -377,19 +380,19 @@ class Database:
         for name, value in self._properties.items():
             if value is not None:
                 properties.setProperty(name, value)
-        with _database_errors():
+        with _raising_database_errors():
             connection = self._driver.connect(self.url, properties)
         if connection is None:
             raise NoDriverError(f"{self._driver.getClass().getName()} does not accept {self.shown_url}")
         return Connection(connection)
 
-    def column_type(self, type_: DataType) -> str:
+    def find_column_type(self, type_: DataType) -> str:
         """Return the database's type for a Spark type. Raises ValueError if there is none."""
         dialect = self._jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self.url)
         utils = self._jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
         try:
-            in_java = self._jvm.org.apache.spark.sql.types.DataType.fromJson(type_.json())
-            return str(utils.getJdbcType(in_java, dialect).databaseTypeDefinition())
+            java_type = self._jvm.org.apache.spark.sql.types.DataType.fromJson(type_.json())
+            return str(utils.getJdbcType(java_type, dialect).databaseTypeDefinition())
         except Exception as error:
             if not is_java_error(error):
                 raise

@@ -1,4 +1,4 @@
-"""Column types of databases that change values of a Spark type without an error: they round, cut or convert them.
+"""Column types of databases that change values of a Spark type without an error: they round, truncate or convert.
 
 A value that the database rejects with an error, such as a number that is too large or a text that is too long, is not
 lossy: its row is a bad row.
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from odradek.spark_it.databases.jdbc import Column
+from odradek.spark_it.databases.jdbc import TableColumn
 
 # Numbers of java.sql.Types, and of Oracle's and SQL Server's drivers.
 TINYINT, SMALLINT, INTEGER, BIGINT = -6, 5, 4, -5
@@ -33,22 +33,22 @@ _TIMES = (TIME, 2013)
 TIMESTAMPS = (TIMESTAMP, 2014, -155, -101, -102)
 _INTEGERS = {TINYINT: ByteType(), SMALLINT: ShortType(), INTEGER: IntegerType(), BIGINT: LongType()}
 _DECIMALS = (NUMERIC, DECIMAL)
-_SINGLES = (REAL, 100)
-_DOUBLES = (DOUBLE, FLOAT, 101)
-_NUMBERS = (*_INTEGERS, *_DECIMALS, *_SINGLES, *_DOUBLES)
-_TRUTHS = (BIT, BOOLEAN)
-_MOMENTS = (DATE, *_TIMES, *TIMESTAMPS)
+_SINGLE_PRECISION = (REAL, 100)
+_DOUBLE_PRECISION = (DOUBLE, FLOAT, 101)
+_NUMBERS = (*_INTEGERS, *_DECIMALS, *_SINGLE_PRECISION, *_DOUBLE_PRECISION)
+_BOOLEANS = (BIT, BOOLEAN)
+_DATES_AND_TIMES = (DATE, *_TIMES, *TIMESTAMPS)
 
 _BITS = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
 _SINGLE_BITS, _DOUBLE_BITS = 24, 53
 _SINGLE_DIGITS, DOUBLE_DIGITS = 6, 15
 """Number of decimal digits that a REAL and a DOUBLE preserve."""
 _MICROSECONDS = 6
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 
 
-def is_lossy(type_: DataType, column: Column) -> bool:
-    """Return whether a column, with the standard's types, changes values of a type."""
+def is_lossy(type_: DataType, column: TableColumn) -> bool:
+    """Return whether a column changes values of a Spark type. The column has types of the SQL standard."""
     if isinstance(type_, ByteType | ShortType | IntegerType | LongType):
         return _is_lossy_for_integers(_BITS[type(type_)], column)
     if isinstance(type_, DecimalType):
@@ -56,59 +56,59 @@ def is_lossy(type_: DataType, column: Column) -> bool:
     if isinstance(type_, FloatType | DoubleType):
         # Databases convert floating-point numbers to decimals with fewer digits.
         is_narrower = isinstance(type_, DoubleType) and _is_single(column)
-        return is_narrower or column.type in (*_INTEGERS, *_DECIMALS, *_TRUTHS, *_MOMENTS)
+        return is_narrower or column.type in (*_INTEGERS, *_DECIMALS, *_BOOLEANS, *_DATES_AND_TIMES)
     if isinstance(type_, TimestampType | TimestampNTZType):
-        is_cut = column.type in TIMESTAMPS and column.scale < _MICROSECONDS
-        return is_cut or column.type in (DATE, *_TIMES, *_NUMBERS, *_TRUTHS)
+        is_truncated = column.type in TIMESTAMPS and column.scale < _MICROSECONDS
+        return is_truncated or column.type in (DATE, *_TIMES, *_NUMBERS, *_BOOLEANS)
     if isinstance(type_, DateType):
-        return column.type in (*_TIMES, *_NUMBERS, *_TRUTHS)
+        return column.type in (*_TIMES, *_NUMBERS, *_BOOLEANS)
     if isinstance(type_, StringType):
-        return column.type in (*_NUMBERS, *_TRUTHS, *_MOMENTS)
+        return column.type in (*_NUMBERS, *_BOOLEANS, *_DATES_AND_TIMES)
     if isinstance(type_, BooleanType):
-        return column.type in _MOMENTS
-    # BINARY has a fixed length, to which shorter values are padded with zeros.
-    return isinstance(type_, BinaryType) and column.type in (BINARY, *_NUMBERS, *_TRUTHS, *_MOMENTS)
+        return column.type in _DATES_AND_TIMES
+    # Values that are shorter than the fixed length of a BINARY are padded with zeros.
+    return isinstance(type_, BinaryType) and column.type in (BINARY, *_NUMBERS, *_BOOLEANS, *_DATES_AND_TIMES)
 
 
-def _is_lossy_for_integers(bits: int, column: Column) -> bool:
+def _is_lossy_for_integers(bits: int, column: TableColumn) -> bool:
     if _is_single(column):
         return bits > _SINGLE_BITS
-    if column.type in _DOUBLES:
+    if column.type in _DOUBLE_PRECISION:
         return bits > _DOUBLE_BITS
-    is_tens = column.type in _DECIMALS and column.precision > 0 and column.scale < 0
-    return is_tens or column.type in (*_TRUTHS, *_MOMENTS)
+    has_negative_scale = column.type in _DECIMALS and column.precision > 0 and column.scale < 0
+    return has_negative_scale or column.type in (*_BOOLEANS, *_DATES_AND_TIMES)
 
 
-def _is_lossy_for_decimals(precision: int, scale: int, column: Column) -> bool:
+def _is_lossy_for_decimals(precision: int, scale: int, column: TableColumn) -> bool:
     if _is_single(column):
         return precision > _SINGLE_DIGITS
-    if column.type in _DOUBLES:
+    if column.type in _DOUBLE_PRECISION:
         return precision > DOUBLE_DIGITS
     if column.type in _DECIMALS:
-        # Without a precision it stores any number exactly.
+        # A column without a precision stores any number exactly.
         return column.precision > 0 and scale > column.scale
-    return (column.type in _INTEGERS and scale > 0) or column.type in (*_TRUTHS, *_MOMENTS)
+    return (column.type in _INTEGERS and scale > 0) or column.type in (*_BOOLEANS, *_DATES_AND_TIMES)
 
 
-def _is_single(column: Column) -> bool:
-    """Return whether a FLOAT is single precision, which some drivers report in digits or bits."""
+def _is_single(column: TableColumn) -> bool:
+    """Return whether a column has single precision. Drivers report the precision of a FLOAT in digits or in bits."""
     is_short = column.type == FLOAT and (0 < column.precision < DOUBLE_DIGITS or column.precision == _SINGLE_BITS)
-    return is_short or column.type in _SINGLES
+    return is_short or column.type in _SINGLE_PRECISION
 
 
-def fitting_type(column: Column) -> DataType | None:
+def find_exact_type(column: TableColumn) -> DataType | None:
     """Return the type to which values must be cast so that the column stores them exactly; None if Spark has none."""
     if column.type in _INTEGERS:
         return _INTEGERS[column.type]
     if column.type in _DECIMALS and column.precision <= 0:
-        return DecimalType(_MOST_DIGITS, _MOST_DIGITS // 2 - 1)
-    if column.type in _DECIMALS and 0 <= column.scale <= _MOST_DIGITS:
-        return DecimalType(min(column.precision, _MOST_DIGITS), column.scale)
+        return DecimalType(_MAX_DIGITS, _MAX_DIGITS // 2 - 1)
+    if column.type in _DECIMALS and 0 <= column.scale <= _MAX_DIGITS:
+        return DecimalType(min(column.precision, _MAX_DIGITS), column.scale)
     if _is_single(column):
         return FloatType()
-    if column.type in _DOUBLES:
+    if column.type in _DOUBLE_PRECISION:
         return DoubleType()
-    if column.type in _TRUTHS:
+    if column.type in _BOOLEANS:
         return BooleanType()
     if column.type in TIMESTAMPS:
         return TimestampType()
@@ -117,8 +117,8 @@ def fitting_type(column: Column) -> DataType | None:
     return StringType() if column.type in (CHAR, VARCHAR, LONGVARCHAR) else None
 
 
-def described(column: Column) -> str:
-    """Return a column's type as in a statement."""
+def describe_type(column: TableColumn) -> str:
+    """Return a column's type as in SQL."""
     if column.type in _DECIMALS and column.precision > 0:
         return f"{column.type_name}({column.precision},{column.scale})"
     return f"{column.type_name}({column.scale})" if column.type in TIMESTAMPS else column.type_name

@@ -30,10 +30,10 @@ from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once import transactions
 from odradek.spark_it.exactly_once.slots import OffsetTransaction, TransactionalSlot
-from odradek.spark_it.exactly_once.transactions import Clients, Records
+from odradek.spark_it.exactly_once.transactions import Clients, TopicRecords
 from odradek.spark_it.interfaces.kafka_types import Header, Offsets
 from odradek.spark_it.interfaces.sink import SinkError
-from odradek.spark_it.kafka.group import Group
+from odradek.spark_it.kafka.requests import ClusterRequests
 
 RECORDS_PER_TRANSACTION = 10_000
 _TIMEOUT_S = 30.0
@@ -143,7 +143,7 @@ def _reads(source: TopicSource, topic: str) -> bool:
 
 def replay(
     pipeline: Pipeline,
-    cluster: Group,
+    cluster: ClusterRequests,
     *,
     execute: bool,
     partly_written: PartlyWritten | None = None,
@@ -159,14 +159,14 @@ def replay(
         key = "errors.deadletterqueue.context.headers.enable"
         raise ReplayError(f"{key} is false, so dead letters have no headers with their origin")
     group = pipeline.replay_group
-    topic_id = cluster.topic_ids([topic]).get(topic, "")
+    topic_id = cluster.fetch_topic_ids([topic]).get(topic, "")
     try:
         ranges = _unreplayed_ranges(cluster, topic, group, read_position(pipeline.state_folder, topic, topic_id))
     except ReplayPositionError as error:
         raise ReplayError(str(error)) from None
     clients = _clients(pipeline)
     try:
-        consumer = clients.consumer(group)
+        consumer = clients.make_consumer(group)
     except KafkaException as error:
         raise ReplayError(f"admin.override: {_reason(error)}") from None
 
@@ -231,12 +231,12 @@ class UnreplayedRange(NamedTuple):
     is_first: bool
 
 
-def _unreplayed_ranges(cluster: Group, topic: str, group: str, replayed: Offsets) -> list[UnreplayedRange]:
-    partitions = cluster.partitions(TopicSource({"topics": topic}))
-    beginnings, ends = cluster.earliest(partitions), cluster.latest(partitions)
+def _unreplayed_ranges(cluster: ClusterRequests, topic: str, group: str, replayed: Offsets) -> list[UnreplayedRange]:
+    partitions = cluster.list_partitions(TopicSource({"topics": topic}))
+    beginnings, ends = cluster.fetch_earliest(partitions), cluster.fetch_latest(partitions)
     # A killed replay may have left a transaction open. Its offsets are not waited for here: the first transaction of
     # this replay fences it and reads the marker again.
-    committed = cluster.committed(group, partitions)
+    committed = cluster.fetch_committed(group, partitions)
     # On a cluster without topic ids the stored position may belong to an earlier topic of the same name.
     positions = {at: offset for at, offset in replayed.items() if offset <= ends.get(at, 0)} | committed
     return [
@@ -293,7 +293,7 @@ def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def _records(chunk: Chunk, sorter: Sorter) -> list[Records]:
+def _records(chunk: Chunk, sorter: Sorter) -> list[TopicRecords]:
     """Return the records to replay, in the order of the dead-letter topic."""
     by_topic: dict[str, list[DeadLetter]] = defaultdict(list)
     for letter in chunk.letters:
@@ -301,7 +301,7 @@ def _records(chunk: Chunk, sorter: Sorter) -> list[Records]:
         if origin is not None:
             by_topic[origin.topic].append(letter)
     return [
-        Records(
+        TopicRecords(
             topic,
             [letter.key for letter in letters],
             [letter.value for letter in letters],
@@ -312,7 +312,7 @@ def _records(chunk: Chunk, sorter: Sorter) -> list[Records]:
 
 
 def _write(
-    pipeline: Pipeline, chunk: Chunk, records: list[Records], clients: Clients, group: str, topic_id: str
+    pipeline: Pipeline, chunk: Chunk, records: list[TopicRecords], clients: Clients, group: str, topic_id: str
 ) -> None:
     transaction = OffsetTransaction(
         slot=TransactionalSlot(f"{group}:{chunk.topic}-{chunk.partition}", group, chunk.topic, chunk.partition),
@@ -324,7 +324,7 @@ def _write(
         resets="another replay may be running; run replay-dlq without --execute to see what is left",
     )
     try:
-        outcome = transactions.write(transaction, records, clients)
+        outcome = transactions.write_transaction(transaction, records, clients)
     except SinkError as error:
         raise ReplayError(f"stopped at {chunk.topic}-{chunk.partition} offset {chunk.start}: {error}") from None
     if not outcome.is_new:

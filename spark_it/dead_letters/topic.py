@@ -5,17 +5,17 @@ Source: DeadLetterQueueReporter.createAndSetup and SinkConnectorConfig of Connec
 
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.kafka.group import ClusterError, Group, MissingTopicsError
+from odradek.spark_it.kafka.requests import ClusterError, ClusterRequests, MissingTopicsError
 
 _KEY = "errors.deadletterqueue.topic.replication.factor"
 
 
-def create_if_missing(pipeline: Pipeline, group: Group) -> bool:
+def create_if_missing(pipeline: Pipeline, group: ClusterRequests) -> bool:
     """Create the topic if it is missing, and return whether it was created. Raises ClusterError."""
     topic = pipeline.errors.deadletterqueue_topic_name
     assert topic is not None
     try:
-        group.partitions(TopicSource({"topics": topic}))
+        group.list_partitions(TopicSource({"topics": topic}))
     except MissingTopicsError:
         pass
     else:
@@ -31,12 +31,12 @@ def create_if_missing(pipeline: Pipeline, group: Group) -> bool:
     return True
 
 
-def too_many_replicas(pipeline: Pipeline, group: Group) -> str | None:
+def too_many_replicas(pipeline: Pipeline, group: ClusterRequests) -> str | None:
     """Return the reason why the brokers cannot hold the topic's replicas, and the remedy; None if they can.
 
     Raises ClusterError.
     """
-    factor, brokers = pipeline.errors.deadletterqueue_topic_replication_factor, group.broker_count()
+    factor, brokers = pipeline.errors.deadletterqueue_topic_replication_factor, group.count_brokers()
     if factor <= brokers:
         return None
     available = "there is 1 broker" if brokers == 1 else f"there are {brokers} brokers"

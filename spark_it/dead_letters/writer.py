@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 
 from odradek.spark_it.dead_letters.headers import brief
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.exactly_once.transactions import is_passing
+from odradek.spark_it.exactly_once.transactions import is_transient
 from odradek.spark_it.interfaces.sink import SinkError
-from odradek.spark_it.kafka.record_sizes import size, sizes
+from odradek.spark_it.kafka.record_sizes import find_size_limits, measure_record
 from odradek.spark_it.spark.errors import readable
 
 _FLUSH_S = 1.0
@@ -63,7 +63,7 @@ class DeadLetterWriter:
         if self._largest is None:
             passed = self._settings.passed
             servers = {"bootstrap.servers": self._configuration["bootstrap.servers"]}
-            limits = sizes([self.topic], servers | passed["admin.override."], passed["producer.override."])
+            limits = find_size_limits([self.topic], servers | passed["admin.override."], passed["producer.override."])
             self._configuration |= limits.configuration
             self._largest = limits.largest[self.topic]
         return self._largest
@@ -91,7 +91,7 @@ def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[
                 producer = producer or Producer(dict(configuration))
                 headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
                 key, value = row["key"], row["value"]
-                if size(key, value, headers) > largest:
+                if measure_record(key, value, headers) > largest:
                     key, value, headers = None, None, brief(headers)
                 _produce(producer, topic, key, value, headers, delivered)
                 count += 1
@@ -101,8 +101,8 @@ def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[
         failures.append(error.args[0])
     if failures:
         # A permanent error takes precedence, because retrying does not help.
-        worst = min(failures, key=is_passing)
-        raise RuntimeError(f"{_UNWRITTEN if is_passing(worst) else _REFUSED}{worst.str()}")
+        worst = min(failures, key=is_transient)
+        raise RuntimeError(f"{_UNWRITTEN if is_transient(worst) else _REFUSED}{worst.str()}")
     return count
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from odradek.spark_it.definition.guarantees import TransactionKind, transaction_kind
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.markers import Markers
-from odradek.spark_it.exactly_once.transactions import Clients, fence
+from odradek.spark_it.exactly_once.transactions import Clients, fence_slot
 from odradek.spark_it.state.lock import Lock
 
 _THREADS = 8
 
 
-def fence_all(pipeline: Pipeline, stateful: str | None, old: Lock | None) -> None:
+def fence_all_slots(pipeline: Pipeline, stateful: str | None, old: Lock | None) -> None:
     """Fence every slot that runs of the pipeline may have; `old` is the lock of the last run. Raises SinkError."""
     kind = transaction_kind(pipeline, stateful)
     if old is not None:
@@ -25,6 +25,6 @@ def fence_all(pipeline: Pipeline, stateful: str | None, old: Lock | None) -> Non
     if kind is None:
         return
     clients = Clients.of(pipeline.settings)
-    slots = Markers(pipeline, kind, clients).slots()
+    slots = Markers(pipeline, kind, clients).list_slots()
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(lambda slot: fence(slot, clients), slots))
+        list(pool.map(lambda slot: fence_slot(slot, clients), slots))

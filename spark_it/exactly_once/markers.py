@@ -2,9 +2,9 @@
 
 Kafka deletes an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one
 before Kafka 2.0. After that a missing marker no longer proves that its transaction is not written. The first run of a
-state therefore commits a marker in each existing slot (`Markers.claim`). Only a partition that was added later has none
-before its first records. A missing marker is accepted there as long as no marker of the batch can have expired
-(`why_forgotten`).
+state therefore commits a marker in each existing slot (`Markers.claim`). Only a partition that was added later has no
+marker before its first records. There a missing marker is accepted as long as no marker of the batch can have expired
+(`find_expiry_reason`).
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from odradek.spark_it.definition.guarantees import TransactionKind, why_stateful
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransaction, SinkTransaction, TransactionalSlot
-from odradek.spark_it.exactly_once.transactions import Clients, check_claim, claim, is_passing, renew
+from odradek.spark_it.exactly_once.transactions import Clients, check_claim, claim_slot, is_transient, renew_marker
 from odradek.spark_it.interfaces.kafka_types import TopicPartition as At
-from odradek.spark_it.interfaces.marker import Marker, marker_number
+from odradek.spark_it.interfaces.marker import Marker, make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
 from odradek.spark_it.kafka.cluster import Cluster
-from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import CheckpointError
 from odradek.spark_it.state.lock import resets_of
@@ -43,17 +43,17 @@ batches. Pipelines share the topic and have different groups."""
 
 RENEW_AFTER_S = 6 * 3600.0
 CHECK_EVERY_S = 3600.0
-"""Upper limit; the interval is shorter if brokers retain offsets for less than eight hours."""
+"""Maximum interval of checks; it is shorter if brokers retain offsets for less than eight hours."""
 ASSUMED_RETENTION_MS = 24 * 3_600_000
 """Kafka's shortest default of `offsets.retention.minutes`, for brokers that do not report theirs."""
 _TIMEOUT_S = 30.0
 _THREADS = 8
 
 
-def why_forgotten(planned_ms: int, now_ms: int, retention_ms: int | None) -> str | None:
-    """Return the reason why markers of a batch may have expired since it was planned; None if they cannot have.
+def find_expiry_reason(planned_ms: int, now_ms: int, retention_ms: int | None) -> str | None:
+    """Return the reason why markers of a batch may have expired since it was planned; None if they cannot have expired.
 
-    Half of the retention is a margin for the difference between this clock and that of the machine that planned the
+    Half of the retention is a margin for a difference between this clock and that of the machine that planned the
     batch.
     """
     assumed_ms = ASSUMED_RETENTION_MS if retention_ms is None else retention_ms
@@ -92,15 +92,15 @@ class Markers:
             _create_batches_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0, **passed}), parts)
         except KafkaException as error:
             kafka_error = error.args[0]
-            hint = "" if is_passing(kafka_error) else "; create it without records"
-            raise SinkError(f"{what}: {kafka_error.str()}{hint}", is_retriable=is_passing(kafka_error)) from None
+            hint = "" if is_transient(kafka_error) else "; create it without records"
+            raise SinkError(f"{what}: {kafka_error.str()}{hint}", is_retriable=is_transient(kafka_error)) from None
         except TimeoutError:
             raise SinkError(f"{what}: no response", is_retriable=True) from None
 
-    def transactions(self, batch: Batch) -> list[SinkTransaction]:
+    def make_transactions(self, batch: Batch) -> list[SinkTransaction]:
         """Return the transactions of a batch; index i corresponds to `batch.ranges[i]`, or to part i.
 
-        Before that, commit the first markers of partitions that are new in the batch and have no records in it.
+        Before, commit the first markers of partitions that are new in the batch and have no records in it.
         """
         if self._kind is TransactionKind.OFFSETS:
             if batch.ranges is None:
@@ -109,16 +109,16 @@ class Markers:
                 raise SinkError(
                     f"batch {batch.id} has several ranges of one partition; offset transactions need one each"
                 )
-            previous = self._known(batch)
-            self._claim_empty(batch, previous)
-            first = self._unmarked(batch, previous)
+            previous = self._read_start_offsets(batch)
+            self._claim_empty_partitions(batch, previous)
+            first = self._find_unmarked(batch, previous)
             return [
-                self._offset_transaction(batch, one, is_first=(one.topic, one.partition) in first)
+                self._make_offset_transaction(batch, one, is_first=(one.topic, one.partition) in first)
                 for one in batch.ranges
             ]
         return [
             BatchTransaction(
-                slot=self._part(part),
+                slot=self._make_part_slot(part),
                 end=batch.marker,
                 generation=batch.generation,
                 batch=batch.id,
@@ -129,35 +129,35 @@ class Markers:
             for part in range(self._pipeline.settings.tasks_max)
         ]
 
-    def _offset_transaction(self, batch: Batch, of: Range, *, is_first: bool) -> OffsetTransaction:
+    def _make_offset_transaction(self, batch: Batch, range_: Range, *, is_first: bool) -> OffsetTransaction:
         return OffsetTransaction(
-            slot=self._partition(of.topic, of.partition),
-            end=of.end,
+            slot=self._make_partition_slot(range_.topic, range_.partition),
+            end=range_.end,
             generation=batch.generation,
             batch=batch.id,
             is_first=is_first,
             resets=self._resets,
-            start=of.start,
+            start=range_.start,
             state=batch.state,
         )
 
     # Names of pipelines and topics may contain '-' but not ':', so transactional ids of two pipelines never collide.
 
-    def _partition(self, topic: str, partition: int) -> TransactionalSlot:
+    def _make_partition_slot(self, topic: str, partition: int) -> TransactionalSlot:
         name = self._pipeline.name
         return TransactionalSlot(f"{name}:{topic}-{partition}", name, topic, partition)
 
-    def _part(self, part: int) -> TransactionalSlot:
+    def _make_part_slot(self, part: int) -> TransactionalSlot:
         return TransactionalSlot(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
 
-    def _unmarked(self, batch: Batch, previous: Mapping[At, int] | None) -> set[At]:
-        """Return the partitions for which a missing marker proves that no transaction is written.
+    def _find_unmarked(self, batch: Batch, previous: Mapping[At, int] | None) -> set[At]:
+        """Return the partitions for which a missing marker proves that no transaction was written.
 
         These are the partitions whose first records are in the batch, as long as no marker of the batch can have
         expired. In any other partition an earlier batch has committed a marker.
         """
         assert batch.ranges is not None
-        start_offsets = self._begins(batch)
+        start_offsets = self._get_initial_offsets(batch)
         partitions_without_marker = set()
         for one in batch.ranges:
             at = one.topic, one.partition
@@ -167,13 +167,13 @@ class Markers:
                 partitions_without_marker.add(at)
         if not partitions_without_marker:
             return partitions_without_marker
-        planned = _planned(self._folder(batch), batch.id)
-        return set() if planned is None or self._is_forgotten(planned) else partitions_without_marker
+        planned = _read_planned_batch(self._get_checkpoint_folder(batch), batch.id)
+        return set() if planned is None or self._may_have_expired(planned) else partitions_without_marker
 
-    def _is_forgotten(self, planned: checkpoint.PlannedBatch) -> bool:
-        return why_forgotten(planned.started_ms, int(time.time() * 1000), self.retention_ms()) is not None
+    def _may_have_expired(self, planned: checkpoint.PlannedBatch) -> bool:
+        return find_expiry_reason(planned.started_ms, int(time.time() * 1000), self.fetch_retention_ms()) is not None
 
-    def _claim_empty(self, batch: Batch, previous: Mapping[At, int] | None) -> None:
+    def _claim_empty_partitions(self, batch: Batch, previous: Mapping[At, int] | None) -> None:
         """Commit the first marker of each partition that is new in the batch, starts above offset 0 and has no records
         in the batch.
 
@@ -181,78 +181,82 @@ class Markers:
         batch does not commit the marker again, nor does one whose marker may have expired.
         """
         assert batch.ranges is not None
-        planned = None if previous is None else _planned(self._folder(batch), batch.id)
+        planned = None if previous is None else _read_planned_batch(self._get_checkpoint_folder(batch), batch.id)
         if previous is None or planned is None:
             return
         # For a partition that starts at offset 0 the offset alone proves that it has no transaction yet.
         new = {at: offset for at, offset in planned.topic_offsets().items() if offset and at not in previous}
         empty = new.keys() - {(one.topic, one.partition) for one in batch.ranges}
-        if not empty or self._is_forgotten(planned):
+        if not empty or self._may_have_expired(planned):
             return
 
         def claim_one(at: At) -> None:
             first = Marker(new[at], batch.generation, state=batch.state)
-            claim(self._partition(*at), first, frozenset(), self._clients)
+            claim_slot(self._make_partition_slot(*at), first, frozenset(), self._clients)
 
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(claim_one, sorted(empty)))
 
-    def _folder(self, batch: Batch) -> Path:
+    def _get_checkpoint_folder(self, batch: Batch) -> Path:
         return self._pipeline.state_folder / "checkpoint" / str(batch.generation)
 
-    def _begins(self, batch: Batch) -> dict[At, int]:
+    def _get_initial_offsets(self, batch: Batch) -> dict[At, int]:
         if self._initial_offsets is None:
-            self._initial_offsets = initial_offsets(self._folder(batch))
+            self._initial_offsets = read_initial_offsets(self._get_checkpoint_folder(batch))
         return self._initial_offsets
 
-    def _known(self, batch: Batch) -> Mapping[At, int] | None:
+    def _read_start_offsets(self, batch: Batch) -> Mapping[At, int] | None:
         """Return the start offsets of a batch, by the partitions that existed before it; None if the checkpoint does
         not have them."""
         if batch.id == 0:
-            return self._begins(batch) or None
-        before = _planned(self._folder(batch), batch.id - 1)
+            return self._get_initial_offsets(batch) or None
+        before = _read_planned_batch(self._get_checkpoint_folder(batch), batch.id - 1)
         return None if before is None else before.topic_offsets()
 
-    def retention_ms(self) -> int | None:
-        """Return the time for which brokers keep offsets; None if they do not report it."""
+    def fetch_retention_ms(self) -> int | None:
+        """Return the time for which brokers retain offsets; None if they do not report it."""
         if self._retention_ms is None:
             with contextlib.suppress(ClusterError):
-                self._retention_ms = Cluster(self._pipeline.settings).offsets_retention_ms()
+                self._retention_ms = Cluster(self._pipeline.settings).fetch_offsets_retention_ms()
         return self._retention_ms
 
-    def owners(self) -> set[str]:
+    def read_owners(self) -> set[str]:
         """Return the identities of the states that have markers."""
-        return {marker.state for marker in self._now().values() if marker.state}
+        return {marker.state for marker in self._read_all().values() if marker.state}
 
-    def newest(self) -> int:
+    def read_newest(self) -> int:
         """Return the marker of the newest batch with a written transaction; 0 with offset transactions, whose markers
         are not batch numbers."""
         if self._kind is TransactionKind.OFFSETS:
             return 0
-        return max((marker.offset for marker in self._now().values()), default=0)
+        return max((marker.offset for marker in self._read_all().values()), default=0)
 
     def claim(self, claimed: Claim) -> None:
         """Commit the first marker of each slot, for a state without batches.
 
-        Every copy of the pipeline claims the same slot first, so only one of them continues with the others.
+        Every copy of the pipeline claims the same slot first, so only one of them claims the others.
         """
         if not claimed.is_new:
             return
-        slots = self.slots()
+        slots = self.list_slots()
         generation, state = claimed.generation, claimed.state
         if self._kind is TransactionKind.BATCHES:
-            first = Marker(marker_number(generation, -1), generation, state=state)
-            claim(slots[0], first, claimed.replaced, self._clients)
+            first = Marker(make_marker_number(generation, -1), generation, state=state)
+            claim_slot(slots[0], first, claimed.replaced, self._clients)
             with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(lambda slot: claim(slot, first, claimed.replaced, self._clients), slots[1:]))
+                list(pool.map(lambda slot: claim_slot(slot, first, claimed.replaced, self._clients), slots[1:]))
             return
-        starts = {slot: claimed.begins[at] for slot in slots if (at := (slot.topic, slot.partition)) in claimed.begins}
+        starts = {
+            slot: claimed.start_offsets[at]
+            for slot in slots
+            if (at := (slot.topic, slot.partition)) in claimed.start_offsets
+        }
         if not starts:
             return
         lowest = min(starts, key=lambda slot: (slot.topic, slot.partition))
-        claim(lowest, Marker(starts[lowest], generation, state=state), claimed.replaced, self._clients)
-        # Another state gets this far only if its lowest slot is a different one.
-        markers = self._read(starts, is_strict=True)
+        claim_slot(lowest, Marker(starts[lowest], generation, state=state), claimed.replaced, self._clients)
+        # Another state reaches this line only if its lowest slot is a different one.
+        markers = self._read_markers(starts, is_strict=True)
         rest = {slot: begin for slot, begin in starts.items() if slot not in markers or markers[slot].state != state}
         for slot in rest:
             check_claim(slot, markers.get(slot), claimed.replaced)
@@ -263,26 +267,26 @@ class Markers:
         except ClusterError as error:
             raise SinkError(str(error), is_retriable=True) from None
 
-    def slots(self) -> list[TransactionalSlot]:
+    def list_slots(self) -> list[TransactionalSlot]:
         """Return all possible slots, with and without a marker."""
         if self._kind is TransactionKind.BATCHES:
-            return [self._part(part) for part in range(self._pipeline.settings.tasks_max)]
+            return [self._make_part_slot(part) for part in range(self._pipeline.settings.tasks_max)]
         cluster = Cluster(self._pipeline.settings)
         try:
             return [
-                self._partition(*at)
+                self._make_partition_slot(*at)
                 for source in self._pipeline.sources.values()
                 if isinstance(source, TopicSource)
-                for at in cluster.partitions(source)
+                for at in cluster.list_partitions(source)
             ]
         except ClusterError as error:
             raise SinkError(str(error), is_retriable=True) from None
 
-    def old(self, now_ms: int) -> list[TransactionalSlot]:
+    def list_old_slots(self, now_ms: int) -> list[TransactionalSlot]:
         """Return the slots whose marker is due for renewal: it is old, or has no time."""
-        slots = self.slots()
-        markers = self._read(slots)
-        retention_ms = self.retention_ms() or ASSUMED_RETENTION_MS
+        slots = self.list_slots()
+        markers = self._read_markers(slots)
+        retention_ms = self.fetch_retention_ms() or ASSUMED_RETENTION_MS
         renew_before_ms = now_ms - min(int(RENEW_AFTER_S * 1000), retention_ms // 4)
         return [
             slot
@@ -290,11 +294,13 @@ class Markers:
             if (marker := markers.get(slot)) is not None and (marker.at_ms is None or marker.at_ms <= renew_before_ms)
         ]
 
-    def _now(self) -> dict[TransactionalSlot, Marker]:
-        """Return all markers without waiting for open transactions: after a kill only the next attempts end those."""
-        return self._read(self.slots(), is_strict=True)
+    def _read_all(self) -> dict[TransactionalSlot, Marker]:
+        """Return all markers without waiting for open transactions, which after a kill only the next attempts end."""
+        return self._read_markers(self.list_slots(), is_strict=True)
 
-    def _read(self, slots: Iterable[TransactionalSlot], *, is_strict: bool = False) -> dict[TransactionalSlot, Marker]:
+    def _read_markers(
+        self, slots: Iterable[TransactionalSlot], *, is_strict: bool = False
+    ) -> dict[TransactionalSlot, Marker]:
         """Return the existing markers. With `is_strict` do not wait for open transactions, and raise SinkError for a
         marker that cannot be read."""
         slots_by_partition = {(slot.topic, slot.partition): slot for slot in slots}
@@ -302,7 +308,7 @@ class Markers:
             return {}
         group = next(iter(slots_by_partition.values())).group
         try:
-            consumer = self._clients.consumer(group, is_stable=not is_strict)
+            consumer = self._clients.make_consumer(group, is_stable=not is_strict)
             try:
                 committed = consumer.committed(
                     [TopicPartition(*partition) for partition in slots_by_partition], self._clients.timeout_s
@@ -323,7 +329,7 @@ class Markers:
         }
 
 
-def _planned(folder: Path, batch_id: int) -> checkpoint.PlannedBatch | None:
+def _read_planned_batch(folder: Path, batch_id: int) -> checkpoint.PlannedBatch | None:
     """Read a batch of the checkpoint; None if it does not exist."""
     try:
         return checkpoint.read_batch(folder, batch_id)
@@ -331,7 +337,7 @@ def _planned(folder: Path, batch_id: int) -> checkpoint.PlannedBatch | None:
         return None
 
 
-def initial_offsets(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
+def read_initial_offsets(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
     """Read the initial offsets of a query with a single source from its checkpoint; none if they are not recorded.
 
     Source: Spark 4.0, KafkaSourceInitialOffsetWriter: a zero byte, a line with the version, a line of JSON.
@@ -344,9 +350,9 @@ def initial_offsets(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
 
 
 class MarkerRenewal:
-    """Renews old markers in its own thread, also while no batch runs; `lock` excludes the transactions of a batch.
+    """Thread that renews old markers, also while no batch runs; `lock` excludes the transactions of a batch.
 
-    A failed renewal is retried at the next check. There is time for that, because a marker is due for renewal at a
+    A failed renewal is retried at the next check. This is early enough, because a marker is due for renewal at a
     quarter of the retention.
     """
 
@@ -358,7 +364,7 @@ class MarkerRenewal:
         self._thread = threading.Thread(target=self._run, name="odradek-markers", daemon=True)
 
     def start(self) -> None:
-        """Check now, and then every hour or every eighth of the retention."""
+        """Check now, and then every hour, or every eighth of the retention if that is shorter."""
         self._thread.start()
 
     def close(self) -> None:
@@ -371,17 +377,17 @@ class MarkerRenewal:
         while not self._ended.is_set():
             with contextlib.suppress(SinkError):
                 self.renew_old(int(time.time() * 1000))
-            retention_ms = self._markers.retention_ms() or ASSUMED_RETENTION_MS
+            retention_ms = self._markers.fetch_retention_ms() or ASSUMED_RETENTION_MS
             self._ended.wait(min(CHECK_EVERY_S, retention_ms / 8000))
 
     def renew_old(self, now_ms: int) -> int:
-        """Renew the markers that are old at a time and return their number. Raises SinkError."""
+        """Renew the markers that are due for renewal at a time; return their number. Raises SinkError."""
         renewed = 0
-        for slot in self._markers.old(now_ms):
+        for slot in self._markers.list_old_slots(now_ms):
             with self._lock:
                 if self._ended.is_set():
                     break
-                renew(slot, self._clients)
+                renew_marker(slot, self._clients)
             renewed += 1
         return renewed
 
@@ -395,21 +401,21 @@ def _create_batches_topic(admin: AdminClient, parts: int) -> None:
 
     Raises KafkaException, TimeoutError.
     """
-    if _partitions(admin) < parts:
+    if _count_partitions(admin) < parts:
         with contextlib.suppress(_AlreadyExistsError):
             _wait_for(admin.create_topics([NewTopic(BATCHES_TOPIC, parts, -1)], request_timeout=_TIMEOUT_S))
-    if _partitions(admin) < parts:
+    if _count_partitions(admin) < parts:
         with contextlib.suppress(_AlreadyExistsError):
             _wait_for(admin.create_partitions([NewPartitions(BATCHES_TOPIC, parts)], request_timeout=_TIMEOUT_S))
     # Brokers receive the new metadata one after the other.
     give_up_at = time.monotonic() + _TIMEOUT_S
-    while _partitions(admin) < parts:
+    while _count_partitions(admin) < parts:
         if time.monotonic() > give_up_at:
             raise TimeoutError
         time.sleep(0.1)
 
 
-def _partitions(admin: AdminClient) -> int:
+def _count_partitions(admin: AdminClient) -> int:
     topic = admin.list_topics(timeout=_TIMEOUT_S).topics.get(BATCHES_TOPIC)
     return 0 if topic is None else len(topic.partitions)
 

@@ -6,12 +6,12 @@ The marker is a committed offset of a group, part of the same transaction as the
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from odradek.spark_it.interfaces.marker import Marker, generation_of
+from odradek.spark_it.interfaces.marker import Marker, get_generation
 from odradek.spark_it.interfaces.sink import SinkError
 
 
 class MarkerError(SinkError):
-    """An unexpected marker: it does not show whether the transaction is written."""
+    """An unexpected marker, which does not show whether the transaction is written."""
 
 
 class TransactionalSlot(NamedTuple):
@@ -30,8 +30,8 @@ class TransactionalSlot(NamedTuple):
 class SinkTransaction:
     """One transaction of a batch. `end` is the marker that it commits.
 
-    With `is_first` the previous marker may be missing. `resets` is the remedy for an unexpected marker. `state` is the
-    identity of the pipeline's state; a marker of another state is refused.
+    With `is_first` the previous marker may be missing. `resets` names the commands that correct an unexpected marker.
+    `state` is the identity of the pipeline's state; a marker of another state is refused.
     """
 
     slot: TransactionalSlot
@@ -46,13 +46,15 @@ class SinkTransaction:
         """Return whether an earlier attempt has written the transaction. Raises MarkerError."""
         raise NotImplementedError
 
-    def _refuse_another(self, marker: Marker) -> None:
+    def _refuse_other_state(self, marker: Marker) -> None:
         if marker.state and marker.state != self.state:
-            raise self._wrong("belongs to another copy of the pipeline, which runs elsewhere or was reset later")
+            raise self._make_error("belongs to another copy of the pipeline, which runs elsewhere or was reset later")
 
-    def _wrong(self, what: str) -> MarkerError:
+    def _make_error(self, problem: str) -> MarkerError:
         slot = self.slot
-        return MarkerError(f"the offset of group {slot.group} for {slot.topic}-{slot.partition} {what}; {self.resets}")
+        return MarkerError(
+            f"the offset of group {slot.group} for {slot.topic}-{slot.partition} {problem}; {self.resets}"
+        )
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ class OffsetTransaction(SinkTransaction):
         if marker is None:
             if self.is_first:
                 return False
-            raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")
-        self._refuse_another(marker)
+            raise self._make_error("is gone, expired or deleted, so it is not known whether the batch is written")
+        self._refuse_other_state(marker)
         if marker.offset == self.start:
             return False
         is_ours = (
@@ -81,8 +83,8 @@ class OffsetTransaction(SinkTransaction):
             return True
         mismatch = f"is {marker.offset}, but batch {self.batch} has offsets {self.start} to {self.end}"
         if is_ours and self.start < marker.offset:
-            raise self._wrong(f"{mismatch}: the checkpoint is older than the written records")
-        raise self._wrong(
+            raise self._make_error(f"{mismatch}: the checkpoint is older than the written records")
+        raise self._make_error(
             f"{mismatch}: another program has committed it, or an earlier state of the pipeline, or a copy that runs "
             "elsewhere"
         )
@@ -94,15 +96,15 @@ class BatchTransaction(SinkTransaction):
 
     def is_written(self, marker: Marker | None) -> bool:
         if marker is not None:
-            self._refuse_another(marker)
+            self._refuse_other_state(marker)
         if marker is not None and marker.offset == self.end:
             return True
         if marker is not None and marker.offset > self.end:
-            raise self._wrong(
+            raise self._make_error(
                 "belongs to a later batch: the checkpoint is older than the written rows, or a copy of the pipeline "
                 "runs elsewhere"
             )
         # The marker of an earlier generation is smaller, even if its batch number is larger.
-        if self.is_first or (marker is not None and generation_of(marker.offset) == generation_of(self.end)):
+        if self.is_first or (marker is not None and get_generation(marker.offset) == get_generation(self.end)):
             return False
-        raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")
+        raise self._make_error("is gone, expired or deleted, so it is not known whether the batch is written")

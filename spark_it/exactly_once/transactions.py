@@ -1,6 +1,6 @@
-"""Writes one transaction of the topic sink: its records and its marker. Does not use Spark.
+"""Transactions of the topic sink: records and marker are written together. Does not use Spark.
 
-All attempts at a transaction have the same records, and the transactional id of its slot. An attempt has three steps.
+All attempts at a transaction have the same records and the transactional id of its slot. An attempt has three steps.
 
 1. Fence: `init_transactions` aborts the open transaction of an earlier attempt and fences its producer.
 2. Read the marker, an offset of a group. If the records are written, stop.
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-_NOT_YET = (
+_NOT_READY = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -50,9 +50,9 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 )
-_BETWEEN_TRIES_S = 0.05
-_ABORT_S = 10.0
-TRANSACTION_MS = 120_000
+_RETRY_PAUSE_S = 0.05
+_ABORT_TIMEOUT_S = 10.0
+TRANSACTION_TIMEOUT_MS = 120_000
 _MAX_PREFETCHED = 16
 _CONNECTIONS = 2
 """librdkafka connects to a bootstrap address, and again once it has the broker's id. Without an open connection it
@@ -63,7 +63,7 @@ class FencedError(SinkError):
     """A later attempt has fenced this one, which is aborted. The marker shows whether the transaction is written."""
 
 
-class Records(NamedTuple):
+class TopicRecords(NamedTuple):
     """Records for one topic, as columns of the same length."""
 
     topic: str
@@ -74,7 +74,7 @@ class Records(NamedTuple):
 
 
 class TransactionOutcome(NamedTuple):
-    """Numbers of rows and dead letters in a transaction. `is_new` if this attempt wrote it."""
+    """Numbers of rows and dead letters in a transaction. `is_new` is true if this attempt wrote it."""
 
     rows: int
     dead_letters: int
@@ -83,7 +83,7 @@ class TransactionOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Clients:
-    """Factory of an attempt's clients, serialized to the worker that runs it. Configurations are librdkafka's.
+    """Factory of an attempt's clients, serialized to the worker that runs the attempt. Configurations are librdkafka's.
 
     `timeout_s` limits a request, `commit_timeout_s` the delivery and commit of a transaction.
     """
@@ -100,7 +100,7 @@ class Clients:
         passed = settings.passed
         return cls(",".join(settings.bootstrap_servers), passed["producer.override."], passed["admin.override."])
 
-    def producer(self, transactional_id: str) -> Producer:
+    def make_producer(self, transactional_id: str) -> Producer:
         """Return a transactional producer. Raises KafkaException for an invalid configuration."""
         transaction_ms = self.producer_configuration.get("transaction.timeout.ms", "")
         return Producer(
@@ -121,15 +121,15 @@ class Clients:
                 "partitioner": "murmur2_random",
                 # librdkafka requires message.timeout.ms <= transaction.timeout.ms.
                 "message.timeout.ms": min(60_000, int(transaction_ms)) if transaction_ms.isdecimal() else 60_000,
-                # The maximum time from the first record that Spark computes to the last. After a kill without another
-                # run, readers with read_committed wait this long for the open transaction.
-                "transaction.timeout.ms": TRANSACTION_MS,
+                # The maximum time from the first record that Spark computes to the last. If the process is killed and
+                # the pipeline is not restarted, read_committed readers wait this long for the open transaction.
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 **self.producer_configuration,
                 "transactional.id": transactional_id,
             }
         )
 
-    def consumer(self, group: str, *, is_stable: bool = True) -> Consumer:
+    def make_consumer(self, group: str, *, is_stable: bool = True) -> Consumer:
         """Return a consumer that joins no group and only reads the group's offsets.
 
         With `is_stable` it waits for open transactions that include offsets of the group.
@@ -146,20 +146,24 @@ class Clients:
         )
 
 
-def write(transaction: SinkTransaction, records: Iterable[Records], clients: Clients) -> TransactionOutcome:
-    """Write a transaction unless it is already written. Consumes all records in either case, to count them.
+def write_transaction(
+    transaction: SinkTransaction, records: Iterable[TopicRecords], clients: Clients
+) -> TransactionOutcome:
+    """Write a transaction unless it is already written. In both cases all records are consumed and counted.
 
     Raises SinkError: FencedError, MarkerError, or one with the error of Kafka.
     """
-    with _attempt(transaction.slot, clients) as attempt:
-        is_written, records = _prefetch_while(lambda: attempt.begins(transaction), records)
-        return _counted(records, is_new=False) if is_written else attempt.commit(records)
+    with _open_attempt(transaction.slot, clients) as attempt:
+        is_written, records = _prefetch_while(lambda: attempt.begin_unless_written(transaction), records)
+        return _count_records(records, is_new=False) if is_written else attempt.commit(records)
 
 
-def _prefetch_while(start_transaction: Callable[[], T], records: Iterable[Records]) -> tuple[T, Iterator[Records]]:
+def _prefetch_while(
+    start_transaction: Callable[[], T], records: Iterable[TopicRecords]
+) -> tuple[T, Iterator[TopicRecords]]:
     """Run `start_transaction` in a thread while the first records are computed. Return its result and all records."""
     source = iter(records)
-    prefetched: list[Records] = []
+    prefetched: list[TopicRecords] = []
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(start_transaction)
         while not future.done() and len(prefetched) < _MAX_PREFETCHED:
@@ -170,22 +174,22 @@ def _prefetch_while(start_transaction: Callable[[], T], records: Iterable[Record
         return future.result(), chain(prefetched, source)
 
 
-def fence(slot: TransactionalSlot, clients: Clients) -> None:
+def fence_slot(slot: TransactionalSlot, clients: Clients) -> None:
     """Abort the open transaction of a slot, so that readers do not wait for it, and fence earlier attempts. Raises
     SinkError.
     """
-    with _attempt(slot, clients) as attempt:
+    with _open_attempt(slot, clients) as attempt:
         attempt.fence()
 
 
-def claim(slot: TransactionalSlot, marker: Marker, replaced: Set[str], clients: Clients) -> None:
-    """Commit the first marker of a state in a slot, unless it has one already. Of two concurrent claims one succeeds.
+def claim_slot(slot: TransactionalSlot, marker: Marker, replaced: Set[str], clients: Clients) -> None:
+    """Commit the first marker of a state in a slot, unless the slot has one. Of two concurrent claims one succeeds.
 
     Raises SinkError: MarkerError if the marker belongs to a state that is not in `replaced`.
     """
-    with _attempt(slot, clients) as attempt:
+    with _open_attempt(slot, clients) as attempt:
         attempt.fence()
-        existing = attempt.marker()
+        existing = attempt.read_marker()
         if existing is not None and existing.state == marker.state:
             return
         check_claim(slot, existing, replaced)
@@ -200,15 +204,15 @@ def check_claim(slot: TransactionalSlot, marker: Marker | None, replaced: Set[st
         raise MarkerError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
 
 
-def renew(slot: TransactionalSlot, clients: Clients) -> None:
+def renew_marker(slot: TransactionalSlot, clients: Clients) -> None:
     """Commit a slot's marker again, so that it does not expire. Does nothing if there is none.
 
-    The renewal fences like any other attempt. Without that, it could revert a marker that a concurrent attempt commits
-    after the read. Raises SinkError.
+    The renewal fences earlier attempts. Otherwise it could revert a marker that a concurrent attempt commits after the
+    read. Raises SinkError.
     """
-    with _attempt(slot, clients) as attempt:
+    with _open_attempt(slot, clients) as attempt:
         attempt.fence()
-        marker = attempt.marker()
+        marker = attempt.read_marker()
         if marker is not None:
             attempt.begin(marker._replace(at_ms=_now_ms()))
             attempt.commit(())
@@ -230,20 +234,20 @@ class _Attempt:
     def fence(self) -> None:
         for _ in range(_CONNECTIONS):
             self._producer.list_topics(self._slot.topic, self._clients.timeout_s)
-        self._asked(lambda: self._producer.init_transactions(self._clients.timeout_s))
+        self._retry_until_ready(lambda: self._producer.init_transactions(self._clients.timeout_s))
 
-    def marker(self) -> Marker | None:
+    def read_marker(self) -> Marker | None:
         partitions = [TopicPartition(self._slot.topic, self._slot.partition)]
         timeout_s = self._clients.timeout_s
-        [committed] = self._asked(lambda: self._consumer.committed(partitions, timeout_s))
+        [committed] = self._retry_until_ready(lambda: self._consumer.committed(partitions, timeout_s))
         if committed.error is not None:
             raise KafkaException(committed.error)
         return None if committed.offset < 0 else Marker.read(committed.offset, committed.metadata)
 
-    def begins(self, transaction: SinkTransaction) -> bool:
+    def begin_unless_written(self, transaction: SinkTransaction) -> bool:
         """Fence, and return whether the transaction is already written; if it is not, begin it."""
         self.fence()
-        if transaction.is_written(self.marker()):
+        if transaction.is_written(self.read_marker()):
             return True
         self.begin(Marker(transaction.end, transaction.generation, transaction.batch, _now_ms(), transaction.state))
         return False
@@ -255,12 +259,12 @@ class _Attempt:
         group = self._consumer.consumer_group_metadata()
         self._producer.send_offsets_to_transaction([offset], group, self._clients.timeout_s)
 
-    def commit(self, records: Iterable[Records]) -> TransactionOutcome:
-        outcome = _counted(map(self._produced, records), is_new=True)
+    def commit(self, records: Iterable[TopicRecords]) -> TransactionOutcome:
+        outcome = _count_records(map(self._produce, records), is_new=True)
         self._producer.commit_transaction(self._clients.commit_timeout_s)
         return outcome
 
-    def _produced(self, records: Records) -> Records:
+    def _produce(self, records: TopicRecords) -> TopicRecords:
         # This loop limits the throughput of the topic sink, so it does nothing but one call per record.
         produce, topic = self._producer.produce, records.topic
         if records.headers is None:
@@ -268,49 +272,49 @@ class _Attempt:
                 try:
                     produce(topic, value, key)
                 except BufferError:
-                    self._when_there_is_room(partial(produce, topic, value, key))
+                    self._retry_while_full(partial(produce, topic, value, key))
             return records
         for key, value, headers in zip(records.keys, records.values, records.headers, strict=True):
             kafka_headers: Any = None if headers is None else list(headers)
             try:
                 produce(topic, value, key, headers=kafka_headers)
             except BufferError:
-                self._when_there_is_room(partial(produce, topic, value, key, headers=kafka_headers))
+                self._retry_while_full(partial(produce, topic, value, key, headers=kafka_headers))
         return records
 
-    def _when_there_is_room(self, produce: Callable[[], None]) -> None:
+    def _retry_while_full(self, produce: Callable[[], None]) -> None:
         """Retry while librdkafka's queue is full. This terminates: each message is delivered, or fails after
         message.timeout.ms."""
         while True:
-            self._producer.poll(_BETWEEN_TRIES_S)
+            self._producer.poll(_RETRY_PAUSE_S)
             with contextlib.suppress(BufferError):
                 return produce()
 
-    def _asked(self, request: Callable[[], T]) -> T:
+    def _retry_until_ready(self, request: Callable[[], T]) -> T:
         """Retry a request while the coordinator is not ready."""
         give_up_at = time.monotonic() + self._clients.timeout_s
         while True:
             try:
                 return request()
             except KafkaException as error:
-                if _kafka_error(error).code() not in _NOT_YET or time.monotonic() > give_up_at:
+                if _kafka_error(error).code() not in _NOT_READY or time.monotonic() > give_up_at:
                     raise
-            time.sleep(_BETWEEN_TRIES_S)
+            time.sleep(_RETRY_PAUSE_S)
 
-    def abort(self, why: BaseException) -> SinkError | None:
-        """Abort the open transaction, if any. Return `why` as a SinkError; None if it is not an error of Kafka.
+    def abort(self, cause: BaseException) -> SinkError | None:
+        """Abort the open transaction, if any. Return `cause` as a SinkError; None if it is not an error of Kafka.
 
         If the abort fails, the next attempt aborts the transaction when it fences.
         """
-        error = why if isinstance(why, KafkaException) else None
+        error = cause if isinstance(cause, KafkaException) else None
         try:
-            self._producer.abort_transaction(_ABORT_S)
+            self._producer.abort_transaction(_ABORT_TIMEOUT_S)
         except KafkaException as failed:
             # If `produce` failed because of a fatal error, only this call returns the fatal error itself.
             if error is not None and _kafka_error(failed).fatal():
                 error = failed
             self._producer.purge()
-        return None if error is None else self._said(_kafka_error(error))
+        return None if error is None else self._make_error(_kafka_error(error))
 
     def close(self) -> None:
         """Close the clients. A producer is closed with its last reference, and a stored exception references this
@@ -318,7 +322,7 @@ class _Attempt:
         self._consumer.close()
         del self._producer
 
-    def _said(self, error: KafkaError) -> SinkError:
+    def _make_error(self, error: KafkaError) -> SinkError:
         what = f"cannot write {self._slot.transactional_id} at {self._clients.bootstrap_servers}"
         if error.code() in _FENCED:
             return FencedError(
@@ -326,22 +330,24 @@ class _Attempt:
                 f"({error.str()}); check that the pipeline runs only once, or reduce max.offsets.per.trigger, or "
                 "increase producer.override.transaction.timeout.ms"
             )
-        return SinkError(f"{what}: {error.str()}", is_retriable=is_passing(error))
+        return SinkError(f"{what}: {error.str()}", is_retriable=is_transient(error))
 
 
 @contextlib.contextmanager
-def _attempt(slot: TransactionalSlot, clients: Clients) -> Iterator[_Attempt]:
+def _open_attempt(slot: TransactionalSlot, clients: Clients) -> Iterator[_Attempt]:
     """Create an attempt; at the end abort its transaction if it is open. Errors of Kafka are raised as SinkError."""
     try:
         # The consumer is created here so that it connects while the producer fences.
-        attempt = _Attempt(slot, clients, clients.producer(slot.transactional_id), clients.consumer(slot.group))
+        attempt = _Attempt(
+            slot, clients, clients.make_producer(slot.transactional_id), clients.make_consumer(slot.group)
+        )
     except KafkaException as error:
         what = _kafka_error(error).str()
         raise SinkError(f"invalid producer.override or admin.override: {what}") from None
     try:
         yield attempt
-    except BaseException as why:
-        failure = attempt.abort(why)
+    except BaseException as cause:
+        failure = attempt.abort(cause)
         if failure is not None:
             raise failure from None
         raise
@@ -349,13 +355,13 @@ def _attempt(slot: TransactionalSlot, clients: Clients) -> Iterator[_Attempt]:
         attempt.close()
 
 
-def _counted(records: Iterable[Records], *, is_new: bool) -> TransactionOutcome:
+def _count_records(records: Iterable[TopicRecords], *, is_new: bool) -> TransactionOutcome:
     rows = dead_letters = 0
-    for some in records:
-        if some.is_dead:
-            dead_letters += len(some.values)
+    for part in records:
+        if part.is_dead:
+            dead_letters += len(part.values)
         else:
-            rows += len(some.values)
+            rows += len(part.values)
     return TransactionOutcome(rows, dead_letters, is_new)
 
 
@@ -377,8 +383,8 @@ _PERMANENT = (
 )
 
 
-def is_passing(error: KafkaError) -> bool:
-    """Return whether an error may be transient: an unavailable broker, a new leader.
+def is_transient(error: KafkaError) -> bool:
+    """Return whether an error may be transient, such as an unavailable broker or a new leader.
 
     A new attempt has a new producer, so an error that is fatal to one producer may be transient for the sink.
     """

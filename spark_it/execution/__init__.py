@@ -1,8 +1,8 @@
-"""Execution of a pipeline.
+"""Execution of pipelines.
 
 - `runner`: the `run` command: session, query, restarts, stop
-- `preflight`: determines the start offsets of a run, or refuses it
-- `shared_folders`: checks that a cluster's workers share the driver's folders
+- `preflight`: start offsets of a run, and reasons to refuse it
+- `shared_folders`: check that a cluster's workers share the driver's folders
 - `batch`: one batch: decode, write dead letters, write rows
 - `reporter`: progress, group offsets and metrics after each batch
 - `metrics`: metrics for Prometheus

@@ -22,8 +22,8 @@ class Backoff:
         self._first_at: float | None = None
         self._delay_s = min(FIRST_DELAY_S, self._longest_s)
 
-    def delay_s(self) -> float | None:
-        """Return the delay before the next attempt; None if it would exceed the timeout."""
+    def next_delay_s(self) -> float | None:
+        """Return the delay before the next attempt, and double it; None if it would exceed the timeout."""
         now = self._now()
         if self._first_at is None:
             self._first_at = now

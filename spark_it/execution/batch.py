@@ -45,19 +45,19 @@ class BatchOutcome:
     broken: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
-class Counts:
-    """Counts that Spark collects (`Observation`) while it computes a batch."""
+class ObservedCounts:
+    """Counts that Spark collects while it computes a batch (`Observation`)."""
 
     def __init__(self) -> None:
         self._observations: list[tuple[str, Observation]] = []
 
-    def watch(self, frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFrame:
+    def observe(self, frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFrame:
         observation = Observation()
         self._observations.append((name, observation))
         return frame.observe(observation, *counts)
 
-    def found(self) -> dict[tuple[str, str], int]:
-        """Return the counts by table and name. A frame that the sink has not read has no counts."""
+    def collect(self) -> dict[tuple[str, str], int]:
+        """Return the counts by table and name. A frame that the sink did not read has no counts."""
         give_up_at = time.monotonic() + _COUNTED_S
         counts: dict[tuple[str, str], int] = {}
         for table, observation in self._observations:
@@ -67,19 +67,19 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Content:
+class BatchContent:
     """The rows and dead letters of a batch."""
 
     rows: DataFrame
     dead: DataFrame | None
-    counts: Counts
+    counts: ObservedCounts
 
 
 class BatchWriter:
-    """Passes batches to the sink, and retries while it is unavailable.
+    """Writes batches to the sink, and retries while it is unavailable.
 
-    `log` is called with the reason of each failure. Waiting ends when `stop` is set. `located` adds the headers to dead
-    letters that are too expensive to compute for every row.
+    `log` is called with the reason of each failure. Waiting ends when `stop` is set. `add_locations` adds the headers
+    to dead letters that are too expensive to compute for every row.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class BatchWriter:
         log: Callable[[str], None],
         stop: threading.Event,
         state: str = "",
-        located: Callable[[DataFrame], DataFrame] = lambda dead: dead,
+        add_locations: Callable[[DataFrame], DataFrame] = lambda dead: dead,
     ) -> None:
         self._sink = sink
         self._dead_letters = dead_letters
@@ -100,10 +100,10 @@ class BatchWriter:
         self._state = state
         self._log = log
         self.stop = stop
-        self._located = located
+        self._add_locations = add_locations
 
     def write(
-        self, make_content: Callable[[], Content], batch_id: int, ranges: tuple[Range, ...] | None
+        self, make_content: Callable[[], BatchContent], batch_id: int, ranges: tuple[Range, ...] | None
     ) -> BatchOutcome:
         """Write dead letters, then rows. Raises SinkError, StoppedError, BadRecordError."""
         dead_lettered: list[int] = []
@@ -115,17 +115,17 @@ class BatchWriter:
             if dead is not None and not self._sink.takes_dead_letters:
                 if not dead_lettered:
                     assert self._dead_letters is not None
-                    dead_lettered.append(self._dead_letters.write(self._located(dead)))
+                    dead_lettered.append(self._dead_letters.write(self._add_locations(dead)))
                 dead = None
             elif dead is not None:
-                dead = self._located(dead)
+                dead = self._add_locations(dead)
             batch = Batch(batch_id, self._generation, content.rows.sparkSession, ranges, self._state)
             written = self._sink.write(content.rows, dead, batch)
-            return _outcome(batch_id, written, sum(dead_lettered), content.counts.found())
+            return _make_outcome(batch_id, written, sum(dead_lettered), content.counts.collect())
 
-        return self.until_done(attempt)
+        return self.retry_until_done(attempt)
 
-    def until_done(self, attempt: Callable[[], T]) -> T:
+    def retry_until_done(self, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds; retry after retriable errors, until `retry.timeout` is exceeded."""
         started_at_s = time.monotonic()
         longest_s = self._errors.retry_delay_max_ms / 1000
@@ -144,7 +144,7 @@ class BatchWriter:
             delay_s = min(delay_s * 2, longest_s)
 
 
-def _outcome(
+def _make_outcome(
     batch_id: int, written: Written, dead_lettered: int, counted: Mapping[tuple[str, str], int]
 ) -> BatchOutcome:
     read = [count for (_, name), count in counted.items() if name == READ]
@@ -157,8 +157,9 @@ def _outcome(
     )
 
 
-class RawBatches:
-    """Batches of a stateless pipeline: the stream has the raw records of one source; the plan runs within the batch."""
+class StatelessBatches:
+    """Batches of a stateless pipeline: the stream has the raw records of one source; the plan is applied to each
+    batch."""
 
     def __init__(self, name: str, stream: Stream, plan: Plan, writer: BatchWriter, *, has_ranges: bool) -> None:
         self._name = name
@@ -169,14 +170,14 @@ class RawBatches:
 
     def __call__(self, raw: DataFrame, batch_id: int) -> BatchOutcome:
         ranges = offset_ranges(raw) if self._has_ranges else None
-        decoded = self._stream.decoded(raw)
+        decoded = self._stream.decode(raw)
         # Rows and dead letters must come from a single read, so the decoded frame is persisted until both are written.
         persisted = decoded.persist(StorageLevel.MEMORY_AND_DISK) if self._plan.has_dead_letters else None
 
-        def make_content() -> Content:
-            counts = Counts()
-            parts = self._plan.parts(raw.sparkSession, {self._name: decoded}, counts.watch)
-            return Content(parts.rows, union_dead_letters(parts), counts)
+        def make_content() -> BatchContent:
+            counts = ObservedCounts()
+            parts = self._plan.apply(raw.sparkSession, {self._name: decoded}, counts.observe)
+            return BatchContent(parts.rows, union_dead_letters(parts), counts)
 
         try:
             return self._writer.write(make_content, batch_id, ranges)
@@ -185,23 +186,23 @@ class RawBatches:
                 persisted.unpersist()
 
 
-class StreamBatches:
-    """Batches of a stateful pipeline: the stream includes the plan. Rows and dead letters share one frame, which is
-    split here."""
+class StatefulBatches:
+    """Batches of a stateful pipeline: the stream includes the plan. Rows and dead letters are in one frame, which is
+    split for each batch."""
 
     def __init__(self, plan: Plan, writer: BatchWriter) -> None:
         self._plan = plan
         self._writer = writer
-        self._is_both = False
+        self._has_dead = False
 
-    def frame(self, spark: SparkSession, decoded: Mapping[str, DataFrame]) -> DataFrame:
-        """Return the streaming frame for the decoded frames of all sources. Its progress has the counts."""
-        parts = self._plan.parts(spark, decoded, lambda frame, name, counts: frame.observe(name, *counts))
+    def make_frame(self, spark: SparkSession, decoded: Mapping[str, DataFrame]) -> DataFrame:
+        """Return the streaming frame for the decoded frames of all sources. Spark's progress events have the counts."""
+        parts = self._plan.apply(spark, decoded, lambda frame, name, counts: frame.observe(name, *counts))
         dead = union_dead_letters(parts)
         if dead is None:
             return parts.rows
-        self._is_both = True
-        row, letter = f.struct(*_columns(parts.rows)), f.struct(*_columns(dead))
+        self._has_dead = True
+        row, letter = f.struct(*_list_columns(parts.rows)), f.struct(*_list_columns(dead))
         row_type, letter_type = parts.rows.schema, dead.schema
         rows = parts.rows.select(row.alias("row"), f.lit(None).cast(letter_type).alias("dead"))
         return rows.unionAll(dead.select(f.lit(None).cast(row_type).alias("row"), letter.alias("dead")))
@@ -210,21 +211,21 @@ class StreamBatches:
         # A sink may compute its rows several times, but Spark's state must be computed only once per batch.
         persisted = frame.persist(StorageLevel.MEMORY_AND_DISK)
         rows, dead = persisted, None
-        if self._is_both:
+        if self._has_dead:
             rows = persisted.filter(f.col("row").isNotNull()).select("row.*")
             dead = persisted.filter(f.col("dead").isNotNull()).select("dead.*")
         try:
-            return self._writer.write(lambda: Content(rows, dead, Counts()), batch_id, None)
+            return self._writer.write(lambda: BatchContent(rows, dead, ObservedCounts()), batch_id, None)
         finally:
             persisted.unpersist()
 
 
-def _columns(frame: DataFrame) -> list[Column]:
+def _list_columns(frame: DataFrame) -> list[Column]:
     return [column(name) for name in frame.columns]
 
 
 class BatchFunction:
-    """The function for foreachBatch. It stores outcomes and failures for the runner.
+    """The function for foreachBatch, which stores outcomes and failures for the runner.
 
     `begin` is called with the batch's number before each batch.
     """
@@ -254,8 +255,8 @@ class BatchFunction:
                 # The reason stays in `failure`; Spark would add Python's and Java's stack traces to it.
                 raise RuntimeError(f"batch {batch_id} failed") from None
 
-    def outcome(self, batch_id: int) -> BatchOutcome | None:
-        """Return and forget the outcome of a batch."""
+    def take_outcome(self, batch_id: int) -> BatchOutcome | None:
+        """Remove and return the outcome of a batch; None if there is none."""
         return self._outcomes.pop(batch_id, None)
 
     def wait_until_idle(self) -> None:

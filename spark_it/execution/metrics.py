@@ -24,14 +24,14 @@ class _Metric(NamedTuple):
     value: float | int | None
 
 
-def text(name: str, progress: Progress | None, lags: Iterable[PartitionLag] = ()) -> str:
-    """Return the page for pipeline `name`; without progress it has only `odradek_pipeline_up`."""
-    return "".join(f"{line}\n" for line in _lines(name, progress, lags))
+def make_page(name: str, progress: Progress | None, lags: Iterable[PartitionLag] = ()) -> str:
+    """Return the page of pipeline `name`; without progress it has only `odradek_pipeline_up`."""
+    return "".join(f"{line}\n" for line in _make_lines(name, progress, lags))
 
 
-def _lines(name: str, progress: Progress | None, lags: Iterable[PartitionLag]) -> Iterator[str]:
-    connector = f'connector="{_escaped(name)}"'
-    for metric in _of(progress):
+def _make_lines(name: str, progress: Progress | None, lags: Iterable[PartitionLag]) -> Iterator[str]:
+    connector = f'connector="{_escape(name)}"'
+    for metric in _make_metrics(progress):
         if metric.value is not None:
             yield f"# HELP {metric.name} {metric.doc}"
             yield f"# TYPE {metric.name} {metric.kind}"
@@ -41,10 +41,10 @@ def _lines(name: str, progress: Progress | None, lags: Iterable[PartitionLag]) -
         if not index:
             yield f"# HELP {lag_metric} Records between the group's position and the end."
             yield f"# TYPE {lag_metric} gauge"
-        yield f'{lag_metric}{{{connector},topic="{_escaped(lag.topic)}",partition="{lag.partition}"}} {lag.lag}'
+        yield f'{lag_metric}{{{connector},topic="{_escape(lag.topic)}",partition="{lag.partition}"}} {lag.lag}'
 
 
-def _of(progress: Progress | None) -> Iterator[_Metric]:
+def _make_metrics(progress: Progress | None) -> Iterator[_Metric]:
     yield _Metric("odradek_pipeline_up", "gauge", "1 while the pipeline runs.", 1)
     if progress is None:
         return
@@ -72,7 +72,7 @@ def _of(progress: Progress | None) -> Iterator[_Metric]:
     )
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -80,21 +80,22 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind without the base class's look-up of the host name, which can block and is not needed."""
+        """Bind without the look-up of the host name in the base class, which can block and is not needed."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "", self.server_address[1]
 
 
-class Metrics:
-    """An HTTP server for a pipeline's metrics page, until `close` or the end of the `with` block; port 0: any free one.
+class MetricsServer:
+    """An HTTP server for a pipeline's metrics page, until `close` or the end of the `with` block. Port 0 is any free
+    port.
 
     Raises OSError if the port is in use, or `host` is not an address of this machine.
     """
 
     def __init__(self, name: str, port: int, host: str = "127.0.0.1") -> None:
         self._name = name
-        self._page = text(name, None).encode()
-        self._server = _Server((host, port), self._handler())
+        self._page = make_page(name, None).encode()
+        self._server = _Server((host, port), self._make_handler())
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
         )
@@ -106,8 +107,8 @@ class Metrics:
         return int(self._server.server_address[1])
 
     def update(self, progress: Progress, lags: Iterable[PartitionLag] = ()) -> None:
-        """Replace the page by one with this progress."""
-        self._page = text(self._name, progress, lags).encode()
+        """Replace the page with one for this progress."""
+        self._page = make_page(self._name, progress, lags).encode()
 
     def close(self) -> None:
         """Stop serving."""
@@ -121,7 +122,7 @@ class Metrics:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _make_handler(self) -> type[BaseHTTPRequestHandler]:
         metrics = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Preflight of a run: determines the start offsets of the sources from the existing state, or refuses the run.
+"""Preflight of a run: it determines the start offsets of the sources from the existing state, or refuses the run.
 
 It reads no records, and writes only the lock. A run that would lose records or write them twice is refused; the message
 names the reset that permits it.
@@ -11,11 +11,11 @@ from pathlib import Path
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.exactly_once.markers import initial_offsets, why_forgotten
+from odradek.spark_it.exactly_once.markers import find_expiry_reason, read_initial_offsets
 from odradek.spark_it.interfaces.kafka_types import Offsets, TopicPartition
-from odradek.spark_it.interfaces.marker import batch_of, generation_of, marker_number
+from odradek.spark_it.interfaces.marker import get_batch, get_generation, make_marker_number
 from odradek.spark_it.interfaces.sink import Claim
-from odradek.spark_it.kafka.group import Group
+from odradek.spark_it.kafka.requests import ClusterRequests
 from odradek.spark_it.state import checkpoint, reset
 from odradek.spark_it.state.checkpoint import Checkpoint, CheckpointError
 from odradek.spark_it.state.lock import (
@@ -32,16 +32,16 @@ from odradek.spark_it.state.lock import (
 
 EARLIEST = -2
 LATEST = -1
-"""Spark's values for an offset that it looks up itself."""
+"""Spark's values for the start or end of a partition."""
 
 
 class RefusedError(Exception):
-    """A refused run; `str()` has the reason and the remedy."""
+    """A run is refused; `str()` has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a run. `old` is the previous lock, `known` the marker of the newest batch in the checkpoint.
+    """The start of a run. `old` is the previous lock, `newest_marker` the marker of the newest batch in the checkpoint.
 
     `starts` has the offsets at which topic sources start; a checkpoint takes precedence. With `is_new` there is no
     batch yet.
@@ -50,19 +50,19 @@ class Start:
     old: Lock | None
     lock: Lock
     folder: Path
-    known: int
+    newest_marker: int
     starts: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     is_new: bool = False
 
 
-def check_topics(pipeline: Pipeline, group: Group) -> None:
+def check_topics(pipeline: Pipeline, group: ClusterRequests) -> None:
     """Check that the topics exist. Raises RefusedError, ClusterError."""
     for name, source in pipeline.sources.items():
-        if isinstance(source, TopicSource) and not group.partitions(source):
+        if isinstance(source, TopicSource) and not group.list_partitions(source):
             raise RefusedError(f"source {name}: no topic matches {source.topics_regex}")
 
 
-def plan_start(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -> Start:
+def plan_start(pipeline: Pipeline, stateful: str | None, group: ClusterRequests, now_ms: int) -> Start:
     """Read the state, and finish a pending reset. The caller holds the pid lock (`pid_lock.exclusively`).
 
     Raises RefusedError, ClusterError, LockError, OSError.
@@ -74,7 +74,7 @@ def plan_start(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: i
         existing = None
     else:
         old = reset.finish(pipeline, old, group)
-        existing = _checkpoint(pipeline, old)
+        existing = _read_checkpoint(pipeline, old)
         lock = replace(lock_of(pipeline, stateful, old.generation, old.state), takes_over=old.takes_over)
         if existing is not None:
             _refuse_changes(pipeline, old, lock)
@@ -87,20 +87,20 @@ def plan_start(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: i
     newest = -1 if existing is None or existing.planned is None else existing.planned.id
     by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     if by_offsets and existing is not None:
-        _refuse_forgotten_batch(pipeline, lock, existing, group, now_ms)
+        _refuse_expired_batch(pipeline, lock, existing, group, now_ms)
     starts = {}
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
-            start = _start(pipeline, name, source, lock, existing, group)
+            start = _find_start_offsets(pipeline, name, source, lock, existing, group)
             if by_offsets and existing is None:
-                # These offsets become the first markers, and the next run continues there if this one plans no batch.
-                # So symbolic offsets and the topics that Spark would look up must be resolved now.
+                # These offsets become the first markers, and the next run starts at them if this one plans no batch.
+                # So EARLIEST and LATEST, which Spark would resolve, are resolved here.
                 start = _resolve_offsets(
-                    source, dict(start or {}) | initial_offsets(checkpoint_folder(state, lock)), group
+                    source, dict(start or {}) | read_initial_offsets(checkpoint_folder(state, lock)), group
                 )
             if start is not None:
                 starts[name] = start
-    newest_marker = marker_number(lock.generation, newest)
+    newest_marker = make_marker_number(lock.generation, newest)
     return Start(old, lock, checkpoint_folder(state, lock), newest_marker, starts, is_new=existing is None)
 
 
@@ -115,27 +115,29 @@ def make_claim(pipeline: Pipeline, start: Start, written: int, owners: Set[str])
     others = owners - {lock.state}
     # A reset commits the markers of offset transactions, so another owner must have claimed them after the reset.
     is_of_another = bool(others) and (by_offsets or not lock.takes_over)
-    if lock.takes_over and start.is_new and batch_of(written) >= 0 and generation_of(written) > lock.generation:
+    if lock.takes_over and start.is_new and get_batch(written) >= 0 and get_generation(written) > lock.generation:
         # The refusal below recommends a reset. Its generation, which follows this one, must be newer than the sink's.
-        write_lock(pipeline.state_folder, replace(lock, generation=generation_of(written)))
+        write_lock(pipeline.state_folder, replace(lock, generation=get_generation(written)))
     _refuse_unknown_batches(pipeline, start, written, is_of_another=is_of_another)
     if lock != start.old:
         write_lock(pipeline.state_folder, lock)
-    begins = {at: offset for offsets in start.starts.values() for at, offset in offsets.items()} if by_offsets else {}
-    return Claim(lock.state, lock.generation, frozenset(others), start.is_new, begins)
+    start_offsets = (
+        {at: offset for offsets in start.starts.values() for at, offset in offsets.items()} if by_offsets else {}
+    )
+    return Claim(lock.state, lock.generation, frozenset(others), start.is_new, start_offsets)
 
 
-def record_claimed(pipeline: Pipeline, start: Start) -> None:
+def record_claim(pipeline: Pipeline, start: Start) -> None:
     """Record that the sink is claimed, so that this state does not replace a later owner again. Raises OSError."""
     if start.lock.takes_over:
         write_lock(pipeline.state_folder, replace(start.lock, takes_over=False))
 
 
-def _checkpoint(pipeline: Pipeline, lock: Lock) -> Checkpoint | None:
+def _read_checkpoint(pipeline: Pipeline, lock: Lock) -> Checkpoint | None:
     try:
         return checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
     except CheckpointError as error:
-        raise RefusedError(f"{error}; restore it from a backup, or {_resets(pipeline, lock)}") from None
+        raise RefusedError(f"{error}; restore it from a backup, or {_describe_resets(pipeline, lock)}") from None
 
 
 def _refuse_changes(pipeline: Pipeline, old: Lock, lock: Lock) -> None:
@@ -149,12 +151,12 @@ def _is_same_source(name: str, old: Lock, lock: Lock) -> bool:
     return old.hashes.get(key) == lock.hashes.get(key)
 
 
-def _start(
-    pipeline: Pipeline, name: str, source: TopicSource, lock: Lock, existing: Checkpoint | None, group: Group
+def _find_start_offsets(
+    pipeline: Pipeline, name: str, source: TopicSource, lock: Lock, existing: Checkpoint | None, group: ClusterRequests
 ) -> Mapping[TopicPartition, int] | None:
     """Return the start offsets of a source; None if Spark's default or the checkpoint applies."""
-    partitions = group.partitions(source)
-    committed = group.committed(pipeline.name, partitions)
+    partitions = group.list_partitions(source)
+    committed = group.fetch_committed(pipeline.name, partitions)
     by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     if existing is not None:
         _refuse_old_checkpoint(pipeline, lock, existing, {} if by_offsets else committed)
@@ -167,39 +169,45 @@ def _start(
     if by_offsets and committed:
         # The group's offsets were committed in the sink's transactions, so the source can continue without checkpoint.
         _refuse_lost_records(pipeline, lock, source, committed, group)
-        return dict.fromkeys(partitions, EARLIEST) | dict(offsets or _configured(source, partitions, group)) | committed
+        return (
+            dict.fromkeys(partitions, EARLIEST)
+            | dict(offsets or _find_configured_offsets(source, partitions, group))
+            | committed
+        )
     if offsets is not None:
         ahead = [at for at, offset in committed.items() if offset > offsets.get(at, 0)]
         if ahead:
-            raise RefusedError(_lost_checkpoint(pipeline, lock, ahead[0], committed[ahead[0]]))
+            raise RefusedError(_describe_lost_checkpoint(pipeline, lock, ahead[0], committed[ahead[0]]))
         _refuse_lost_records(pipeline, lock, source, offsets, group)
         return dict.fromkeys(partitions, EARLIEST) | offsets
     if any(committed.values()):
         at = next(at for at, offset in committed.items() if offset)
-        raise RefusedError(_lost_checkpoint(pipeline, lock, at, committed[at]))
-    return _configured(source, partitions, group) or None
+        raise RefusedError(_describe_lost_checkpoint(pipeline, lock, at, committed[at]))
+    return _find_configured_offsets(source, partitions, group) or None
 
 
 def _resolve_offsets(
-    source: TopicSource, start: Mapping[TopicPartition, int], group: Group
+    source: TopicSource, start: Mapping[TopicPartition, int], group: ClusterRequests
 ) -> Mapping[TopicPartition, int]:
     """Return the start offset of every partition, with EARLIEST and LATEST replaced by offsets."""
     default = EARLIEST if source.auto_offset_reset == "earliest" else LATEST
-    specified = {at: start.get(at, default) for at in group.partitions(source)}
-    # With read_committed, LATEST is the last stable offset for Spark, too.
-    end = group.stable_ends if source.isolation_level == "read_committed" else group.latest
-    for what, look_up in ((EARLIEST, group.earliest), (LATEST, end)):
+    specified = {at: start.get(at, default) for at in group.list_partitions(source)}
+    # For Spark too, LATEST is the last stable offset with read_committed.
+    end = group.fetch_stable_ends if source.isolation_level == "read_committed" else group.fetch_latest
+    for what, look_up in ((EARLIEST, group.fetch_earliest), (LATEST, end)):
         partitions = [at for at, offset in specified.items() if offset == what]
         offsets = look_up(partitions) if partitions else {}
         specified |= {at: offsets[at] for at in partitions}
     return specified
 
 
-def _configured(source: TopicSource, partitions: list[TopicPartition], group: Group) -> dict[TopicPartition, int]:
+def _find_configured_offsets(
+    source: TopicSource, partitions: list[TopicPartition], group: ClusterRequests
+) -> dict[TopicPartition, int]:
     """Return the start offsets that the file specifies; none if it specifies only auto.offset.reset."""
     default = EARLIEST if source.auto_offset_reset == "earliest" else LATEST
     if source.start_timestamp_ms is not None:
-        offsets: Offsets = group.at_time(partitions, source.start_timestamp_ms)
+        offsets: Offsets = group.fetch_offsets_at(partitions, source.start_timestamp_ms)
     elif source.start_offsets_by_partition:
         unknown = [at for at in source.start_offsets_by_partition if at not in partitions]
         if unknown:
@@ -223,12 +231,13 @@ def _refuse_old_checkpoint(
             raise RefusedError(
                 f"the checkpoint in {checkpoint_folder(pipeline.state_folder, lock)} is older than the offsets of "
                 f"group {pipeline.name} ({topic}-{partition}: {checkpoint_offset} in the checkpoint, {offset} "
-                f"committed), so records would be written a second time; {_resets(pipeline, lock)}"
+                f"committed), so records would be written a second time; {_describe_resets(pipeline, lock)}"
             )
 
 
 def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, existing: Checkpoint | None) -> None:
-    """Refuse topics with the name of a topic that was read, and another topic id: their offsets are unrelated."""
+    """Refuse a topic with the name of a topic that was read, but another topic id, because its offsets are
+    unrelated."""
     for name, source in pipeline.sources.items():
         if not isinstance(source, TopicSource) or not source.fail_on_data_loss:
             continue
@@ -240,74 +249,76 @@ def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, existing: Ch
                 raise RefusedError(
                     f"source {name}: topic {topic} has another topic id than the topic that the pipeline has read: it "
                     f"was deleted and created again, or bootstrap.servers name another cluster; "
-                    f"{_resets(pipeline, lock)}"
+                    f"{_describe_resets(pipeline, lock)}"
                 )
 
 
 def _refuse_unknown_batches(pipeline: Pipeline, start: Start, written: int, *, is_of_another: bool) -> None:
     """Refuse a sink with batches that the checkpoint does not have.
 
-    A new batch with the number of such a batch would count as written although its rows may differ; one with another
-    number may contain rows that are written already. With `is_of_another` another copy of the pipeline has claimed the
-    sink, and may still write such batches.
+    A new batch with the number of such a batch would count as written although its rows may differ; a batch with
+    another number may contain rows that are written already. With `is_of_another` another copy of the pipeline has
+    claimed the sink, and may still write such batches.
     """
-    is_unknown = written > start.known or bool(written and start.old is None)
-    if is_unknown and batch_of(written) >= 0:
+    is_unknown = written > start.newest_marker or bool(written and start.old is None)
+    if is_unknown and get_batch(written) >= 0:
         raise RefusedError(
-            f"the {pipeline.sink.connector} sink has batch {batch_of(written)} of pipeline {pipeline.name}, which the "
+            f"the {pipeline.sink.connector} sink has batch {get_batch(written)} of pipeline {pipeline.name}, which the "
             f"checkpoint in {start.folder} does not have: the checkpoint was lost or restored from a backup, or the "
-            f"name was used before or is used elsewhere; {_resets(pipeline, start.lock)}"
+            f"name was used before or is used elsewhere; {_describe_resets(pipeline, start.lock)}"
         )
     if is_unknown or is_of_another:
         raise RefusedError(
             f"the {pipeline.sink.connector} sink belongs to another copy of pipeline {pipeline.name}, not to the state "
             f"in {pipeline.state_folder}: the state was lost, or the name was used before or is used elsewhere; run "
-            f"that copy, or replace it by this one: {_resets(pipeline, start.lock)}"
+            f"that copy, or replace it by this one: {_describe_resets(pipeline, start.lock)}"
         )
 
 
-def _refuse_forgotten_batch(pipeline: Pipeline, lock: Lock, existing: Checkpoint, group: Group, now_ms: int) -> None:
+def _refuse_expired_batch(
+    pipeline: Pipeline, lock: Lock, existing: Checkpoint, group: ClusterRequests, now_ms: int
+) -> None:
     """Refuse an incomplete batch with records of a partition whose marker may have expired.
 
-    A partition without marker normally means that its part of the batch is not written. But the marker may have
-    expired if the batch is old, or if the group has none of the markers that every run commits.
+    Normally, if a partition has no marker, its part of the batch is not written. But the marker may have expired if the
+    batch is old, or if the group has none of the markers that every run commits.
     """
     if existing.planned is None or not existing.is_in_batch:
         return
-    reached = initial_offsets(existing.folder) | reset.reached_offsets(existing)
+    reached = read_initial_offsets(existing.folder) | reset.reached_offsets(existing)
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
-    markers = group.committed(pipeline.name, [at for source in sources for at in group.partitions(source)])
+    markers = group.fetch_committed(pipeline.name, [at for source in sources for at in group.list_partitions(source)])
     planned = existing.planned.topic_offsets()
     unmarked = [at for at in sorted(planned) if planned[at] > reached.get(at, 0) and at not in markers]
     if not unmarked:
         return
-    why = "the group has no offsets at all, so they expired or were deleted"
+    reason = "the group has no offsets at all, so they expired or were deleted"
     if markers:
-        forgotten = why_forgotten(existing.planned.started_ms, now_ms, group.offsets_retention_ms())
-        if forgotten is None:
+        expiry_reason = find_expiry_reason(existing.planned.started_ms, now_ms, group.fetch_offsets_retention_ms())
+        if expiry_reason is None:
             return
-        why = forgotten
+        reason = expiry_reason
     (topic, partition), batch = unmarked[0], existing.planned.id
     raise RefusedError(
         f"batch {batch} is incomplete, and group {pipeline.name} has no offset for {topic}-{partition}, so its rows "
-        f"may or may not be in the sink: {why}; {_resets(pipeline, lock)}"
+        f"may or may not be in the sink: {reason};  {_describe_resets(pipeline, lock)}"
     )
 
 
 def _refuse_lost_records(
-    pipeline: Pipeline, lock: Lock, source: TopicSource, reached: Mapping[TopicPartition, int], group: Group
+    pipeline: Pipeline, lock: Lock, source: TopicSource, reached: Mapping[TopicPartition, int], group: ClusterRequests
 ) -> None:
     """Refuse a source whose next records were deleted, or whose topic was deleted and created again."""
     if not source.fail_on_data_loss:
         return
-    partitions = [at for at in group.partitions(source) if at in reached]
-    first, end = group.earliest(partitions), group.latest(partitions)
+    partitions = [at for at in group.list_partitions(source) if at in reached]
+    first, end = group.fetch_earliest(partitions), group.fetch_latest(partitions)
     for at in partitions:
         name = f"{at[0]}-{at[1]}"
         if end[at] < reached[at]:
             raise RefusedError(
                 f"{name} ends at offset {end[at]}, but the pipeline has read up to {reached[at]}: the topic was "
-                f"deleted and created again; {_resets(pipeline, lock)}"
+                f"deleted and created again; {_describe_resets(pipeline, lock)}"
             )
         if first[at] > reached[at]:
             raise RefusedError(
@@ -316,13 +327,13 @@ def _refuse_lost_records(
             )
 
 
-def _lost_checkpoint(pipeline: Pipeline, lock: Lock, at: TopicPartition, offset: int) -> str:
+def _describe_lost_checkpoint(pipeline: Pipeline, lock: Lock, at: TopicPartition, offset: int) -> str:
     return (
         f"group {pipeline.name} has committed offset {offset} of {at[0]}-{at[1]}, but there is no checkpoint in "
         f"{checkpoint_folder(pipeline.state_folder, lock)}: it was lost, or the name was used before or "
-        f"is used elsewhere; {_resets(pipeline, lock)}"
+        f"is used elsewhere; {_describe_resets(pipeline, lock)}"
     )
 
 
-def _resets(pipeline: Pipeline, lock: Lock) -> str:
+def _describe_resets(pipeline: Pipeline, lock: Lock) -> str:
     return " or ".join(f"reset --to {to}" for to in resets_of(pipeline, is_stateful=lock.is_stateful))

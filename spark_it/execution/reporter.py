@@ -1,4 +1,4 @@
-"""Reports after each batch: a line, `progress.json`, metrics, and the group's offsets."""
+"""Reports after each batch: a log line, `progress.json`, metrics, and the group's offsets."""
 
 import contextlib
 import json
@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.execution.batch import BatchFunction, BatchOutcome
-from odradek.spark_it.execution.metrics import Metrics
+from odradek.spark_it.execution.metrics import MetricsServer
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
-from odradek.spark_it.kafka.group import ClusterError, Group
+from odradek.spark_it.kafka.requests import ClusterError, ClusterRequests
 from odradek.spark_it.spark.errors import readable
 from odradek.spark_it.spark.events import Event
 from odradek.spark_it.state.checkpoint import lowest, topic_offsets
@@ -25,23 +25,23 @@ NO_BATCH = -1
 
 
 class Reporter:
-    """Reports the progress of one run. `group` commits the offsets; None if the sink commits them.
+    """Reporter of the progress of one run. `cluster` commits the offsets; it is None if the sink commits them.
 
-    `problem` may be called from any thread, the other methods from one thread. An exception that leaves the `with`
-    block is recorded, too.
+    `report_problem` may be called from any thread, the other methods from one thread. An exception that leaves the
+    `with` block is recorded, too.
     """
 
     def __init__(
-        self, pipeline: Pipeline, group: Group | None, log: Callable[[str], None], *, is_stateful: bool
+        self, pipeline: Pipeline, cluster: ClusterRequests | None, log: Callable[[str], None], *, is_stateful: bool
     ) -> None:
         self._pipeline = pipeline
-        self._group = group
+        self._cluster = cluster
         self._log = log
         self._is_stateful = is_stateful
         self._progress = Progress(batch=NO_BATCH, at_ms=_now_ms())
         self._drops = {(e.table, e.name) for e in pipeline.expectations if e.settings.action == "drop"}
         self._lags: list[PartitionLag] = []
-        self._metrics: Metrics | None = None
+        self._metrics: MetricsServer | None = None
         self._progress_lock = threading.Lock()
 
     @property
@@ -54,7 +54,7 @@ class Reporter:
         host, port = settings.metrics_host, settings.metrics_port
         if port is not None:
             try:
-                self._metrics = Metrics(self._pipeline.name, port, host)
+                self._metrics = MetricsServer(self._pipeline.name, port, host)
             except OSError as error:
                 where = f"metrics.host {host}, metrics.port {port}"
                 raise OSError(error.errno, error.strerror, where) from None
@@ -69,18 +69,18 @@ class Reporter:
             with contextlib.suppress(OSError):
                 self._record_error(readable(error))
 
-    def problem(self, message: str) -> None:
+    def report_problem(self, message: str) -> None:
         """Report a failure; the pipeline may continue after it."""
         self._log(message)
         self._record_error(message)
 
-    def take(self, events: Iterable[Event], batch_function: BatchFunction) -> None:
+    def process_events(self, events: Iterable[Event], batch_function: BatchFunction) -> None:
         """Process Spark's events of batches since the last call."""
         for event in events:
             if event["batchId"] > self._progress.batch and "addBatch" in event["durationMs"]:
-                self._done(event, batch_function.outcome(event["batchId"]))
+                self._report_batch(event, batch_function.take_outcome(event["batchId"]))
 
-    def _done(self, event: Event, outcome: BatchOutcome | None) -> None:
+    def _report_batch(self, event: Event, outcome: BatchOutcome | None) -> None:
         batch = event["batchId"]
         if outcome is None:
             return
@@ -95,8 +95,8 @@ class Reporter:
         if not self._is_stateful:
             # Records that SQL filters out count as dropped. The difference is negative after explode().
             dropped = max(0, read - outcome.written - outcome.dead_lettered)
-        lags = _lags(event)
-        self._commit(_reached(event))
+        lags = _find_lags(event)
+        self._commit(_find_reached_offsets(event))
         progress = self._progress
         self._update(
             lags,
@@ -116,13 +116,13 @@ class Reporter:
             self._log(f"  {count:,} rows of {table} violate expectation {name}")
 
     def _commit(self, reached: Mapping[TopicPartition, int]) -> None:
-        if self._group is None or not reached:
+        if self._cluster is None or not reached:
             return
         try:
-            self._group.commit(self._pipeline.name, reached)
+            self._cluster.commit(self._pipeline.name, reached)
         except ClusterError as error:
             # The next batch commits newer offsets; the pipeline itself continues from its checkpoint.
-            self.problem(str(error))
+            self.report_problem(str(error))
 
     def _record_error(self, message: str) -> None:
         self._update(last_error=message, last_error_at_ms=_now_ms())
@@ -136,23 +136,23 @@ class Reporter:
                 self._metrics.update(self._progress, self._lags)
 
 
-def _reached(event: Event) -> dict[TopicPartition, int]:
-    """Return the end offset of the batch in each partition; the lowest where several sources read it."""
-    return lowest(_offsets(source.get("endOffset")) for source in event["sources"])
+def _find_reached_offsets(event: Event) -> dict[TopicPartition, int]:
+    """Return the end offset of the batch in each partition; the lowest if several sources read the partition."""
+    return lowest(_parse_offsets(source.get("endOffset")) for source in event["sources"])
 
 
-def _lags(event: Event) -> list[PartitionLag]:
+def _find_lags(event: Event) -> list[PartitionLag]:
     """Return the lag after a batch. Spark does not report the end of a topic for a repeated batch."""
     ends: list[dict[TopicPartition, int]] = []
     latest: dict[TopicPartition, int] = {}
     for source in event["sources"]:
-        if latest_offsets := _offsets(source.get("latestOffset")):
-            ends.append(_offsets(source.get("endOffset")))
+        if latest_offsets := _parse_offsets(source.get("latestOffset")):
+            ends.append(_parse_offsets(source.get("endOffset")))
             latest |= latest_offsets
     return [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(lowest(ends).items())]
 
 
-def _offsets(offsets: Any) -> dict[TopicPartition, int]:
+def _parse_offsets(offsets: Any) -> dict[TopicPartition, int]:
     try:
         return topic_offsets(json.dumps(offsets))
     except (ValueError, TypeError):

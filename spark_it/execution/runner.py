@@ -24,9 +24,9 @@ from odradek.spark_it.execution.batch import (
     BatchFunction,
     BatchOutcome,
     BatchWriter,
-    RawBatches,
+    StatefulBatches,
+    StatelessBatches,
     StoppedError,
-    StreamBatches,
 )
 from odradek.spark_it.execution.preflight import (
     RefusedError,
@@ -34,17 +34,17 @@ from odradek.spark_it.execution.preflight import (
     check_topics,
     make_claim,
     plan_start,
-    record_claimed,
+    record_claim,
 )
 from odradek.spark_it.execution.reporter import Reporter
-from odradek.spark_it.formats.decisions import begin as begin_decisions
+from odradek.spark_it.formats.stored_responses import begin_batch as begin_responses
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.kafka.cluster import Cluster
-from odradek.spark_it.kafka.group import ClusterError
-from odradek.spark_it.sinks.connectors import sink_of
-from odradek.spark_it.sources.connectors import stream_of
-from odradek.spark_it.sources.file_lines import locator
+from odradek.spark_it.kafka.requests import ClusterError
+from odradek.spark_it.sinks.connectors import make_sink
+from odradek.spark_it.sources.connectors import make_stream
+from odradek.spark_it.sources.file_lines import make_locator
 from odradek.spark_it.spark import session
 from odradek.spark_it.spark.errors import is_broker_unavailable, readable
 from odradek.spark_it.spark.events import Events
@@ -52,19 +52,19 @@ from odradek.spark_it.spark.packages import PackagesError
 from odradek.spark_it.spark.session import SessionError
 from odradek.spark_it.state import checkpoint, new_partitions, pid_lock
 from odradek.spark_it.state.lock import checkpoint_folder, read_lock
-from odradek.spark_it.transforms.output_mode import output_mode
+from odradek.spark_it.transforms.output_mode import find_output_mode
 from odradek.spark_it.transforms.plan import Plan
 from odradek.spark_it.validation import report
 from odradek.spark_it.validation.spark_analysis import Analysis
 
 LOG = "spark.log"
 _POLL_S = 0.2
-_BOUNDARY_S = 30.0
-_ENDS_S = 2.0
+_STOP_TIMEOUT_S = 30.0
+_EXIT_TIMEOUT_S = 2.0
 
 
 class RunError(Exception):
-    """The reason why a pipeline stopped, in one line."""
+    """A pipeline stopped; `str()` has the reason in one line."""
 
 
 FAILURES: tuple[type[Exception], ...] = (
@@ -76,12 +76,13 @@ FAILURES: tuple[type[Exception], ...] = (
     SinkError,
     SourceError,
 )
-"""Exceptions that refuse or stop a run. `cli` handles the others, which can be imported without Spark."""
+"""Exceptions that refuse or stop a run. `cli` handles further ones, which can be imported without Spark."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line. `master` overrides the key in the file."""
+    """Options of the command line. `master` overrides the key in the file; with `rewinds` the last batch is
+    repeated."""
 
     is_available_now: bool = False
     master: str | None = None
@@ -96,7 +97,7 @@ def run(
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run a pipeline until `stop` is set, by a signal or by the caller, or all available records are processed.
+    """Run a pipeline until `stop` is set by a signal or by the caller, or until all available records are processed.
 
     `log` is called with each line to print. A session that the caller passes is neither started nor stopped. Raises
     FAILURES, PipelineError, AlreadyRunningError, CheckpointError, LockError, OSError.
@@ -118,10 +119,10 @@ def run(
             _Run(pipeline, options, spark, cluster, stop, log).run()
         except (PySparkException, Py4JError, ConnectionError) as error:
             is_gone = isinstance(error, Py4JNetworkError | ConnectionError)
-            if session.has_ended(spark, within_s=_ENDS_S if is_gone else 0):
+            if session.has_ended(spark, within_s=_EXIT_TIMEOUT_S if is_gone else 0):
                 log_file = pipeline.state_folder / LOG
                 raise RunError(f"the Spark JVM exited unexpectedly; see {log_file}") from error
-            raise RunError(_readable(error)) from error
+            raise RunError(_describe_error(error)) from error
 
 
 def _rewind(pipeline: Pipeline, log: Callable[[str], None]) -> None:
@@ -181,22 +182,31 @@ class _Run:
             if dead_letter_topic.create_if_missing(pipeline, self._cluster):
                 self._log(f"dead-letter topic {dead_letters.topic} created")
         with contextlib.ExitStack() as stack:
-            sink = sink_of(pipeline, kind, self._spark, dead_letters)
+            sink = make_sink(pipeline, kind, self._spark, dead_letters)
             stack.callback(sink.close)
-            group = None if kind is TransactionKind.OFFSETS else self._cluster
-            reporter = stack.enter_context(Reporter(pipeline, group, self._log, is_stateful=stateful is not None))
-            lock, errors, located = start.lock, pipeline.errors, locator(pipeline)
+            committing_cluster = None if kind is TransactionKind.OFFSETS else self._cluster
+            reporter = stack.enter_context(
+                Reporter(pipeline, committing_cluster, self._log, is_stateful=stateful is not None)
+            )
+            lock, errors, add_locations = start.lock, pipeline.errors, make_locator(pipeline)
             writer = BatchWriter(
-                sink, dead_letters, errors, lock.generation, reporter.problem, self._stop, lock.state, located
+                sink,
+                dead_letters,
+                errors,
+                lock.generation,
+                reporter.report_problem,
+                self._stop,
+                lock.state,
+                add_locations,
             )
             try:
-                writer.until_done(lambda: sink.prepare(analysis.schema))
-                owners = writer.until_done(sink.owners)
-                claim = make_claim(pipeline, start, writer.until_done(sink.recorded), owners)
-                writer.until_done(lambda: sink.claim(claim))
+                writer.retry_until_done(lambda: sink.prepare(analysis.schema))
+                owners = writer.retry_until_done(sink.read_owners)
+                claim = make_claim(pipeline, start, writer.retry_until_done(sink.read_marker), owners)
+                writer.retry_until_done(lambda: sink.claim(claim))
             except StoppedError:
                 return
-            record_claimed(pipeline, start)
+            record_claim(pipeline, start)
             self._log("started")
             self._run_until_end(
                 lambda streams: self._start_query(writer, start, stateful, kind, streams), reporter, start
@@ -212,20 +222,22 @@ class _Run:
     ) -> tuple[StreamingQuery, BatchFunction]:
         """Start the query. `closing` closes its sources, some of which work in the background."""
         pipeline, plan = self._pipeline, Plan(self._pipeline)
-        decisions = start.folder / "decisions" if decides_by_registry(pipeline, kind) else None
-        streams = {name: stream_of(name, pipeline, decisions) for name in pipeline.sources}
+        responses = start.folder / "decisions" if decides_by_registry(pipeline, kind) else None
+        streams = {name: make_stream(name, pipeline, responses) for name in pipeline.sources}
         for stream in streams.values():
             closing.callback(stream.close)
-        raw = {name: stream.raw(self._spark, start.starts.get(name)) for name, stream in streams.items()}
+        raw = {name: stream.read_stream(self._spark, start.starts.get(name)) for name, stream in streams.items()}
         if stateful is None and len(streams) == 1:
             [(name, stream)] = streams.items()
-            batches: Batches = RawBatches(name, stream, plan, writer, has_ranges=kind is TransactionKind.OFFSETS)
+            batches: Batches = StatelessBatches(name, stream, plan, writer, has_ranges=kind is TransactionKind.OFFSETS)
             frame, mode = raw[name], "append"
         else:
-            batches = streamed = StreamBatches(plan, writer)
-            frame = streamed.frame(self._spark, {name: stream.decoded(raw[name]) for name, stream in streams.items()})
-            mode = output_mode(pipeline, frame)
-        batch_function = BatchFunction(batches, self._stop, lambda batch_id: begin_decisions(decisions, batch_id))
+            batches = streamed = StatefulBatches(plan, writer)
+            frame = streamed.make_frame(
+                self._spark, {name: stream.decode(raw[name]) for name, stream in streams.items()}
+            )
+            mode = find_output_mode(pipeline, frame)
+        batch_function = BatchFunction(batches, self._stop, lambda batch_id: begin_responses(responses, batch_id))
         query = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(batch_function)
         # The state package reads the checkpoint from the local file system, whatever Hadoop's default file system is.
         query = query.option("checkpointLocation", f"file:{start.folder.absolute()}")
@@ -235,7 +247,7 @@ class _Run:
             query = query.trigger(processingTime=f"{pipeline.settings.trigger_ms} milliseconds")
         run = query.start()
         for stream in streams.values():
-            stream.started(run)
+            stream.start_background_work(run)
         return run, batch_function
 
     def _run_until_end(
@@ -257,13 +269,13 @@ class _Run:
                 continue
             if reporter.batch > last_batch:
                 backoff.reset()
-            why = str(failure) if isinstance(failure, _OWN) else _readable(failure)
-            is_transient = not isinstance(failure, _OWN) and is_broker_unavailable(failure)
-            delay_s = backoff.delay_s() if is_transient else None
+            reason = str(failure) if isinstance(failure, _KNOWN_FAILURES) else _describe_error(failure)
+            is_transient = not isinstance(failure, _KNOWN_FAILURES) and is_broker_unavailable(failure)
+            delay_s = backoff.next_delay_s() if is_transient else None
             if delay_s is None:
-                reporter.problem(why)
-                raise RunError(why) from failure
-            reporter.problem(f"a source's broker is unavailable: {why}; retrying in {delay_s:g} s")
+                reporter.report_problem(reason)
+                raise RunError(reason) from failure
+            reporter.report_problem(f"a source's broker is unavailable: {reason}; retrying in {delay_s:g} s")
             if self._stop.wait(delay_s):
                 return
 
@@ -285,14 +297,14 @@ class _Run:
         try:
             try:
                 while not self._stop.is_set() and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-                    reporter.take(events.new(), batch_function)
+                    reporter.process_events(events.new(), batch_function)
             except PySparkException as error:
                 failure = error
             if self._stop.is_set() and failure is None:
                 failure = self._stop_query(query, batch_function)
-            reporter.take(events.new(), batch_function)
+            reporter.process_events(events.new(), batch_function)
         except Exception:
-            # For example a full disk. The query must not continue without the reporter.
+            # For example, the disk is full. The query must not continue without the reporter.
             self._stop.set()
             if not session.has_ended(self._spark):
                 with contextlib.suppress(PySparkException, Py4JError):
@@ -304,7 +316,7 @@ class _Run:
     def _stop_query(self, query: StreamingQuery, batch_function: BatchFunction) -> BaseException | None:
         """Stop the query between two batches, and return the failure of the last batch, if any."""
         batch_function.wait_until_idle()
-        give_up_at = time.monotonic() + _BOUNDARY_S
+        give_up_at = time.monotonic() + _STOP_TIMEOUT_S
         # The sink has written the batch, but Spark has not yet committed it to the checkpoint.
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < give_up_at:
             time.sleep(_POLL_S / 10)
@@ -313,10 +325,10 @@ class _Run:
 
 
 Batches = Callable[[DataFrame, int], BatchOutcome]
-_OWN = (SinkError, BadRecordError)
+_KNOWN_FAILURES = (SinkError, BadRecordError)
 
 
-def _readable(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, PySparkException | Py4JError):
         return readable(error)
     return f"{type(error).__name__}: {error}"

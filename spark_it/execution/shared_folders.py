@@ -1,4 +1,4 @@
-"""Checks that the workers of a cluster share the driver's folders.
+"""Check that the workers of a cluster share the driver's folders.
 
 A path such as /data/out is a different folder on each machine, unless a network file system is mounted there. Spark
 does not detect this: every worker writes to its own disk, the driver finds no files, and the rows are lost. So before a
@@ -23,9 +23,9 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.execution.preflight import RefusedError
 
 _MIN_TASKS, _MAX_TASKS = 2, 32
-"""Limits of the number of tasks that check. From 33 paths on, Spark would let the workers list the files."""
+"""Limits of the number of tasks that check. For 33 or more paths, the workers would list the files."""
 _PROBE_CONTENT = b"1"
-"""Content of a probe file; not empty, so that Spark reads each file in a separate task."""
+"""The content of a probe file. It is not empty, so that Spark reads each file in a separate task."""
 
 
 def check(pipeline: Pipeline, stateful: str | None, spark: SparkSession) -> None:
@@ -36,20 +36,20 @@ def check(pipeline: Pipeline, stateful: str | None, spark: SparkSession) -> None
     jvm: Any = spark._jvm
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     default = str(jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(configuration).getScheme())
-    for key, path in written(pipeline, stateful).items():
-        folder = local_path(path, default)
+    for key, path in list_written_folders(pipeline, stateful).items():
+        folder = to_local_path(path, default)
         if folder is not None:
-            with _probes(folder, _tasks(spark)) as probes:
+            with _create_probes(folder, _count_tasks(spark)) as probes:
                 _check_visible(probes, key, folder, spark)
-    for key, path in read(pipeline).items():
-        folder = local_path(path, default)
-        file = None if folder is None else _any_file(folder)
+    for key, path in list_read_folders(pipeline).items():
+        folder = to_local_path(path, default)
+        file = None if folder is None else _find_file(folder)
         if folder is not None and file is not None:
             _check_visible(file, key, folder, spark)
 
 
-def written(pipeline: Pipeline, stateful: str | None) -> dict[str, str]:
-    """Return the folders that tasks write, or in which they read files of the driver, by key."""
+def list_written_folders(pipeline: Pipeline, stateful: str | None) -> dict[str, str]:
+    """Return, by key, the folders to which tasks write, or from which they read files that the driver has written."""
     folders = {}
     has_spool = any(isinstance(source, JdbcSource) for source in pipeline.sources.values())
     if stateful is not None or has_spool:
@@ -65,14 +65,14 @@ def written(pipeline: Pipeline, stateful: str | None) -> dict[str, str]:
     return folders
 
 
-def read(pipeline: Pipeline) -> dict[str, str]:
-    """Return the folders of sources that tasks read, by key."""
+def list_read_folders(pipeline: Pipeline) -> dict[str, str]:
+    """Return, by key, the folders of files sources, which tasks read."""
     sources = pipeline.sources.items()
     return {f"source.{name}.path": pipeline.located(one.path) for name, one in sources if isinstance(one, FilesSource)}
 
 
-def local_path(path: str, default_scheme: str) -> Path | None:
-    """Return the path if it is on the local file system, according to its scheme; None for other file systems.
+def to_local_path(path: str, default_scheme: str) -> Path | None:
+    """Return the path if its scheme is that of the local file system; None for other file systems.
 
     `default_scheme` is Hadoop's default, for paths without scheme.
     """
@@ -81,14 +81,14 @@ def local_path(path: str, default_scheme: str) -> Path | None:
     return None if "://" in path or default_scheme != "file" else Path(path)
 
 
-def _tasks(spark: SparkSession) -> int:
-    """Return the number of tasks that the workers registered so far run in parallel, within the limits."""
+def _count_tasks(spark: SparkSession) -> int:
+    """Return the number of tasks that the currently registered workers run in parallel, within the limits."""
     return min(max(spark.sparkContext.defaultParallelism, _MIN_TASKS), _MAX_TASKS)
 
 
 @contextlib.contextmanager
-def _probes(folder: Path, count: int) -> Iterator[Path]:
-    """Create a subfolder of probe files, whose name makes readers of `folder` ignore it."""
+def _create_probes(folder: Path, count: int) -> Iterator[Path]:
+    """Create a subfolder with probe files. Readers of `folder` ignore it because of its name."""
     probes = folder / f".odradek-{secrets.token_hex(4)}"
     probes.mkdir(parents=True)
     try:
@@ -99,22 +99,22 @@ def _probes(folder: Path, count: int) -> Iterator[Path]:
         shutil.rmtree(probes, ignore_errors=True)
 
 
-def _any_file(folder: Path) -> Path | None:
+def _find_file(folder: Path) -> Path | None:
     """Return a file that Spark would read; None if there is none, or the folder does not exist."""
     with contextlib.suppress(OSError):
         return next((path for path in folder.iterdir() if path.name[0] not in "._" and path.is_file()), None)
     return None
 
 
-def _listed(path: Path, spark: SparkSession) -> DataFrame:
+def _list_files(path: Path, spark: SparkSession) -> DataFrame:
     """Return a frame of the files at a path, as listed by the driver."""
     return spark.read.format("binaryFile").load(f"file:{path}")
 
 
 def _check_visible(path: Path, key: str, folder: Path, spark: SparkSession) -> None:
-    files = _listed(path, spark)
+    files = _list_files(path, spark)
     try:
-        # Selecting only the length makes a task look the file up without reading it.
+        # If only the length is selected, a task looks up the file but does not read it.
         files.agg(f.sum("length")).collect()
     except (PySparkException, Py4JJavaError) as error:
         if "FILE_NOT_EXIST" not in str(error) and "FileNotFoundException" not in str(error):

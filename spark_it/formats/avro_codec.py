@@ -1,8 +1,8 @@
-"""Codec between Avro records and plain values; each schema is compiled once. Of Spark it uses only `Row`.
+"""Decoder and encoder of Avro records. Each schema is compiled once. Spark is not imported; only its `Row` is accepted.
 
-Values have the form of Spark's Arrow reader: instants as microseconds since 1970, dates as days, decimals as Decimal.
-fastavro reads and writes without logical types; this module converts them, over their complete range, and checks their
-limits.
+Values have the form of Spark's Arrow reader: timestamps as microseconds since 1970, dates as days, decimals as Decimal.
+fastavro reads and writes schemas without logical types. This module converts the values of logical types over their
+complete range, and checks their limits.
 """
 
 import io
@@ -15,13 +15,21 @@ from typing import Any
 
 import fastavro
 
-from odradek.spark_it.formats.avro_plain import WHOLE, for_reading, for_writing
-from odradek.spark_it.formats.avro_types import Named, Schema, as_parsed, branches, kind_of, logical_of, widest
+from odradek.spark_it.formats.avro_plain import WHOLE, make_plain_schema, make_reading_schemas
+from odradek.spark_it.formats.avro_types import (
+    NamedTypes,
+    Schema,
+    find_common_type,
+    get_kind,
+    get_logical_type,
+    parse_for_fastavro,
+    split_union,
+)
 
-Change = Callable[[Any], Any]
+Converter = Callable[[Any], Any]
 
 _INT64 = 1 << 63
-_LOCAL_MICROS = 10**18
+_MAX_LOCAL_MICROS = 10**18
 """Times without a zone are passed as DECIMAL(18,6) seconds (`columns`)."""
 _MICROS_OF = {"millis": 1000, "micros": 1}
 _EPOCH_ORDINAL = 719_163
@@ -33,22 +41,28 @@ class RecordError(ValueError):
 
 
 @lru_cache(maxsize=256)
-def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
-    """Return a decoder of records with schema `writer` to schema `reader`; both are JSON texts.
+def make_decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
+    """Return a decoder of records with schema `writer`, which converts them to schema `reader`; both are JSON texts.
 
-    It raises RecordError for a record that does not match the schema; remaining bytes are an error, too. An int beyond
-    32 bits is returned unchanged: `columns.decode_batch` rejects it, without a check of each number here.
+    It raises RecordError for a record that does not match the schema or has bytes after its end. An int beyond 32 bits
+    is returned unchanged, because `columns.decode_batch` rejects it without a check of each number here.
     """
-    written = as_parsed(json.loads(writer))
-    wanted = written if reader is None or json.loads(reader) == json.loads(writer) else as_parsed(json.loads(reader))
-    plain_written, plain_wanted = for_reading(written, None if wanted is written else wanted)
-    clash = None if wanted is written else _clash(written, wanted, Named(written), Named(wanted), "value")
-    change = _reading(wanted, Named(), has_defaults=wanted is not written)
+    written = parse_for_fastavro(json.loads(writer))
+    wanted = (
+        written
+        if reader is None or json.loads(reader) == json.loads(writer)
+        else parse_for_fastavro(json.loads(reader))
+    )
+    plain_written, plain_wanted = make_reading_schemas(written, None if wanted is written else wanted)
+    conflict = (
+        None if wanted is written else _find_conflict(written, wanted, NamedTypes(written), NamedTypes(wanted), "value")
+    )
+    change = _make_reader(wanted, NamedTypes(), has_defaults=wanted is not written)
     read: Any = fastavro.schemaless_reader
 
     def decode(data: bytes) -> Any:
-        if clash is not None:
-            raise RecordError(clash)
+        if conflict is not None:
+            raise RecordError(conflict)
         source = io.BytesIO(data)
         try:
             value = read(source, plain_written, plain_wanted)
@@ -57,9 +71,9 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
         except UnicodeDecodeError as error:
             raise RecordError(f"a string is not UTF-8: {error.reason}") from None
         except IndexError as error:
-            # IndexError of bytes for a truncated number, of a list for an invalid index of a union or enum.
-            is_cut = "list" not in str(error)
-            what = "the record is truncated" if is_cut else "a union or enum has a branch that the schema has not"
+            # fastavro indexes bytes for a number, which may be truncated, and a list for a branch of a union or enum.
+            is_truncated = "list" not in str(error)
+            what = "the record is truncated" if is_truncated else "a union or enum has an index outside of its schema"
             raise RecordError(what) from None
         if source.tell() != len(data):
             raise RecordError(f"{len(data) - source.tell()} bytes remain after the record")
@@ -69,11 +83,11 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
 
 
 @lru_cache(maxsize=64)
-def encoder(schema: str) -> Callable[[Any], bytes]:
+def make_encoder(schema: str) -> Callable[[Any], bytes]:
     """Return an encoder of a Row or another value with a schema. It raises RecordError for an invalid value."""
-    parsed = as_parsed(json.loads(schema))
-    plain = for_writing(parsed)
-    change = _writing(parsed, Named(), "value")
+    parsed = parse_for_fastavro(json.loads(schema))
+    plain = make_plain_schema(parsed)
+    change = _make_writer(parsed, NamedTypes(), "value")
     write = fastavro.schemaless_writer
 
     def encode(value: Any) -> bytes:
@@ -84,47 +98,52 @@ def encoder(schema: str) -> Callable[[Any], bytes]:
     return encode
 
 
-def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named, what: str) -> str | None:
-    """Return the conflict if bytes of one logical type have another meaning in the other one; None if there is none."""
-    written, wanted = of_written.resolved(written), of_wanted.resolved(wanted)
+def _find_conflict(
+    written: Schema, wanted: Schema, of_written: NamedTypes, of_wanted: NamedTypes, what: str
+) -> str | None:
+    """Return the first conflict of two schemas whose bytes have different meanings, such as ms and µs; None if none."""
+    written, wanted = of_written.resolve(written), of_wanted.resolve(wanted)
     if isinstance(wanted, list):
-        other = widest(branches(wanted)[1])
-        return None if other is None else _clash(written, other, of_written, of_wanted, what)
+        other = find_common_type(split_union(wanted)[1])
+        return None if other is None else _find_conflict(written, other, of_written, of_wanted, what)
     if isinstance(written, list):
-        ones = [of_written.resolved(one) for one in branches(written)[1]]
-        found = (_clash(one, wanted, of_written, of_wanted, what) for one in ones if _may_become(one, wanted))
+        others = [of_written.resolve(one) for one in split_union(written)[1]]
+        found = (
+            _find_conflict(one, wanted, of_written, of_wanted, what) for one in others if _can_convert(one, wanted)
+        )
         return next((conflict for conflict in found if conflict is not None), None)
-    before, now = _shown(written), _shown(wanted)
+    before, now = _describe_meaning(written), _describe_meaning(wanted)
     if before is not None and now is not None and before != now:
         return f"{what} was written as {before}, and the schema has {now}"
     if not isinstance(written, dict) or not isinstance(wanted, dict):
         return None
     pairs = [(written[key], wanted[key], what) for key in ("items", "values") if key in written and key in wanted]
     if "fields" in written and "fields" in wanted:
-        there = {field["name"]: field["type"] for field in written["fields"]}
+        written_fields = {field["name"]: field["type"] for field in written["fields"]}
         for field in wanted["fields"]:
-            name = next((one for one in (field["name"], *field.get("aliases", ())) if one in there), None)
+            name = next((one for one in (field["name"], *field.get("aliases", ())) if one in written_fields), None)
             if name is not None:
-                pairs.append((there[name], field["type"], f"{what}.{field['name']}"))
-    found = (_clash(one, other, of_written, of_wanted, where) for one, other, where in pairs)
+                pairs.append((written_fields[name], field["type"], f"{what}.{field['name']}"))
+    found = (_find_conflict(one, other, of_written, of_wanted, where) for one, other, where in pairs)
     return next((conflict for conflict in found if conflict is not None), None)
 
 
-def _may_become(written: Schema, wanted: Schema) -> bool:
+def _can_convert(written: Schema, wanted: Schema) -> bool:
     """Return whether a branch of a writer's union has the reader's kind, or is an int that is read as a long."""
-    before, now = kind_of(written), kind_of(wanted)
+    before, now = get_kind(written), get_kind(wanted)
     if isinstance(written, dict) and isinstance(wanted, dict) and "fields" in written and "fields" in wanted:
         names = {name.rpartition(".")[2] for name in (wanted["name"], *wanted.get("aliases", ()))}
         return written["name"].rpartition(".")[2] in names
     return before == now or (before, now) == ("int", "long")
 
 
-def _shown(schema: Schema) -> str | None:
-    logical = logical_of(schema)
+def _describe_meaning(schema: Schema) -> str | None:
+    """Return the logical type, with the scale of a decimal; None if bytes have no other meaning than their kind's."""
+    logical = get_logical_type(schema)
     if logical == "decimal" and isinstance(schema, dict):
         return f"decimal with scale {schema.get('scale', 0)}"
-    if logical is None and isinstance(schema, dict) and kind_of(schema) in ("int", "long"):
-        # Spark gets time, timestamp-nanos and similar types as plain numbers, whose unit depends on the logical type.
+    if logical is None and isinstance(schema, dict) and get_kind(schema) in ("int", "long"):
+        # In Spark, time-millis, timestamp-nanos and similar types are plain numbers in the unit of the logical type.
         named = str(schema.get("logicalType", ""))
         return named if _TIMES.fullmatch(named) else None
     return logical
@@ -133,85 +152,85 @@ def _shown(schema: Schema) -> str | None:
 # Reading
 
 
-def _reading(schema: Schema, named: Named, *, has_defaults: bool) -> Change | None:
-    """Return the conversion of fastavro's value to that of `decoder`; None if none is needed."""
-    schema = named.resolved(schema)
-    kind, logical = kind_of(schema), logical_of(schema)
+def _make_reader(schema: Schema, named: NamedTypes, *, has_defaults: bool) -> Converter | None:
+    """Return the conversion of fastavro's value to that of `make_decoder`; None if none is needed."""
+    schema = named.resolve(schema)
+    kind, logical = get_kind(schema), get_logical_type(schema)
     if isinstance(schema, list):
-        wide = widest(branches(schema)[1])
-        if wide == "double":
-            return _or_none(float)
-        return None if wide is None else _or_none(_reading(wide, named, has_defaults=has_defaults))
+        common = find_common_type(split_union(schema)[1])
+        if common == "double":
+            return _make_nullable_reader(float)
+        return None if common is None else _make_nullable_reader(_make_reader(common, named, has_defaults=has_defaults))
     if logical == "decimal" and isinstance(schema, dict):
-        return _decimal_of(schema["precision"], schema.get("scale", 0))
+        return _make_decimal_reader(schema["precision"], schema.get("scale", 0))
     if logical is not None and "timestamp" in logical:
-        limit = _LOCAL_MICROS if logical.startswith("local") else _INT64
-        return _micros_of(_MICROS_OF[logical.rpartition("-")[2]], limit)
+        limit = _MAX_LOCAL_MICROS if logical.startswith("local") else _INT64
+        return _make_timestamp_reader(_MICROS_OF[logical.rpartition("-")[2]], limit)
     if kind in ("bytes", "fixed") and has_defaults:
-        return _as_bytes
+        return _default_to_bytes
     if isinstance(schema, dict) and kind in ("record", "error"):
         fields = {
             one["name"]: change
             for one in schema["fields"]
-            if (change := _reading(one["type"], named, has_defaults=has_defaults)) is not None
+            if (change := _make_reader(one["type"], named, has_defaults=has_defaults)) is not None
         }
-        return _of_fields(fields) if fields else None
+        return _make_field_reader(fields) if fields else None
     if isinstance(schema, dict) and kind == "array":
-        of = _reading(schema["items"], named, has_defaults=has_defaults)
-        return None if of is None else _of_items(of)
+        item = _make_reader(schema["items"], named, has_defaults=has_defaults)
+        return None if item is None else _make_item_reader(item)
     if isinstance(schema, dict) and kind == "map":
-        of = _reading(schema["values"], named, has_defaults=has_defaults)
-        return None if of is None else _of_entries(of)
+        entry = _make_reader(schema["values"], named, has_defaults=has_defaults)
+        return None if entry is None else _make_entry_reader(entry)
     return None
 
 
-def _or_none(change: Change | None) -> Change | None:
+def _make_nullable_reader(change: Converter | None) -> Converter | None:
     return None if change is None else lambda value: None if value is None else change(value)
 
 
-def _of_fields(fields: Mapping[str, Change]) -> Change:
+def _make_field_reader(fields: Mapping[str, Converter]) -> Converter:
     changes = tuple(fields.items())
 
     def change(value: dict[str, Any]) -> dict[str, Any]:
-        for name, of in changes:
-            value[name] = of(value[name])
+        for name, convert in changes:
+            value[name] = convert(value[name])
         return value
 
     # fastavro returns the same object for each use of a record's default.
     return lambda value: change(dict(value))
 
 
-def _of_items(of: Change) -> Change:
-    return lambda values: [of(value) for value in values]
+def _make_item_reader(convert: Converter) -> Converter:
+    return lambda values: [convert(value) for value in values]
 
 
-def _of_entries(of: Change) -> Change:
-    return lambda values: {key: of(value) for key, value in values.items()}
+def _make_entry_reader(convert: Converter) -> Converter:
+    return lambda values: {key: convert(value) for key, value in values.items()}
 
 
-def _as_bytes(value: bytes | str) -> bytes:
+def _default_to_bytes(value: bytes | str) -> bytes:
     """Convert the default of a bytes field, a string in the schema with one character per byte."""
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
-def _decimal_of(precision: int, scale: int) -> Change:
+def _make_decimal_reader(precision: int, scale: int) -> Converter:
     limit = 10**precision
 
     def change(value: bytes | str) -> Decimal:
-        number = int.from_bytes(_as_bytes(value), "big", signed=True)
+        number = int.from_bytes(_default_to_bytes(value), "big", signed=True)
         if not -limit < number < limit:
             raise RecordError(f"a decimal has more than the {precision} digits of the schema")
-        return Decimal(number).scaleb(-scale) if precision <= 28 else _scaled(number, scale)
+        return Decimal(number).scaleb(-scale) if precision <= 28 else _scale_exactly(number, scale)
 
     return change
 
 
-def _scaled(number: int, scale: int) -> Decimal:
+def _scale_exactly(number: int, scale: int) -> Decimal:
     with localcontext(prec=40):
         return Decimal(number).scaleb(-scale)
 
 
-def _micros_of(factor: int, limit: int) -> Change:
+def _make_timestamp_reader(factor: int, limit: int) -> Converter:
     def change(value: int) -> int:
         micros = value * factor
         if not -limit < micros < limit:
@@ -226,59 +245,59 @@ def _micros_of(factor: int, limit: int) -> Change:
 _RANGES = {"int": 1 << 31, "long": 1 << 63}
 
 
-def _writing(schema: Schema, named: Named, what: str) -> Change:
+def _make_writer(schema: Schema, named: NamedTypes, what: str) -> Converter:
     """Return the conversion of a Spark value to one that fastavro writes without logical types."""
-    schema = named.resolved(schema)
-    kind, logical = kind_of(schema), logical_of(schema)
+    schema = named.resolve(schema)
+    kind, logical = get_kind(schema), get_logical_type(schema)
     if isinstance(schema, list):
-        can_be_null, others = branches(schema)
-        wide = widest(others)
-        if wide is None:
-            raise RecordError(f"{what}: a union of {', '.join(map(kind_of, schema))} cannot be written")
-        of = _writing(wide, named, what)
-        return (lambda value: None if value is None else of(value)) if can_be_null else of
-    change = _writing_plain(schema, kind, logical, named, what)
+        can_be_null, others = split_union(schema)
+        common = find_common_type(others)
+        if common is None:
+            raise RecordError(f"{what}: a union of {', '.join(map(get_kind, schema))} cannot be written")
+        convert = _make_writer(common, named, what)
+        return (lambda value: None if value is None else convert(value)) if can_be_null else convert
+    change = _make_plain_writer(schema, kind, logical, named, what)
 
-    def not_null(value: Any) -> Any:
+    def change_or_refuse_null(value: Any) -> Any:
         if value is None:
             raise RecordError(f"{what} is null, and the schema does not allow it")
         return change(value)
 
-    return not_null
+    return change_or_refuse_null
 
 
-def _writing_plain(schema: Schema, kind: str, logical: str | None, named: Named, what: str) -> Change:
+def _make_plain_writer(schema: Schema, kind: str, logical: str | None, named: NamedTypes, what: str) -> Converter:
     if isinstance(schema, dict):
         if logical == "decimal":
-            return _unscaled(schema, what)
+            return _make_decimal_writer(schema, what)
         match kind:
             case "record" | "error":
                 fields = [
-                    (one["name"], _writing(one["type"], named, f"{what}.{one['name']}")) for one in schema["fields"]
+                    (one["name"], _make_writer(one["type"], named, f"{what}.{one['name']}")) for one in schema["fields"]
                 ]
                 defaults = {
-                    one["name"]: _default(one["type"], one["default"], named)
+                    one["name"]: _convert_default(one["type"], one["default"], named)
                     for one in schema["fields"]
                     if "default" in one
                 }
-                return _record_of(fields, defaults)
+                return _make_record_writer(fields, defaults)
             case "array":
-                item = _writing(schema["items"], named, f"{what}[]")
+                item = _make_writer(schema["items"], named, f"{what}[]")
                 return lambda values: [item(value) for value in values]
             case "map":
-                entry = _writing(schema["values"], named, f"{what}{{}}")
+                entry = _make_writer(schema["values"], named, f"{what}{{}}")
                 return lambda values: {key: entry(value) for key, value in values.items()}
             case "enum":
-                return _one_of(frozenset(schema["symbols"]), what)
+                return _make_enum_writer(frozenset(schema["symbols"]), what)
             case "fixed":
-                return _of_size(schema["size"], what)
+                return _make_fixed_writer(schema["size"], what)
     if logical == "date":
         return lambda value: value if isinstance(value, int) else value.toordinal() - _EPOCH_ORDINAL
     if logical is not None:
         factor = _MICROS_OF[logical.rpartition("-")[2]]
         return lambda value: value // factor
     if kind in _RANGES:
-        return _within(_RANGES[kind], kind, what)
+        return _make_integer_writer(_RANGES[kind], kind, what)
     if kind in ("float", "double"):
         return float
     if kind == "bytes":
@@ -286,40 +305,40 @@ def _writing_plain(schema: Schema, kind: str, logical: str | None, named: Named,
     return lambda value: value
 
 
-def _record_of(fields: list[tuple[str, Change]], defaults: Mapping[str, Any]) -> Change:
+def _make_record_writer(fields: list[tuple[str, Converter]], defaults: Mapping[str, Any]) -> Converter:
     def change(value: Any) -> dict[str, Any]:
         given = value if isinstance(value, Mapping) else dict(zip(value.__fields__, value, strict=True))
         return {
-            name: of(given.get(name)) if name in given or name not in defaults else defaults[name]
-            for name, of in fields
+            name: convert(given.get(name)) if name in given or name not in defaults else defaults[name]
+            for name, convert in fields
         }
 
     return change
 
 
-def _default(schema: Schema, value: Any, named: Named) -> Any:
-    """Return a default in the form that fastavro writes; in a schema, bytes are strings, also in nested types."""
-    schema = named.resolved(schema)
+def _convert_default(schema: Schema, value: Any, named: NamedTypes) -> Any:
+    """Return a default of a schema in the form that fastavro writes. In a schema, bytes are strings, at any depth."""
+    schema = named.resolve(schema)
     if isinstance(schema, list):
-        return _default(schema[0], value, named)  # the type of a default is the first branch
-    kind = kind_of(schema)
+        return _convert_default(schema[0], value, named)  # the type of a default is the first branch
+    kind = get_kind(schema)
     if kind in ("bytes", "fixed"):
-        return _as_bytes(value)
+        return _default_to_bytes(value)
     if isinstance(schema, dict):
         match kind:
             case "record" | "error":
                 return {
-                    one["name"]: _default(one["type"], value.get(one["name"], one.get("default")), named)
+                    one["name"]: _convert_default(one["type"], value.get(one["name"], one.get("default")), named)
                     for one in schema["fields"]
                 }
             case "array":
-                return [_default(schema["items"], one, named) for one in value]
+                return [_convert_default(schema["items"], one, named) for one in value]
             case "map":
-                return {key: _default(schema["values"], one, named) for key, one in value.items()}
+                return {key: _convert_default(schema["values"], one, named) for key, one in value.items()}
     return value
 
 
-def _unscaled(schema: Mapping[str, Any], what: str) -> Change:
+def _make_decimal_writer(schema: Mapping[str, Any], what: str) -> Converter:
     scale, limit = schema.get("scale", 0), 10 ** schema["precision"]
 
     def change(value: Decimal) -> bytes:
@@ -336,7 +355,7 @@ def _unscaled(schema: Mapping[str, Any], what: str) -> Change:
     return change
 
 
-def _one_of(symbols: frozenset[str], what: str) -> Change:
+def _make_enum_writer(symbols: frozenset[str], what: str) -> Converter:
     def change(value: str) -> str:
         if value not in symbols:
             raise RecordError(f"{what} is {value}, which is not in the enum")
@@ -345,7 +364,7 @@ def _one_of(symbols: frozenset[str], what: str) -> Change:
     return change
 
 
-def _of_size(size: int, what: str) -> Change:
+def _make_fixed_writer(size: int, what: str) -> Converter:
     def change(value: bytes) -> bytes:
         if len(value) != size:
             raise RecordError(f"{what} has {len(value)} bytes, but the schema has {size}")
@@ -354,7 +373,7 @@ def _of_size(size: int, what: str) -> Change:
     return change
 
 
-def _within(limit: int, kind: str, what: str) -> Change:
+def _make_integer_writer(limit: int, kind: str, what: str) -> Converter:
     def change(value: int) -> int:
         if not -limit <= value < limit:
             raise RecordError(f"{what} is {value}, which is not of type {kind}")

@@ -1,7 +1,7 @@
-"""The interface of a format, which converts keys and values of records to columns and back, and the format for a name.
+"""The interface of a format, which converts keys and values of records to columns and back; creation of formats.
 
-Each format's module is imported when it is used. It has `make(part, pipeline, topic, side) -> Format`; `make` of a
-format with a registry also takes a `Place`.
+Each format's module is imported when it is used. It has `make_format(part, pipeline, topic, side) -> Format`; a format
+with a registry also takes a `ResponseLocation`.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-    from odradek.spark_it.formats.decisions import Place
+    from odradek.spark_it.formats.stored_responses import ResponseLocation
 
 Side = Literal["key", "value"]
 
@@ -28,11 +28,11 @@ MODULES = {
 
 
 class FormatError(Exception):
-    """A schema that is invalid or does not match the columns; `str()` has the reason and the remedy."""
+    """A schema is invalid or does not match the columns; `str()` has the reason and the remedy."""
 
 
 class Format(Protocol):
-    """The format of one side of a topic's records. `name` is its name in dead letters."""
+    """The format of the keys or the values of a topic. `name` is its name in dead letters."""
 
     name: str
 
@@ -40,18 +40,18 @@ class Format(Protocol):
         """Return the type of decoded values: a struct of columns, or the type of a single value. Raises FormatError."""
 
     def decode(self, column: "Column") -> "Column":
-        """Decode a BINARY column to STRUCT<value: schema(), error: STRING>; one of them is null, for null both are."""
+        """Decode a BINARY column to STRUCT<value: schema(), error: STRING>. One field is null; for null both are."""
 
     def encode(self, column: "Column", data_type: "DataType") -> "Column":
-        """Encode a column of type `data_type` as BINARY; null as null. Raises FormatError if the type is unsuitable."""
+        """Encode a column of type `data_type` as BINARY; null remains null. Raises FormatError for a wrong type."""
 
 
-def format_of(
-    part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side, place: "Place | None" = None
+def make_format(
+    part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side, location: "ResponseLocation | None" = None
 ) -> Format:
-    """Return the format of one side of a topic; `topic` is None if several topics are read. `place` is for stored
-    registry responses. Raises FormatError."""
-    make = import_module(MODULES[part.format]).make
-    with_place = () if place is None or part.registry_url is None else (place,)
-    made: Format = make(part, pipeline, topic, side, *with_place)
+    """Return the format of keys or values of a topic; `topic` is None if several topics are read. Registry responses
+    are stored at `location`. Raises FormatError."""
+    make = import_module(MODULES[part.format]).make_format
+    locations = () if location is None or part.registry_url is None else (location,)
+    made: Format = make(part, pipeline, topic, side, *locations)
     return made

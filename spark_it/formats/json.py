@@ -12,18 +12,18 @@ from odradek.spark_it.definition.durations import WRITTEN
 from odradek.spark_it.definition.settings import PartFormat
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.format import FormatError, Side
-from odradek.spark_it.formats.json_changes import Changes, inexact
+from odradek.spark_it.formats.json_changes import ChangeDetector, make_inexact_message
 
 _CORRUPT = "__odradek_corrupt"
 _OBJECTS = "__odradek_objects"
 _LENGTH = "__odradek_length"
 
 
-def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> "JsonFormat":
+def make_format(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> "JsonFormat":
     return JsonFormat(part.schema, f"{side}.schema")
 
 
-def struct_of(ddl: str, key: str) -> StructType:
+def parse_struct(ddl: str, key: str) -> StructType:
     """Parse columns in Spark's DDL. `key` is the key in the pipeline file. Raises FormatError."""
     try:
         found = StructType.fromDDL(ddl)
@@ -36,7 +36,7 @@ def struct_of(ddl: str, key: str) -> StructType:
 
 
 class JsonFormat:
-    """`ddl` is None for a sink, which only writes JSON."""
+    """JSON objects with the columns of `ddl`, which is the value of `key` in the pipeline file; None for a sink."""
 
     name = "json"
 
@@ -52,38 +52,40 @@ class JsonFormat:
         if self._schema is None:
             if self._ddl is None:
                 raise FormatError(f"{self._key} is missing")
-            self._schema = struct_of(self._ddl, self._key)
+            self._schema = parse_struct(self._ddl, self._key)
         return self._schema
 
     def decode(self, column: Column) -> Column:
-        return self.of_parsed(self.parsed(column), column)
+        return self.decode_parsed(self.parse(column), column)
 
-    def parsed(self, column: Column) -> Column:
-        """Return the argument of `of_parsed`; in a column of its own, so that the text is parsed once."""
-        return _parsed(column, self._struct())
+    def parse(self, column: Column) -> Column:
+        """Parse a text for `decode_parsed`. The result should be a column of the frame, so that it is computed once."""
+        return _parse_single_value(column, self._struct())
 
-    def of_parsed(self, found: Column, column: Column) -> Column:
-        """Return the result of `decode`, from that of `parsed` for the same column."""
+    def decode_parsed(self, found: Column, column: Column) -> Column:
+        """Return the result of `decode` for `column`; `found` is the result of `parse` for it."""
         schema, text = self._struct(), column.cast("string")
-        record = _only(found)
+        record = _get_single_value(found)
         value = f.struct(*(record[field.name].alias(field.name) for field in schema.fields))
         is_one = found[_CORRUPT].isNull() & (found[_LENGTH] == f.octet_length(column)) & record.isNotNull()
         is_good = is_one & (f.size(found[_OBJECTS]) == 1)
         message = f.when(~f.coalesce(is_good, f.lit(False)), f.lit(f"is not a JSON object with {self._ddl}"))
         # Spark replaces invalid UTF-8 by U+FFFD.
         message = message.when(~f.is_valid_utf8(text), f.lit("is not UTF-8"))
-        changes = Changes(schema)
-        if changes.unchanged.fields:
-            unchanged = _only(_parsed(column, changes.unchanged))
-            changed = f.transform(f.array(unchanged), lambda one: changes.names(record, one, text)).getItem(0)
-            message = message.when(changes.needs_second_parse(record, text), f.when(changed != "", inexact(changed)))
+        detector = ChangeDetector(schema)
+        if detector.second_schema.fields:
+            unchanged = _get_single_value(_parse_single_value(column, detector.second_schema))
+            changed = f.transform(f.array(unchanged), lambda one: detector.list_changed(record, one, text)).getItem(0)
+            message = message.when(
+                detector.needs_second_parse(record, text), f.when(changed != "", make_inexact_message(changed))
+            )
         return f.struct(value.alias("value"), f.when(column.isNotNull(), message).alias("error"))
 
     def encode(self, column: Column, data_type: DataType) -> Column:
         return f.to_json(column, WRITTEN).cast("binary")
 
 
-def _parsed(column: Column, schema: StructType) -> Column:
+def _parse_single_value(column: Column, schema: StructType) -> Column:
     """Parse a text as the only element of an array that is followed by the text's length: a struct, null for null.
 
     Spark ignores what follows the first value of a text. Here a second value makes a second element or a syntax error,
@@ -103,11 +105,11 @@ def _parsed(column: Column, schema: StructType) -> Column:
     return f.from_json(array, wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
 
 
-def _only(found: Column) -> Column:
+def _get_single_value(found: Column) -> Column:
     return f.get(found[_OBJECTS], f.lit(0))
 
 
-def rescued(column: Column, schema: StructType) -> Column:
+def collect_unknown_fields(column: Column, schema: StructType) -> Column:
     """Return the fields of an object that are not in a schema, as JSON; null if there are none."""
     text = column.cast("string")
     # For a text without a value Spark's generated code raises a NullPointerException.

@@ -9,12 +9,12 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.format import Side
 
 
-def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> "RawFormat":
+def make_format(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> "RawFormat":
     return RawFormat(part.format)
 
 
 class RawFormat:
-    """`name` is string or bytes. No record is bad."""
+    """Strings or bytes, according to `name`. No record is bad."""
 
     def __init__(self, name: str) -> None:
         self.name = name

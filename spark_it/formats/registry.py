@@ -24,25 +24,25 @@ _TIMEOUT_S = 10.0
 _TRIES = 5
 _FIRST_WAIT_S = 0.2
 _UNKNOWN_FOR_S = 30.0
-_MOST_UNKNOWN = 10_000
+_MAX_UNKNOWN = 10_000
 
 
 class RegistryError(Exception):
-    """A request that the registry rejected; `status` is the HTTP status. `str()` has the address and the message."""
+    """The registry rejected a request; `status` is the HTTP status. `str()` has the address and the message."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Address(NamedTuple):
+class RegistryAddress(NamedTuple):
     """The URLs of a registry, separated by commas, and optionally `user:password`."""
 
     url: str
     user_info: str | None = None
 
     @classmethod
-    def of(cls, url: str, user_info: str | None) -> "Address":
+    def parse(cls, url: str, user_info: str | None) -> "RegistryAddress":
         """Parse an address whose URLs may contain `user:password@`, as in Confluent's clients."""
         user_infos: list[str] = []
         urls = []
@@ -55,37 +55,37 @@ class Address(NamedTuple):
         return cls(",".join(urls), user_info or next(iter(user_infos), None))
 
     def __repr__(self) -> str:
-        return f"Address({self.url})"
+        return f"RegistryAddress({self.url})"
 
 
-class Registered(NamedTuple):
+class RegisteredSchema(NamedTuple):
     """A schema in a registry, as JSON."""
 
     id: int
     schema: str
 
 
-def framed(schema_id: int, record: bytes) -> bytes:
+def add_schema_id(schema_id: int, record: bytes) -> bytes:
     """Return a record prefixed with its schema's id."""
     return MAGIC.to_bytes(1, "big") + schema_id.to_bytes(4, "big") + record
 
 
-def unframed(data: bytes) -> tuple[int, bytes]:
+def split_schema_id(data: bytes) -> tuple[int, bytes]:
     """Return the schema id of a record, and the record without it. Raises ValueError."""
     if len(data) < HEADER_BYTES:
         raise ValueError(f"{len(data)} bytes are too few for a record with the id of its schema")
     if data[0] != MAGIC:
-        raise ValueError(f"the first byte is {data[0]} and not 0: the record has no id of a schema")
+        raise ValueError(f"the first byte is {data[0]} and not 0: the record has no schema id")
     return int.from_bytes(data[1:HEADER_BYTES], "big"), data[HEADER_BYTES:]
 
 
 class Registry:
-    """A client with a cache of schemas by id, which never change. Each method raises RegistryError if the registry
-    rejects the request, UnavailableError if it does not respond."""
+    """A client with a cache of schemas by id; a schema never changes. Each method raises RegistryError if the registry
+    rejects the request, and UnavailableError if it does not respond."""
 
     def __init__(
         self,
-        address: Address,
+        address: RegistryAddress,
         wait: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,38 +99,38 @@ class Registry:
         self._unknown_until: dict[int, float] = {}
 
     def schema(self, schema_id: int) -> str | None:
-        """Return the Avro schema of an id; None if the registry has none, which is cached only for some time."""
+        """Return the Avro schema of an id; None if the registry has none. None is cached for 30 seconds."""
         found = self._schemas.get(schema_id)
         if found is not None:
             return found
         if self._unknown_until.get(schema_id, 0.0) > self._now():
             return None
         try:
-            response = self._ask("GET", f"/schemas/ids/{schema_id}")
+            response = self._request("GET", f"/schemas/ids/{schema_id}")
         except RegistryError as error:
             if error.status != NOT_FOUND:
                 raise
-            if len(self._unknown_until) >= _MOST_UNKNOWN:
+            if len(self._unknown_until) >= _MAX_UNKNOWN:
                 self._unknown_until.clear()
             self._unknown_until[schema_id] = self._now() + _UNKNOWN_FOR_S
             return None
-        return self._schemas.setdefault(schema_id, self._avro(response, f"schema {schema_id}"))
+        return self._schemas.setdefault(schema_id, self._read_avro_schema(response, f"schema {schema_id}"))
 
-    def latest(self, subject: str) -> Registered | None:
+    def latest(self, subject: str) -> RegisteredSchema | None:
         """Return the newest schema of a subject; None if the subject does not exist."""
         try:
-            response = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/latest")
+            response = self._request("GET", f"/subjects/{_quote_subject(subject)}/versions/latest")
         except RegistryError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
-        return Registered(int(response["id"]), self._avro(response, f"subject {subject}"))
+        return RegisteredSchema(int(response["id"]), self._read_avro_schema(response, f"subject {subject}"))
 
     def register(self, subject: str, schema: str) -> int:
         """Return the id of a schema in a subject; register it if it is missing."""
-        return int(self._ask("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": schema})["id"])
+        return int(self._request("POST", f"/subjects/{_quote_subject(subject)}/versions", {"schema": schema})["id"])
 
-    def _avro(self, response: dict[str, Any], what: str) -> str:
+    def _read_avro_schema(self, response: dict[str, Any], what: str) -> str:
         kind = response.get("schemaType", "AVRO")
         if kind != "AVRO":
             raise RegistryError(f"{what} is {kind} and not AVRO", 200)
@@ -138,25 +138,25 @@ class Registry:
             raise RegistryError(f"{what} refers to other subjects, which is not supported", 200)
         return str(response["schema"])
 
-    def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        wait_s, why = _FIRST_WAIT_S, ""
+    def _request(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        wait_s, reason = _FIRST_WAIT_S, ""
         for left in reversed(range(_TRIES)):
             for url in self._urls:
                 try:
-                    return self._once(method, f"{url}{path}", body)
+                    return self._request_once(method, f"{url}{path}", body)
                 except RegistryError as error:
                     if error.status < 500 and error.status not in (408, 429):
                         raise
-                    why = str(error)
+                    reason = str(error)
                 except (OSError, ValueError, http.client.HTTPException) as error:
-                    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-                    why = f"schema registry {url}: {reason}"
+                    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+                    reason = f"schema registry {url}: {cause}"
             if left:
                 self._wait(wait_s)
                 wait_s *= 2
-        raise UnavailableError(why)
+        raise UnavailableError(reason)
 
-    def _once(self, method: str, url: str, body: object) -> dict[str, Any]:
+    def _request_once(self, method: str, url: str, body: object) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, self._headers, method=method)
         try:
@@ -164,17 +164,17 @@ class Registry:
                 read = json.loads(http_response.read())
         except urllib.error.HTTPError as error:
             with error:
-                raise RegistryError(f"schema registry {url}: {_error_message(error)}", error.code) from None
+                raise RegistryError(f"schema registry {url}: {_read_error_message(error)}", error.code) from None
         if not isinstance(read, dict):
             raise ValueError(f"the response of {url} is not a JSON object")
         return read
 
 
-def _quoted(subject: str) -> str:
+def _quote_subject(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
 
 
-def _error_message(error: urllib.error.HTTPError) -> str:
+def _read_error_message(error: urllib.error.HTTPError) -> str:
     text = error.read(10_000).decode("utf-8", "replace")
     try:
         return f"{error.code} {json.loads(text)['message']}"
@@ -183,6 +183,6 @@ def _error_message(error: urllib.error.HTTPError) -> str:
 
 
 @lru_cache(maxsize=16)
-def registry_at(address: Address) -> Registry:
+def get_registry(address: RegistryAddress) -> Registry:
     """Return the process-wide client for an address, so that each schema is requested once."""
     return Registry(address)

@@ -1,20 +1,20 @@
-"""Markers, which record that a batch was written: their number, and their encoding as a committed offset of a group."""
+"""Markers, which record that a batch was written: as a number, and as a committed offset of a group."""
 
 from typing import NamedTuple
 
 
-def marker_number(generation: int, batch_id: int) -> int:
+def make_marker_number(generation: int, batch_id: int) -> int:
     """Return a number that marks all batches up to `batch_id` of a generation as written; it increases with both."""
     return (generation << 32) + batch_id + 1
 
 
-def generation_of(marker: int) -> int:
+def get_generation(marker: int) -> int:
     """Return the generation of a marker."""
     return marker >> 32
 
 
-def batch_of(marker: int) -> int:
-    """Return the last batch that a marker marks as written; -1 if it marks none of its generation."""
+def get_batch(marker: int) -> int:
+    """Return the last batch that a marker marks as written; -1 if it marks no batch of its generation."""
     return (marker & 0xFFFFFFFF) - 1
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SinkError(Exception):
-    """A failure of a sink; `str()` has the reason and the remedy.
+    """A sink failed; `str()` has the reason and the remedy.
 
     A batch that failed with `is_retriable` is retried after a pause; any other failure stops the pipeline.
     """
@@ -52,30 +52,30 @@ class Batch:
 
     @property
     def marker(self) -> int:
-        """The number that marks this batch and all before it as written; 0 marks none."""
-        return marker_number(self.generation, self.id)
+        """The number that marks this batch and all before it as written; 0 marks no batch."""
+        return make_marker_number(self.generation, self.id)
 
 
 @dataclass(frozen=True)
 class Claim:
     """The claim of a pipeline's state on the target: `state` becomes the owner of the markers of `replaced` states.
 
-    `begins` has the start offset of each source partition, if the state has no batch yet and the sink uses offset
-    transactions.
+    `start_offsets` has the start offset of each source partition, if the state has no batch yet and the sink uses
+    offset transactions.
     """
 
     state: str
     generation: int
     replaced: Set[str] = frozenset()
     is_new: bool = False
-    begins: Mapping[TopicPartition, int] = field(default_factory=dict)
+    start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def check(self, owners: Set[str], what: str) -> None:
         """Raise SinkError if `what` is owned by a state that this claim does not replace."""
         self.confirm((owners - self.replaced) | {self.state}, what)
 
     def confirm(self, owners: Set[str], what: str) -> None:
-        """Raise SinkError if `what` is owned by any state but this one."""
+        """Raise SinkError unless this state is the only owner of `what`."""
         if owners != {self.state}:
             raise SinkError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
 
@@ -104,27 +104,28 @@ class BatchSink(Protocol):
     def prepare(self, schema: "StructType") -> None:
         """Verify or create the target before the first batch of a run, for rows of this schema. Raises SinkError."""
 
-    def recorded(self) -> int:
-        """Return the marker of the pipeline's newest batch in the target; 0 if there is none, or if the target stores
-        no markers.
+    def read_marker(self) -> int:
+        """Return the marker of the pipeline's newest batch in the target; 0 if there is none or the target stores no
+        markers.
 
         Called after `prepare`. Raises SinkError.
         """
 
-    def owners(self) -> Set[str]:
+    def read_owners(self) -> Set[str]:
         """Return the identities of the states that own the pipeline's markers in the target.
 
         Called after `prepare`. Raises SinkError.
         """
 
     def claim(self, claim: Claim) -> None:
-        """Make a state the owner of the target's markers, before its first batch of a run; do nothing if it is already.
+        """Make a state the owner of the target's markers, before its first batch of a run; do nothing if it is the
+        owner.
 
-        Raises SinkError, also if another state has claimed them since `owners` was called.
+        Raises SinkError, also if another state has claimed them since `read_owners` was called.
         """
 
     def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:
-        """Write a batch. Rows of a batch that is already written are not written twice.
+        """Write a batch. Rows of a batch that is already written are not written again.
 
         Raises SinkError, and `dead_letters.headers.BadRecordError` for a row that the target rejects if
         `errors.tolerance` is none.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SourceError(Exception):
-    """A failure to read a source; `str()` has the reason and the remedy."""
+    """A source cannot be read; `str()` has the reason and the remedy."""
 
 
 class Stream(Protocol):
@@ -25,16 +25,17 @@ class Stream(Protocol):
         Raises SourceError, and `formats.format.FormatError` for a schema that cannot be read.
         """
 
-    def raw(self, spark: "SparkSession", start: Mapping[TopicPartition, int] | None) -> "DataFrame":
+    def read_stream(self, spark: "SparkSession", start: Mapping[TopicPartition, int] | None) -> "DataFrame":
         """Return the source's streaming frame. Without a checkpoint a topic starts at `start`. Raises SourceError."""
 
-    def decoded(self, raw: "DataFrame") -> "DataFrame":
+    def decode(self, raw: "DataFrame") -> "DataFrame":
         """Return the frame with the columns of `spark.columns.DECODED`, for a streaming frame or that of one batch."""
 
-    def started(self, query: "StreamingQuery") -> None:
-        """Start background work of the source, for one run of the query on the frame that `raw` returned."""
+    def start_background_work(self, query: "StreamingQuery") -> None:
+        """Start background work of the source, for one run of the query on the frame that `read_stream` returned."""
         return
 
     def close(self) -> None:
-        """Stop the work that `started` began. Called after each run of the query, even one that failed to start."""
+        """Stop the work that `start_background_work` began. Called after each run of the query, even one that failed to
+        start."""
         return

@@ -1,6 +1,6 @@
-"""Requests to Kafka other than reading and writing records.
+"""Requests to Kafka, other than fetching and producing records.
 
-- `group`: the interface: topics, their offsets, a group's offsets
-- `cluster`: its implementation with confluent-kafka
-- `record_sizes`: the size of records, and the largest that a topic accepts
+- `requests`: the interface: topics, their offsets, a group's offsets
+- `cluster`: the implementation with confluent-kafka
+- `record_sizes`: sizes of records, and the maximum that a topic accepts
 """

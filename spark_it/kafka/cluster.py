@@ -24,7 +24,7 @@ from odradek.spark_it.definition.settings import PipelineSettings
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.interfaces.kafka_types import Offsets, Partitions
 from odradek.spark_it.interfaces.kafka_types import TopicPartition as At
-from odradek.spark_it.kafka.group import ClusterError, MissingTopicsError
+from odradek.spark_it.kafka.requests import ClusterError, MissingTopicsError
 
 T = TypeVar("T")
 
@@ -32,14 +32,14 @@ ConfigResource: Any = _ConfigResource
 NewTopic: Any = _NewTopic
 OffsetSpec: Any = _OffsetSpec
 _TIMEOUT_S = 15.0
-_BETWEEN_TRIES_S = 0.1
+_RETRY_PAUSE_S = 0.1
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-"""Internal topics, which a pattern does not match, as in Spark and Kafka's Java consumer."""
+"""Internal topics, which a pattern does not match, as in Spark and in Kafka's Java consumer."""
 _RETENTION = "offsets.retention.minutes"
 _NONE = -1
 _NO_ID = str(Uuid(0, 0))
 """The topic id in responses of brokers without topic ids."""
-_NOT_YET = (
+_NOT_READY = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -48,11 +48,11 @@ _NOT_YET = (
 
 
 class _UnknownTopicError(ClusterError):
-    """A topic that does not exist."""
+    """A topic does not exist."""
 
 
 class Cluster:
-    """A Kafka cluster, as a `Group`. Every method raises ClusterError."""
+    """A Kafka cluster, as `ClusterRequests`. Every method raises ClusterError."""
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._servers = ",".join(settings.bootstrap_servers)
@@ -66,9 +66,9 @@ class Cluster:
         try:
             self._admin = AdminClient(self._configuration)
         except KafkaException as error:
-            raise ClusterError(f"admin.override: {_reason(error)}") from None
+            raise ClusterError(f"admin.override: {_describe_error(error)}") from None
 
-    def partitions(self, source: TopicSource) -> list[At]:
+    def list_partitions(self, source: TopicSource) -> list[At]:
         """Return the partitions of a source's topics, sorted. Raises MissingTopicsError if a topic of `topics` is
         missing."""
         topics = self._list_topics().topics
@@ -85,7 +85,7 @@ class Cluster:
     def _list_topics(self) -> Any:
         return self._call("list topics", lambda: self._admin.list_topics(timeout=_TIMEOUT_S))
 
-    def broker_count(self) -> int:
+    def count_brokers(self) -> int:
         """Return the number of live brokers."""
         return len(self._list_topics().brokers)
 
@@ -98,17 +98,17 @@ class Cluster:
             futures[topic].result(timeout=_TIMEOUT_S + 5)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._error(operation, error) from None
+                raise self._make_error(operation, error) from None
         except TimeoutError:
-            raise self._timeout_error(operation) from None
+            raise self._make_timeout_error(operation) from None
         # Brokers receive the new metadata one after the other.
         give_up_at = time.monotonic() + _TIMEOUT_S
         while topic not in self._list_topics().topics:
             if time.monotonic() > give_up_at:
-                raise self._timeout_error(operation)
-            time.sleep(_BETWEEN_TRIES_S)
+                raise self._make_timeout_error(operation)
+            time.sleep(_RETRY_PAUSE_S)
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def fetch_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the topic id of each topic that has one; it distinguishes topics of the same name."""
         names = sorted(set(topics))
         if not names:
@@ -120,31 +120,31 @@ class Cluster:
         topic_ids_by_name: dict[str, str] = {}
         for name, future in futures.items():
             try:
-                topic_ids_by_name[name] = str(self._result(f"look up topic {name}", future).topic_id)
+                topic_ids_by_name[name] = str(self._wait_for_result(f"look up topic {name}", future).topic_id)
             except _UnknownTopicError:
-                continue  # deleted meanwhile, or not yet in the broker's metadata
+                continue  # deleted since, or not yet in the broker's metadata
         return {name: id_ for name, id_ in topic_ids_by_name.items() if id_ != _NO_ID}
 
-    def earliest(self, partitions: Partitions) -> Offsets:
+    def fetch_earliest(self, partitions: Partitions) -> Offsets:
         """Return the log start offset of each partition."""
-        return self._offsets({at: OffsetSpec.earliest() for at in partitions})
+        return self._fetch_offsets({at: OffsetSpec.earliest() for at in partitions})
 
-    def latest(self, partitions: Partitions) -> Offsets:
+    def fetch_latest(self, partitions: Partitions) -> Offsets:
         """Return the high watermark of each partition, which Kafka's tools show as the end."""
-        return self._offsets({at: OffsetSpec.latest() for at in partitions})
+        return self._fetch_offsets({at: OffsetSpec.latest() for at in partitions})
 
-    def stable_ends(self, partitions: Partitions) -> Offsets:
+    def fetch_stable_ends(self, partitions: Partitions) -> Offsets:
         """Return the last stable offset of each partition."""
-        return self._offsets({at: OffsetSpec.latest() for at in partitions}, IsolationLevel.READ_COMMITTED)
+        return self._fetch_offsets({at: OffsetSpec.latest() for at in partitions}, IsolationLevel.READ_COMMITTED)
 
-    def at_time(self, partitions: Partitions, timestamp_ms: int) -> Offsets:
+    def fetch_offsets_at(self, partitions: Partitions, timestamp_ms: int) -> Offsets:
         """Return the offset of the first record at a time or later; the high watermark if there is none."""
         partition_list = list(partitions)
-        offsets = self._offsets({at: OffsetSpec.for_timestamp(timestamp_ms) for at in partition_list})
+        offsets = self._fetch_offsets({at: OffsetSpec.for_timestamp(timestamp_ms) for at in partition_list})
         missing = [at for at, offset in offsets.items() if offset == _NONE]
-        return offsets | (self.latest(missing) if missing else {})
+        return offsets | (self.fetch_latest(missing) if missing else {})
 
-    def _offsets(
+    def _fetch_offsets(
         self, specs_by_partition: Mapping[At, Any], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> Offsets:
         if not specs_by_partition:
@@ -155,11 +155,13 @@ class Cluster:
             lambda: self._admin.list_offsets(specs, isolation_level=isolation, request_timeout=_TIMEOUT_S),
         )
         return {
-            (at.topic, at.partition): self._result(f"look up the offset of {at.topic}-{at.partition}", future).offset
+            (at.topic, at.partition): self._wait_for_result(
+                f"look up the offset of {at.topic}-{at.partition}", future
+            ).offset
             for at, future in futures.items()
         }
 
-    def committed(self, group: str, partitions: Partitions) -> Offsets:
+    def fetch_committed(self, group: str, partitions: Partitions) -> Offsets:
         """Return the committed offsets of a group; partitions without one are omitted."""
         topic_partitions = [TopicPartition(*at) for at in partitions]
         if not topic_partitions:
@@ -180,7 +182,7 @@ class Cluster:
             group, operation, lambda consumer: consumer.commit(offsets=topic_partitions, asynchronous=False) or []
         )
 
-    def offsets_retention_ms(self) -> int | None:
+    def fetch_offsets_retention_ms(self) -> int | None:
         """Return the smallest offsets.retention.minutes of all brokers; None if not every broker reports it."""
         try:
             brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
@@ -220,11 +222,11 @@ class Cluster:
                     result = request(consumer)
                     break
                 except KafkaException as error:
-                    if error.args[0].code() not in _NOT_YET or time.monotonic() > give_up_at:
+                    if error.args[0].code() not in _NOT_READY or time.monotonic() > give_up_at:
                         raise
-                time.sleep(_BETWEEN_TRIES_S)
+                time.sleep(_RETRY_PAUSE_S)
         except KafkaException as error:
-            raise self._error(operation, error) from None
+            raise self._make_error(operation, error) from None
         finally:
             if consumer is not None:
                 consumer.close()
@@ -237,24 +239,26 @@ class Cluster:
         try:
             return request()
         except KafkaException as error:
-            raise self._error(operation, error) from None
+            raise self._make_error(operation, error) from None
 
-    def _result(self, operation: str, future: "Future[Any]") -> Any:
+    def _wait_for_result(self, operation: str, future: "Future[Any]") -> Any:
         try:
             return future.result(timeout=_TIMEOUT_S + 5)
         except KafkaException as error:
             is_unknown = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-            raise self._error(operation, error, _UnknownTopicError if is_unknown else ClusterError) from None
+            raise self._make_error(operation, error, _UnknownTopicError if is_unknown else ClusterError) from None
         except TimeoutError:
-            raise self._timeout_error(operation) from None
+            raise self._make_timeout_error(operation) from None
 
-    def _timeout_error(self, operation: str) -> ClusterError:
+    def _make_timeout_error(self, operation: str) -> ClusterError:
         return ClusterError(f"cannot {operation} at {self._servers}: no response")
 
-    def _error(self, operation: str, error: KafkaException, kind: type[ClusterError] = ClusterError) -> ClusterError:
-        return kind(f"cannot {operation} at {self._servers}: {_reason(error)}")
+    def _make_error(
+        self, operation: str, error: KafkaException, kind: type[ClusterError] = ClusterError
+    ) -> ClusterError:
+        return kind(f"cannot {operation} at {self._servers}: {_describe_error(error)}")
 
 
-def _reason(error: KafkaException) -> str:
+def _describe_error(error: KafkaException) -> str:
     kafka_error = error.args[0] if error.args else error
     return kafka_error.str() if hasattr(kafka_error, "str") else str(kafka_error)

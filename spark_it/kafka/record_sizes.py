@@ -1,4 +1,4 @@
-"""The size of records, and the largest that a topic accepts.
+"""Sizes of records, and the maximum that a topic accepts.
 
 A broker rejects the whole batch if one record is too large (MESSAGE_TOO_LARGE), and does not report which one. So
 records are measured before they are produced.
@@ -24,24 +24,26 @@ _FRAME_BYTES = 100
 HEADER_FRAME_BYTES = 10
 """Upper limit of the framing of a header."""
 _BATCH_BYTES = 1_000_000
-_LEAST_BYTES, _MOST_BYTES = 1000, 1_000_000_000
+_MIN_PRODUCER_BYTES, _MAX_PRODUCER_BYTES = 1000, 1_000_000_000
 """Range of librdkafka's message.max.bytes."""
 
 
-class Sizes(NamedTuple):
-    """The largest size of records by topic, as `size` measures them, and the configuration of a producer for them."""
+class SizeLimits(NamedTuple):
+    """The maximum result of `measure_record` by topic, and the configuration of a producer for such records."""
 
     largest: Mapping[str, int]
     configuration: Mapping[str, str]
 
 
-def sizes(topics: Iterable[str], admin_configuration: Mapping[str, Any], producer_override: Mapping[str, str]) -> Sizes:
+def find_size_limits(
+    topics: Iterable[str], admin_configuration: Mapping[str, Any], producer_override: Mapping[str, str]
+) -> SizeLimits:
     """Return the size limits of topics, before compression, and the producer configuration for them.
 
     A topic's max.message.bytes applies to compressed batches, whose size is unknown in advance. So for a producer with
-    compression and its own `message.max.bytes` only the latter counts. Raises SinkError.
+    compression and its own `message.max.bytes` only the latter applies. Raises SinkError.
     """
-    by_topic = {topic: _max_message_bytes(topic, admin_configuration) for topic in topics}
+    by_topic = {topic: _fetch_max_message_bytes(topic, admin_configuration) for topic in topics}
     producer_limit = producer_override.get("message.max.bytes", "")
     compresses = any(producer_override.get(f"compression.{key}", "none") != "none" for key in ("type", "codec"))
     if producer_limit.isdecimal():
@@ -52,15 +54,15 @@ def sizes(topics: Iterable[str], admin_configuration: Mapping[str, Any], produce
     else:
         largest = by_topic
     configuration = {
-        "message.max.bytes": str(min(max(_LEAST_BYTES, *largest.values()), _MOST_BYTES)),
+        "message.max.bytes": str(min(max(_MIN_PRODUCER_BYTES, *largest.values()), _MAX_PRODUCER_BYTES)),
         # A batch of several records must not exceed the topic's limit.
         "batch.size": str(min(_BATCH_BYTES, *by_topic.values())),
         **producer_override,
     }
-    return Sizes({topic: limit - _FRAME_BYTES for topic, limit in largest.items()}, configuration)
+    return SizeLimits({topic: limit - _FRAME_BYTES for topic, limit in largest.items()}, configuration)
 
 
-def _max_message_bytes(topic: str, configuration: Mapping[str, Any]) -> int:
+def _fetch_max_message_bytes(topic: str, configuration: Mapping[str, Any]) -> int:
     """Return the topic's limit; Kafka's default if the topic does not exist or the request is not authorized. Raises
     SinkError."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -82,12 +84,12 @@ def _max_message_bytes(topic: str, configuration: Mapping[str, Any]) -> int:
 
 _TIMEOUT_S = 30.0
 _PROPAGATION_S = 5.0
-"""Time within which the metadata of a new topic reaches all brokers."""
+"""Time after which the metadata of a new topic are expected on all brokers."""
 _UNKNOWN = KafkaError.UNKNOWN_TOPIC_OR_PART
 _UNAUTHORIZED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def size(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> int:
-    """Return the bytes of a record without its framing."""
+def measure_record(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> int:
+    """Return the size of a record in bytes, without its framing."""
     of_headers = sum(len(name) + len(value_ or b"") + HEADER_FRAME_BYTES for name, value_ in headers)
     return len(key or b"") + len(value or b"") + of_headers

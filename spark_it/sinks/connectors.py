@@ -1,4 +1,4 @@
-"""The sink for a connector. A sink's module is imported only when a pipeline uses it.
+"""Creation of the sink for a connector. A sink's module is imported only when a pipeline uses it.
 
 Each module has `make(pipeline, kind, spark, dead_letters) -> BatchSink`.
 """
@@ -27,7 +27,7 @@ MODULES = {
 }
 
 
-def sink_of(
+def make_sink(
     pipeline: Pipeline, kind: TransactionKind | None, spark: "SparkSession", dead_letters: "DeadLetterWriter | None"
 ) -> BatchSink:
     """Return the sink of a pipeline. `dead_letters` is None if it has no dead-letter topic. Raises SinkError."""

@@ -1,4 +1,4 @@
-"""The console sink: prints rows."""
+"""The console sink, which prints rows."""
 
 import sys
 
@@ -28,10 +28,10 @@ class ConsoleSink:
     def prepare(self, schema: StructType) -> None:
         pass
 
-    def recorded(self) -> int:
+    def read_marker(self) -> int:
         return 0
 
-    def owners(self) -> frozenset[str]:
+    def read_owners(self) -> frozenset[str]:
         return frozenset()
 
     def claim(self, claim: Claim) -> None:

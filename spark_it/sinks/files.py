@@ -1,11 +1,11 @@
-"""The files sink, exactly once: a folder `batch=<generation>-<id>` for each batch, which any reader can read.
+"""The files sink, exactly once: a folder `batch=<generation>-<id>` for each batch, which any program can read.
 
 Spark writes into a folder whose name begins with a dot, which readers ignore. The complete folder is renamed,
 atomically where the file system supports that (local file systems and HDFS; object stores copy). Its file `_rows`,
 which readers ignore too, lists the other files: a folder that lacks one of them is an interrupted copy, and is written
 again. `_done`, the last file, marks the folder as complete, even if readers delete files later. A complete folder is
-never changed, whichever process writes the batch. The file `_state-<identity>` next to the folders names the state of
-the pipeline that owns them; no other state writes.
+never changed, not even by another process that writes the batch. The file `_state-<identity>` next to the folders names
+the state of the pipeline that owns them; no other state writes.
 """
 
 import json
@@ -24,9 +24,9 @@ from odradek.spark_it.definition.durations import WRITTEN
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import FilesSink
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
-from odradek.spark_it.sinks.recorded import check_owners
+from odradek.spark_it.sinks.marker_checks import check_owners
 from odradek.spark_it.spark.counting import CountedFrame
 from odradek.spark_it.spark.errors import readable
 from odradek.spark_it.spark.java import unavailable_reason
@@ -47,15 +47,15 @@ _ATTEMPT = re.compile(rf"\.{COLUMN}=(\d+)-(\d+)\.[0-9a-f]+")
 
 def make(
     pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
-) -> "Folders":
+) -> "FolderSink":
     """Return the sink of a pipeline."""
     sink = pipeline.sink
     assert isinstance(sink, FilesSink)
-    return Folders(pipeline.located(sink.path), sink, spark)
+    return FolderSink(pipeline.located(sink.path), sink, spark)
 
 
-class Folders:
-    """A `BatchSink`."""
+class FolderSink:
+    """A `BatchSink` with a folder for each batch."""
 
     takes_dead_letters = False
 
@@ -72,70 +72,71 @@ class Folders:
             )
         if self._sink.format == "text" and [type(field.dataType) for field in schema.fields] != [StringType]:
             raise SinkError(f"format text needs a single STRING column; the rows are {schema.simpleString()}")
-        with self._explained():
+        with self._wrapping_errors():
             self._delete_old_attempts()
-            attempt_folder = self._attempt_folder("0-0")
+            attempt_folder = self._make_attempt_name("0-0")
             try:
                 # Writing an empty frame detects types that the format does not support, and missing permissions.
-                self._write(self._spark.createDataFrame([], schema), attempt_folder)
+                self._write_frame(self._spark.createDataFrame([], schema), attempt_folder)
             finally:
                 self._files.delete(attempt_folder)
 
     def _delete_old_attempts(self) -> None:
         """Delete the folders of killed attempts at batches that are written.
 
-        An attempt at another batch may be another driver's, and still running: after a deletion it would write only its
-        remaining files, and rename the folder as complete.
+        An attempt at another batch may be that of another driver that still runs: after a deletion it would write only
+        its remaining files, and rename the folder as complete.
         """
-        names = self._files.folders()
-        newest = _newest(names)
+        names = self._files.list_folders()
+        newest = _find_newest_marker(names)
         for name in names:
-            if (match := _ATTEMPT.fullmatch(name)) and _marker(match) <= newest:
+            if (match := _ATTEMPT.fullmatch(name)) and _parse_marker(match) <= newest:
                 self._files.delete(name)
 
-    def recorded(self) -> int:
-        with self._explained():
-            return _newest(self._files.folders())
+    def read_marker(self) -> int:
+        with self._wrapping_errors():
+            return _find_newest_marker(self._files.list_folders())
 
-    def owners(self) -> frozenset[str]:
-        with self._explained():
-            return self._owners()
+    def read_owners(self) -> frozenset[str]:
+        with self._wrapping_errors():
+            return self._list_owners()
 
     def claim(self, claim: Claim) -> None:
-        """Create the owner's file, then look for others: of two concurrent copies at least one detects the other."""
+        """Create the owner's file, then look for other owners: of two concurrent copies at least one detects the
+        other."""
         title = f"files {self._path}"
-        with self._explained():
-            existing_owners = self._owners()
+        with self._wrapping_errors():
+            existing_owners = self._list_owners()
             if existing_owners == {claim.state}:
                 return
             claim.check(existing_owners, title)
             own_file = f"{STATE}{claim.state}"
             self._files.create(own_file, "")
             try:
-                claim.check(self._owners(), title)
+                claim.check(self._list_owners(), title)
             except SinkError:
                 self._files.delete(own_file)
                 raise
             for state in claim.replaced:
                 self._files.delete(f"{STATE}{state}")
 
-    def _owners(self) -> frozenset[str]:
-        return frozenset(name.removeprefix(STATE) for name in self._files.files() if name.startswith(STATE))
+    def _list_owners(self) -> frozenset[str]:
+        return frozenset(name.removeprefix(STATE) for name in self._files.list_files() if name.startswith(STATE))
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         number = f"{batch.generation}-{batch.id}"
         name = f"{COLUMN}={number}"
-        with self._explained():
-            check_owners(self._owners(), batch, f"files {self._path}")
-            written = self._rows_in(name)
+        with self._wrapping_errors():
+            check_owners(self._list_owners(), batch, f"files {self._path}")
+            written = self._read_row_count(name)
             if written is not None:
                 return Written(written)
-            attempt_folder = self._attempt_folder(number)
+            attempt_folder = self._make_attempt_name(number)
             counted = CountedFrame(rows)
             try:
-                self._write(counted.frame, attempt_folder)
+                self._write_frame(counted.frame, attempt_folder)
                 count = counted.rows()
-                content = {"rows": count, "files": self._files.sizes(attempt_folder)}
+                content = {"rows": count, "files": self._files.list_sizes(attempt_folder)}
                 self._files.create(f"{attempt_folder}/{ROWS}", json.dumps(content))
                 self._rename_attempt(attempt_folder, name)
                 return Written(count)
@@ -146,8 +147,8 @@ class Folders:
     def _rename_attempt(self, attempt_folder: str, name: str) -> None:
         """Rename an attempt's folder to its final name, unless another driver has written the batch, with the same
         rows."""
-        exists = self._files.is_there(name)
-        if self._rows_in(name) is not None:
+        exists = self._files.exists(name)
+        if self._read_row_count(name) is not None:
             self._files.delete(attempt_folder)
             return
         if exists:
@@ -155,7 +156,7 @@ class Folders:
         self._files.rename(attempt_folder, name)
         self._files.create(f"{name}/{DONE}", "")
 
-    def _rows_in(self, name: str) -> int | None:
+    def _read_row_count(self, name: str) -> int | None:
         """Return the number of rows of a complete batch; None if it is missing or incomplete.
 
         If a crash prevented `_done`, create it: readers may delete files of a complete folder.
@@ -164,17 +165,17 @@ class Folders:
         if text is None:
             return None
         content = json.loads(text)
-        if not self._files.is_there(f"{name}/{DONE}"):
+        if not self._files.exists(f"{name}/{DONE}"):
             # `_rows` of an earlier version lists no files; it was the last file to be written.
-            if "files" in content and not content["files"].items() <= self._files.sizes(name).items():
+            if "files" in content and not content["files"].items() <= self._files.list_sizes(name).items():
                 return None
             self._files.create(f"{name}/{DONE}", "")
         return int(content["rows"])
 
-    def _attempt_folder(self, number: str) -> str:
+    def _make_attempt_name(self, number: str) -> str:
         return f".{COLUMN}={number}.{secrets.token_hex(4)}"
 
-    def _write(self, frame: DataFrame, name: str) -> None:
+    def _write_frame(self, frame: DataFrame, name: str) -> None:
         writer = frame.write.format(self._sink.format).mode("overwrite")
         if self._sink.compression_type is not None:
             writer = writer.option("compression", self._sink.compression_type)
@@ -187,7 +188,7 @@ class Folders:
         writer.save(f"{self._path}/{name}")
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _wrapping_errors(self) -> Iterator[None]:
         """Convert errors of the file system to SinkError. Errors in the computation of the rows are not converted."""
         try:
             yield
@@ -203,16 +204,16 @@ class Folders:
             raise SinkError(text, is_retriable=True) from None
 
     def close(self) -> None:
-        """Do nothing: nothing is held between batches."""
+        """Do nothing: no resources are held between batches."""
 
 
-def _newest(names: Iterable[str]) -> int:
-    """The marker of the newest batch that has a folder; 0 if none has."""
-    return max((_marker(match) for match in map(_FOLDER.fullmatch, names) if match), default=0)
+def _find_newest_marker(names: Iterable[str]) -> int:
+    """Return the marker of the newest batch that has a folder; 0 if no batch has one."""
+    return max((_parse_marker(match) for match in map(_FOLDER.fullmatch, names) if match), default=0)
 
 
-def _marker(match: re.Match[str]) -> int:
-    return marker_number(int(match[1]), int(match[2]))
+def _parse_marker(match: re.Match[str]) -> int:
+    return make_marker_number(int(match[1]), int(match[2]))
 
 
 class _FileSystem:
@@ -225,41 +226,41 @@ class _FileSystem:
         self._root = path
         self._path = jvm.org.apache.hadoop.fs.Path
 
-    def _at(self, name: str) -> tuple[Any, Any]:
+    def _resolve(self, name: str) -> tuple[Any, Any]:
         path = self._path(f"{self._root}/{name}" if name else self._root)
         return path.getFileSystem(self._configuration), path
 
-    def folders(self) -> list[str]:
-        return [str(status.getPath().getName()) for status in self._found() if status.isDirectory()]
+    def list_folders(self) -> list[str]:
+        return [str(status.getPath().getName()) for status in self._list_statuses() if status.isDirectory()]
 
-    def files(self) -> list[str]:
-        return [str(status.getPath().getName()) for status in self._found() if status.isFile()]
+    def list_files(self) -> list[str]:
+        return [str(status.getPath().getName()) for status in self._list_statuses() if status.isFile()]
 
-    def _found(self) -> Any:
-        system, path = self._at("")
+    def _list_statuses(self) -> Any:
+        system, path = self._resolve("")
         return system.listStatus(path) if system.exists(path) else []
 
     def delete(self, name: str) -> None:
         """Delete a file, or a folder with its content, if it exists."""
-        system, path = self._at(name)
+        system, path = self._resolve(name)
         system.delete(path, True)
 
-    def is_there(self, name: str) -> bool:
-        system, path = self._at(name)
+    def exists(self, name: str) -> bool:
+        system, path = self._resolve(name)
         return bool(system.exists(path))
 
-    def sizes(self, name: str) -> dict[str, int]:
+    def list_sizes(self, name: str) -> dict[str, int]:
         """Return the sizes in bytes of the files in a folder, without those that readers ignore."""
-        system, path = self._at(name)
+        system, path = self._resolve(name)
         files = ((str(status.getPath().getName()), status) for status in system.listStatus(path) if status.isFile())
         return {file: int(status.getLen()) for file, status in files if file[0] not in "._"}
 
     def rename(self, old: str, new: str) -> None:
         """Rename a folder. Raises SinkError if the new name exists."""
-        system, path = self._at(old)
-        _, target = self._at(new)
+        system, path = self._resolve(old)
+        _, target = self._resolve(new)
         is_renamed = not system.exists(target) and system.rename(path, target)
-        _, nested = self._at(f"{new}/{old}")
+        _, nested = self._resolve(f"{new}/{old}")
         if is_renamed and system.exists(nested):
             # Another driver created the folder after the check. Then `rename` moves the folder into the existing one.
             system.delete(nested, True)
@@ -268,7 +269,7 @@ class _FileSystem:
             raise SinkError(f"files {self._root}: {new} exists already, or cannot be created", is_retriable=True)
 
     def create(self, name: str, text: str) -> None:
-        system, path = self._at(name)
+        system, path = self._resolve(name)
         stream = system.create(path, True)
         try:
             stream.write(bytearray(text.encode()))
@@ -277,7 +278,7 @@ class _FileSystem:
 
     def read(self, name: str) -> str | None:
         """Return the text of a small file; None if it does not exist or is empty."""
-        system, path = self._at(name)
+        system, path = self._resolve(name)
         if not system.exists(path):
             return None
         stream = system.open(path)

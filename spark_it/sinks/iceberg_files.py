@@ -1,7 +1,7 @@
-"""Data files of an Iceberg table: written first, then added to the table by a conditional commit.
+"""Data files of an Iceberg table, which are written first and then added to the table by a conditional commit.
 
-Spark's append is unconditional: Iceberg retries it on top of any rows that another driver has added. So Spark writes
-the files without a commit, as it does for compaction (`FileRewriteCoordinator`). Then an update adds them, which fails
+Spark's append is unconditional: Iceberg retries it after rows that another driver has added. So Spark writes the
+files without a commit, as for compaction (`FileRewriteCoordinator`). Then an update adds the files; it fails
 if rows were added after a given snapshot. Iceberg validates this again on each retry, and the catalog replaces the
 table's metadata only if they are unchanged since the validation.
 
@@ -24,11 +24,11 @@ _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
 _NOT_COMMITTED = (_CONFLICT, "org.apache.iceberg.exceptions.CommitFailedException")
 
 
-def staging_name(spark: SparkSession, name: str, table: Any) -> str:
+def find_staging_name(spark: SparkSession, name: str, table: Any) -> str:
     """Return the table name with which Spark writes data files without a commit.
 
-    If the table's format has row ids (version 3), this table has their columns, too. Null is an id that the commit
-    assigns.
+    If the table's format has row ids (version 3), the named table has columns for them. The commit assigns an id to a
+    row with null.
     """
     jvm: Any = spark._jvm
     has_row_ids = jvm.org.apache.iceberg.TableUtil.supportsRowLineage(table)
@@ -40,7 +40,7 @@ class DataFiles:
     added."""
 
     def __init__(self, frame: DataFrame, name: str, table: Any) -> None:
-        """Write the rows; `name` is the table's `staging_name`. Raises Spark's errors."""
+        """Write the rows; `name` is the table's `find_staging_name`. Raises Spark's errors."""
         self._table = table
         jvm: Any = frame.sparkSession._jvm
         self._jvm = jvm
@@ -75,12 +75,12 @@ class DataFiles:
         except Py4JJavaError as error:
             names = class_names(error.java_exception)
             self._may_be_added = not any(name in _NOT_COMMITTED for name in names)
-            if _CONFLICT in names and self._has_moved_on(after):
+            if _CONFLICT in names and self._has_new_snapshot(after):
                 return False
             raise
         return True
 
-    def _has_moved_on(self, after: Any) -> bool:
+    def _has_new_snapshot(self, after: Any) -> bool:
         self._table.refresh()
         newest = self._table.currentSnapshot()
         return newest is not None and (after is None or newest.snapshotId() != after.snapshotId())

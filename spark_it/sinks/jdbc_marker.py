@@ -1,8 +1,8 @@
 """Table `pipeline_batches`: the last batch that a database sink has written for a pipeline.
 
-It has a row for each pipeline and table, updated in the transaction of the batch's rows. Of two concurrent attempts the
-second waits for the lock of this row, and then detects that the batch is written. Column `state` is the identity of the
-pipeline's state that has claimed the row; no other state updates it.
+It has a row for each pipeline and target table, which is updated in the transaction of the batch's rows. Of two
+concurrent attempts the second waits for the lock of this row, and then detects that the batch is written. Column
+`state` is the identity of the pipeline's state that has claimed the row; no other state updates it.
 """
 
 import contextlib
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from odradek.spark_it.databases.dialects import Dialect
 from odradek.spark_it.databases.jdbc import Connection, DatabaseError
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
-from odradek.spark_it.sinks.jdbc_staging import beside
-from odradek.spark_it.sinks.recorded import check_owners, is_written
+from odradek.spark_it.sinks.jdbc_staging import qualify_name
+from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 
 TABLE = "pipeline_batches"
 _COLUMNS = (
@@ -47,7 +47,7 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class MarkerTable:
-    """The row of one pipeline and its table. Methods raise DatabaseError."""
+    """The row of one pipeline and its target table. Methods raise DatabaseError."""
 
     pipeline: str
     target: str
@@ -55,12 +55,12 @@ class MarkerTable:
 
     @property
     def table(self) -> str:
-        return beside(self.target, TABLE)
+        return qualify_name(self.target, TABLE)
 
     def prepare(self, connection: Connection) -> None:
         """Create table and row if they are missing."""
         try:
-            rows = self._rows(connection)
+            rows = self._query_rows(connection)
         except DatabaseError as error:
             if not self.dialect.is_missing_table(error):
                 if "state" in str(error).lower() and error.state[:2] in ("42", "S0", ""):
@@ -72,29 +72,29 @@ class MarkerTable:
             # Another pipeline may create the table at the same time; any other error recurs in the next statement.
             with contextlib.suppress(DatabaseError):
                 connection.execute(f"CREATE TABLE {self.table} ({', '.join(_COLUMNS)})")
-            rows = self._rows(connection)
+            rows = self._query_rows(connection)
         if not rows:
             columns = "pipeline, target, generation, batch, row_count, dead_letter_count, state"
             insert = f"INSERT INTO {self.table} ({columns}) VALUES (?, ?, 0, -1, 0, 0, ?)"
             connection.execute(insert, self.pipeline, self.target, _UNCLAIMED)
 
-    def _rows(self, connection: Connection) -> list[_Row]:
+    def _query_rows(self, connection: Connection) -> list[_Row]:
         query = f"SELECT generation, batch, row_count, dead_letter_count, state FROM {self.table}"
-        found = connection.rows(f"{query} WHERE pipeline = ? AND target = ?", self.pipeline, self.target)
+        found = connection.query_rows(f"{query} WHERE pipeline = ? AND target = ?", self.pipeline, self.target)
         return [_Row(*row) for row in found]
 
-    def newest(self, connection: Connection) -> int:
+    def read_marker(self, connection: Connection) -> int:
         """Return the marker of the last batch; 0 if none is written. Raises SinkError."""
-        row = self._row(connection)
-        return marker_number(row.generation, row.batch)
+        row = self._read_row(connection)
+        return make_marker_number(row.generation, row.batch)
 
-    def owners(self, connection: Connection) -> frozenset[str]:
-        """Return the state that has claimed the row, if any. Raises SinkError."""
-        return self._row(connection).owners
+    def read_owners(self, connection: Connection) -> frozenset[str]:
+        """Return the state that has claimed the row; empty if none has. Raises SinkError."""
+        return self._read_row(connection).owners
 
     def claim(self, connection: Connection, claim: Claim) -> None:
-        """Claim the row for a state. Raises SinkError if another state has claimed it meanwhile."""
-        row = self._row(connection)
+        """Claim the row for a state. Raises SinkError if another state has claimed it since `read_owners`."""
+        row = self._read_row(connection)
         if row.owners == {claim.state}:
             return
         claim.check(row.owners, f"the row of pipeline {self.pipeline} in table {self.table}")
@@ -103,18 +103,18 @@ class MarkerTable:
             "WHERE pipeline = ? AND target = ? AND state = ?",
             *(claim.state, claim.generation, self.pipeline, self.target, row.state),
         )
-        claim.confirm(self._row(connection).owners, f"table {self.table}")
+        claim.confirm(self._read_row(connection).owners, f"table {self.table}")
 
-    def written(self, connection: Connection, batch: Batch) -> Written | None:
+    def read_outcome(self, connection: Connection, batch: Batch) -> Written | None:
         """Return the outcome of the batch if it is written. Raises SinkError."""
-        row = self._row(connection)
+        row = self._read_row(connection)
         check_owners(row.owners, batch, f"the row of pipeline {self.pipeline} in table {self.table}")
-        if is_written(marker_number(row.generation, row.batch), batch, f"the last batch in {self.table}"):
+        if is_written(make_marker_number(row.generation, row.batch), batch, f"the last batch in {self.table}"):
             return Written(row.row_count, row.dead_letter_count)
         return None
 
-    def _row(self, connection: Connection) -> _Row:
-        rows = self._rows(connection)
+    def _read_row(self, connection: Connection) -> _Row:
+        rows = self._query_rows(connection)
         if not rows:
             raise SinkError(
                 f"the row of pipeline {self.pipeline} in table {self.table} was deleted, so the last written batch is "
@@ -122,8 +122,8 @@ class MarkerTable:
             )
         return rows[0]
 
-    def take(self, connection: Connection, batch: Batch) -> bool:
-        """Write the batch's number, in a transaction; return False if this batch or a later one is already written."""
+    def mark_written(self, connection: Connection, batch: Batch) -> bool:
+        """Write the batch's number, within a transaction; return False if it or a later batch is already written."""
         changed = connection.execute(
             f"UPDATE {self.table} SET generation = ?, batch = ? WHERE pipeline = ? AND target = ? AND state = ? "
             "AND (generation < ? OR (generation = ? AND batch < ?))",
@@ -132,8 +132,8 @@ class MarkerTable:
         )
         return changed == 1
 
-    def note(self, connection: Connection, written: Written) -> None:
-        """Write the outcome of the batch, in the same transaction."""
+    def write_outcome(self, connection: Connection, written: Written) -> None:
+        """Write the outcome of the batch, in the transaction of `mark_written`."""
         connection.execute(
             f"UPDATE {self.table} SET row_count = ?, dead_letter_count = ? WHERE pipeline = ? AND target = ?",
             *(written.rows, written.dead_letters, self.pipeline, self.target),

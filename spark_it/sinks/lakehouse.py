@@ -1,10 +1,10 @@
-"""Delta and Iceberg tables, exactly once: the batch's number is part of the table's commit.
+"""Delta and Iceberg tables, exactly once: the number of the batch is part of the table's commit.
 
 Delta stores the last number of each writer (`txnAppId`, `txnVersion`) and skips a commit with an earlier or equal
 number. In Iceberg the number is in the summary of a snapshot. The last number is looked up in the table's history of
 snapshots, and the commit fails if rows were added after these snapshots (`iceberg_files`). Of two drivers that write
-the same batch the second one detects that it is written. In Iceberg a batch without rows makes no snapshot, and needs
-none. Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
+the same batch the second one detects that it is written. In Iceberg a batch without rows makes no snapshot; if it is
+written again, nothing changes. Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
 
 A property of the table has the identity of the pipeline's state that has claimed it; no other state begins a commit.
 The property is checked before the commit, not atomically with it. Iceberg validates only rows, and its retries keep the
@@ -36,14 +36,14 @@ from pyspark.sql.types import (
 )
 
 from odradek.properties import nearest
-from odradek.spark_it.databases.dialects import quoted
+from odradek.spark_it.databases.dialects import quote_column
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import DeltaSink, IcebergSink
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
-from odradek.spark_it.sinks.iceberg_files import DataFiles, staging_name
-from odradek.spark_it.sinks.recorded import check_owners, is_written
+from odradek.spark_it.sinks.iceberg_files import DataFiles, find_staging_name
+from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 from odradek.spark_it.spark.counting import CountedFrame
 from odradek.spark_it.spark.errors import readable
 from odradek.spark_it.spark.java import unavailable_reason
@@ -54,7 +54,7 @@ _WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
     IntegerType: (LongType, DoubleType),
     FloatType: (DoubleType,),
 }
-_LOOK_BACK = 50
+_MAX_HISTORY = 50
 """Number of commits of a Delta table that are searched for the outcome of a repeated batch."""
 
 
@@ -77,82 +77,82 @@ class DeltaTable:
     def __init__(self, name: str, path: str, sink: DeltaSink, spark: SparkSession) -> None:
         self._name = name
         self._writer = f"odradek.{name}"
-        self._path = self._place = path
-        self._table = f"delta.{quoted(path)}"
+        self._path = self._storage = path
+        self._table = f"delta.{quote_column(path)}"
         self._title = f"delta {path}"
         self._sink = sink
         self._spark = spark
 
     def prepare(self, schema: StructType) -> None:
-        with _explained(self._title, self._place):
-            table = self._table_schema()
+        with _wrapping_errors(self._title, self._storage):
+            table = self._read_schema()
             if table is not None:
-                misfits(self._title, schema, table, may_add=self._sink.auto_evolve)
+                find_missing_columns(self._title, schema, table, may_add=self._sink.auto_evolve)
                 return
-            empty = self._spark.createDataFrame([], nullable(schema))
+            empty = self._spark.createDataFrame([], make_nullable(schema))
             empty.write.format("delta").mode("append").save(self._path)
 
-    def recorded(self) -> int:
-        with _explained(self._title, self._place):
-            return self._recorded()
+    def read_marker(self) -> int:
+        with _wrapping_errors(self._title, self._storage):
+            return self._read_marker()
 
-    def owners(self) -> frozenset[str]:
-        with _explained(self._title, self._place):
-            return self._owners()
+    def read_owners(self) -> frozenset[str]:
+        with _wrapping_errors(self._title, self._storage):
+            return self._read_owners()
 
     def claim(self, claim: Claim) -> None:
-        with _explained(self._title, self._place):
-            _claim(self._spark, self._table, _owner_property(self._name), claim, self._owners)
+        with _wrapping_errors(self._title, self._storage):
+            _claim_table(self._spark, self._table, _name_owner_property(self._name), claim, self._read_owners)
 
-    def _owners(self) -> frozenset[str]:
-        found = self._snapshot().metadata().configuration().get(_owner_property(self._name))
+    def _read_owners(self) -> frozenset[str]:
+        found = self._load_snapshot().metadata().configuration().get(_name_owner_property(self._name))
         return frozenset({str(found.get())}) if found.isDefined() else frozenset()
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
-        with _explained(self._title, self._place):
-            check_owners(self._owners(), batch, self._title)
-            if is_written(self._recorded(), batch, "the last batch in the table"):
-                return Written(self._rows_of(batch))
-            table = self._table_schema()
-            counted = CountedFrame(rows if table is None else fitted(rows, table))
+        with _wrapping_errors(self._title, self._storage):
+            check_owners(self._read_owners(), batch, self._title)
+            if is_written(self._read_marker(), batch, "the last batch in the table"):
+                return Written(self._find_row_count(batch))
+            table = self._read_schema()
+            counted = CountedFrame(rows if table is None else cast_to_table(rows, table))
             writer = counted.frame.write.format("delta").mode("append")
             if self._sink.auto_evolve:
                 writer = writer.option("mergeSchema", True)
             writer = writer.option("txnAppId", self._writer).option("txnVersion", batch.marker)
-            writer.option("userMetadata", self._metadata(batch)).save(self._path)
+            writer.option("userMetadata", self._make_metadata(batch)).save(self._path)
             return Written(counted.rows())
 
-    def _metadata(self, batch: Batch) -> str:
+    def _make_metadata(self, batch: Batch) -> str:
         return json.dumps({"pipeline": self._writer, "generation": batch.generation, "batch": batch.id})
 
-    def _table_schema(self) -> StructType | None:
-        snapshot = self._snapshot()
+    def _read_schema(self) -> StructType | None:
+        snapshot = self._load_snapshot()
         if snapshot.version() < 0:
             return None
         return StructType.fromJson(json.loads(snapshot.schema().json()))
 
-    def _snapshot(self) -> Any:
+    def _load_snapshot(self) -> Any:
         """Return the current snapshot; its version is -1 if the table does not exist."""
         jvm: Any = self._spark._jvm
         none = jvm.scala.Option.apply(None)
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
         return log.update(False, none, none)
 
-    def _recorded(self) -> int:
+    def _read_marker(self) -> int:
         """Return the marker of the last batch in the table; 0 if there is none."""
-        found = self._snapshot().transactions().get(self._writer)
+        found = self._load_snapshot().transactions().get(self._writer)
         return int(found.get()) if found.isDefined() else 0
 
-    def _rows_of(self, batch: Batch) -> int:
+    def _find_row_count(self, batch: Batch) -> int:
         """Return the number of rows that an earlier attempt wrote; 0 if there were too many commits since."""
         jvm: Any = self._spark._jvm
         table = jvm.io.delta.tables.DeltaTable.forPath(self._spark._jsparkSession, self._path)
-        history = DataFrame(table.history(_LOOK_BACK), self._spark)
-        found = history.where(f.col("userMetadata") == self._metadata(batch)).select("operationMetrics").first()
+        history = DataFrame(table.history(_MAX_HISTORY), self._spark)
+        found = history.where(f.col("userMetadata") == self._make_metadata(batch)).select("operationMetrics").first()
         return int(found[0].get("numOutputRows", 0)) if found is not None else 0
 
     def close(self) -> None:
-        """Nothing is held between batches."""
+        """Do nothing: no resources are held between batches."""
 
 
 class IcebergTable:
@@ -169,15 +169,15 @@ class IcebergTable:
         settings = dict(sink.passed["iceberg.catalog."])
         if "warehouse" in settings and settings.get("type") != "rest":
             settings["warehouse"] = pipeline.located(settings["warehouse"])
-        self._place = settings.get("warehouse", sink.iceberg_tables)
+        self._storage = settings.get("warehouse", sink.iceberg_tables)
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
         self._catalog = f"odradek_iceberg_{digest}"
         # Changes by other sessions must be visible.
         self._settings = {"cache-enabled": "false", **settings}
         self._configure(spark)
         *namespace, table = sink.iceberg_tables.split(".")
-        self._namespace = ".".join([self._catalog, *map(quoted, namespace)])
-        self._table = f"{self._namespace}.{quoted(table)}"
+        self._namespace = ".".join([self._catalog, *map(quote_column, namespace)])
+        self._table = f"{self._namespace}.{quote_column(table)}"
 
     def _configure(self, spark: SparkSession) -> None:
         """Register the catalog in a session. A batch has a different session than the pipeline."""
@@ -186,80 +186,80 @@ class IcebergTable:
             spark.conf.set(f"spark.sql.catalog.{self._catalog}.{key}", value)
 
     def prepare(self, schema: StructType) -> None:
-        with _explained(self._title, self._place):
+        with _wrapping_errors(self._title, self._storage):
             if not self._spark.catalog.tableExists(self._table):
                 if not self._sink.auto_create:
                     raise SinkError(f"{self._title}: the table does not exist; create it, or set auto.create = true")
                 self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
-                self._spark.createDataFrame([], nullable(schema)).writeTo(self._table).using("iceberg").create()
-            missing = misfits(self._title, schema, self._table_schema(), may_add=self._sink.auto_evolve)
+                self._spark.createDataFrame([], make_nullable(schema)).writeTo(self._table).using("iceberg").create()
+            missing = find_missing_columns(self._title, schema, self._read_schema(), may_add=self._sink.auto_evolve)
             if missing:
-                columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in missing)
+                columns = ", ".join(f"{quote_column(field.name)} {field.dataType.simpleString()}" for field in missing)
                 self._spark.sql(f"ALTER TABLE {self._table} ADD COLUMNS ({columns})")
 
-    def recorded(self) -> int:
-        with _explained(self._title, self._place):
-            table = self._load()
-            return self._recorded(self._last_snapshot(table, table.currentSnapshot()))
+    def read_marker(self) -> int:
+        with _wrapping_errors(self._title, self._storage):
+            table = self._load_table()
+            return self._read_marker(self._find_last_snapshot(table, table.currentSnapshot()))
 
-    def owners(self) -> frozenset[str]:
-        with _explained(self._title, self._place):
-            return self._owners()
+    def read_owners(self) -> frozenset[str]:
+        with _wrapping_errors(self._title, self._storage):
+            return self._read_owners()
 
     def claim(self, claim: Claim) -> None:
-        with _explained(self._title, self._place):
-            _claim(self._spark, self._table, _owner_property(self._name), claim, self._owners)
+        with _wrapping_errors(self._title, self._storage):
+            _claim_table(self._spark, self._table, _name_owner_property(self._name), claim, self._read_owners)
 
-    def _owners(self) -> frozenset[str]:
-        return self._owners_of(self._load())
+    def _read_owners(self) -> frozenset[str]:
+        return self._read_table_owners(self._load_table())
 
-    def _owners_of(self, table: Any) -> frozenset[str]:
-        found = table.properties().get(_owner_property(self._name))
+    def _read_table_owners(self, table: Any) -> frozenset[str]:
+        found = table.properties().get(_name_owner_property(self._name))
         return frozenset() if found is None else frozenset({str(found)})
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
-        with _explained(self._title, self._place):
-            table = self._load()
-            written = self._written(table, table.currentSnapshot(), batch)
+        with _wrapping_errors(self._title, self._storage):
+            table = self._load_table()
+            written = self._find_outcome(table, table.currentSnapshot(), batch)
             if written is not None:
                 return written
             self._configure(batch.spark)
-            name = staging_name(self._spark, self._table, table)
+            name = find_staging_name(self._spark, self._table, table)
             schema = batch.spark.table(name).schema
-            counted = CountedFrame(completed(fitted(rows, schema), schema))
+            counted = CountedFrame(add_missing_columns(cast_to_table(rows, schema), schema))
             with DataFiles(counted.frame, name, table) as files:
                 while True:
                     # Another driver may write the batch, or other programs may add rows, at any time.
                     table.refresh()
                     newest = table.currentSnapshot()
-                    written = self._written(table, newest, batch)
+                    written = self._find_outcome(table, newest, batch)
                     if written is not None:
                         return written
                     if files.add(newest, {self._property: str(batch.marker)}):
                         return Written(counted.rows())
 
-    def _written(self, table: Any, newest: Any, batch: Batch) -> Written | None:
+    def _find_outcome(self, table: Any, newest: Any, batch: Batch) -> Written | None:
         """Return the outcome of the batch if a snapshot up to `newest` has it. Raises SinkError if the table has a
         later batch, or belongs to another state."""
-        check_owners(self._owners_of(table), batch, self._title)
-        snapshot = self._last_snapshot(table, newest)
-        if not is_written(self._recorded(snapshot), batch, "the last batch in the table"):
+        check_owners(self._read_table_owners(table), batch, self._title)
+        snapshot = self._find_last_snapshot(table, newest)
+        if not is_written(self._read_marker(snapshot), batch, "the last batch in the table"):
             return None
         return Written(int(snapshot.summary().get("added-records") or 0))
 
-    def _table_schema(self) -> StructType:
+    def _read_schema(self) -> StructType:
         return self._spark.table(self._table).schema
 
-    def _recorded(self, snapshot: Any) -> int:
+    def _read_marker(self, snapshot: Any) -> int:
         return 0 if snapshot is None else int(snapshot.summary().get(self._property))
 
-    def _load(self) -> Any:
+    def _load_table(self) -> Any:
         jvm: Any = self._spark._jvm
         table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._spark._jsparkSession, self._table)
         table.refresh()
         return table
 
-    def _last_snapshot(self, table: Any, newest: Any) -> Any:
+    def _find_last_snapshot(self, table: Any, newest: Any) -> Any:
         """Return the last snapshot of this pipeline among `newest` and its ancestors; None if there is none."""
         snapshot = newest
         while snapshot is not None:
@@ -271,14 +271,16 @@ class IcebergTable:
         return None
 
     def close(self) -> None:
-        """Nothing is held between batches."""
+        """Do nothing: no resources are held between batches."""
 
 
-def _owner_property(name: str) -> str:
+def _name_owner_property(name: str) -> str:
     return f"odradek.{name}.state"
 
 
-def _claim(spark: SparkSession, table: str, property_: str, claim: Claim, owners: Callable[[], frozenset[str]]) -> None:
+def _claim_table(
+    spark: SparkSession, table: str, property_: str, claim: Claim, owners: Callable[[], frozenset[str]]
+) -> None:
     """Set a table's property to the identity of a state. Raises SinkError if another state claims it concurrently.
 
     If another copy reads the property before this change and sets it afterwards, this copy detects that at its first
@@ -292,22 +294,22 @@ def _claim(spark: SparkSession, table: str, property_: str, claim: Claim, owners
     claim.confirm(owners(), f"table {table}")
 
 
-def nullable(schema: StructType) -> StructType:
-    """Return the columns of a new table, all nullable, because a changed statement may produce nulls."""
+def make_nullable(schema: StructType) -> StructType:
+    """Return the columns of a new table. All are nullable, because a later version of the SQL may produce nulls."""
     return StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
 
 
-def misfits(title: str, rows: StructType, table: StructType, *, may_add: bool) -> list[StructField]:
+def find_missing_columns(title: str, rows: StructType, table: StructType, *, may_add: bool) -> list[StructField]:
     """Return the columns that must be added to the table. Raises SinkError for mismatches."""
     by_name = {field.name.casefold(): field for field in table.fields}
     missing = []
     for field in rows.fields:
-        there = by_name.get(field.name.casefold())
-        if there is None:
+        table_field = by_name.get(field.name.casefold())
+        if table_field is None:
             missing.append(field)
-        elif not _fits(field.dataType, there.dataType):
+        elif not _is_assignable(field.dataType, table_field.dataType):
             raise SinkError(
-                f"{title}: column {there.name} is {there.dataType.simpleString()}, but the pipeline has "
+                f"{title}: column {table_field.name} is {table_field.dataType.simpleString()}, but the pipeline has "
                 f"{field.dataType.simpleString()}; cast it in SQL"
             )
     if missing and not may_add:
@@ -316,53 +318,55 @@ def misfits(title: str, rows: StructType, table: StructType, *, may_add: bool) -
         remedy = "add it, set auto.evolve = true, or remove it in SQL"
         raise SinkError(f"{title}: the table has no column {missing[0].name}{hint}; {remedy}")
     given = {name.casefold() for name in rows.names}
-    needed = [field.name for field in table.fields if not field.nullable and field.name.casefold() not in given]
-    if needed:
-        raise SinkError(f"{title}: column {needed[0]} is NOT NULL, but the pipeline has no such column")
+    required = [field.name for field in table.fields if not field.nullable and field.name.casefold() not in given]
+    if required:
+        raise SinkError(f"{title}: column {required[0]} is NOT NULL, but the pipeline has no such column")
     return missing
 
 
-def _fits(type_: DataType, there: DataType) -> bool:
-    """Return whether every value of a type is also a value of the table's type."""
-    if type_.jsonValue() == there.jsonValue() or type(there) in _WIDER.get(type(type_), ()):
+def _is_assignable(type_: DataType, table_type: DataType) -> bool:
+    """Return whether every value of a type is a value of the table's type."""
+    if type_.jsonValue() == table_type.jsonValue() or type(table_type) in _WIDER.get(type(type_), ()):
         return True
-    if isinstance(type_, DecimalType) and isinstance(there, DecimalType):
-        return there.scale >= type_.scale and there.precision - there.scale >= type_.precision - type_.scale
+    if isinstance(type_, DecimalType) and isinstance(table_type, DecimalType):
+        return (
+            table_type.scale >= type_.scale and table_type.precision - table_type.scale >= type_.precision - type_.scale
+        )
     # Nullability of nested fields is not compared; the table rejects nulls when they are written.
-    return type_.simpleString() == there.simpleString()
+    return type_.simpleString() == table_type.simpleString()
 
 
-def fitted(rows: DataFrame, table: StructType) -> DataFrame:
+def cast_to_table(rows: DataFrame, table: StructType) -> DataFrame:
     """Return the rows with the names and types of the table's columns."""
     by_name = {field.name.casefold(): field for field in table.fields}
     columns = []
     for field in rows.schema.fields:
-        column_ = by_name.get(field.name.casefold())
-        column = f.col(quoted(field.name))
-        if column_ is not None:
-            column = (column if column_.dataType == field.dataType else column.cast(column_.dataType)).alias(
-                column_.name
+        table_field = by_name.get(field.name.casefold())
+        column = f.col(quote_column(field.name))
+        if table_field is not None:
+            column = (column if table_field.dataType == field.dataType else column.cast(table_field.dataType)).alias(
+                table_field.name
             )
         columns.append(column)
     return rows.select(*columns)
 
 
-def completed(rows: DataFrame, table: StructType) -> DataFrame:
-    """Return the rows with null in the columns that only the table has."""
+def add_missing_columns(rows: DataFrame, table: StructType) -> DataFrame:
+    """Return the rows with additional columns, with null, for the columns that only the table has."""
     given = {name.casefold() for name in rows.columns}
     missing = [field for field in table.fields if field.name.casefold() not in given]
     return rows.select("*", *(f.lit(None).cast(field.dataType).alias(field.name) for field in missing))
 
 
 @contextmanager
-def _explained(title: str, place: str) -> Iterator[None]:
+def _wrapping_errors(title: str, storage: str) -> Iterator[None]:
     """Convert errors of a table to SinkError. Errors in the computation of the rows are not converted."""
     try:
         yield
     except AnalysisException as error:
         raise SinkError(f"{title}: {readable(error)}") from None
     except Exception as error:
-        reason = unavailable_reason(error, place)
+        reason = unavailable_reason(error, storage)
         if reason is None:
             raise
         raise SinkError(f"{title}: {reason}; check that its storage is available", is_retriable=True) from None

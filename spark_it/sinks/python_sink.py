@@ -1,4 +1,4 @@
-"""The Python sink: calls `function(data_frame, batch_id)` for each batch.
+"""The Python sink, which calls `function(data_frame, batch_id)` for each batch.
 
 If the function returns an integer, that is the number of written rows; otherwise the rows are counted.
 """
@@ -35,10 +35,10 @@ class PythonSink:
     def prepare(self, schema: StructType) -> None:
         pass
 
-    def recorded(self) -> int:
+    def read_marker(self) -> int:
         return 0
 
-    def owners(self) -> frozenset[str]:
+    def read_owners(self) -> frozenset[str]:
         return frozenset()
 
     def claim(self, claim: Claim) -> None:

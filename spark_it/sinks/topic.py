@@ -2,7 +2,7 @@
 
 **Offset transactions.** Partition i of the frame is computed from `batch.ranges[i]`, so a task writes the records that
 it computes, without a shuffle. Dead letters belong to the same transactions. Few dead letters are computed first and
-passed to the tasks; many are combined with the rows by a shuffle that keeps their order.
+passed to the tasks; many are combined with the rows by a shuffle that preserves their order.
 
 **Batch transactions.** The part of a record is determined by its key, or by its value if it has none. Within a part
 records keep the order of the frame, if it has one; the content of a transaction does not depend on the order.
@@ -32,27 +32,27 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.markers import MarkerRenewal, Markers
 from odradek.spark_it.exactly_once.slots import SinkTransaction
 from odradek.spark_it.exactly_once.transactions import (
-    TRANSACTION_MS,
+    TRANSACTION_TIMEOUT_MS,
     Clients,
     FencedError,
     TransactionOutcome,
-    fence,
-    is_passing,
+    fence_slot,
+    is_transient,
 )
 from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
-from odradek.spark_it.kafka.record_sizes import sizes
-from odradek.spark_it.sinks.topic_origin import too_large
-from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordMaker
+from odradek.spark_it.kafka.record_sizes import find_size_limits
+from odradek.spark_it.sinks.topic_origin import find_too_large_record
+from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordEncoder
 from odradek.spark_it.sinks.topic_tasks import (
     OUTCOME_TYPE,
     PACKED_TYPE,
-    TOO_LARGE,
-    WHAT_HELPS,
+    TOO_LARGE_CLASS,
+    TOO_LARGE_REMEDY,
     TopicTarget,
     TransactionFailure,
-    attempt,
-    pack,
-    unpacked,
+    pack_dead_letters,
+    try_to_write,
+    unpack_dead_letters,
     write_partition,
 )
 
@@ -64,12 +64,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-TRANSACTIONS_MS = (TRANSACTION_MS, 300_000, 900_000)
+TRANSACTIONS_MS = (TRANSACTION_TIMEOUT_MS, 300_000, 900_000)
 """Values of transaction.timeout.ms, increased whenever a transaction is fenced, as it is after a timeout. The last one
 is Kafka's default of transaction.max.timeout.ms. producer.override takes precedence."""
 MAX_FENCED = len(TRANSACTIONS_MS)
-"""A batch that is fenced this many times in a row stops the pipeline, because a second copy of it may run. Once may
-be a task of an earlier attempt that Spark has not ended yet."""
+"""A batch that is fenced this many times in a row stops the pipeline, because a second copy of it may run. A single
+time may be caused by a task of an earlier attempt that Spark has not ended yet."""
 MAX_PACKED_BYTES = 8 << 20
 """Maximum size of dead letters that are passed through the driver to the tasks of a batch."""
 _THREADS = 8
@@ -85,7 +85,7 @@ def make(
 
 
 class TopicWriter:
-    """Writes batches to a topic, and their dead letters to another in the same transactions."""
+    """A `BatchSink` that writes batches to a topic, and their dead letters to another one in the same transactions."""
 
     takes_dead_letters = True
 
@@ -108,14 +108,14 @@ class TopicWriter:
         self._clients = Clients.of(pipeline.settings)
         self._markers = Markers(pipeline, kind, self._clients)
         self._lock = threading.Lock()
-        self._keeper = MarkerRenewal(self._markers, self._clients, self._lock)
-        self._records: RecordMaker | None = None
-        self._overtaken = 0
+        self._renewal = MarkerRenewal(self._markers, self._clients, self._lock)
+        self._records: RecordEncoder | None = None
+        self._fenced_count = 0
         self._override = pipeline.settings.passed["producer.override."]
-        self._transaction_ms = TRANSACTION_MS
+        self._transaction_ms = TRANSACTION_TIMEOUT_MS
 
     def prepare(self, schema: StructType) -> None:
-        records = RecordMaker(self._pipeline, self._sink, schema)
+        records = RecordEncoder(self._pipeline, self._sink, schema)
         records.check(self._spark, schema)
         self._check_topics()
         self._measure_topics()
@@ -125,14 +125,14 @@ class TopicWriter:
     def _check_topics(self) -> None:
         """Raise SinkError for a missing topic, for which a producer would wait until a timeout."""
         try:
-            consumer = self._clients.consumer(self._pipeline.name)
+            consumer = self._clients.make_consumer(self._pipeline.name)
             try:
                 for topic in filter(None, (self._target.topic, self._target.dead_topic)):
                     error = consumer.list_topics(topic, self._clients.timeout_s).topics[topic].error
                     if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise SinkError(f"topic {topic} does not exist ({error.str()}); create it")
                     if error is not None:
-                        raise SinkError(f"cannot write topic {topic}: {error.str()}", is_retriable=is_passing(error))
+                        raise SinkError(f"cannot write topic {topic}: {error.str()}", is_retriable=is_transient(error))
             finally:
                 consumer.close()
         except KafkaException as error:
@@ -143,25 +143,25 @@ class TopicWriter:
         topics = [topic for topic in (self._target.topic, self._target.dead_topic) if topic is not None]
         clients, override = self._clients, self._pipeline.settings.passed["producer.override."]
         admin = {"bootstrap.servers": clients.bootstrap_servers, **clients.consumer_configuration}
-        found = sizes(topics, admin, override)
+        found = find_size_limits(topics, admin, override)
         self._target = self._target._replace(largest=found.largest)
         self._clients = replace(clients, producer_configuration=found.configuration)
 
-    def recorded(self) -> int:
-        return self._markers.newest()
+    def read_marker(self) -> int:
+        return self._markers.read_newest()
 
-    def owners(self) -> set[str]:
-        return self._markers.owners()
+    def read_owners(self) -> set[str]:
+        return self._markers.read_owners()
 
     def claim(self, claim: Claim) -> None:
         self._markers.claim(claim)
         # Not before the claim, because renewing a marker fences the copy of the pipeline that owns it.
-        self._keeper.start()
+        self._renewal.start()
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         assert self._records is not None, "not prepared"
         records = self._records(rows)
-        transactions = self._markers.transactions(batch)
+        transactions = self._markers.make_transactions(batch)
         if not transactions:
             return Written(0)
         # Renewing a marker fences the slot, so it must not run during these transactions.
@@ -170,15 +170,17 @@ class TopicWriter:
                 if self._kind is TransactionKind.OFFSETS:
                     results = self._write_ranges(records, dead, transactions)
                 else:
-                    results = self._run(_by_hash(records, dead, len(transactions)), transactions, {})
+                    results = self._write_transactions(
+                        _partition_by_hash(records, dead, len(transactions)), transactions, {}
+                    )
             except FencedError as error:
-                self._overtaken += 1
+                self._fenced_count += 1
                 self._increase_timeout()
-                raise SinkError(str(error), is_retriable=self._overtaken < MAX_FENCED) from None
-        self._overtaken = 0
+                raise SinkError(str(error), is_retriable=self._fenced_count < MAX_FENCED) from None
+        self._fenced_count = 0
         if any(isinstance(result, TransactionFailure) and not result.is_retriable for result in results.values()):
             self._raise_bad_record(records)
-        return _sum(results)
+        return _sum_results(results)
 
     def _raise_bad_record(self, records: DataFrame) -> None:
         """Raise BadRecordError, with the source record, if a record is too large."""
@@ -188,20 +190,22 @@ class TopicWriter:
             return
         too_large_record = None
         with contextlib.suppress(PySparkException):  # the original error is raised instead
-            too_large_record = too_large(records, max_bytes)
+            too_large_record = find_too_large_record(records, max_bytes)
         if too_large_record is not None:
             origin, size = too_large_record
-            message = f"becomes a record of {size} bytes, but topic {target.topic} accepts {max_bytes}; {WHAT_HELPS}"
-            raise BadRecordError(origin, Failure(Stage.TASK_PUT, "topic", TOO_LARGE, message))
+            message = (
+                f"becomes a record of {size} bytes, but topic {target.topic} accepts {max_bytes}; {TOO_LARGE_REMEDY}"
+            )
+            raise BadRecordError(origin, Failure(Stage.TASK_PUT, "topic", TOO_LARGE_CLASS, message))
 
     def _increase_timeout(self) -> None:
-        """Increase the transaction timeout for this and all later batches, which may be as large."""
+        """Increase the transaction timeout for this batch and all later ones, which may be as large."""
         self._transaction_ms = next((ms for ms in TRANSACTIONS_MS if ms > self._transaction_ms), self._transaction_ms)
         configuration = {**self._clients.producer_configuration, "transaction.timeout.ms": str(self._transaction_ms)}
         self._clients = replace(self._clients, producer_configuration=configuration | self._override)
 
     def close(self) -> None:
-        self._keeper.close()
+        self._renewal.close()
 
     # Offset transactions
 
@@ -210,15 +214,15 @@ class TopicWriter:
     ) -> "_Results":
         packed: _Packed | None = {}
         if dead is not None:
-            packed = _packed(dead.select("key", "value", HEADERS), len(transactions))
+            packed = _pack_dead_letters(dead.select("key", "value", HEADERS), len(transactions))
         if packed is None:
             assert dead is not None
-            return self._run(_by_range(records, dead, len(transactions)), transactions, {})
-        return self._run(records, transactions, packed, has_same_partitions=True)
+            return self._write_transactions(_partition_by_range(records, dead, len(transactions)), transactions, {})
+        return self._write_transactions(records, transactions, packed, has_same_partitions=True)
 
     # Every transaction
 
-    def _run(
+    def _write_transactions(
         self,
         records: DataFrame,
         transactions: Sequence[SinkTransaction],
@@ -234,8 +238,8 @@ class TopicWriter:
         written = records.mapInArrow(task, OUTCOME_TYPE)
         try:
             rows = (
-                _collected(written)
-                if not has_same_partitions or _partition_multiple(written, records, len(transactions))
+                _collect(written)
+                if not has_same_partitions or _count_partitions_per_range(written, records, len(transactions))
                 else []
             )
         except BaseException:
@@ -254,7 +258,7 @@ class TopicWriter:
         if missing and outcomes:
             raise SinkError(f"Spark has run no tasks for transactions {missing} of the batch, but for others")
         results = _map_in_threads(
-            missing, lambda i: attempt(transactions[i], unpacked(packed.get(i, ()), target), clients)
+            missing, lambda i: try_to_write(transactions[i], unpack_dead_letters(packed.get(i, ()), target), clients)
         )
         return outcomes | dict(zip(missing, results, strict=True))
 
@@ -266,22 +270,22 @@ _Packed = Mapping[int, Sequence[bytes]]
 def _try_to_fence(transaction: SinkTransaction, clients: Clients) -> None:
     """Fence a transaction's slot; ignore failures, because the next attempt fences, too."""
     with contextlib.suppress(SinkError):
-        fence(transaction.slot, clients)
+        fence_slot(transaction.slot, clients)
 
 
-def _map_in_threads(of: Sequence[T], function: Callable[[T], R]) -> list[R]:
-    if not of:
+def _map_in_threads(items: Sequence[T], function: Callable[[T], R]) -> list[R]:
+    if not items:
         return []
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(function, of))
+        return list(pool.map(function, items))
 
 
 # Frames of records and dead letters
 
 
-def _with_order(frame: DataFrame, parts: int, *, is_dead: bool) -> DataFrame:
-    """Add columns with the range of each record and its order. Each of several concatenated frames has all ranges in
-    order."""
+def _add_order(frame: DataFrame, parts: int, *, is_dead: bool) -> DataFrame:
+    """Add columns with the range of each record and its order. A union of frames has all ranges, in order, for each
+    frame."""
     missing = {name: f.lit(None).cast(kind) for name, kind in OPTIONAL.items() if name not in frame.columns}
     return frame.withColumns(missing).select(
         "key",
@@ -293,26 +297,26 @@ def _with_order(frame: DataFrame, parts: int, *, is_dead: bool) -> DataFrame:
     )
 
 
-def _by_range(records: DataFrame, dead: DataFrame, parts: int) -> DataFrame:
-    """Return a frame whose partition i has the rows of partition i of both frames, each in order."""
-    union = _with_order(records, parts, is_dead=False).unionByName(_with_order(dead, parts, is_dead=True))
-    numbers = f.array(*map(f.lit, numbers_for_parts(parts)))
+def _partition_by_range(records: DataFrame, dead: DataFrame, parts: int) -> DataFrame:
+    """Return a frame whose partition i has the rows of partition i of both frames, in their order."""
+    union = _add_order(records, parts, is_dead=False).unionByName(_add_order(dead, parts, is_dead=True))
+    numbers = f.array(*map(f.lit, find_numbers_for_parts(parts)))
     return union.repartition(parts, f.get(numbers, f.col("part"))).sortWithinPartitions("order").drop("order")
 
 
-def _by_hash(records: DataFrame, dead: DataFrame | None, parts: int) -> DataFrame:
+def _partition_by_hash(records: DataFrame, dead: DataFrame | None, parts: int) -> DataFrame:
     """Return a frame whose partition i has the records whose key (value, if there is no key) has hash i."""
-    union = _with_order(records, parts, is_dead=False)
+    union = _add_order(records, parts, is_dead=False)
     if dead is not None:
-        union = union.unionByName(_with_order(dead, parts, is_dead=True))
+        union = union.unionByName(_add_order(dead, parts, is_dead=True))
     hash_column = f.coalesce("key", "value")
     # The same hash as `repartition` uses, as a column, so that a task can verify its partition.
     partitioned = union.withColumn("part", f.pmod(f.hash(hash_column), f.lit(parts)))
     return partitioned.repartition(parts, hash_column).sortWithinPartitions("order").drop("order")
 
 
-def numbers_for_parts(parts: int) -> list[int]:
-    """Return numbers of which the i-th is put into partition i by Spark's `repartition(parts, column)`."""
+def find_numbers_for_parts(parts: int) -> list[int]:
+    """Return a number for each partition: Spark's `repartition(parts, column)` puts the i-th into partition i."""
     found: dict[int, int] = {}
     for number in count():
         found.setdefault(_murmur3(number) % parts, number)
@@ -325,34 +329,34 @@ def _murmur3(number: int) -> int:
     """Return Spark's hash of a non-negative int. Source: org.apache.spark.unsafe.hash.Murmur3_x86_32.hashInt."""
     mask = 0xFFFFFFFF
 
-    def rotated(bits: int, by: int) -> int:
+    def rotate(bits: int, by: int) -> int:
         return (bits << by | bits >> 32 - by) & mask
 
-    mixed = rotated(number * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
-    mixed = (rotated(42 ^ mixed, 13) * 5 + 0xE6546B64 & mask) ^ 4
+    mixed = rotate(number * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
+    mixed = (rotate(42 ^ mixed, 13) * 5 + 0xE6546B64 & mask) ^ 4
     mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & mask
     mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & mask
     mixed ^= mixed >> 16
     return mixed - (1 << 32) if mixed >> 31 else mixed
 
 
-def _packed(dead: DataFrame, parts: int) -> "_Packed | None":
-    """Dead letters by range; None if they are too many to go over the driver."""
+def _pack_dead_letters(dead: DataFrame, parts: int) -> "_Packed | None":
+    """Return packed dead letters by range; None if there are too many to pass them through the driver."""
     max_bytes = MAX_PACKED_BYTES // max(parts, dead.rdd.getNumPartitions())
 
     def task(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        return pack(batches, parts, max_bytes)
+        return pack_dead_letters(batches, parts, max_bytes)
 
     packed = dead.mapInArrow(task, PACKED_TYPE)
     found = defaultdict(list)
-    for row in _collected(packed) if _partition_multiple(packed, dead, parts) else []:
+    for row in _collect(packed) if _count_partitions_per_range(packed, dead, parts) else []:
         if row.exceeds_limit:
             return None
         found[row.transaction].append(bytes(row.records))
     return found
 
 
-def _partition_multiple(made: DataFrame, of: DataFrame, parts: int) -> int:
+def _count_partitions_per_range(made: DataFrame, of: DataFrame, parts: int) -> int:
     """Return the number of partitions per range, which is the number of frames in a union; 0 if there are no rows.
 
     Raises SinkError if the number of partitions is not a multiple of the number of ranges.
@@ -365,7 +369,7 @@ def _partition_multiple(made: DataFrame, of: DataFrame, parts: int) -> int:
     raise SinkError("the partitions of the rows do not match the source partitions; set stateful = true in a transform")
 
 
-def _collected(frame: DataFrame) -> list[Row]:
+def _collect(frame: DataFrame) -> list[Row]:
     try:
         return frame.collect()
     except (PySparkException, Py4JJavaError) as error:
@@ -377,7 +381,7 @@ def _collected(frame: DataFrame) -> list[Row]:
         raise
 
 
-def _sum(results: "_Results") -> Written:
+def _sum_results(results: "_Results") -> Written:
     failures = [result for result in results.values() if isinstance(result, TransactionFailure)]
     if failures:
         worst = min(failures, key=lambda failure: failure.is_retriable)

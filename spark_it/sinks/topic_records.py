@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from odradek.spark_it.definition.durations import WRITTEN
 from odradek.spark_it.definition.sink_keys import TopicSink
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.formats.format import Format, FormatError, Side, format_of
+from odradek.spark_it.formats.format import Format, FormatError, Side, make_format
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.spark.columns import HEADERS_TYPE, column
 
@@ -35,16 +35,16 @@ class _FallibleFormat(Protocol):
         """Return a column STRUCT<value: BINARY, error: STRING>."""
 
 
-class _Part(NamedTuple):
-    """The key or value of a record; with `may_fail` the column is the result of `encode_or_error`."""
+class _EncodedPart(NamedTuple):
+    """The encoded key or value of a record; with `may_fail` the column is the result of `encode_or_error`."""
 
     encoded: Column
     format_name: str = ""
     may_fail: bool = False
 
 
-class RecordMaker:
-    """Encodes rows of a schema as records. Raises SinkError for a schema that cannot be encoded."""
+class RecordEncoder:
+    """Encoder of rows of a schema as records. The constructor raises SinkError for a schema that cannot be encoded."""
 
     def __init__(self, pipeline: Pipeline, sink: TopicSink, schema: StructType) -> None:
         self._pipeline = pipeline
@@ -54,39 +54,39 @@ class RecordMaker:
             if name.casefold() not in fields:
                 raise SinkError(f"sink: unknown column {name}; the columns are {', '.join(schema.fieldNames())}")
         self._names = schema.fieldNames()
-        self._parts: dict[str, _Part] = {
-            "key": self._part("key", [fields[name.casefold()] for name in sink.key_fields]),
-            "value": self._part("value", self._of_value(fields)),
+        self._parts: dict[str, _EncodedPart] = {
+            "key": self._encode_part("key", [fields[name.casefold()] for name in sink.key_fields]),
+            "value": self._encode_part("value", self._select_value_fields(fields)),
         }
 
-    def _of_value(self, fields: Mapping[str, StructField]) -> list[StructField]:
+    def _select_value_fields(self, fields: Mapping[str, StructField]) -> list[StructField]:
         excluded = {*SOURCE_COLUMNS, *([HEADERS] if self._sink.include_headers else [])}
         if self._sink.value_format in _RAW_FORMATS:
             excluded |= {name.casefold() for name in self._sink.key_fields}
         return [field for name, field in fields.items() if name not in excluded]
 
-    def _part(self, side: Side, fields: list[StructField]) -> _Part:
+    def _encode_part(self, side: Side, fields: list[StructField]) -> _EncodedPart:
         if side == "key" and not fields:
-            return _Part(f.lit(None).cast("binary"))
+            return _EncodedPart(f.lit(None).cast("binary"))
         part_format = self._sink.part(side)
         try:
-            form = format_of(part_format, self._pipeline, self._sink.topic, side)
+            format_ = make_format(part_format, self._pipeline, self._sink.topic, side)
             if part_format.format not in _RAW_FORMATS:
                 if not fields:
                     raise SinkError("sink: no columns are left for the value")
                 columns = f.struct(*(column(field.name) for field in fields))
-                return self._encoded(form, columns, StructType(fields))
+                return self._encode_column(format_, columns, StructType(fields))
             if len(fields) != 1:
                 names = ", ".join(field.name for field in fields) or "none"
                 raise SinkError(f"sink: {side}.format {part_format.format} needs a single column; found: {names}")
-            return self._encoded(form, column(fields[0].name), fields[0].dataType)
+            return self._encode_column(format_, column(fields[0].name), fields[0].dataType)
         except FormatError as error:
             raise SinkError(f"sink: {error}") from None
 
-    def _encoded(self, form: Format, of: Column, data_type: DataType) -> _Part:
-        if self._pipeline.errors.tolerance == "all" and isinstance(form, _FallibleFormat):
-            return _Part(form.encode_or_error(of, data_type), form.name, may_fail=True)
-        return _Part(form.encode(of, data_type))
+    def _encode_column(self, format_: Format, of: Column, data_type: DataType) -> _EncodedPart:
+        if self._pipeline.errors.tolerance == "all" and isinstance(format_, _FallibleFormat):
+            return _EncodedPart(format_.encode_or_error(of, data_type), format_.name, may_fail=True)
+        return _EncodedPart(format_.encode(of, data_type))
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
         """Let Spark analyse the encoding of an empty frame. Raises SinkError."""
@@ -96,19 +96,19 @@ class RecordMaker:
             raise SinkError(f"sink: the columns cannot be written: {str(error).splitlines()[0]}") from None
 
     def __call__(self, rows: DataFrame) -> DataFrame:
-        """Records: `key`, `value`, and where there are any `headers`, `error`, `error_class` and `row`."""
+        """Return the records, with columns `key` and `value`, and if necessary those of OPTIONAL."""
         headers = [f.col(HEADERS).cast(HEADERS_TYPE).alias(HEADERS)] if self._sink.include_headers else []
         encoded = [part.encoded.alias(side) for side, part in self._parts.items()]
         failing = {side: part for side, part in self._parts.items() if part.may_fail}
         if not failing:
             return rows.select(*encoded, *headers)
-        # In two steps, so that a row is encoded once for all that is taken of it.
-        made = rows.select(*encoded, *headers, f.struct(*(column(name) for name in self._names)).alias("row"))
+        # In two steps, so that a row is encoded only once, although several columns use the result.
+        encoded_rows = rows.select(*encoded, *headers, f.struct(*(column(name) for name in self._names)).alias("row"))
         errors = {side: f.col(side)["error"] for side in failing}
         messages = [f.concat(f.lit(f"{side}: "), error) for side, error in errors.items()]
         classes = [f.when(error.isNotNull(), f.lit(failing[side].format_name)) for side, error in errors.items()]
         is_bad = f.coalesce(*errors.values()).isNotNull()
-        return made.select(
+        return encoded_rows.select(
             *((f.col(side)["value"] if side in failing else f.col(side)).alias(side) for side in self._parts),
             *([HEADERS] if headers else []),
             f.coalesce(*messages).alias("error"),

@@ -1,6 +1,6 @@
-"""The topic sink's code in Spark's tasks: passes records, which Spark provides as Arrow batches, to `transactions`.
+"""The topic sink's code in Spark's tasks, which converts Arrow batches to records and writes transactions.
 
-Columns are those of `topic_records`; after a shuffle also `is_dead`, and `part`, the partition of the record.
+The columns are those of `topic_records`; after a shuffle also `is_dead`, and `part`, the partition of the record.
 """
 
 import sys
@@ -17,10 +17,17 @@ from pyspark.serializers import SpecialLengths
 from odradek.spark_it.dead_letters import headers as connect_headers
 from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Failure, Stage, brief
 from odradek.spark_it.exactly_once.slots import SinkTransaction
-from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Headers, Records, TransactionOutcome, write
+from odradek.spark_it.exactly_once.transactions import (
+    Clients,
+    FencedError,
+    Headers,
+    TopicRecords,
+    TransactionOutcome,
+    write_transaction,
+)
 from odradek.spark_it.interfaces.kafka_types import Header
 from odradek.spark_it.interfaces.sink import SinkError
-from odradek.spark_it.kafka.record_sizes import HEADER_FRAME_BYTES, size
+from odradek.spark_it.kafka.record_sizes import HEADER_FRAME_BYTES, measure_record
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -60,22 +67,22 @@ def write_partition(
     """Write transaction i from partition i, after the dead letters that are packed for it; yield a row of OUTCOME_TYPE.
 
     An error of Kafka is part of the row, so that the driver can retry after a delay. Only a fenced attempt fails its
-    task: if Spark has started the later attempt, the row of that one counts.
+    task: if Spark has started a later attempt at the task, the row of that attempt is used.
     """
-    index = _partition()
+    index = _get_partition_id()
     if index >= len(transactions):
         raise ValueError(f"partition {index} of a batch with {len(transactions)} transactions")
-    dead = unpacked(packed.get(index, ()), target)
-    complete_batches = _complete_batches(batches, _worker_input())
-    records = (part for batch in complete_batches for part in _records(batch, index, target))
-    yield _row(index, attempt(transactions[index], chain(dead, records), clients))
+    dead = unpack_dead_letters(packed.get(index, ()), target)
+    complete_batches = _check_complete(batches, _find_worker_input())
+    records = (part for batch in complete_batches for part in _split_records(batch, index, target))
+    yield _make_outcome_row(index, try_to_write(transactions[index], chain(dead, records), clients))
 
 
 class IncompleteError(Exception):
     """Spark ended the input of a task before all rows."""
 
 
-def _complete_batches(batches: Iterable[pa.RecordBatch], stream: "BufferedReader") -> Iterator[pa.RecordBatch]:
+def _check_complete(batches: Iterable[pa.RecordBatch], stream: "BufferedReader") -> Iterator[pa.RecordBatch]:
     """Yield all batches of a partition. Raises IncompleteError if the input ends before all rows.
 
     If rows cannot be computed, or the task is killed, the JVM closes the stream. Python's reader treats that as the
@@ -83,7 +90,7 @@ def _complete_batches(batches: Iterable[pa.RecordBatch], stream: "BufferedReader
     of rows is exhausted, not if the iterator throws, the task is killed or the process exits. Source: Spark 4.0,
     BasePythonRunner.ReaderInputStream.
 
-    A marker row at the end of each partition would do the same, but no Spark plan adds one without changing the
+    A marker row at the end of each partition would show the same, but no Spark plan can add one without changing the
     partitions or losing the observations.
     """
     yield from batches
@@ -95,10 +102,11 @@ def _complete_batches(batches: Iterable[pa.RecordBatch], stream: "BufferedReader
 _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 
 
-def _worker_input() -> "BufferedReader":
+def _find_worker_input() -> "BufferedReader":
     """Return the stream from the JVM to this worker. Source: pyspark.worker.main, which runs in every worker.
 
-    The stream is only in a local variable there. In a version of Spark without it, the task fails and writes nothing.
+    The stream is a local variable of that function. In a version of Spark without it, the task fails and writes
+    nothing.
     """
     frame = sys._getframe()
     while frame.f_code.co_name != "main" or "infile" not in frame.f_locals:
@@ -109,25 +117,25 @@ def _worker_input() -> "BufferedReader":
     return input_stream
 
 
-def attempt(
-    transaction: SinkTransaction, records: Iterable[Records], clients: Clients
+def try_to_write(
+    transaction: SinkTransaction, records: Iterable[TopicRecords], clients: Clients
 ) -> TransactionOutcome | TransactionFailure:
     """Write a transaction; return errors of Kafka. Raises FencedError."""
     try:
-        return write(transaction, records, clients)
+        return write_transaction(transaction, records, clients)
     except FencedError:
         raise
     except SinkError as error:
         return TransactionFailure(str(error), error.is_retriable)
 
 
-def _partition() -> int:
+def _get_partition_id() -> int:
     context = TaskContext.get()
     assert context is not None, "not in a task"
     return context.partitionId()
 
 
-def _row(index: int, result: TransactionOutcome | TransactionFailure) -> pa.RecordBatch:
+def _make_outcome_row(index: int, result: TransactionOutcome | TransactionFailure) -> pa.RecordBatch:
     if isinstance(result, TransactionOutcome):
         row: tuple[Any, ...] = (index, *result, None, None)
     else:
@@ -142,19 +150,19 @@ def _row(index: int, result: TransactionOutcome | TransactionFailure) -> pa.Reco
 # Dead letters that are passed to other tasks
 
 
-def pack(batches: Iterable[pa.RecordBatch], transactions: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
+def pack_dead_letters(batches: Iterable[pa.RecordBatch], transactions: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Pack a partition of dead letters into a row of PACKED_TYPE, without records if they exceed `max_bytes`; yield no
     row if there are none.
 
-    Each of several concatenated frames has a partition for every transaction, in order.
+    A union of frames has the partitions of all transactions, in order, for each frame.
     """
-    transaction = _partition() % transactions
+    transaction = _get_partition_id() % transactions
     stored_batches: list[pa.RecordBatch] = []
-    size = 0
+    total_bytes = 0
     for batch in batches:
-        size += batch.nbytes
-        if size > max_bytes:
-            yield _packed(transaction, None)
+        total_bytes += batch.nbytes
+        if total_bytes > max_bytes:
+            yield _make_packed_row(transaction, None)
             return
         if batch.num_rows:
             stored_batches.append(batch)
@@ -163,27 +171,27 @@ def pack(batches: Iterable[pa.RecordBatch], transactions: int, max_bytes: int) -
         with pa.ipc.new_stream(sink, stored_batches[0].schema) as stream:
             for batch in stored_batches:
                 stream.write_batch(batch)
-        yield _packed(transaction, sink.getvalue().to_pybytes())
+        yield _make_packed_row(transaction, sink.getvalue().to_pybytes())
 
 
-def _packed(transaction: int, records: bytes | None) -> pa.RecordBatch:
+def _make_packed_row(transaction: int, records: bytes | None) -> pa.RecordBatch:
     arrays = [pa.array([transaction], pa.int32()), pa.array([records is None]), pa.array([records], pa.binary())]
     return pa.RecordBatch.from_arrays(arrays, names=["transaction", "exceeds_limit", "records"])
 
 
-def unpacked(packed: Iterable[bytes], target: TopicTarget) -> Iterator[Records]:
-    """Yield the dead letters that `pack` has packed."""
+def unpack_dead_letters(packed: Iterable[bytes], target: TopicTarget) -> Iterator[TopicRecords]:
+    """Yield the dead letters that `pack_dead_letters` has packed."""
     for records in packed:
         assert target.dead_topic is not None
         with pa.ipc.open_stream(records) as stream:
             for batch in stream:
-                yield _limit_size(_of(batch, target.dead_topic, has_headers=True, is_dead=True), target)
+                yield _limit_size(_to_records(batch, target.dead_topic, has_headers=True, is_dead=True), target)
 
 
 # From Arrow to Python
 
 
-def _records(batch: pa.RecordBatch, index: int, target: TopicTarget) -> Iterator[Records]:
+def _split_records(batch: pa.RecordBatch, index: int, target: TopicTarget) -> Iterator[TopicRecords]:
     """Yield the records of a batch. Raises ValueError for records in the wrong transaction's partition."""
     names = batch.schema.names
     if "part" in names and batch.num_rows:
@@ -195,65 +203,69 @@ def _records(batch: pa.RecordBatch, index: int, target: TopicTarget) -> Iterator
         dead = batch.filter(is_dead)
         if dead.num_rows:
             assert target.dead_topic is not None
-            yield _limit_size(_of(dead, target.dead_topic, has_headers=True, is_dead=True), target)
+            yield _limit_size(_to_records(dead, target.dead_topic, has_headers=True, is_dead=True), target)
             batch = batch.filter(pc.invert(is_dead))
     if "error" in names and batch.column("error").null_count < batch.num_rows:
         is_bad = pc.is_valid(batch.column("error"))
         # Without a dead-letter topic these records are dropped.
         if target.dead_topic is not None:
-            yield _limit_size(_dead_letters_of_errors(batch.filter(is_bad), target, target.dead_topic, index), target)
+            yield _limit_size(
+                _make_dead_letters_of_errors(batch.filter(is_bad), target, target.dead_topic, index), target
+            )
         batch = batch.filter(pc.invert(is_bad))
     max_bytes = target.largest.get(target.topic)
     if max_bytes is not None and batch.num_rows:
-        is_large = pa.array(_sizes(batch, has_headers=target.has_headers) > max_bytes)
+        is_large = pa.array(_measure_records(batch, has_headers=target.has_headers) > max_bytes)
         if pc.any(is_large).as_py():
-            large = _too_large(batch.filter(is_large), target, max_bytes, index)
+            large = _make_dead_letters_of_large_records(batch.filter(is_large), target, max_bytes, index)
             if large is not None:
                 yield _limit_size(large, target)
             batch = batch.filter(pc.invert(is_large))
     if batch.num_rows:
-        yield _of(batch, target.topic, has_headers=target.has_headers, is_dead=False)
+        yield _to_records(batch, target.topic, has_headers=target.has_headers, is_dead=False)
 
 
-def _dead_letters_of_errors(batch: pa.RecordBatch, target: TopicTarget, topic: str, index: int) -> Records:
+def _make_dead_letters_of_errors(batch: pa.RecordBatch, target: TopicTarget, topic: str, index: int) -> TopicRecords:
     """Return the dead letters of rows that could not be encoded."""
     errors = zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True)
     put = Stage.TASK_PUT
     failures = [Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in errors]
-    headers = _context_headers(failures, target, index)
-    return Records(topic, [None] * batch.num_rows, _objects(batch.column("row")), headers, is_dead=True)
+    headers = _make_context_headers(failures, target, index)
+    return TopicRecords(topic, [None] * batch.num_rows, _to_objects(batch.column("row")), headers, is_dead=True)
 
 
-def _sizes(batch: pa.RecordBatch, *, has_headers: bool) -> "np.ndarray[Any, Any]":
-    """Return the size of each record, as `record_sizes.size` does."""
-    key, value = (_lengths(batch.column(name)) for name in ("key", "value"))
+def _measure_records(batch: pa.RecordBatch, *, has_headers: bool) -> "np.ndarray[Any, Any]":
+    """Return the size of each record, as `record_sizes.measure_record` does."""
+    key, value = (_measure_lengths(batch.column(name)) for name in ("key", "value"))
     sizes: np.ndarray[Any, Any] = key + value
     if has_headers:
         column = batch.column("headers")
         flat = column.flatten()
-        of_headers = _lengths(flat.field("key")) + _lengths(flat.field("value")) + HEADER_FRAME_BYTES
+        of_headers = _measure_lengths(flat.field("key")) + _measure_lengths(flat.field("value")) + HEADER_FRAME_BYTES
         of_records = np.bincount(pc.list_parent_indices(column).to_numpy(), of_headers, batch.num_rows)
         sizes = sizes + of_records.astype(np.int64)
     return sizes
 
 
-def _lengths(column: pa.Array) -> "np.ndarray[Any, Any]":
+def _measure_lengths(column: pa.Array) -> "np.ndarray[Any, Any]":
     lengths: np.ndarray[Any, Any] = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
     return lengths.astype(np.int64)
 
 
-def _too_large(batch: pa.RecordBatch, target: TopicTarget, max_bytes: int, index: int) -> Records | None:
+def _make_dead_letters_of_large_records(
+    batch: pa.RecordBatch, target: TopicTarget, max_bytes: int, index: int
+) -> TopicRecords | None:
     """Return the dead letters of records that are too large; None without a dead-letter topic. Raises SinkError unless
     bad records are tolerated."""
-    sizes = _sizes(batch, has_headers=target.has_headers).tolist()
-    messages = [f"a record has {size} bytes, but topic {target.topic} accepts {max_bytes}" for size in sizes]
+    sizes = _measure_records(batch, has_headers=target.has_headers).tolist()
+    messages = [f"a record has {bytes_} bytes, but topic {target.topic} accepts {max_bytes}" for bytes_ in sizes]
     if not target.tolerates:
-        raise SinkError(f"{messages[0]}; {WHAT_HELPS}")
+        raise SinkError(f"{messages[0]}; {TOO_LARGE_REMEDY}")
     if target.dead_topic is None:
         return None
-    records = _of(batch, target.dead_topic, has_headers=target.has_headers, is_dead=True)
-    failures = [Failure(Stage.TASK_PUT, "topic", TOO_LARGE, message) for message in messages]
-    added = _context_headers(failures, target, index)
+    records = _to_records(batch, target.dead_topic, has_headers=target.has_headers, is_dead=True)
+    failures = [Failure(Stage.TASK_PUT, "topic", TOO_LARGE_CLASS, message) for message in messages]
+    added = _make_context_headers(failures, target, index)
     headers = [
         None if new is None and not old else connect_headers.headers(old or (), new or ())
         for old, new in zip(records.headers or [None] * len(added), added, strict=True)
@@ -261,14 +273,14 @@ def _too_large(batch: pa.RecordBatch, target: TopicTarget, max_bytes: int, index
     return records._replace(headers=headers)
 
 
-TOO_LARGE = "org.apache.kafka.common.errors.RecordTooLargeException"
-WHAT_HELPS = (
+TOO_LARGE_CLASS = "org.apache.kafka.common.errors.RecordTooLargeException"
+TOO_LARGE_REMEDY = (
     "increase the topic's max.message.bytes or producer.override.message.max.bytes, or set errors.tolerance = all"
 )
 """The remedy for a record that is too large."""
 
 
-def _context_headers(failures: Iterable[Failure], target: TopicTarget, index: int) -> list[list[Header] | None]:
+def _make_context_headers(failures: Iterable[Failure], target: TopicTarget, index: int) -> list[list[Header] | None]:
     """Return Connect's headers of dead letters; None if they are disabled."""
     name = target.pipeline
     return [
@@ -279,14 +291,16 @@ def _context_headers(failures: Iterable[Failure], target: TopicTarget, index: in
     ]
 
 
-def _limit_size(dead: Records, target: TopicTarget) -> Records:
-    """Return dead letters; one that is too large for its topic without key and value."""
+def _limit_size(dead: TopicRecords, target: TopicTarget) -> TopicRecords:
+    """Remove key and value of dead letters that are too large for their topic."""
     max_bytes = target.largest.get(dead.topic)
     if max_bytes is None:
         return dead
     headers = dead.headers or [None] * len(dead.values)
     records = [
-        record if size(record[0], record[1], record[2] or ()) <= max_bytes else (None, None, brief(record[2] or ()))
+        record
+        if measure_record(record[0], record[1], record[2] or ()) <= max_bytes
+        else (None, None, brief(record[2] or ()))
         for record in zip(dead.keys, dead.values, headers, strict=True)
     ]
     if not records:
@@ -295,19 +309,19 @@ def _limit_size(dead: Records, target: TopicTarget) -> Records:
     return dead._replace(keys=keys, values=values, headers=kept)
 
 
-def _of(batch: pa.RecordBatch, topic: str, *, has_headers: bool, is_dead: bool) -> Records:
-    headers = _headers(batch.column("headers")) if has_headers else None
-    return Records(topic, _objects(batch.column("key")), _objects(batch.column("value")), headers, is_dead)
+def _to_records(batch: pa.RecordBatch, topic: str, *, has_headers: bool, is_dead: bool) -> TopicRecords:
+    headers = _to_headers(batch.column("headers")) if has_headers else None
+    return TopicRecords(topic, _to_objects(batch.column("key")), _to_objects(batch.column("value")), headers, is_dead)
 
 
-def _objects(column: pa.Array) -> Sequence[bytes | None]:
+def _to_objects(column: pa.Array) -> Sequence[bytes | None]:
     if column.null_count == len(column):
         return [None] * len(column)
     made: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
     return made
 
 
-def _headers(column: pa.Array) -> list[Headers | None]:
+def _to_headers(column: pa.Array) -> list[Headers | None]:
     """Return the headers of each record as pairs; None for a record without headers."""
     if column.null_count == len(column):
         return [None] * len(column)

@@ -1,7 +1,7 @@
-"""The source for a connector. A source's module is imported only when a pipeline uses it.
+"""Creation of the source for a connector. A source's module is imported only when a pipeline uses it.
 
-Each module has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`; `make` of
-topics also takes a folder for stored registry responses (`formats.decisions`).
+Each module has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`; for topics it
+also takes a folder for stored registry responses (`formats.stored_responses`).
 """
 
 from importlib import import_module
@@ -21,11 +21,11 @@ MODULES = {
 }
 
 
-def stream_of(name: str, pipeline: Pipeline, decisions: Path | None = None) -> Stream:
-    """Return the source of a pipeline by its name. `decisions` is a folder for registry responses that are stored for a
-    batch."""
+def make_stream(name: str, pipeline: Pipeline, responses: Path | None = None) -> Stream:
+    """Return the source of a pipeline by its name. `responses` is a folder for registry responses that are stored for
+    a batch."""
     source: Source = pipeline.sources[name]
     make = import_module(MODULES[source.connector.partition(":")[0]]).make
-    takes_decisions = decisions is not None and isinstance(source, TopicSource)
-    stream: Stream = make(name, source, pipeline, decisions) if takes_decisions else make(name, source, pipeline)
+    takes_responses = responses is not None and isinstance(source, TopicSource)
+    stream: Stream = make(name, source, pipeline, responses) if takes_responses else make(name, source, pipeline)
     return stream

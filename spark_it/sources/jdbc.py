@@ -1,4 +1,4 @@
-"""The database source: rows of a table in the order of an increasing column, each as it was when it was first read.
+"""The database source: rows of a table in the order of an increasing column, each with its values at the first read.
 
 Spark cannot stream from a database, and a second query for the same range may return other rows, because some commit
 late and some change. So a thread of the driver polls the table and writes new rows to files in the pipeline's state
@@ -20,7 +20,7 @@ from odradek.spark_it.definition.source_keys import JdbcSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
 from odradek.spark_it.interfaces.source import SourceError, Stream
-from odradek.spark_it.sources.jdbc_poll import Poll
+from odradek.spark_it.sources.jdbc_poll import PolledTable
 from odradek.spark_it.sources.jdbc_spool import FencedError, Spool
 from odradek.spark_it.spark.columns import decoded_rows
 from odradek.spark_it.spark.events import Event, newest
@@ -28,12 +28,12 @@ from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 
 MAX_POLLS_AHEAD = 4
-"""Maximum number of polls in the spool that the query has not processed."""
+"""Maximum number of polls in the spool that the query has not read."""
 RETAINED_POLLS = 100
 """Number of processed polls that are retained: the number of batches whose offsets Spark retains."""
 _LONGEST_PAUSE_S = 5.0
 _SHORTEST_PAUSE_S = 0.2
-_ENDS_WITHIN_S = 10.0
+_JOIN_TIMEOUT_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -43,53 +43,53 @@ def make(name: str, source: JdbcSource, pipeline: Pipeline) -> "JdbcStream":
 
 
 class JdbcStream(Stream):
-    """A `Stream`. With the trigger available-now it reads all existing rows before the query starts."""
+    """A `Stream` of a table. With trigger available-now it reads all existing rows before the query starts."""
 
     def __init__(self, name: str, source: JdbcSource, pipeline: Pipeline) -> None:
         self._name = name
         self._source = source
         self._pipeline = pipeline
-        self._poll: Poll | None = None
+        self._table: PolledTable | None = None
         self._spool: Spool | None = None
         self._poller: _Poller | None = None
 
     def schema(self, spark: SparkSession) -> StructType:
-        return self._prepared(spark).schema
+        return self._get_table(spark).schema
 
-    def _prepared(self, spark: SparkSession) -> Poll:
-        if self._poll is None:
-            self._poll = Poll(self._name, self._source, spark)
-        return self._poll
+    def _get_table(self, spark: SparkSession) -> PolledTable:
+        if self._table is None:
+            self._table = PolledTable(self._name, self._source, spark)
+        return self._table
 
-    def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
-        poll = self._prepared(spark)
+    def read_stream(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
+        table = self._get_table(spark)
         self.close()
-        self._spool = self._claimed()
-        excluded = poll.left_out()
-        if excluded is not None:
-            _log.warning("%s", excluded)
+        self._spool = self._claim_spool()
+        warning = table.describe_skipped_rows()
+        if warning is not None:
+            _log.warning("%s", warning)
         if self._pipeline.settings.trigger_ms is None:
             try:
-                while poll.into(self._spool):
+                while table.poll_into(self._spool):
                     pass
             except FencedError as error:
                 raise SourceError(f"source {self._name}: {error}") from None
         # Each poll is one file, and each file one batch, in the order of modification times.
-        return spark.readStream.schema(poll.schema).option("maxFilesPerTrigger", 1).parquet(self._spool.address)
+        return spark.readStream.schema(table.schema).option("maxFilesPerTrigger", 1).parquet(self._spool.address)
 
-    def started(self, query: StreamingQuery) -> None:
+    def start_background_work(self, query: StreamingQuery) -> None:
         """Start polling for a run of the query."""
         trigger_ms = self._pipeline.settings.trigger_ms
         if trigger_ms is None:
             return
-        assert self._poll is not None and self._spool is not None
+        assert self._table is not None and self._spool is not None
         pause_s = min(max(trigger_ms / 2000, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
-        self._poller = _Poller(self._name, self._poll, self._spool, query, pause_s)
+        self._poller = _Poller(self._name, self._table, self._spool, query, pause_s)
         self._poller.start()
 
-    def _claimed(self) -> Spool:
-        """Claim the spool of the checkpoint's generation, and clear it if the checkpoint has no batch. Fences the
-        poller of an earlier run."""
+    def _claim_spool(self) -> Spool:
+        """Claim the spool of the checkpoint's generation, and clear it if the checkpoint has no batch. The claim fences
+        the poller of an earlier run."""
         state = self._pipeline.state_folder
         lock = read_lock(state)
         generation = 0 if lock is None else lock.generation
@@ -104,7 +104,7 @@ class JdbcStream(Stream):
             spool.clear()
         return spool
 
-    def decoded(self, raw: DataFrame) -> DataFrame:
+    def decode(self, raw: DataFrame) -> DataFrame:
         return decoded_rows(raw)
 
     def close(self) -> None:
@@ -115,21 +115,21 @@ class JdbcStream(Stream):
 
 
 class _Poller(threading.Thread):
-    """Polls during one run of the query, at most MAX_POLLS_AHEAD polls ahead of it."""
+    """Thread that polls during one run of the query, at most MAX_POLLS_AHEAD polls ahead of it."""
 
-    def __init__(self, name: str, poll: Poll, spool: Spool, query: StreamingQuery, pause_s: float) -> None:
+    def __init__(self, name: str, table: PolledTable, spool: Spool, query: StreamingQuery, pause_s: float) -> None:
         super().__init__(name=f"poll {name}", daemon=True)
-        self._poll = poll
+        self._table = table
         self._spool = spool
         # A restart creates another query object, with the same name and id.
         self._query = query
         self._pause_s = pause_s
         self._ended = threading.Event()
-        self._taken = spool.last_number()
+        self._processed = spool.find_last_number()
 
     def end(self) -> None:
         self._ended.set()
-        self.join(_ENDS_WITHIN_S)
+        self.join(_JOIN_TIMEOUT_S)
 
     def run(self) -> None:
         reported = ""
@@ -137,8 +137,10 @@ class _Poller(threading.Thread):
             try:
                 if not self._query.isActive:
                     return
-                self._tidy(newest(self._query))
-                if self._spool.last_number() - self._taken < MAX_POLLS_AHEAD and self._poll.into(self._spool):
+                self._drop_processed(newest(self._query))
+                if self._spool.find_last_number() - self._processed < MAX_POLLS_AHEAD and self._table.poll_into(
+                    self._spool
+                ):
                     reported = ""
                     continue
             except FencedError:
@@ -146,7 +148,7 @@ class _Poller(threading.Thread):
             except Exception as error:
                 if self._ended.is_set():
                     return
-                # For example an unavailable database. The query waits for rows.
+                # For example, the database is unavailable. The query waits for rows.
                 if str(error) != reported:
                     reported = str(error)
                     _log.warning(
@@ -156,12 +158,12 @@ class _Poller(threading.Thread):
                     )
             self._ended.wait(self._pause_s)
 
-    def _tidy(self, event: Event | None) -> None:
-        """Read the query's position, and delete the polls that it will not read again."""
+    def _drop_processed(self, event: Event | None) -> None:
+        """Update the query's position from its event, and delete the polls that it will not read again."""
         for source in event["sources"] if event is not None else ():
             if source["description"] == f"FileStreamSource[{self._spool.address}]" and source["endOffset"]:
                 # The offset of Spark's file source is its batch number; each batch is one file.
-                taken = source["endOffset"]["logOffset"]
-                self._taken = max(self._taken, taken)
-                # Not `_taken`: it starts with the last poll of an earlier run, which may not be processed yet.
-                self._spool.drop_before(taken - RETAINED_POLLS)
+                processed = source["endOffset"]["logOffset"]
+                self._processed = max(self._processed, processed)
+                # Not `_processed`: it starts with the last poll of an earlier run, which may not be processed yet.
+                self._spool.drop_before(processed - RETAINED_POLLS)

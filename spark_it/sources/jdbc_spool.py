@@ -1,7 +1,7 @@
 """The spool of a database source, on the driver's disk: a Parquet file for each poll, with its rows and its end.
 
 Spark streams the folder `rows` in the order of modification times. These times are synthetic and increase by a second
-from file to file, because Spark ignores a file that is a week older than the newest; Spark is never that many polls
+from file to file. Spark ignores files that are more than a week older than the newest, but it is never that many polls
 behind.
 
 A spool has one writer, the last one to `claim` it. A writer writes a poll to a temporary file, compares the claim, and
@@ -33,8 +33,8 @@ class FencedError(Exception):
     """A later writer has claimed the spool; `str()` names the folder."""
 
 
-class Last(NamedTuple):
-    """The last poll: its number, -1 if there is none, and the end that `add` recorded."""
+class LastPoll(NamedTuple):
+    """The last poll: its number, -1 if there is none, and the position that `add` recorded."""
 
     number: int
     reached: dict[str, Any]
@@ -49,7 +49,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.rows = folder / "rows"
-        # On the local file system, whatever Hadoop's default is.
+        # On the local file system, even if Hadoop's default is another one.
         self.address = f"file:{self.rows}"
         self._writer = folder / "writer"
         self._claim = ""
@@ -57,28 +57,28 @@ class Spool:
 
     def claim(self) -> None:
         """Become the writer, and fence any other."""
-        with self._locked():
+        with self._holding_lock():
             self._claim = uuid.uuid4().hex
             write_atomically(self._writer, self._claim)
             for path in self.rows.glob(".*.new"):
                 path.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        with self._held():
+        with self._holding_claim():
             shutil.rmtree(self.rows)
             self.rows.mkdir()
 
-    def last_number(self) -> int:
+    def find_last_number(self) -> int:
         """Return the number of the last poll; -1 if there is none."""
         return max((int(path.stem) for path in self.rows.glob("*.parquet") if path.stem.isdigit()), default=-1)
 
-    def last(self) -> Last:
+    def read_last(self) -> LastPoll:
         """Return the last poll."""
-        number = self.last_number()
+        number = self.find_last_number()
         if number < 0:
-            return Last(number, {})
+            return LastPoll(number, {})
         reached: dict[str, Any] = json.loads(pq.read_schema(self._path(number)).metadata[_REACHED])
-        return Last(number, reached)
+        return LastPoll(number, reached)
 
     def add(self, table: pa.Table, reached: dict[str, Any], after: int) -> int:
         """Add the poll that follows number `after`; return its number."""
@@ -91,21 +91,21 @@ class Spool:
                 file.flush()
                 os.fsync(file.fileno())
             os.utime(temporary, (_EPOCH_S + number, _EPOCH_S + number))
-            with self._held():
-                if self.last_number() != after:
+            with self._holding_claim():
+                if self.find_last_number() != after:
                     raise FencedError(f"{self._folder} has polls of another writer")
                 temporary.replace(self._path(number))
                 sync_folder(self.rows)
         except FileNotFoundError:
             # A later claim has deleted the file or the folder.
-            raise self._fenced() from None
+            raise self._make_fenced_error() from None
         finally:
             temporary.unlink(missing_ok=True)
         return number
 
     def drop_before(self, number: int) -> None:
         """Delete the polls before a number."""
-        with self._held():
+        with self._holding_claim():
             for path in self.rows.iterdir():
                 if path.stem.isdigit() and int(path.stem) < number:
                     path.unlink(missing_ok=True)
@@ -113,22 +113,22 @@ class Spool:
     def _path(self, number: int) -> Path:
         return self.rows / f"{number:0{_DIGITS}d}.parquet"
 
-    def _fenced(self) -> FencedError:
+    def _make_fenced_error(self) -> FencedError:
         return FencedError(f"{self._folder} has a later writer")
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _holding_claim(self) -> Iterator[None]:
         """Prevent claims by other writers for the duration of the `with` block."""
         try:
-            with self._locked():
+            with self._holding_lock():
                 if self._writer.read_text("utf-8") != self._claim:
-                    raise self._fenced()
+                    raise self._make_fenced_error()
                 yield
         except FileNotFoundError:
-            raise self._fenced() from None
+            raise self._make_fenced_error() from None
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _holding_lock(self) -> Iterator[None]:
         descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

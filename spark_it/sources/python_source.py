@@ -19,7 +19,7 @@ def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":
 
 
 class PythonStream(Stream):
-    """A `Stream` that passes the options of the file to the class unchanged."""
+    """A `Stream` of a Python class, which gets the options of the file unchanged."""
 
     def __init__(self, name: str, source: PythonSource) -> None:
         self._name = name
@@ -36,19 +36,19 @@ class PythonStream(Stream):
     def schema(self, spark: SparkSession) -> StructType:
         try:
             schema = self._class(self._options).schema()
-            return schema if isinstance(schema, StructType) else _struct(schema)
+            return schema if isinstance(schema, StructType) else _parse_struct(schema)
         except Exception as error:
             raise SourceError(f"source {self._name}: schema() failed: {type(error).__name__}: {error}") from error
 
-    def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
+    def read_stream(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
         spark.dataSource.register(self._class)
         return spark.readStream.format(self._class.name()).options(**self._options).load()
 
-    def decoded(self, raw: DataFrame) -> DataFrame:
+    def decode(self, raw: DataFrame) -> DataFrame:
         return decoded_rows(raw)
 
 
-def _struct(ddl: str) -> StructType:
+def _parse_struct(ddl: str) -> StructType:
     struct = StructType.fromDDL(ddl)
     if not isinstance(struct, StructType):
         raise TypeError(f"{ddl} has no columns")

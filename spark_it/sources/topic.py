@@ -22,9 +22,9 @@ from pyspark.sql.types import (
 from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.formats.decisions import Place
-from odradek.spark_it.formats.format import Format, FormatError, Side, format_of
-from odradek.spark_it.formats.json import JsonFormat, rescued
+from odradek.spark_it.formats.format import Format, FormatError, Side, make_format
+from odradek.spark_it.formats.json import JsonFormat, collect_unknown_fields
+from odradek.spark_it.formats.stored_responses import ResponseLocation
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
 from odradek.spark_it.interfaces.source import SourceError, Stream
 from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE
@@ -32,30 +32,30 @@ from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
-def make(name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | None = None) -> "TopicStream":
-    return TopicStream(name, source, pipeline, decisions)
+def make(name: str, source: TopicSource, pipeline: Pipeline, responses: Path | None = None) -> "TopicStream":
+    return TopicStream(name, source, pipeline, responses)
 
 
 class TopicStream(Stream):
     """A `Stream` of topics. Headers are read only if SQL or dead letters need them.
 
-    `decisions` is a folder for stored responses of schema registries, so that a record that is decoded several times in
+    `responses` is a folder for stored responses of schema registries, so that a record that is decoded several times in
     a batch is decoded the same way each time. Columns are created once for all batches, because each takes several
     calls of the JVM.
     """
 
-    def __init__(self, name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | None = None) -> None:
+    def __init__(self, name: str, source: TopicSource, pipeline: Pipeline, responses: Path | None = None) -> None:
         self._name = name
         self._source = source
         self._pipeline = pipeline
         topic = source.topics[0] if len(source.topics) == 1 else None
 
-        def of(side: Side) -> Format:
-            place = None if decisions is None else Place(str(decisions), f"{name}.{side}")
-            return format_of(source.part(side), pipeline, topic, side, place)
+        def make_side(side: Side) -> Format:
+            location = None if responses is None else ResponseLocation(str(responses), f"{name}.{side}")
+            return make_format(source.part(side), pipeline, topic, side, location)
 
-        self._value = of("value")
-        self._key = of("key")
+        self._value = make_side("value")
+        self._key = make_side("key")
         self._has_headers = source.include_headers or pipeline.errors.deadletterqueue_topic_name is not None
 
     def schema(self, spark: SparkSession) -> StructType:
@@ -79,15 +79,17 @@ class TopicStream(Stream):
             names.add(field.name.casefold())
         return StructType(fields)
 
-    def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
+    def read_stream(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
         source = self._source
         if start is not None and not start:
             raise SourceError(f"source {self._name}: no topic matches {source.topics_regex}")
-        reader = spark.readStream.format("kafka").options(**self._options())
-        reader = reader.option("startingOffsets", _offsets(start) if start is not None else source.auto_offset_reset)
+        reader = spark.readStream.format("kafka").options(**self._make_options())
+        reader = reader.option(
+            "startingOffsets", _format_offsets(start) if start is not None else source.auto_offset_reset
+        )
         return reader.load()
 
-    def _options(self) -> dict[str, str]:
+    def _make_options(self) -> dict[str, str]:
         source = self._source
         options = {
             "kafka.bootstrap.servers": ",".join(self._pipeline.settings.bootstrap_servers),
@@ -109,30 +111,30 @@ class TopicStream(Stream):
             options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
         return options
 
-    def decoded(self, raw: DataFrame) -> DataFrame:
-        made = raw.withColumns(self._parsed) if self._parsed else raw
-        return made.withColumns(self._both).select(*self._columns)
+    def decode(self, raw: DataFrame) -> DataFrame:
+        parsed = raw.withColumns(self._parsed) if self._parsed else raw
+        return parsed.withColumns(self._decoded).select(*self._columns)
 
     @cached_property
     def _parsed(self) -> dict[str, Column]:
-        """What is JSON, parsed: `__value_parsed`, `__key_parsed`."""
+        """Columns with parsed JSON: `__value_parsed`, `__key_parsed`."""
         return {
-            f"__{side}_parsed": format_.parsed(f.col(side))
-            for side, format_ in self._formats().items()
+            f"__{side}_parsed": format_.parse(f.col(side))
+            for side, format_ in self._get_formats().items()
             if isinstance(format_, JsonFormat)
         }
 
     @cached_property
-    def _both(self) -> dict[str, Column]:
-        """`__value` and `__key`, what `Format.decode` gives."""
+    def _decoded(self) -> dict[str, Column]:
+        """Columns with the results of `Format.decode`: `__value`, `__key`."""
         return {
-            f"__{side}": format_.of_parsed(f.col(f"__{side}_parsed"), f.col(side))
+            f"__{side}": format_.decode_parsed(f.col(f"__{side}_parsed"), f.col(side))
             if isinstance(format_, JsonFormat)
             else format_.decode(f.col(side))
-            for side, format_ in self._formats().items()
+            for side, format_ in self._get_formats().items()
         }
 
-    def _formats(self) -> dict[Side, Format]:
+    def _get_formats(self) -> dict[Side, Format]:
         return {"value": self._value, "key": self._key}
 
     @cached_property
@@ -145,7 +147,7 @@ class TopicStream(Stream):
         else:
             columns = [value.alias("value")]
         if self._source.keep_unknown_fields and isinstance(value_type, StructType):
-            columns.append(rescued(f.col("value"), value_type).alias("_rescued"))
+            columns.append(collect_unknown_fields(f.col("value"), value_type).alias("_rescued"))
         columns += [f.col("__key.value").alias("_key")]
         columns += [f.col(name).alias(f"_{name}") for name in ("topic", "partition", "offset", "timestamp")]
         headers = f.col("headers") if self._has_headers else f.lit(None).cast(HEADERS_TYPE)
@@ -154,8 +156,8 @@ class TopicStream(Stream):
         return [
             f.struct(*columns).alias("row"),
             f.coalesce(
-                _error(Stage.KEY_CONVERTER, self._key.name, "key", f.col("__key.error")),
-                _error(Stage.VALUE_CONVERTER, self._value.name, "value", f.col("__value.error")),
+                _make_error(Stage.KEY_CONVERTER, self._key.name, "key", f.col("__key.error")),
+                _make_error(Stage.VALUE_CONVERTER, self._value.name, "value", f.col("__value.error")),
             ).alias("error"),
             f.struct("topic", "partition", "offset").alias("origin"),
             f.col("key"),
@@ -164,7 +166,7 @@ class TopicStream(Stream):
         ]
 
 
-def _error(stage: Stage, format_name: str, side: str, message: Column) -> Column:
+def _make_error(stage: Stage, format_name: str, side: str, message: Column) -> Column:
     struct = f.struct(
         f.lit(stage.value).alias("stage"),
         f.lit(format_name).alias("class_name"),
@@ -174,8 +176,8 @@ def _error(stage: Stage, format_name: str, side: str, message: Column) -> Column
     return f.when(message.isNotNull(), struct).cast(ERROR_TYPE)
 
 
-def _offsets(start: Mapping[TopicPartition, int]) -> str:
-    """Return offsets in Spark's JSON format."""
+def _format_offsets(start: Mapping[TopicPartition, int]) -> str:
+    """Return start offsets in Spark's JSON format."""
     by_topic: dict[str, dict[str, int]] = defaultdict(dict)
     for (topic, partition), offset in start.items():
         by_topic[topic][str(partition)] = offset

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from odradek.spark_it.interfaces.kafka_types import Offsets, TopicPartition
-from odradek.spark_it.kafka.group import Group
+from odradek.spark_it.kafka.requests import ClusterRequests
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import topic_offsets
 from odradek.spark_it.state.files import sync_folder, write_atomically
@@ -29,7 +29,7 @@ def is_refused(error: BaseException) -> bool:
     return _ADDED.search(str(error)) is not None
 
 
-def admit(folder: Path, group: Group, committing: str | None) -> Offsets:
+def admit(folder: Path, group: ClusterRequests, committing: str | None) -> Offsets:
     """Start each partition that is new in the planned batch at its log start offset.
 
     Return the start offsets of these partitions. The query must not run. With offset transactions `committing` is the
@@ -49,9 +49,9 @@ def admit(folder: Path, group: Group, committing: str | None) -> Offsets:
     if not ends:
         return {}
     # Records that were planned and then deleted are lost; Spark reports them in the next batch.
-    starts = {at: min(first, ends[at]) for at, first in group.earliest(ends).items()}
+    starts = {at: min(first, ends[at]) for at, first in group.fetch_earliest(ends).items()}
     if committing is not None:
-        markers = group.committed(committing, starts)
+        markers = group.fetch_committed(committing, starts)
         # Before the checkpoint changes, because the sink refuses a partition of the checkpoint without marker.
         group.commit(committing, {at: start for at, start in starts.items() if markers.get(at, -1) < start})
     added = {source: {at: starts[at] for at in offsets} for source, offsets in new.items() if offsets}

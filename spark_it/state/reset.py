@@ -18,7 +18,7 @@ from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import Offsets, Partitions, TopicPartition
 from odradek.spark_it.interfaces.marker import Marker
-from odradek.spark_it.kafka.group import Group
+from odradek.spark_it.kafka.requests import ClusterRequests
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import Checkpoint, CheckpointError
 from odradek.spark_it.state.lock import (
@@ -50,7 +50,9 @@ class ResetPlan:
     sentences: tuple[str, ...]
 
 
-def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: Group, now_ms: int) -> ResetPlan:
+def plan(
+    pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: ClusterRequests, now_ms: int
+) -> ResetPlan:
     """Look up the start offsets of the sources; change nothing. Raises ResetError, ClusterError, OSError."""
     is_stateful = stateful is not None or (old is not None and old.is_stateful)
     if to != "earliest" and "committed" not in resets_of(pipeline, is_stateful=is_stateful):
@@ -95,14 +97,14 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
     return ResetPlan(lock, again, tuple(sentences))
 
 
-def topics_of(pipeline: Pipeline, group: Group) -> dict[str, str]:
+def topics_of(pipeline: Pipeline, group: ClusterRequests) -> dict[str, str]:
     """Return the ids of all topics that the pipeline reads. Raises ClusterError."""
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
-    return group.topic_ids(topic for source in sources for topic, _ in group.partitions(source))
+    return group.fetch_topic_ids(topic for source in sources for topic, _ in group.list_partitions(source))
 
 
 def _starts(
-    pipeline: Pipeline, group: Group, reached: Offsets, to: To
+    pipeline: Pipeline, group: ClusterRequests, reached: Offsets, to: To
 ) -> tuple[dict[str, Offsets], dict[str, int], set[TopicPartition]]:
     """Return the start offsets of topic sources, the number of records that each would read again, and the partitions
     for which the group has an offset."""
@@ -112,26 +114,28 @@ def _starts(
     for name, source in pipeline.sources.items():
         if not isinstance(source, TopicSource):
             continue
-        partitions = group.partitions(source)
-        committed = group.committed(pipeline.name, partitions)
+        partitions = group.list_partitions(source)
+        committed = group.fetch_committed(pipeline.name, partitions)
         committed_partitions |= committed.keys()
         position = _position(group, partitions, committed, reached)
         match to:
             case "earliest":
-                start[name] = group.earliest(partitions)
+                start[name] = group.fetch_earliest(partitions)
             case "committed":
                 start[name] = position
             case _:
-                start[name] = group.at_time(partitions, to)
+                start[name] = group.fetch_offsets_at(partitions, to)
         again[name] = sum(position[at] - offset for at, offset in start[name].items())
     return start, again, committed_partitions
 
 
-def _refuse_different_offsets(pipeline: Pipeline, existing: Checkpoint, reached: Offsets, group: Group) -> None:
+def _refuse_different_offsets(
+    pipeline: Pipeline, existing: Checkpoint, reached: Offsets, group: ClusterRequests
+) -> None:
     """Raise ResetError if several sources read one partition and have reached different offsets in it. Each would have
     to start at its own offset, but the checkpoint does not name its sources."""
     sources = [source for source in pipeline.sources.values() if isinstance(source, TopicSource)]
-    for at in sorted({at for source in sources for at in group.partitions(source)} & reached.keys()):
+    for at in sorted({at for source in sources for at in group.list_partitions(source)} & reached.keys()):
         offsets = {offsets[at] for offsets in existing.done.by_source() if at in offsets} if existing.done else set()
         if len(offsets) > 1:
             raise ResetError(
@@ -156,16 +160,16 @@ def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None
         return None, str(error)
 
 
-def _position(group: Group, partitions: Partitions, committed: Offsets, reached: Offsets) -> Offsets:
+def _position(group: ClusterRequests, partitions: Partitions, committed: Offsets, reached: Offsets) -> Offsets:
     """Return the pipeline's position: the larger of the group's and the checkpoint's offset.
 
     The group's is ahead with offset transactions, the checkpoint's otherwise. An offset beyond the end belongs to an
     earlier topic of the same name, and is ignored.
     """
-    ends = group.latest(partitions)
+    ends = group.fetch_latest(partitions)
     return {
         at: max([first, *(known[at] for known in (committed, reached) if at in known and known[at] <= ends[at])])
-        for at, first in group.earliest(partitions).items()
+        for at, first in group.fetch_earliest(partitions).items()
     }
 
 
@@ -203,7 +207,7 @@ def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str
         yield "Spark's state (windows, aggregates, joins) is discarded"
 
 
-def carry_out(pipeline: Pipeline, planned: ResetPlan, group: Group) -> Lock:
+def carry_out(pipeline: Pipeline, planned: ResetPlan, group: ClusterRequests) -> Lock:
     """Execute a plan and return the lock in force. The caller holds the pid lock (`pid_lock.exclusively`).
 
     Raises ClusterError and OSError; after either, the same reset or `finish` continues.
@@ -212,7 +216,7 @@ def carry_out(pipeline: Pipeline, planned: ResetPlan, group: Group) -> Lock:
     return finish(pipeline, planned.lock, group)
 
 
-def finish(pipeline: Pipeline, lock: Lock, group: Group) -> Lock:
+def finish(pipeline: Pipeline, lock: Lock, group: ClusterRequests) -> Lock:
     """Commit the offsets of a pending lock and remove older checkpoints; return the lock in force.
 
     The metadata makes the offsets markers of offset transactions, which exclude another copy of the pipeline.

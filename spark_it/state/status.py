@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
-from odradek.spark_it.kafka.group import Group
+from odradek.spark_it.kafka.requests import ClusterRequests
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import Checkpoint
 from odradek.spark_it.state.lag import PartitionLag, lags
@@ -61,17 +61,17 @@ def _progress(progress: Progress) -> Iterator[str]:
         yield f"last error{at}: {progress.last_error}"
 
 
-def of_group(pipeline: Pipeline, lock: Lock | None, group: Group) -> Iterator[str]:
+def of_group(pipeline: Pipeline, lock: Lock | None, group: ClusterRequests) -> Iterator[str]:
     """Return lines about topic sources and their lag. Raises ClusterError, CheckpointError."""
     existing = None if lock is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
     reached: dict[TopicPartition, int] = {} if existing is None else reached_offsets(existing)
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
-            partitions = group.partitions(source)
+            partitions = group.list_partitions(source)
             rows = lags(
-                group.earliest(partitions),
-                group.latest(partitions),
-                group.committed(pipeline.name, partitions),
+                group.fetch_earliest(partitions),
+                group.fetch_latest(partitions),
+                group.fetch_committed(pipeline.name, partitions),
                 reached,
             )
             yield f"  source {name}: lag {sum(row.lag for row in rows):,}"

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 
 from odradek.spark_it.exactly_once.slots import TransactionalSlot
-from odradek.spark_it.exactly_once.transactions import Clients, renew
+from odradek.spark_it.exactly_once.transactions import Clients, renew_marker
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Killing(Clients):
     flag: str = ""
     moment: str = "before"
 
-    def producer(self, transactional_id):
-        return _Producer(super().producer(transactional_id), self.flag, self.moment)
+    def make_producer(self, transactional_id):
+        return _Producer(super().make_producer(transactional_id), self.flag, self.moment)
 
 
 class _Producer:
@@ -46,8 +46,8 @@ class _Producer:
 class Overtaken(Clients):
     """As soon as a marker is read, others have the slot, which is that of a source partition."""
 
-    def consumer(self, group):
-        return _Slow(super().consumer(group), self.bootstrap_servers, group)
+    def make_consumer(self, group):
+        return _Slow(super().make_consumer(group), self.bootstrap_servers, group)
 
 
 class _Slow:
@@ -60,7 +60,7 @@ class _Slow:
             slot = TransactionalSlot(
                 f"{self._group}:{place.topic}-{place.partition}", self._group, place.topic, place.partition
             )
-            renew(slot, Clients(self._servers))
+            renew_marker(slot, Clients(self._servers))
         return found
 
     def __getattr__(self, name):

@@ -9,11 +9,11 @@ def is_bypassed(pipeline: Pipeline, table: str) -> bool:
     if written is None:
         return False
     sources = {name.casefold() for name in pipeline.sources}
-    table_sources = _ancestors(pipeline, table, without=None) & sources
-    return bool(table_sources & _ancestors(pipeline, written, without=table))
+    table_sources = _find_ancestors(pipeline, table, without=None) & sources
+    return bool(table_sources & _find_ancestors(pipeline, written, without=table))
 
 
-def _ancestors(pipeline: Pipeline, table: str, *, without: str | None) -> set[str]:
+def _find_ancestors(pipeline: Pipeline, table: str, *, without: str | None) -> set[str]:
     """Return the tables on which one depends, including itself, without following `without`."""
     pending, visited = [table.casefold()], set[str]()
     while pending:

@@ -7,7 +7,7 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.spark.internals import logical_nodes
 
 
-def output_mode(pipeline: Pipeline, rows: DataFrame) -> str:
+def find_output_mode(pipeline: Pipeline, rows: DataFrame) -> str:
     """Return the output mode: update if rows replace earlier rows of the same key, else append."""
     upserts = isinstance(pipeline.sink, JdbcSink) and pipeline.sink.insert_mode == "upsert"
     has_aggregates = "Aggregate" in logical_nodes(rows)

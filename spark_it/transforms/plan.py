@@ -1,8 +1,8 @@
-"""The plan of a pipeline, from decoded records to the rows of the sink: expectations of sources, transforms,
+"""The plan of a pipeline, from decoded records to the rows of the sink: expectations of sources, transforms, and
 expectations of transforms.
 
 Between two steps a frame has exactly the columns that are visible in SQL. Bad records become dead letters with the
-original record. If a row was computed from several records, its dead letter has the row as JSON.
+original record. The dead letter of a row that was computed from several records has the row as JSON.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,22 +27,22 @@ _RECORD = ("origin", "key", "value", "headers")
 _ENGINE = ("error", *_RECORD)
 _PREFIX = "__odradek_"
 READ = "__odradek_read"
-"""Name of the count of a source's records, valid or not."""
+"""The name of the count of a source's records, valid or not."""
 
 Observe = Callable[[DataFrame, str, Sequence[Column]], DataFrame]
-"""Add an observation with a name to a frame: Spark computes these columns (counts) together with the frame."""
+"""Adds an observation with a name to a frame: Spark computes these columns (counts) together with the frame."""
 
 
 def observe_nothing(frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFrame:
-    """Return the frame without observation."""
+    """Return the frame without an observation."""
     return frame
 
 
 @dataclass(frozen=True)
-class _SourceColumns:
+class _SourceExpressions:
     """Column expressions of a source, created once for all batches, because each takes several calls of the JVM.
 
-    `error` is None if no expectation can make an error; `passes` is None if no bad record stops the pipeline.
+    `error` is None if no expectation makes an error; `passes` is None if no bad record stops the pipeline.
     """
 
     engine: list[Column]
@@ -52,8 +52,8 @@ class _SourceColumns:
     is_good: Column
     drops: list[Column]
 
-    def checked(self, flat: DataFrame) -> DataFrame:
-        """Return the frame with errors in rows that violate an expectation. Its computation fails at a bad record that
+    def check(self, flat: DataFrame) -> DataFrame:
+        """Add errors to rows that violate an expectation. The computation of the frame fails at a bad record that
         stops the pipeline.
         """
         if self.error is not None:
@@ -62,8 +62,8 @@ class _SourceColumns:
 
 
 @dataclass
-class Parts:
-    """The results of a plan. `dead` are frames with `key`, `value` and `headers`. `steps` are frames by name."""
+class PlanResult:
+    """The results of a plan. `dead` has frames with `key`, `value` and `headers`, `steps` the frames by name."""
 
     rows: DataFrame
     dead: list[DataFrame]
@@ -71,13 +71,13 @@ class Parts:
 
 
 class Plan:
-    """The plan of one pipeline; `parts` may be called for each batch, or once for a stream."""
+    """The plan of one pipeline; `apply` may be called for each batch, or once for a stream."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._has_dead_letters = pipeline.errors.deadletterqueue_topic_name is not None
         self._tolerates = pipeline.errors.tolerance == "all"
-        self._columns: dict[str, _SourceColumns] = {}
+        self._columns: dict[str, _SourceExpressions] = {}
         self._are_parts: dict[str, bool] = {}
         self._functions = {
             step.name: import_function(step.python) for step in pipeline.transforms if step.python is not None
@@ -89,37 +89,39 @@ class Plan:
         by_expectation = any(one.settings.action == "dead-letter" for one in self._pipeline.expectations)
         return self._has_dead_letters and (self._tolerates or by_expectation)
 
-    def parts(self, spark: SparkSession, decoded: Mapping[str, DataFrame], observe: Observe = observe_nothing) -> Parts:
-        """Return the results for the decoded frames of all sources. Creates views of all tables in `spark`."""
+    def apply(
+        self, spark: SparkSession, decoded: Mapping[str, DataFrame], observe: Observe = observe_nothing
+    ) -> PlanResult:
+        """Return the results for the decoded frames of all sources. Views of all tables are created in `spark`."""
         frames: dict[str, DataFrame] = {}
         dead: list[DataFrame] = []
         for name, frame in decoded.items():
-            rows, bad = self._source(name, frame, observe)
+            rows, bad = self._apply_source(name, frame, observe)
             frames[name.casefold()] = rows
             dead += bad
             rows.createOrReplaceTempView(name)
         for step in self._pipeline.transforms:
-            made = self._transform(spark, step, frames)
-            rows, bad = self._expected(step.name, made, observe)
+            made = self._apply_transform(spark, step, frames)
+            rows, bad = self._apply_expectations(step.name, made, observe)
             frames[step.name.casefold()] = rows
             dead += bad
             rows.createOrReplaceTempView(step.name)
         written = self._pipeline.sink_input
         assert written is not None  # static_checks requires it
-        return Parts(frames[written.casefold()], dead, frames)
+        return PlanResult(frames[written.casefold()], dead, frames)
 
-    def _source(self, name: str, decoded: DataFrame, observe: Observe) -> tuple[DataFrame, list[DataFrame]]:
+    def _apply_source(self, name: str, decoded: DataFrame, observe: Observe) -> tuple[DataFrame, list[DataFrame]]:
         """Return rows and dead letters of a source. Only the plan of the rows has the observation, so each record is
         counted once."""
         source = self._pipeline.sources[name]
         if name not in self._columns:
-            self._columns[name] = self._source_columns(self._of(name))
+            self._columns[name] = self._make_source_expressions(self._get_expectations(name))
         columns = self._columns[name]
         flat = decoded.select("row.*", *columns.engine)
-        rows = columns.checked(observe(flat, name, columns.counts)).filter(columns.is_good)
+        rows = columns.check(observe(flat, name, columns.counts)).filter(columns.is_good)
         dead = []
         if self.has_dead_letters:
-            dead.append(self._dead(columns.checked(flat).filter(_error().isNotNull())))
+            dead.append(self._make_dead_letters(columns.check(flat).filter(_get_error().isNotNull())))
         for holds in columns.drops:
             rows = rows.filter(holds)
         rows = rows.drop(*(_PREFIX + one for one in _ENGINE))
@@ -127,29 +129,31 @@ class Plan:
             rows = rows.withWatermark(source.watermark_column, f"{source.watermark_ms} milliseconds")
         return rows, dead
 
-    def _source_columns(self, expectations: Sequence[Expectation]) -> _SourceColumns:
-        stops = self._stops(expectations)
-        stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _error())
-        return _SourceColumns(
+    def _make_source_expressions(self, expectations: Sequence[Expectation]) -> _SourceExpressions:
+        stops = self._make_stop_condition(expectations)
+        stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _get_error())
+        return _SourceExpressions(
             engine=[f.col(one).alias(_PREFIX + one) for one in _ENGINE],
-            counts=[_read(), *_counts(expectations, _error().isNull())],
-            error=_error_with_expectations(expectations),
+            counts=[_count_read(), *_make_violation_counts(expectations, _get_error().isNull())],
+            error=_make_error(expectations),
             passes=None if stops is None else f.when(stops, stop).otherwise(True),
-            is_good=_error().isNull(),
-            drops=[_holds(one) for one in expectations if one.settings.action == "drop"],
+            is_good=_get_error().isNull(),
+            drops=[_make_condition(one) for one in expectations if one.settings.action == "drop"],
         )
 
-    def _stops(self, expectations: Sequence[Expectation]) -> Column | None:
+    def _make_stop_condition(self, expectations: Sequence[Expectation]) -> Column | None:
         """Return the condition for bad records that stop the pipeline: records that violate an expectation with action
         fail, and, with errors.tolerance none, records that cannot be decoded."""
         fails = [one.name for one in expectations if one.settings.action == "fail"]
-        by_expectation = _error()["stage"] == Stage.TRANSFORMATION.value
+        by_expectation = _get_error()["stage"] == Stage.TRANSFORMATION.value
         if self._tolerates and not fails:
             return None
-        must_hold = by_expectation & _error()["class_name"].isin(fails)
-        return _error().isNotNull() & (must_hold if self._tolerates else must_hold | ~by_expectation)
+        must_hold = by_expectation & _get_error()["class_name"].isin(fails)
+        return _get_error().isNotNull() & (must_hold if self._tolerates else must_hold | ~by_expectation)
 
-    def _transform(self, spark: SparkSession, step: TransformSettings, frames: Mapping[str, DataFrame]) -> DataFrame:
+    def _apply_transform(
+        self, spark: SparkSession, step: TransformSettings, frames: Mapping[str, DataFrame]
+    ) -> DataFrame:
         if step.sql is not None:
             return spark.sql(step.sql)
         inputs = [frames[name.casefold()] for name in self._pipeline.inputs(step)]
@@ -158,49 +162,55 @@ class Plan:
             raise TypeError(f"{step.python} returned {type(result).__name__}, not a data frame")
         return result
 
-    def _expected(self, name: str, frame: DataFrame, observe: Observe) -> tuple[DataFrame, list[DataFrame]]:
-        expectations = self._of(name)
+    def _apply_expectations(self, name: str, frame: DataFrame, observe: Observe) -> tuple[DataFrame, list[DataFrame]]:
+        expectations = self._get_expectations(name)
         if not expectations:
             return frame, []
         plain, columns = frame, frame.columns
-        frame = observe(frame, name, _counts(expectations, f.lit(True)))
+        frame = observe(frame, name, _make_violation_counts(expectations, f.lit(True)))
         dead: list[DataFrame] = []
         for expectation in expectations:
             match expectation.settings.action:
                 case "fail":
-                    stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _expectation_error(expectation))
-                    checked = _with_record(frame).filter(f.when(_holds(expectation), True).otherwise(stop))
+                    stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _make_expectation_error(expectation))
+                    checked = _add_record(frame).filter(f.when(_make_condition(expectation), True).otherwise(stop))
                     frame = checked.select(*(column(name) for name in columns))
                 case "dead-letter":
-                    bad = plain.filter(~_holds(expectation))
-                    broken = _with_record(bad).withColumn(f"{_PREFIX}error", _expectation_error(expectation))
-                    dead.append(self._dead(broken, is_part=self._is_part_of_record(name, bad)))
-                    plain, frame = plain.filter(_holds(expectation)), frame.filter(_holds(expectation))
+                    bad = plain.filter(~_make_condition(expectation))
+                    broken = _add_record(bad).withColumn(f"{_PREFIX}error", _make_expectation_error(expectation))
+                    dead.append(self._make_dead_letters(broken, is_part=self._is_part_of_record(name, bad)))
+                    plain, frame = (
+                        plain.filter(_make_condition(expectation)),
+                        frame.filter(_make_condition(expectation)),
+                    )
                 case "drop":
-                    plain, frame = plain.filter(_holds(expectation)), frame.filter(_holds(expectation))
+                    plain, frame = (
+                        plain.filter(_make_condition(expectation)),
+                        frame.filter(_make_condition(expectation)),
+                    )
         return frame, dead
 
     def _is_part_of_record(self, name: str, frame: DataFrame) -> bool:
-        """Return whether a row of a transform may be one of several rows of a record, of which others are written."""
+        """Return whether a row of a transform may be one of several rows of a record, others of which are written."""
         if name not in self._are_parts:
             engine = [_PREFIX + one for one in _RECORD]
             self._are_parts[name] = is_bypassed(self._pipeline, name) or is_one_of_several(frame, engine)
         return self._are_parts[name]
 
-    def _of(self, table: str) -> list[Expectation]:
+    def _get_expectations(self, table: str) -> list[Expectation]:
         return [one for one in self._pipeline.expectations if one.table.casefold() == table.casefold()]
 
-    def _dead(self, bad: DataFrame, *, is_part: bool = False) -> DataFrame:
+    def _make_dead_letters(self, bad: DataFrame, *, is_part: bool = False) -> DataFrame:
         """Return the dead letters of bad rows, which have the engine's columns. With `is_part` a row may be one of
         several of its record, and the others may be valid."""
         origin, error, headers = (f.col(_PREFIX + one) for one in ("origin", "error", "headers"))
         return bad.select(
             f.col(f"{_PREFIX}key").alias("key"),
             f.col(f"{_PREFIX}value").alias("value"),
-            self.dead_headers(headers, origin, error, is_part=is_part).alias("headers"),
+            self.make_headers(headers, origin, error, is_part=is_part).alias("headers"),
         )
 
-    def dead_headers(self, headers: Column, origin: Column, error: Column, *, is_part: bool) -> Column:
+    def make_headers(self, headers: Column, origin: Column, error: Column, *, is_part: bool) -> Column:
         """Return the headers of a dead letter as a column, as `dead_letters.headers.error_headers` returns them."""
         empty = f.array().cast(HEADERS_TYPE)
         kept = f.filter(f.coalesce(headers, empty), lambda one: ~one["key"].startswith(connect_headers.PREFIX))
@@ -222,12 +232,12 @@ class Plan:
             (connect_headers.PARTITION, origin["partition"].cast("string")),
             (connect_headers.OFFSET, origin["offset"].cast("string")),
         ]
-        origin_part = f.when(origin.isNull(), empty).otherwise(_headers(origin_headers))
-        return f.concat(kept, origin_part, _headers(error_headers))
+        origin_part = f.when(origin.isNull(), empty).otherwise(_make_header_array(origin_headers))
+        return f.concat(kept, origin_part, _make_header_array(error_headers))
 
 
-def union_dead_letters(parts: Parts) -> DataFrame | None:
-    """Return all dead letters of a batch or a stream. In a batch the partitions of the frames are concatenated."""
+def union_dead_letters(parts: PlanResult) -> DataFrame | None:
+    """Return all dead letters of a batch or a stream. In a batch the frames' partitions are concatenated."""
     if not parts.dead:
         return None
     if len(parts.dead) == 1:
@@ -237,13 +247,13 @@ def union_dead_letters(parts: Parts) -> DataFrame | None:
     return union_unobserved(parts.dead)
 
 
-def _headers(texts: Sequence[tuple[str, Column]]) -> Column:
+def _make_header_array(texts: Sequence[tuple[str, Column]]) -> Column:
     pairs = (f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts)
     return f.array(*pairs).cast(HEADERS_TYPE)
 
 
-def _with_record(frame: DataFrame) -> DataFrame:
-    """Add the source record to each row of a transform; the row as JSON if it has no single source record."""
+def _add_record(frame: DataFrame) -> DataFrame:
+    """Add the source record to each row of a transform; a row without a single source record is added as JSON."""
     result = with_source_columns(frame, [_PREFIX + one for one in _RECORD])
     if result is not None:
         return result
@@ -253,15 +263,15 @@ def _with_record(frame: DataFrame) -> DataFrame:
     return frame.withColumns(record | {f"{_PREFIX}value": row.cast("binary")})
 
 
-def _error() -> Column:
+def _get_error() -> Column:
     return f.col(f"{_PREFIX}error")
 
 
-def _read() -> Column:
+def _count_read() -> Column:
     return f.count(f.lit(1)).alias(READ)
 
 
-def _error_with_expectations(expectations: Sequence[Expectation]) -> Column | None:
+def _make_error(expectations: Sequence[Expectation]) -> Column | None:
     """Return the error of a row: its decoding error, or that of a violated expectation with action dead-letter or fail.
 
     None if there are no such expectations.
@@ -271,16 +281,16 @@ def _error_with_expectations(expectations: Sequence[Expectation]) -> Column | No
         return None
     error = f.lit(None).cast(ERROR_TYPE)
     for expectation in reversed(relevant):
-        error = f.when(~_holds(expectation), _expectation_error(expectation)).otherwise(error)
-    return f.when(_error().isNull(), error).otherwise(_error())
+        error = f.when(~_make_condition(expectation), _make_expectation_error(expectation)).otherwise(error)
+    return f.when(_get_error().isNull(), error).otherwise(_get_error())
 
 
-def _holds(expectation: Expectation) -> Column:
-    """Return whether a row meets an expectation; a result of null counts as false."""
+def _make_condition(expectation: Expectation) -> Column:
+    """Return the condition that a row meets an expectation; null counts as false."""
     return f.coalesce(f.expr(expectation.settings.sql), f.lit(False))
 
 
-def _expectation_error(expectation: Expectation) -> Column:
+def _make_expectation_error(expectation: Expectation) -> Column:
     """Return the error of a row that violates an expectation."""
     return f.struct(
         f.lit(Stage.TRANSFORMATION.value).alias("stage"),
@@ -290,6 +300,6 @@ def _expectation_error(expectation: Expectation) -> Column:
     ).cast(ERROR_TYPE)
 
 
-def _counts(expectations: Sequence[Expectation], of_rows: Column) -> list[Column]:
+def _make_violation_counts(expectations: Sequence[Expectation], of_rows: Column) -> list[Column]:
     """Return the counts of rows that violate each expectation."""
-    return [f.count_if(of_rows & f.when(of_rows, ~_holds(one))).alias(one.name) for one in expectations]
+    return [f.count_if(of_rows & f.when(of_rows, ~_make_condition(one))).alias(one.name) for one in expectations]

@@ -9,10 +9,10 @@ from odradek.spark_it.definition.settings import RecordFormat
 from odradek.spark_it.definition.sink_keys import TopicSink
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.kafka.group import ClusterError, Group, MissingTopicsError
+from odradek.spark_it.kafka.requests import ClusterError, ClusterRequests, MissingTopicsError
 
 
-def found(pipeline: Pipeline, group: Group) -> Iterator[str]:
+def found(pipeline: Pipeline, group: ClusterRequests) -> Iterator[str]:
     """Yield lines about existing topics and schemas. Raises ClusterError for missing ones, for all topics at once."""
     missing, problems = list[str](), list[str]()
     yield from _topics(pipeline, group, missing)
@@ -29,14 +29,14 @@ def found(pipeline: Pipeline, group: Group) -> Iterator[str]:
         yield from _subjects("sink", pipeline.sink, pipeline.sink.topic)
 
 
-def _topics(pipeline: Pipeline, group: Group, missing: list[str]) -> Iterator[str]:
+def _topics(pipeline: Pipeline, group: ClusterRequests, missing: list[str]) -> Iterator[str]:
     """Yield lines about the topics that are read and written; add those that do not exist to `missing`."""
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource) and source.topics_regex is None:
             for topic in source.topics:
                 yield from _topic(f"source {name}", topic, group, missing)
         elif isinstance(source, TopicSource):
-            counts = Counter(topic for topic, _ in group.partitions(source))
+            counts = Counter(topic for topic, _ in group.list_partitions(source))
             for topic, count in counts.items():
                 yield f"  source {name}: topic {topic} exists, {_partitions(count)}"
             if not counts:
@@ -45,16 +45,16 @@ def _topics(pipeline: Pipeline, group: Group, missing: list[str]) -> Iterator[st
         yield from _topic("sink", pipeline.sink.topic, group, missing)
 
 
-def _topic(what: str, topic: str, group: Group, missing: list[str]) -> Iterator[str]:
+def _topic(what: str, topic: str, group: ClusterRequests, missing: list[str]) -> Iterator[str]:
     try:
-        count = len(group.partitions(TopicSource({"topics": topic})))
+        count = len(group.list_partitions(TopicSource({"topics": topic})))
     except MissingTopicsError:
         missing.append(topic)
     else:
         yield f"  {what}: topic {topic} exists, {_partitions(count)}"
 
 
-def _dead_letters(pipeline: Pipeline, group: Group, problems: list[str]) -> Iterator[str]:
+def _dead_letters(pipeline: Pipeline, group: ClusterRequests, problems: list[str]) -> Iterator[str]:
     """Yield a line about the dead-letter topic. If it is missing and a run cannot create it, add the reason to
     `problems`."""
     topic = pipeline.errors.deadletterqueue_topic_name
@@ -80,9 +80,9 @@ def _subjects(of: str, settings: RecordFormat, topic: str | None) -> Iterator[st
             continue
         # These modules import pyspark, which `validate --connect` needs only for a registry.
         from odradek.spark_it.formats.columns import UnavailableError
-        from odradek.spark_it.formats.registry import Address, Registry, RegistryError
+        from odradek.spark_it.formats.registry import Registry, RegistryAddress, RegistryError
 
-        address = Address.of(part.registry_url, part.registry_user_info)
+        address = RegistryAddress.parse(part.registry_url, part.registry_user_info)
         try:
             newest = Registry(address).latest(subject)
         except (RegistryError, UnavailableError) as error:

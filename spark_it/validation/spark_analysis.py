@@ -25,11 +25,11 @@ from odradek.spark_it.definition.toml_lines import Path
 from odradek.spark_it.formats.format import FormatError
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.interfaces.source import SourceError, Stream
-from odradek.spark_it.sinks.topic_records import RecordMaker
-from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.sinks.topic_records import RecordEncoder
+from odradek.spark_it.sources.connectors import make_stream
 from odradek.spark_it.spark.errors import line_in_sql, readable
 from odradek.spark_it.spark.internals import check_streaming, empty_stream, physical_nodes
-from odradek.spark_it.transforms.output_mode import output_mode
+from odradek.spark_it.transforms.output_mode import find_output_mode
 
 _EXCHANGE_NODES = re.compile(
     r"\w*Exchange|Union|Coalesce\w*|CartesianProduct|Subquery\w*|ReusedSubquery|CollectLimit\w*"
@@ -67,7 +67,7 @@ class Analysis:
         source = pipeline.sources[name]
         path: Path = ("source", name)
         try:
-            stream: Stream = stream_of(name, pipeline)
+            stream: Stream = make_stream(name, pipeline)
             schema = stream.schema(self._spark)
         except (FormatError, ImportError, AttributeError, SourceError) as error:
             if isinstance(source, JdbcSource):
@@ -180,7 +180,7 @@ class Analysis:
         assert pipeline.sink_input is not None
         frame = frames[pipeline.sink_input.casefold()]
         try:
-            check_streaming(frame, output_mode(pipeline, frame))
+            check_streaming(frame, find_output_mode(pipeline, frame))
         except PySparkException as error:
             step = list(pipeline.steps_to(pipeline.sink_input))[-1:]
             path: Path = ("transform", pipeline.transforms.index(step[0])) if step else ("sink",)
@@ -193,7 +193,7 @@ class Analysis:
         if isinstance(sink, TopicSink) and sink.schema_registry_url is None:
             # With a registry this check would register the schema.
             try:
-                RecordMaker(pipeline, sink, self.schema).check(self._spark, self.schema)
+                RecordEncoder(pipeline, sink, self.schema).check(self._spark, self.schema)
             except SinkError as error:
                 yield Problem(pipeline.lines.of(("sink",)), str(error))
         if isinstance(sink, JdbcSink):

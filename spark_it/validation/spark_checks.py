@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from odradek.spark_it.cases import runner
-from odradek.spark_it.databases.dialects import dialect_of
+from odradek.spark_it.databases.dialects import find_dialect
 from odradek.spark_it.databases.jdbc import Database, DatabaseError, NoDriverError
 from odradek.spark_it.definition.guarantees import Guarantee, why_stateful
 from odradek.spark_it.definition.passwords import without_passwords
@@ -17,7 +17,7 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sinks.jdbc_target import Preparation
-from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.sources.connectors import make_stream
 from odradek.spark_it.spark import session
 from odradek.spark_it.spark.packages import PackagesError
 from odradek.spark_it.spark.session import SessionError
@@ -68,7 +68,7 @@ def connect(pipeline: Pipeline, log: Callable[[str], None]) -> tuple[Guarantee, 
 def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterator[str]:
     for name, source in pipeline.sources.items():
         if isinstance(source, JdbcSource):
-            columns = len(stream_of(name, pipeline).schema(spark))
+            columns = len(make_stream(name, pipeline).schema(spark))
             what = f"table {source.table_whitelist}" if source.table_whitelist else "query"
             yield f"  source {name}: {what} exists, {_columns(columns)}"
     sink = pipeline.sink
@@ -85,7 +85,7 @@ def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterat
 def _check(name: str, sink: JdbcSink, spark: SparkSession, rows: StructType) -> int | None:
     """Return the number of columns of the sink's table; None if it does not exist. Raises SinkError if the table cannot
     store the rows."""
-    dialect = dialect_of(sink.connection_url)
+    dialect = find_dialect(sink.connection_url)
     try:
         database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
         with database.connect() as connection:

@@ -24,7 +24,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.execution import runner
-from odradek.spark_it.sinks.connectors import sink_of
+from odradek.spark_it.sinks.connectors import make_sink
 from odradek.spark_it.spark import session
 from spark_it.tests.crash import late_twin
 
@@ -53,8 +53,8 @@ def main():
         together = options.pop("together", None)
         if "twins" in options:
             late_twin.write_once(options.pop("twins"))
-        sinks = with_second_driver(sink_of, options.pop("doubled", ()))
-        runner.sink_of = sinks if together is None else meeting(sinks, together, len(pipelines))
+        sinks = with_second_driver(make_sink, options.pop("doubled", ()))
+        runner.make_sink = sinks if together is None else meeting(sinks, together, len(pipelines))
         if not run(pipelines, spark, runner.Options(**options)):
             return 1
         print(ENDED, flush=True)
@@ -63,8 +63,8 @@ def main():
 
 
 def with_second_driver(of, names):
-    """A `sink_of` whose sinks of these pipelines have each batch written by another one as well. One that is overtaken
-    may fail and be tried again."""
+    """A `make_sink` whose sinks of these pipelines have each batch written by another one as well. One that is
+    overtaken may fail and be tried again."""
 
     def made(pipeline, *args):
         sink = of(pipeline, *args)
@@ -83,7 +83,7 @@ def with_second_driver(of, names):
 
 
 def meeting(of, number, count):
-    """A `sink_of` whose sinks meet in their first batch from `number` on."""
+    """A `make_sink` whose sinks meet in their first batch from `number` on."""
     all_there = threading.Barrier(count, lambda: print(TOGETHER, flush=True), TOGETHER_S)
 
     def made(*args):

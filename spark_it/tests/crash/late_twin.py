@@ -1,17 +1,21 @@
 """Twins of the tasks that stage a batch for a database: tasks that Spark takes for lost and that write all the same."""
 
 from odradek.spark_it.sinks.jdbc import JdbcTable
-from odradek.spark_it.sinks.jdbc_staging import Staging
+from odradek.spark_it.sinks.jdbc_staging import StagingTable
 
 WROTE = "twins have written"
-MOMENTS = {"staged": (Staging, "fill"), "checked": (Staging, "segments"), "taken over": (JdbcTable, "_insert_all")}
+MOMENTS = {
+    "staged": (StagingTable, "fill"),
+    "checked": (StagingTable, "read_segments"),
+    "taken over": (JdbcTable, "_insert_all"),
+}
 """After which step of the driver they write."""
 
 
 def write_once(moment):
     """Has twins write the rows of the next batch that is staged in this process."""
     owner, name = MOMENTS[moment]
-    step, fill = getattr(owner, name), Staging.fill
+    step, fill = getattr(owner, name), StagingTable.fill
     staged = {}
 
     def kept(staging, rows, batch_size):
@@ -21,10 +25,10 @@ def write_once(moment):
     def and_twins(*arguments):
         found = (kept if step is fill else step)(*arguments)
         setattr(owner, name, step)
-        staging = next(argument for argument in arguments if isinstance(argument, Staging))
+        staging = next(argument for argument in arguments if isinstance(argument, StagingTable))
         fill(staging, *staged[staging])
         print(WROTE, flush=True)
         return found
 
-    Staging.fill = kept
+    StagingTable.fill = kept
     setattr(owner, name, and_twins)

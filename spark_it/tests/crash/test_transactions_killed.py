@@ -11,8 +11,8 @@ import pytest
 
 from compat_tests import processes
 from odradek.spark_it.exactly_once.slots import MarkerError
-from odradek.spark_it.exactly_once.transactions import Clients, Records, write
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.exactly_once.transactions import Clients, TopicRecords, write_transaction
+from odradek.spark_it.interfaces.marker import make_marker_number
 from spark_it.tests.crash import transaction_attempt
 from spark_it.tests.records import values
 
@@ -37,7 +37,7 @@ class Attempts:
     def fields(self, batch, state="one"):
         of_kind = {"start": ROWS * batch, "end": ROWS * (batch + 1)}
         if self.kind == "batches":
-            of_kind = {"end": marker_number(GENERATION, batch)}
+            of_kind = {"end": make_marker_number(GENERATION, batch)}
         common = {"generation": GENERATION, "batch": batch, "is_first": batch == 0, "resets": "reset", "state": state}
         return common | of_kind
 
@@ -80,7 +80,9 @@ class Attempts:
         """An attempt here; whether it wrote anything."""
         transaction = transaction_attempt.transaction_of(self.kind, self._slot, **self.fields(batch, **options))
         texts = [text.encode() for text in self.texts(batch)]
-        outcome = write(transaction, [Records(self.target, [None] * ROWS, texts)], Clients(self.servers))
+        outcome = write_transaction(
+            transaction, [TopicRecords(self.target, [None] * ROWS, texts)], Clients(self.servers)
+        )
         assert outcome.rows == ROWS
         return outcome.is_new
 

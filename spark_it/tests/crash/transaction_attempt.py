@@ -8,7 +8,7 @@ import json
 import sys
 
 from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransaction, TransactionalSlot
-from odradek.spark_it.exactly_once.transactions import Clients, Records, write
+from odradek.spark_it.exactly_once.transactions import Clients, TopicRecords, write_transaction
 from odradek.spark_it.interfaces.sink import SinkError
 
 
@@ -17,8 +17,8 @@ class Waiting(Clients):
 
     moment = "never"
 
-    def producer(self, transactional_id):
-        return _Producer(super().producer(transactional_id), self.moment)
+    def make_producer(self, transactional_id):
+        return _Producer(super().make_producer(transactional_id), self.moment)
 
 
 class _Producer:
@@ -53,9 +53,11 @@ def main():
         clients = Waiting(given["servers"])
         object.__setattr__(clients, "moment", given["moment"])
         values = [text.encode() for text in given["values"]]
-        records = [Records(given["topic"], [None] * len(values), values)]
+        records = [TopicRecords(given["topic"], [None] * len(values), values)]
         try:
-            said = write(transaction_of(given["kind"], given["slot"], **given["fields"]), records, clients)._asdict()
+            said = write_transaction(
+                transaction_of(given["kind"], given["slot"], **given["fields"]), records, clients
+            )._asdict()
         except SinkError as error:
             said = {"error": type(error).__name__}
         print(json.dumps(said), flush=True)

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from odradek.spark_it.definition.reader import parse
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.sink import Batch, BatchSink
-from odradek.spark_it.sinks.connectors import sink_of
+from odradek.spark_it.sinks.connectors import make_sink
 
 GENERATION = 29_000_000
 
@@ -43,7 +43,7 @@ deadletterqueue.topic.name = "dead"
 
 
 def sink_for(pipeline: Pipeline, spark: SparkSession, dead_letters: DeadLetters | None = None) -> BatchSink:
-    return sink_of(pipeline, None, spark, dead_letters or DeadLetters())  # type: ignore[arg-type]
+    return make_sink(pipeline, None, spark, dead_letters or DeadLetters())  # type: ignore[arg-type]
 
 
 def batch(spark: SparkSession, number: int, generation: int = GENERATION, state: str = "") -> Batch:

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Claim, SinkError
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
 
@@ -38,10 +38,10 @@ def test_two_copies_of_a_pipeline(spark, made):
     """The second one is refused as long as it was not reset, and the first one after that."""
     copy, rows = made
     one, two = copy(), copy()
-    assert one.owners() == set()
+    assert one.read_owners() == set()
     for _ in range(2):
         one.claim(Claim("one", GENERATION, is_new=True))
-    assert one.owners() == two.owners() == {"one"}
+    assert one.read_owners() == two.read_owners() == {"one"}
     # A copy that looked before the first one claimed the sink.
     with pytest.raises(SinkError, match="at the same time by another copy"):
         two.claim(Claim("two", GENERATION, is_new=True))
@@ -51,15 +51,15 @@ def test_two_copies_of_a_pipeline(spark, made):
             two.write(rows, None, batch(spark, 0, generation, "two"))
     for _ in range(2):
         assert one.write(rows, None, batch(spark, 0, GENERATION, "one")).rows == 10
-    assert two.recorded() == marker_number(GENERATION, 0)
+    assert two.read_marker() == make_marker_number(GENERATION, 0)
     with pytest.raises(SinkError, match="belongs to another copy of this pipeline"):
         two.write(rows, None, batch(spark, 0, GENERATION, "two"))
 
     later = GENERATION + 1
     two.claim(Claim("two", later, frozenset({"one"}), is_new=True))
-    assert one.owners() == {"two"}
+    assert one.read_owners() == {"two"}
     with pytest.raises(SinkError, match="belongs to another copy of this pipeline"):
         one.write(rows, None, batch(spark, 1, GENERATION, "one"))
     assert two.write(rows, None, batch(spark, 0, later, "two")).rows == 10
     assert two.write(rows, None, batch(spark, 0, later, "two")).rows == 10
-    assert two.recorded() == marker_number(later, 0)
+    assert two.read_marker() == make_marker_number(later, 0)

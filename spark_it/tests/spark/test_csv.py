@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from odradek.spark_it.definition.reader import parse
-from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.sources.connectors import make_stream
 
 SCHEMA = "i INT, d DECIMAL(10,2), x FLOAT, at TIMESTAMP, day DATE, s STRING, q STRING"
 NO_ROW = "is not a row with"
@@ -60,8 +60,8 @@ def read(spark, tmp_path):
         def take(frame, _):
             found.extend(frame.select(f.to_json("row", times).alias("row"), "error.message", "value").collect())
 
-        stream = stream_of("t", pipeline)
-        query = stream.decoded(stream.raw(spark, None)).writeStream.foreachBatch(take)
+        stream = make_stream("t", pipeline)
+        query = stream.decode(stream.read_stream(spark, None)).writeStream.foreachBatch(take)
         query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
         assert query.awaitTermination(60)
         return found

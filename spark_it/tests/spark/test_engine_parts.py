@@ -19,7 +19,7 @@ from odradek.spark_it.dead_letters.headers import FILE, LINE, PREFIX
 from odradek.spark_it.definition.problems import PipelineError
 from odradek.spark_it.execution.preflight import RefusedError
 from odradek.spark_it.execution.runner import RunError
-from odradek.spark_it.formats.registry import framed
+from odradek.spark_it.formats.registry import add_schema_id
 from odradek.spark_it.spark.events import Events, newest
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.records import values
@@ -283,7 +283,7 @@ def test_a_schema_that_comes_and_goes_while_a_batch_is_decoded(engine, topics, u
     environment.set("spark.python.worker.reuse", "false")
     try:
         with serving() as registry:
-            record = framed(registry.add(schema), b"\x0a")
+            record = add_schema_id(registry.add(schema), b"\x0a")
             topics.produce(topics.create(unique), [(None, record)])
             text = f"""
 [source.records]

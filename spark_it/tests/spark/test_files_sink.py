@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.sinks import files as files_sink
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
@@ -47,7 +47,7 @@ def visible(folder: Path):
 def test_a_batch_that_is_repeated_is_there_once(spark, sink_to, out):
     sink = sink_to()
     sink.prepare(numbers(spark, 1).schema)
-    assert sink.recorded() == 0
+    assert sink.read_marker() == 0
     for number in (0, 1):
         part = numbers(spark, 1000, 1000 * number)
         assert sink.write(part, None, batch(spark, number)).rows == 1000
@@ -55,7 +55,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, sink_to, out):
     other = spark.newSession()
     again = sink_to(session=other)
     again.prepare(numbers(spark, 1).schema)
-    assert again.recorded() == marker_number(GENERATION, 1)
+    assert again.read_marker() == make_marker_number(GENERATION, 1)
     assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)).rows == 1000
     assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
     table = pyarrow.parquet.read_table(out)
@@ -72,7 +72,7 @@ def test_a_new_generation_writes_beside_the_old(spark, sink_to, out):
     for generation in (GENERATION, GENERATION + 1):
         sink.write(numbers(spark, 10), None, batch(spark, 0, generation))
     assert pyarrow.parquet.read_table(out).num_rows == 20
-    assert sink.recorded() == marker_number(GENERATION + 1, 0)
+    assert sink.read_marker() == make_marker_number(GENERATION + 1, 0)
     assert sorted(visible(out)) == [(f"batch={GENERATION}-0",), (f"batch={GENERATION + 1}-0",)]
 
 
@@ -131,7 +131,7 @@ def test_two_drivers_at_one_batch(spark, sink_to, out, monkeypatch):
 
         monkeypatch.setattr(sleeper, moment, overtaken_there)
 
-    for number, moment in enumerate(("_write", "_attempt_folder")):
+    for number, moment in enumerate(("_write_frame", "_make_attempt_name")):
         overtaken(moment)
         assert sleeper.write(numbers(sleeper._spark, 100), None, batch(sleeper._spark, number)).rows == 100
         assert visible(out) == there

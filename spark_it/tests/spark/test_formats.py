@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats.avro import AvroFormat, framed_decoder
+from odradek.spark_it.formats.avro import AvroFormat, make_registry_decoder
 from odradek.spark_it.formats.format import FormatError
 from odradek.spark_it.formats.protobuf import ProtobufFormat
-from odradek.spark_it.formats.registry import Address
+from odradek.spark_it.formats.registry import RegistryAddress
 from spark_it.tests import messages
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.unit.test_formats_avro import by_fastavro, record
@@ -156,7 +156,7 @@ def test_a_record_is_decoded_once_however_often_its_columns_are_used(spark):
     with serving() as registry:
         schema_id = registry.add(json.dumps(record("long")))
         bad = b"\x00" + (99).to_bytes(4, "big") + b"\x02"
-        made = AvroFormat(json.dumps(record("long")), Address(registry.url), None, "R")
+        made = AvroFormat(json.dumps(record("long")), RegistryAddress(registry.url), None, "R")
         frame = decoded(binary(spark, [bad, b"\x00" + schema_id.to_bytes(4, "big") + b"\x02"]).repartition(1), made)
         used = frame.where("error IS NULL").selectExpr("value.a", "value.a + 1 b", "value.a * 2 c").where("b > 0")
         plan = used._jdf.queryExecution().executedPlan().toString()
@@ -171,7 +171,7 @@ def test_records_of_several_writers_in_one_batch(spark):
             b"\x00" + schema_id.to_bytes(4, "big") + by_fastavro(record("long"), {"a": number})
             for number, schema_id in enumerate([old, new, new, old, 77])
         ]
-        made = AvroFormat(None, Address(registry.url, "me:secret"), "in-value", "R")
+        made = AvroFormat(None, RegistryAddress(registry.url, "me:secret"), "in-value", "R")
         found = decoded(binary(spark, [*data, b"{}"]), made).collect()
         assert [one.value.a if one.value else one.error for one in found] == [
             0, 1, 2, 3, "the registry has no schema 77", "2 bytes are too few for a record with the id of its schema",
@@ -184,12 +184,12 @@ def test_columns_are_written_with_a_schema_that_is_registered(spark):
             "SELECT named_struct('n', 1L, 'at', TIMESTAMP'2026-01-01T00:00:00Z', 'price', 1.50BD) value"
             " UNION ALL SELECT null"
         )
-        made = AvroFormat(None, Address(registry.url), "out-value", "out_value")
+        made = AvroFormat(None, RegistryAddress(registry.url), "out-value", "out_value")
         data = [one.data for one in frame.select(
             made.encode(f.col("value"), frame.schema["value"].dataType).alias("data")
         ).collect()]  # fmt: skip
         assert data[1] is None
-        assert framed_decoder(Address(registry.url), registry.schemas[0]["schema"])(bytes(data[0])) == {
+        assert make_registry_decoder(RegistryAddress(registry.url), registry.schemas[0]["schema"])(bytes(data[0])) == {
             "n": 1, "at": 1_767_225_600_000_000, "price": Decimal("1.50"),
         }  # fmt: skip
         made.encode(f.col("value"), frame.schema["value"].dataType)

@@ -17,7 +17,7 @@ from odradek.spark_it.dead_letters.headers import (
     STAGE,
     BadRecordError,
 )
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Claim, SinkError, Written
 from odradek.spark_it.sinks import jdbc as jdbc_sink
 from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
@@ -61,7 +61,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, postgres, sink_to, table)
     sink = sink_to()
     rows = numbers(spark, 1000)
     sink.prepare(rows.schema)
-    assert sink.recorded() == 0
+    assert sink.read_marker() == 0
     for number in (0, 1):
         part = numbers(spark, 1000, 1000 * number)
         first = sink.write(part, None, batch(spark, number))
@@ -71,7 +71,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, postgres, sink_to, table)
     other = spark.newSession()
     again = sink_to(session=other)
     again.prepare(rows.schema)
-    assert again.recorded() == marker_number(GENERATION, 1)
+    assert again.read_marker() == make_marker_number(GENERATION, 1)
     assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)) == first
     assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
     assert postgres.rows(f"SELECT count(*), count(DISTINCT id), max(text) FROM {table}") == [(2500, 2500, "row 999")]
@@ -106,7 +106,7 @@ def test_an_older_checkpoint_is_refused(spark, postgres, sink_to, table):
     assert postgres.value(f"SELECT count(*) FROM {table}") == 10
 
 
-@pytest.mark.parametrize("window", ["segments", "_finish"])
+@pytest.mark.parametrize("window", ["read_segments", "_finish"])
 def test_killed_before_the_transaction_or_within_it(spark, postgres, sink_to, table, monkeypatch, window):
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
     sink = sink_to()
@@ -119,7 +119,7 @@ def test_killed_before_the_transaction_or_within_it(spark, postgres, sink_to, ta
     def dies(*_):
         raise KilledError
 
-    owner = jdbc_sink.Staging if window == "segments" else jdbc_sink.JdbcTable
+    owner = jdbc_sink.StagingTable if window == "read_segments" else jdbc_sink.JdbcTable
     with monkeypatch.context() as patched:
         patched.setattr(owner, window, dies)
         # A dead driver drops nothing.
@@ -151,14 +151,14 @@ def test_one_that_wakes_late_writes_nothing(spark, postgres, sink_to, table, mon
     late, early = sink_to(), sink_to()
     late.prepare(rows.schema)
     early.prepare(rows.schema)
-    take_over = jdbc_sink.JdbcTable._move
+    take_over = jdbc_sink.JdbcTable._move_in_transaction
 
     def sleeps(sink, *arguments):
-        monkeypatch.setattr(jdbc_sink.JdbcTable, "_move", take_over)
+        monkeypatch.setattr(jdbc_sink.JdbcTable, "_move_in_transaction", take_over)
         assert early.write(rows, None, batch(spark, 0)).rows == 100
         return take_over(sink, *arguments)
 
-    monkeypatch.setattr(jdbc_sink.JdbcTable, "_move", sleeps)
+    monkeypatch.setattr(jdbc_sink.JdbcTable, "_move_in_transaction", sleeps)
     assert late.write(rows, None, batch(spark, 0)).rows == 100
     assert postgres.value(f"SELECT count(*) FROM {table}") == 100
 
@@ -168,7 +168,7 @@ def test_rows_that_a_task_wrote_twice_or_a_crash_took_are_noticed(spark, postgre
     rows = numbers(spark, 100)
     sink = sink_to()
     sink.prepare(rows.schema)
-    fill = jdbc_sink.Staging.fill
+    fill = jdbc_sink.StagingTable.fill
 
     def and_then(statement):
         def filled(staging, *arguments):
@@ -181,30 +181,30 @@ def test_rows_that_a_task_wrote_twice_or_a_crash_took_are_noticed(spark, postgre
         ("INSERT INTO {0} SELECT * FROM {0} WHERE odradek_row = 0", "ran a task again"),
         ("TRUNCATE {0}", "the database lost"),
     ):
-        monkeypatch.setattr(jdbc_sink.Staging, "fill", and_then(statement))
+        monkeypatch.setattr(jdbc_sink.StagingTable, "fill", and_then(statement))
         with pytest.raises(SinkError, match=message) as raised:
             sink.write(rows, None, batch(spark, 0))
         assert raised.value.is_retriable
     assert postgres.value(f"SELECT count(*) FROM {table}") == 0
-    monkeypatch.setattr(jdbc_sink.Staging, "fill", fill)
+    monkeypatch.setattr(jdbc_sink.StagingTable, "fill", fill)
     assert sink.write(rows, None, batch(spark, 0)).rows == 100
 
 
-@pytest.mark.parametrize("moment", ["segments", "_insert_all", "as_json"])
+@pytest.mark.parametrize("moment", ["read_segments", "_insert_all", "read_as_json"])
 def test_a_twin_of_a_task_that_writes_late(spark, postgres, sink_to, table, monkeypatch, moment):
     """A task that Spark takes for lost writes its rows after they were checked, or after they were taken over."""
-    is_one_bad = moment == "as_json"
+    is_one_bad = moment == "read_as_json"
     postgres.execute(f"CREATE TABLE {table} (id BIGINT {'UNIQUE' if is_one_bad else ''}, text TEXT)")
     letters = DeadLetters()
     rows = numbers(spark, 10).union(numbers(spark, is_one_bad))
     sink = sink_to(dead_letters=letters)
     sink.prepare(rows.schema)
-    owner = jdbc_sink.JdbcTable if moment == "_insert_all" else jdbc_sink.Staging
+    owner = jdbc_sink.JdbcTable if moment == "_insert_all" else jdbc_sink.StagingTable
     look = getattr(owner, moment)
 
     def and_a_twin(self, *arguments):
         found = look(self, *arguments)
-        (self if owner is jdbc_sink.Staging else arguments[1]).fill(rows, 3000)
+        (self if owner is jdbc_sink.StagingTable else arguments[1]).fill(rows, 3000)
         return found
 
     with monkeypatch.context() as patched:
@@ -226,7 +226,7 @@ def test_a_twin_that_sleeps_while_it_writes_holds_up_nobody(spark, postgres, sin
     rows = numbers(spark, 10)
     sink = sink_to()
     sink.prepare(rows.schema)
-    check = jdbc_sink.Staging.check_unchanged
+    check = jdbc_sink.StagingTable.check_unchanged
     with postgres.connect() as twin:
         twin.autocommit = False
 
@@ -234,7 +234,7 @@ def test_a_twin_that_sleeps_while_it_writes_holds_up_nobody(spark, postgres, sin
             twin.execute(f"INSERT INTO {staging.name} SELECT * FROM {staging.name} WHERE odradek_row >= 0")
             check(staging, *arguments)
 
-        monkeypatch.setattr(jdbc_sink.Staging, "check_unchanged", and_a_sleeper)
+        monkeypatch.setattr(jdbc_sink.StagingTable, "check_unchanged", and_a_sleeper)
         assert sink.write(rows, None, batch(spark, 0)).rows == 10
         assert len(left_over(postgres)) == 1
         twin.commit()
@@ -329,7 +329,7 @@ def test_upsert_keeps_the_last(spark, postgres, sink_to, table, dialect, monkeyp
     letters = DeadLetters()
     sink = sink_to(UPSERT, letters)
     if dialect == "merge":
-        monkeypatch.setattr(type(sink._dialect), "upsert", Dialect.upsert)
+        monkeypatch.setattr(type(sink._dialect), "make_upsert", Dialect.make_upsert)
     rows = spark.range(0, 1000, 1, 4).select(
         (f.col("id") % 10).alias("id"), f.format_string("row %d", "id").alias("text")
     )
@@ -514,12 +514,16 @@ def test_unique_indexes_as_drivers_report_them(spark, postgres, sink_to, table, 
     )
     database = Database(spark, postgres.jdbc_url, postgres.user, postgres.password)
     with database.connect() as connection:
-        found = {index.name.removeprefix(table): index for index in connection.unique_indexes(f"public.{table}")}
-        assert [column.is_generated for column in connection.columns(f"SELECT * FROM {table}")] == [False] * 3 + [True]
-        assert [column.is_nullable for column in connection.columns(f"SELECT * FROM {table}")] == [True] * 3 + [False]
-    whole = {name: index.columns for name, index in found.items() if index.is_whole and name != "_made"}
+        found = {index.name.removeprefix(table): index for index in connection.query_unique_indexes(f"public.{table}")}
+        assert [column.is_generated for column in connection.query_columns(f"SELECT * FROM {table}")] == [False] * 3 + [
+            True
+        ]
+        assert [column.is_nullable for column in connection.query_columns(f"SELECT * FROM {table}")] == [True] * 3 + [
+            False
+        ]
+    whole = {name: index.columns for name, index in found.items() if index.is_complete and name != "_made"}
     assert whole == {"_id_key": ("id",), "_pkey": ("n",), "_two": ("Big", "id")}
-    assert not found["_some"].is_whole and found["_made"].columns != ("text",)
+    assert not found["_some"].is_complete and found["_made"].columns != ("text",)
     # As where an upsert goes by any of them.
     monkeypatch.setattr(PostgreSQL, "replaces_by_any_index", True)
     schema = spark.sql("SELECT 1L AS id, 'x' AS text").schema
@@ -535,7 +539,7 @@ def test_unique_indexes_as_drivers_report_them(spark, postgres, sink_to, table, 
         sqlite.execute("CREATE UNIQUE INDEX two ON sales (text, id)")
         sqlite.commit()
     with Database(spark, f"jdbc:sqlite:{tmp_path / 'shop.db'}", None, None).connect() as connection:
-        assert {index.columns for index in connection.unique_indexes("sales")} == {("id",), ("text", "id")}
+        assert {index.columns for index in connection.query_unique_indexes("sales")} == {("id",), ("text", "id")}
 
 
 def test_a_table_grows_with_the_pipeline(spark, postgres, sink_to, table):
@@ -596,7 +600,7 @@ def test_a_database_that_goes_and_comes_back(spark, sink_to, tmp_path):
         own.start()
 
         assert sink.write(rows, None, batch(spark, 0)).rows == 100
-        fill = jdbc_sink.Staging.fill
+        fill = jdbc_sink.StagingTable.fill
 
         def and_dies(staging, *arguments):
             fill(staging, *arguments)
@@ -604,7 +608,7 @@ def test_a_database_that_goes_and_comes_back(spark, sink_to, tmp_path):
             own.start()
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(jdbc_sink.Staging, "fill", and_dies)
+            patched.setattr(jdbc_sink.StagingTable, "fill", and_dies)
             with pytest.raises(SinkError) as raised:
                 sink.write(rows, None, batch(spark, 1))
             assert raised.value.is_retriable, str(raised.value)

@@ -7,7 +7,7 @@ import pytest
 from odradek.spark_it.definition.reader import parse
 from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources import jdbc as jdbc_source
-from odradek.spark_it.sources.connectors import stream_of
+from odradek.spark_it.sources.connectors import make_stream
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
 from spark_it.tests.spark.engine import Engine
@@ -36,13 +36,13 @@ class Streamed:
         self.folder = checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
 
     def start(self):
-        self.stream = stream_of("t", self.pipeline)
-        rows = self.stream.decoded(self.stream.raw(self.spark, None)).select("row.*", "value")
+        self.stream = make_stream("t", self.pipeline)
+        rows = self.stream.decode(self.stream.read_stream(self.spark, None)).select("row.*", "value")
         writer = rows.writeStream.queryName("p").foreachBatch(self._took).option("checkpointLocation", str(self.folder))
         trigger_ms = self.pipeline.settings.trigger_ms
         every = {"availableNow": True} if trigger_ms is None else {"processingTime": f"{trigger_ms} milliseconds"}
         query = writer.trigger(**every).start()
-        self.stream.started(query)
+        self.stream.start_background_work(query)
         return query
 
     def _took(self, frame, number):

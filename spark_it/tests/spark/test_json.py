@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats.json import JsonFormat, rescued
+from odradek.spark_it.formats.json import JsonFormat, collect_unknown_fields
 from odradek.spark_it.spark.session import settings_of
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
@@ -133,8 +133,8 @@ def decoded(spark):
     def decode(texts, schema=SCHEMA):
         made = JsonFormat(schema, "value.schema")
         rows = [(n, one if isinstance(one, bytes) else one.encode()) for n, one in enumerate(texts)]
-        frame = spark.createDataFrame(rows, "n INT, data BINARY").withColumn("parsed", made.parsed(f.col("data")))
-        frame = frame.select("n", made.of_parsed(f.col("parsed"), f.col("data")).alias("d"))
+        frame = spark.createDataFrame(rows, "n INT, data BINARY").withColumn("parsed", made.parse(f.col("data")))
+        frame = frame.select("n", made.decode_parsed(f.col("parsed"), f.col("data")).alias("d"))
         shown = frame.select("n", "d.error", f.to_json("d.value", times).alias("value")).orderBy("n").collect()
         return [row.error or _plain(json.loads(row.value, parse_float=_digits)) for row in shown]
 
@@ -173,7 +173,7 @@ def test_names_that_occur_twice_in_an_unknown_field(spark, request):
     spark.conf.set(name, settings_of(pipeline(SOURCE + CONSOLE), "local[1]")[name])
     request.addfinalizer(lambda: spark.conf.unset(name))
     frame = spark.createDataFrame([('{"i":1,"u":5,"w":{"a":1,"a":2}}',)], "data STRING")
-    row = frame.select(rescued(f.col("data"), t.StructType.fromDDL("i INT"))).first()
+    row = frame.select(collect_unknown_fields(f.col("data"), t.StructType.fromDDL("i INT"))).first()
     assert row[0] == '{"u":5,"w":{"a":2}}'
 
 
@@ -185,7 +185,9 @@ def test_records_without_text(spark):
     made = JsonFormat("i INT", "value.schema")
     rows = [(0, b""), (1, None), (2, b'{"i":1,"new":[1.50]}'), (3, b'{"i":1}')]
     frame = spark.createDataFrame(rows, "n INT, data BINARY")
-    decoded = frame.select("n", rescued(f.col("data"), t.StructType.fromDDL("i INT")), made.decode(f.col("data")))
+    decoded = frame.select(
+        "n", collect_unknown_fields(f.col("data"), t.StructType.fromDDL("i INT")), made.decode(f.col("data"))
+    )
     found = [(others, one.value.i, one.error) for _, others, one in decoded.orderBy("n").collect()]
     assert found == [
         (None, None, "is not a JSON object with i INT"), (None, None, None), ('{"new":[1.5]}', 1, None),

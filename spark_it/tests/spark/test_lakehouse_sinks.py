@@ -6,7 +6,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.sinks import lakehouse
 from odradek.spark_it.sinks.lakehouse import DeltaTable, IcebergTable
@@ -47,7 +47,7 @@ def table(request, spark, tmp_path):
 def test_a_batch_that_is_repeated_is_there_once(spark, table):
     sink = table.sink()
     sink.prepare(numbers(spark, 1).schema)
-    assert sink.recorded() == 0
+    assert sink.read_marker() == 0
     for number in (0, 1):
         part = numbers(spark, 1000, 1000 * number)
         assert sink.write(part, None, batch(spark, number)).rows == 1000
@@ -56,7 +56,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, table):
     other = spark.newSession()
     again = table.sink(session=other)
     again.prepare(numbers(other, 1).schema)
-    assert again.recorded() == marker_number(GENERATION, 1)
+    assert again.read_marker() == make_marker_number(GENERATION, 1)
     assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)).rows == 1000
     assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
     assert table.rows() == [(n,) for n in range(2500)]
@@ -128,7 +128,10 @@ def test_rows_that_another_pipeline_adds_meanwhile(spark, tmp_path, monkeypatch,
     assert orders.write(numbers(spark, 10), None, batch(spark, 0)).rows == 10
     assert table.rows() == [(n,) for n in range(20)]
     assert rows_in_data_files(tmp_path / "lake") == 20
-    assert (orders.recorded(), refunds.recorded()) == (marker_number(GENERATION, 0), marker_number(GENERATION, 7))
+    assert (orders.read_marker(), refunds.read_marker()) == (
+        make_marker_number(GENERATION, 0),
+        make_marker_number(GENERATION, 7),
+    )
     # Readers of a stream refuse other operations.
     operations = spark.table(f"{orders._table}.snapshots").select("operation").collect()
     assert {row.operation for row in operations} == {"append"}

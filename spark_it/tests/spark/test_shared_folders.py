@@ -30,7 +30,7 @@ def test_folders_are_held_against_what_tasks_see(spark, tmp_path, monkeypatch):
     shared_folders.check(one, "state", spark)
     assert [*out.iterdir()] == [*home.iterdir()] == [], "probes are left"
 
-    listed, found = shared_folders._listed, []
+    listed, found = shared_folders._list_files, []
 
     def gone_below(folder):
         """What the driver has listed in there is not on the worker's disk."""
@@ -45,7 +45,7 @@ def test_folders_are_held_against_what_tasks_see(spark, tmp_path, monkeypatch):
         return gone_at_the_worker
 
     for folder, key in ((home, "home"), (out, "sink.path"), (source, "source.lines.path")):
-        monkeypatch.setattr(shared_folders, "_listed", gone_below(folder))
+        monkeypatch.setattr(shared_folders, "_list_files", gone_below(folder))
         with pytest.raises(RefusedError, match=f"^{key}: a worker of local.* does not share "):
             shared_folders.check(one, "state", spark)
     assert len(found) == 1 + 2 + 3

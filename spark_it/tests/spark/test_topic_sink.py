@@ -12,7 +12,7 @@ from odradek.spark_it.exactly_once.transactions import Clients
 from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError, Written
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.sinks import topic as topic_sink
-from odradek.spark_it.sinks.topic import numbers_for_parts
+from odradek.spark_it.sinks.topic import find_numbers_for_parts
 from spark_it.tests.clients import Killing, Overtaken
 from spark_it.tests.records import messages, read, values
 from spark_it.tests.unit.support import pipeline
@@ -88,7 +88,7 @@ deadletterqueue.topic.name = "{self.dead}"
 
     def committed(self):
         cluster = Cluster(self.pipeline.settings)
-        found = cluster.committed(self.name, [(self.source, part) for part in range(PARTS)])
+        found = cluster.fetch_committed(self.name, [(self.source, part) for part in range(PARTS)])
         return [found.get((self.source, part)) for part in range(PARTS)]
 
 
@@ -196,19 +196,19 @@ def test_batches_written_again_and_again(sunk):
 
 def test_records_without_key_are_spread_over_all_parts(sunk):
     made = sunk(transaction_kind=TransactionKind.BATCHES)
-    frame = topic_sink._by_hash(dead_of(numbered(made.spark, 300)), None, PARTS)
+    frame = topic_sink._partition_by_hash(dead_of(numbered(made.spark, 300)), None, PARTS)
     parts = [row["count"] for row in frame.groupBy("part").count().collect()]
     assert len(parts) == PARTS and min(parts) > 50
     with pytest.raises(Exception, match="partition 0 has records of parts 0 to 2"):
         made.sink._markers.prepare()
         transactions = made.sink._markers.transactions(Batch(0, GENERATION, made.spark))
-        made.sink._run(frame.coalesce(1), transactions, {})
+        made.sink._write_transactions(frame.coalesce(1), transactions, {})
     assert made.written() == []
 
 
 @pytest.mark.parametrize("parts", [1, 7])
 def test_a_number_for_each_partition(spark, parts):
-    numbers = numbers_for_parts(parts)
+    numbers = find_numbers_for_parts(parts)
     frame = spark.createDataFrame([(part, number) for part, number in enumerate(numbers)], "part int, number int")
     found = frame.repartition(parts, "number").select("part", f.spark_partition_id().alias("at")).collect()
     assert {row.part: row.at for row in found} == {part: part for part in range(parts)}
@@ -222,7 +222,7 @@ def test_rows_that_are_not_computed_range_by_range(sunk):
     # A transaction of which Spark has said nothing must not pass for an empty one.
     transactions = made.sink._markers.transactions(Batch(0, GENERATION, made.spark, ranges(made.source, 0)))
     with pytest.raises(SinkError, match=r"has run no tasks for transactions \[2\] of the batch"):
-        made.sink._run(made.sink._records(numbered(made.spark, 30, parts=2)), transactions, {})
+        made.sink._write_transactions(made.sink._records(numbered(made.spark, 30, parts=2)), transactions, {})
     assert made.committed() == [100, 100, None]
 
 

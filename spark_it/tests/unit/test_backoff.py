@@ -9,23 +9,23 @@ def patience(text, now):
 
 def test_waits_grow_and_begin_anew():
     one = patience("retry.delay.max.ms = 1500\n", [0.0])
-    assert [one.delay_s() for _ in range(4)] == [0.5, 1.0, 1.5, 1.5]
+    assert [one.next_delay_s() for _ in range(4)] == [0.5, 1.0, 1.5, 1.5]
     one.reset()
-    assert one.delay_s() == 0.5
+    assert one.next_delay_s() == 0.5
 
 
 def test_waits_end():
     now = [100.0]
     one = patience("retry.timeout = 2000\n", now)
-    assert one.delay_s() == 0.5
+    assert one.next_delay_s() == 0.5
     now[0] = 101.0
-    assert one.delay_s() == 1.0
+    assert one.next_delay_s() == 1.0
     now[0] = 102.0
-    assert one.delay_s() is None
+    assert one.next_delay_s() is None
     one.reset()
-    assert one.delay_s() == 0.5
-    assert patience("retry.timeout = 0\n", now).delay_s() is None
+    assert one.next_delay_s() == 0.5
+    assert patience("retry.timeout = 0\n", now).next_delay_s() is None
 
 
 def test_no_wait_is_longer_than_it_may_be():
-    assert patience("retry.delay.max.ms = 20\n", [0.0]).delay_s() == 0.02
+    assert patience("retry.delay.max.ms = 20\n", [0.0]).next_delay_s() == 0.02

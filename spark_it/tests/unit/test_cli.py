@@ -139,10 +139,10 @@ def test_a_task_that_outlives_its_driver_writes_nothing_after_a_reset(capsys, fi
     source.produce("orders", b"{}")
     assert source.flush(10) == 0
     clients = Clients(servers)
-    zombie = clients.producer("orders:orders-0")
+    zombie = clients.make_producer("orders:orders-0")
     zombie.init_transactions(30)
     zombie.begin_transaction()
-    reader = clients.consumer("orders")
+    reader = clients.make_consumer("orders")
     marker = [TopicPartition("orders", 0, 1, "1:0:1")]
     zombie.send_offsets_to_transaction(marker, reader.consumer_group_metadata(), 30)
     reader.close()

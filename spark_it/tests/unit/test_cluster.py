@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.processes import lasting_port
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.kafka.cluster import Cluster
-from odradek.spark_it.kafka.group import ClusterError, MissingTopicsError
+from odradek.spark_it.kafka.requests import ClusterError, MissingTopicsError
 from odradek.testing import OdradekBroker
 from spark_it.tests.data import Topics
 from spark_it.tests.unit.support import CONSOLE, pipeline
@@ -38,7 +38,7 @@ connector = "console"
 '''
 cluster = Cluster(parse(text, {}, file="p.toml", folder=Path.cwd()).settings)
 cluster.commit("p", {("orders", 0): 3})
-print(cluster.committed("p", [("orders", 0), ("orders", 1)]))
+print(cluster.fetch_committed("p", [("orders", 0), ("orders", 1)]))
 """
 
 SOURCE_OF_BYTES = '[source.all]\nconnector = "topic"\ntopics.regex = ".*"\nvalue.format = "bytes"\n'
@@ -127,7 +127,7 @@ def test_a_pattern_does_not_match_what_kafka_keeps_for_itself(broker, topics, un
     one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
     cluster = Cluster(one.settings)
     cluster.commit("p", {(unique, 0): 3})
-    found = {topic for topic, _ in cluster.partitions(one.sources["all"])}
+    found = {topic for topic, _ in cluster.list_partitions(one.sources["all"])}
     assert unique in found and "__consumer_offsets" in cluster._admin.list_topics(timeout=10).topics
     assert "__consumer_offsets" not in found
 
@@ -137,17 +137,17 @@ def test_topics_are_told_from_others_of_their_names(broker, topics, unique):
     one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
     cluster = Cluster(one.settings)
     topics.create(unique)
-    first = cluster.topic_ids([unique, unique])
-    assert list(first) == [unique] and cluster.topic_ids([unique]) == first and cluster.topic_ids([]) == {}
+    first = cluster.fetch_topic_ids([unique, unique])
+    assert list(first) == [unique] and cluster.fetch_topic_ids([unique]) == first and cluster.fetch_topic_ids([]) == {}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics([unique])[unique].result(30)
     topics.create(unique)
     # Brokers hear of it one after the other.
     give_up_at = time.monotonic() + 30
-    while cluster.topic_ids([unique]) in (first, {}):
+    while cluster.fetch_topic_ids([unique]) in (first, {}):
         assert time.monotonic() < give_up_at
         time.sleep(0.1)
-    assert cluster.topic_ids(["no-such-topic"]) == {}
+    assert cluster.fetch_topic_ids(["no-such-topic"]) == {}
 
 
 @pytest.mark.side_by_side
@@ -155,12 +155,12 @@ def test_a_topic_is_created_once(broker, unique):
     cluster = Cluster(
         pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}').settings
     )
-    brokers = cluster.broker_count()
+    brokers = cluster.count_brokers()
     with pytest.raises(ClusterError, match=f"cannot create topic {unique} at {broker.bootstrap_servers}: "):
         cluster.create_topic(unique, brokers + 1)
     source = TopicSource({"topics": unique})
     with pytest.raises(MissingTopicsError, match=f"topic {unique} does not exist"):
-        cluster.partitions(source)
+        cluster.list_partitions(source)
     for factor in (-1, brokers):
         cluster.create_topic(unique, factor)
-        assert cluster.partitions(source) == [(unique, 0)]
+        assert cluster.list_partitions(source) == [(unique, 0)]

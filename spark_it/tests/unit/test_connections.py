@@ -3,7 +3,7 @@ import json
 import pytest
 
 from odradek.spark_it.dead_letters.topic import create_if_missing
-from odradek.spark_it.kafka.group import ClusterError, MissingTopicsError
+from odradek.spark_it.kafka.requests import ClusterError, MissingTopicsError
 from odradek.spark_it.validation.connections import found
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.unit.support import pipeline
@@ -51,7 +51,7 @@ deadletterqueue.topic.name = "dead"
 class AnyTopics:
     """Each topic is there."""
 
-    def partitions(self, source):
+    def list_partitions(self, source):
         return [(source.topics[0], 0)]
 
 
@@ -63,13 +63,13 @@ class SomeTopics:
         self._brokers = brokers
         self.refuses = None
 
-    def partitions(self, source):
+    def list_partitions(self, source):
         missing = [topic for topic in source.topics if topic not in self._there]
         if missing:
             raise MissingTopicsError(missing)
         return [(topic, 0) for topic in source.topics]
 
-    def broker_count(self):
+    def count_brokers(self):
         return self._brokers
 
     def create_topic(self, topic, replication_factor):

@@ -3,16 +3,16 @@
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from odradek.spark_it.databases.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, dialect_of
-from odradek.spark_it.databases.jdbc import Column, Connection, DatabaseError, UniqueIndex, parts_of
+from odradek.spark_it.databases.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, find_dialect
+from odradek.spark_it.databases.jdbc import Connection, DatabaseError, TableColumn, UniqueIndex, split_table_name
 from odradek.spark_it.definition.passwords import without_passwords
 from odradek.spark_it.definition.sink_keys import JdbcSink
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, SinkError
-from odradek.spark_it.sinks.jdbc import _halves
-from odradek.spark_it.sinks.jdbc_staging import Segment, beside, prefix_of
-from odradek.spark_it.sinks.jdbc_target import Preparation, why_not_unique
-from odradek.spark_it.sinks.recorded import check_owners, is_written
+from odradek.spark_it.sinks.jdbc import _split_in_halves
+from odradek.spark_it.sinks.jdbc_staging import Segment, make_staging_prefix, qualify_name
+from odradek.spark_it.sinks.jdbc_target import Preparation, find_upsert_conflict
+from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,22 @@ def test_passwords_are_not_shown(text, shown):
 
 
 def test_names_of_tables():
-    assert parts_of('shop."My.Table"') == ["shop", '"My.Table"']
-    assert parts_of('"a""b"') == ['"a""b"']
-    assert parts_of("[dbo].[sales]") == ["[dbo]", "[sales]"]
-    assert beside('"My Shop".sales', "x") == '"My Shop".x'
-    assert beside("sales", "x") == "x"
-    assert prefix_of("orders", "a") != prefix_of("orders", "b") != prefix_of("refunds", "b")
-    assert len(prefix_of("A very long name of a pipeline", "t")) < 50
+    assert split_table_name('shop."My.Table"') == ["shop", '"My.Table"']
+    assert split_table_name('"a""b"') == ['"a""b"']
+    assert split_table_name("[dbo].[sales]") == ["[dbo]", "[sales]"]
+    assert qualify_name('"My Shop".sales', "x") == '"My Shop".x'
+    assert qualify_name("sales", "x") == "x"
+    assert (
+        make_staging_prefix("orders", "a") != make_staging_prefix("orders", "b") != make_staging_prefix("refunds", "b")
+    )
+    assert len(make_staging_prefix("A very long name of a pipeline", "t")) < 50
 
 
 def test_halves_lose_nothing_and_end():
     def split(part):
         if sum(map(len, part)) == 1:
             return [part[0].first]
-        left, right = _halves(part)
+        left, right = _split_in_halves(part)
         assert 0 <= sum(map(len, left)) - sum(map(len, right)) <= 1
         return split(left) + split(right)
 
@@ -57,13 +59,13 @@ def test_halves_lose_nothing_and_end():
 def test_the_last_batch_of_a_sink():
     batch = Batch(7, 100, None)
     assert not is_written(0, batch, "x")
-    assert not is_written(marker_number(100, 6), batch, "x")
-    assert not is_written(marker_number(99, 1000), batch, "x")
-    assert is_written(marker_number(100, 7), batch, "x")
+    assert not is_written(make_marker_number(100, 6), batch, "x")
+    assert not is_written(make_marker_number(99, 1000), batch, "x")
+    assert is_written(make_marker_number(100, 7), batch, "x")
     with pytest.raises(SinkError, match="x is batch 8, but this is batch 7: the checkpoint is older"):
-        is_written(marker_number(100, 8), batch, "x")
+        is_written(make_marker_number(100, 8), batch, "x")
     with pytest.raises(SinkError, match="x has generation 101, but this state of the pipeline has 100"):
-        is_written(marker_number(101, 0), batch, "x")
+        is_written(make_marker_number(101, 0), batch, "x")
 
 
 def test_a_sink_of_another_copy():
@@ -76,22 +78,28 @@ def test_a_sink_of_another_copy():
 
 
 def test_dialects():
-    assert type(dialect_of("jdbc:postgresql://h/d")) is PostgreSQL
-    assert type(dialect_of("jdbc:sqlite:x.db")) is SQLite
-    assert type(dialect_of("jdbc:mariadb://h/d")) is MySQL
-    assert type(dialect_of("jdbc:sqlserver://h")) is SQLServer
-    assert type(dialect_of("jdbc:oracle:thin:@h")) is Dialect
-    upsert = Dialect().upsert("t", ["k", "v"], ["k"], "SELECT 1 AS k, 2 AS v")
+    assert type(find_dialect("jdbc:postgresql://h/d")) is PostgreSQL
+    assert type(find_dialect("jdbc:sqlite:x.db")) is SQLite
+    assert type(find_dialect("jdbc:mariadb://h/d")) is MySQL
+    assert type(find_dialect("jdbc:sqlserver://h")) is SQLServer
+    assert type(find_dialect("jdbc:oracle:thin:@h")) is Dialect
+    upsert = Dialect().make_upsert("t", ["k", "v"], ["k"], "SELECT 1 AS k, 2 AS v")
     assert upsert == (
         "MERGE INTO t odradek_t USING (SELECT 1 AS k, 2 AS v) odradek_s ON (odradek_t.k = odradek_s.k) "
         "WHEN MATCHED THEN UPDATE SET v = odradek_s.v WHEN NOT MATCHED THEN INSERT (k, v) VALUES "
         "(odradek_s.k, odradek_s.v)"
     )
-    assert SQLServer().upsert("t", ["k"], ["k"], "s").endswith("VALUES (odradek_s.k);")
-    assert "ON DUPLICATE KEY UPDATE v = VALUES(v)" in MySQL().upsert("t", ["k", "v"], ["k"], "s")
-    assert PostgreSQL().upsert("t", ["k"], ["k"], "SELECT 1") == "INSERT INTO t (k) SELECT 1 ON CONFLICT (k) DO NOTHING"
-    assert next(iter(PostgreSQL().begin("+02:00"))) == "SET LOCAL TIME ZONE INTERVAL '+02:00' HOUR TO MINUTE"
-    assert next(iter(PostgreSQL().begin("Europe/Vienna"))) == "SET LOCAL TIME ZONE 'Europe/Vienna'"
+    assert SQLServer().make_upsert("t", ["k"], ["k"], "s").endswith("VALUES (odradek_s.k);")
+    assert "ON DUPLICATE KEY UPDATE v = VALUES(v)" in MySQL().make_upsert("t", ["k", "v"], ["k"], "s")
+    assert (
+        PostgreSQL().make_upsert("t", ["k"], ["k"], "SELECT 1")
+        == "INSERT INTO t (k) SELECT 1 ON CONFLICT (k) DO NOTHING"
+    )
+    assert (
+        next(iter(PostgreSQL().make_begin_statements("+02:00")))
+        == "SET LOCAL TIME ZONE INTERVAL '+02:00' HOUR TO MINUTE"
+    )
+    assert next(iter(PostgreSQL().make_begin_statements("Europe/Vienna"))) == "SET LOCAL TIME ZONE 'Europe/Vienna'"
 
 
 def test_what_errors_mean():
@@ -126,16 +134,16 @@ def test_what_errors_mean():
     ],
 )
 def test_only_postgresqls_own_types_are_cast(type_, name, of_text, value):
-    assert PostgreSQL().value("c0", of_text, Column("x", type_, name, True)) == value
+    assert PostgreSQL().make_value_expression("c0", of_text, TableColumn("x", type_, name, True)) == value
 
 
 def test_texts_with_more_spaces_than_there_is_room():
-    column = Column("x", 12, "varchar", True, 3, 0)
+    column = TableColumn("x", 12, "varchar", True, 3, 0)
     expected = "CASE WHEN CHAR_LENGTH(c0) > 3 THEN c0 || '.' ELSE c0 END"
-    assert PostgreSQL().value("c0", True, column) == expected
-    assert PostgreSQL().value("c0", False, column) == "c0"
-    assert PostgreSQL().value("c0", True, column._replace(precision=(1 << 31) - 1)) == "c0"
-    assert "CONCAT(c0, '.')" in MySQL().value("c0", True, column)
+    assert PostgreSQL().make_value_expression("c0", True, column) == expected
+    assert PostgreSQL().make_value_expression("c0", False, column) == "c0"
+    assert PostgreSQL().make_value_expression("c0", True, column._replace(precision=(1 << 31) - 1)) == "c0"
+    assert "CONCAT(c0, '.')" in MySQL().make_value_expression("c0", True, column)
 
 
 def test_keys_of_an_upsert_by_any_unique_index():
@@ -143,7 +151,7 @@ def test_keys_of_an_upsert_by_any_unique_index():
         found = [
             UniqueIndex(f"i{at}", tuple(columns.split()), is_whole) for at, (columns, is_whole) in enumerate(indexes)
         ]
-        return why_not_unique(["a", "b"], found, numbered) or ""
+        return find_upsert_conflict(["a", "b"], found, numbered) or ""
 
     assert said(("a b", True)) == ""
     assert said(("B A", True)) == ""
@@ -209,10 +217,10 @@ class FakeMySQL:
     and nothing but the information schema tells that an index has the beginning of a column."""
 
     TABLE = (
-        Column("id", -5, "BIGINT", False, 19, 0),
-        Column("email", 12, "VARCHAR", True, 200, 0),
-        Column("at", 93, "DATETIME", True, 26, 0),
-        Column("row_id", -5, "BIGINT", False, 19, 0, True),
+        TableColumn("id", -5, "BIGINT", False, 19, 0),
+        TableColumn("email", 12, "VARCHAR", True, 200, 0),
+        TableColumn("at", 93, "DATETIME", True, 26, 0),
+        TableColumn("row_id", -5, "BIGINT", False, 19, 0, True),
     )
 
     def __init__(self, indexes, cut=()):

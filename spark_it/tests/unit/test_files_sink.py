@@ -5,7 +5,7 @@ import json
 import pytest
 
 from odradek.spark_it.sinks import files as files_sink
-from odradek.spark_it.sinks.files import DONE, ROWS, Folders
+from odradek.spark_it.sinks.files import DONE, ROWS, FolderSink
 from spark_it.tests.unit.support import pipeline
 
 SINK = """
@@ -25,7 +25,7 @@ class Files(dict):
     def __init__(self, *_):
         super().__init__()
 
-    def is_there(self, name):
+    def exists(self, name):
         return any(file == name or file.startswith(f"{name}/") for file in self)
 
     def read(self, name):
@@ -38,7 +38,7 @@ class Files(dict):
         for file in [file for file in self if file.startswith(f"{name}/")]:
             del self[file]
 
-    def sizes(self, name):
+    def list_sizes(self, name):
         files = {file.removeprefix(f"{name}/"): len(text) for file, text in self.items() if file.startswith(f"{name}/")}
         return {file: size for file, size in files.items() if file[0] not in "._"}
 
@@ -55,22 +55,22 @@ def write(folders, name, whole=True):
         folders._files.create(f"{name}/part-{part}", "abc")
 
 
-def test_a_whole_folder_is_marked_as_done_after_a_crash(folders: Folders):
+def test_a_whole_folder_is_marked_as_done_after_a_crash(folders: FolderSink):
     """Readers delete what they have read, so that the names of its files no longer say that it was whole."""
     write(folders, "batch=1-0")
-    assert folders._rows_in("batch=1-0") == 7
+    assert folders._read_row_count("batch=1-0") == 7
     del folders._files["batch=1-0/part-0"]
-    assert folders._rows_in("batch=1-0") == 7
+    assert folders._read_row_count("batch=1-0") == 7
 
 
-def test_a_whole_folder_of_another_driver_is_marked_as_done(folders: Folders):
+def test_a_whole_folder_of_another_driver_is_marked_as_done(folders: FolderSink):
     write(folders, "batch=1-0")
     write(folders, ".batch=1-0.ab")
     folders._rename_attempt(".batch=1-0.ab", "batch=1-0")
-    assert f"batch=1-0/{DONE}" in folders._files and not folders._files.is_there(".batch=1-0.ab")
+    assert f"batch=1-0/{DONE}" in folders._files and not folders._files.exists(".batch=1-0.ab")
 
 
-def test_an_interrupted_copy_is_not_marked_as_done(folders: Folders):
+def test_an_interrupted_copy_is_not_marked_as_done(folders: FolderSink):
     write(folders, "batch=1-0", whole=False)
-    assert folders._rows_in("batch=1-0") is None
+    assert folders._read_row_count("batch=1-0") is None
     assert f"batch=1-0/{DONE}" not in folders._files

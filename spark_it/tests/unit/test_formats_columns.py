@@ -6,10 +6,10 @@ import pytest
 from google.protobuf import descriptor_pb2
 from pyspark.sql.pandas.types import to_arrow_type
 
-from odradek.spark_it.formats.avro_codec import decoder
-from odradek.spark_it.formats.avro_types import spark_type
+from odradek.spark_it.formats.avro_codec import make_decoder
+from odradek.spark_it.formats.avro_types import to_spark_type
 from odradek.spark_it.formats.columns import UnavailableError, decode_batch
-from odradek.spark_it.formats.protobuf import decoder as message_decoder
+from odradek.spark_it.formats.protobuf import make_decoder as message_decoder
 from spark_it.tests.unit.test_formats_avro import by_fastavro, record
 
 
@@ -28,8 +28,8 @@ def test_a_number_that_an_int_does_not_hold_is_an_error_of_its_record(of, good, 
     branch = b"\x02" if isinstance(of, list) else b""
     bad = branch + by_fastavro("long", number)
     fits = by_fastavro(schema, {"a": good})
-    arrow_type = to_arrow_type(spark_type(schema, "S"))
-    made, errors = decode_batch([fits, bad, None, b"", fits], decoder(json.dumps(schema)), arrow_type)
+    arrow_type = to_arrow_type(to_spark_type(schema, "S"))
+    made, errors = decode_batch([fits, bad, None, b"", fits], make_decoder(json.dumps(schema)), arrow_type)
     assert made.is_valid().to_pylist() == [True, False, False, False, True]
     assert [error is None for error in errors] == [True, False, True, False, True]
     assert errors[1].startswith("a column cannot hold a value of the record: ")
@@ -49,7 +49,7 @@ def test_a_string_of_proto2_that_is_not_utf8_is_an_error_of_its_record(label):
 
 
 def test_nan_is_not_null():
-    made, errors = decode_batch([by_fastavro("double", math.nan), None], decoder('"double"'), pa.float64())
+    made, errors = decode_batch([by_fastavro("double", math.nan), None], make_decoder('"double"'), pa.float64())
     assert math.isnan(made[0].as_py()) and made.null_count == 1 and errors == [None, None]
 
 

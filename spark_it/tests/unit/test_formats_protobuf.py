@@ -5,8 +5,14 @@ from google.protobuf import descriptor_pb2
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats.format import FormatError, format_of
-from odradek.spark_it.formats.protobuf import decoder, descriptor, encoder, misfits, spark_type
+from odradek.spark_it.formats.format import FormatError, make_format
+from odradek.spark_it.formats.protobuf import (
+    find_descriptor,
+    find_mismatches,
+    make_decoder,
+    make_encoder,
+    to_spark_type,
+)
 from spark_it.tests import messages
 from spark_it.tests.unit.support import CONSOLE, pipeline
 
@@ -45,31 +51,31 @@ def row(value):
 
 
 def test_types():
-    assert spark_type(descriptor(SET, ORDER)).simpleString() == messages.ORDER_TYPE
+    assert to_spark_type(find_descriptor(SET, ORDER)).simpleString() == messages.ORDER_TYPE
 
 
 def test_a_message_of_each_kind_of_field_is_read_and_written():
     data = full_message().SerializeToString(deterministic=True)
-    assert decoder(SET, ORDER)(data) == FULL
-    assert encoder(SET, ORDER)(row(FULL)) == data
+    assert make_decoder(SET, ORDER)(data) == FULL
+    assert make_encoder(SET, ORDER)(row(FULL)) == data
 
 
 def test_what_is_not_there_is_null_only_where_that_can_be_known():
-    assert decoder(SET, ORDER)(b"") == NOTHING
-    assert encoder(SET, ORDER)(row(NOTHING)) == b""
-    assert encoder(SET, ORDER)(row(dict.fromkeys(NOTHING))) == b""
+    assert make_decoder(SET, ORDER)(b"") == NOTHING
+    assert make_encoder(SET, ORDER)(row(NOTHING)) == b""
+    assert make_encoder(SET, ORDER)(row(dict.fromkeys(NOTHING))) == b""
 
 
 def test_a_value_that_an_enum_does_not_name_is_its_number():
     data = messages.classes()[ORDER](kind=9).SerializeToString()
-    assert decoder(SET, ORDER)(data)["kind"] == "9"
-    assert encoder(SET, ORDER)(Row(kind="9")) == data
+    assert make_decoder(SET, ORDER)(data)["kind"] == "9"
+    assert make_encoder(SET, ORDER)(Row(kind="9")) == data
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 12, b"\x42\x05ab", b"\x42\x02\xff\xfe"])
 def test_bytes_that_are_no_message(data):
     with pytest.raises(ValueError, match=r"this is not a message shop\.Order"):
-        decoder(SET, ORDER)(data)
+        make_decoder(SET, ORDER)(data)
 
 
 def test_an_instant_that_spark_does_not_have_is_a_bad_record():
@@ -78,16 +84,16 @@ def test_an_instant_that_spark_does_not_have_is_a_bad_record():
         order = messages.classes()[ORDER]()
         order.placed.seconds = seconds
         with pytest.raises(ValueError, match=f"{seconds} s is outside Spark's range of timestamps"):
-            decoder(SET, ORDER)(order.SerializeToString())
+            make_decoder(SET, ORDER)(order.SerializeToString())
 
 
 def test_required_fields_of_proto2():
     file = descriptor_pb2.FileDescriptorProto(name="old.proto", syntax="proto2")
     file.message_type.add(name="Old").field.add(name="a", number=1, type=5, label=2)
     old = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    assert decoder(old, "Old")(b"\x08\x05") == {"a": 5}
+    assert make_decoder(old, "Old")(b"\x08\x05") == {"a": 5}
     with pytest.raises(ValueError, match="required"):
-        decoder(old, "Old")(b"")
+        make_decoder(old, "Old")(b"")
 
 
 @pytest.mark.parametrize(
@@ -102,11 +108,11 @@ def test_required_fields_of_proto2():
 )
 def test_values_that_a_message_does_not_take(given, said):
     with pytest.raises(Exception, match=said):
-        encoder(SET, ORDER)(Row(**given))
+        make_encoder(SET, ORDER)(Row(**given))
 
 
 def test_columns_that_do_not_fit_a_message():
-    wanted = spark_type(descriptor(SET, ORDER))
+    wanted = to_spark_type(find_descriptor(SET, ORDER))
     columns = t.StructType(
         [
             t.StructField("i32", t.LongType()),
@@ -116,12 +122,12 @@ def test_columns_that_do_not_fit_a_message():
             t.StructField("more", t.StringType()),
         ]
     )
-    assert [*misfits(columns, wanted, "the row")] == [
+    assert [*find_mismatches(columns, wanted, "the row")] == [
         "the row.i32: bigint cannot be written where the message has int",
         "the row.lines[].sku: binary cannot be written where the message has string",
         "the row: the message has no field more",
     ]
-    assert [*misfits(wanted, wanted, "the row")] == []
+    assert [*find_mismatches(wanted, wanted, "the row")] == []
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_columns_that_do_not_fit_a_message():
 )
 def test_files_and_messages_that_are_none(descriptors, message, said):
     with pytest.raises(FormatError, match=said):
-        spark_type(descriptor(descriptors, message))
+        to_spark_type(find_descriptor(descriptors, message))
 
 
 def test_a_file(tmp_path):
@@ -144,8 +150,8 @@ def test_a_file(tmp_path):
     text = f'name = "p"\n[source.s]\nconnector = "topic"\ntopics = "in"\n{keys}{CONSOLE}'
     (tmp_path / "shop.desc").write_bytes(SET)
     one = pipeline(text, folder=tmp_path)
-    made = format_of(one.sources["s"].part("value"), one, "in", "value")
+    made = make_format(one.sources["s"].part("value"), one, "in", "value")
     assert made.schema().simpleString() == "struct<sku:string,n:int>"
     (tmp_path / "shop.desc").write_bytes(b"\xff")
     with pytest.raises(FormatError, match=r"shop\.desc: this is not a descriptor set"):
-        format_of(one.sources["s"].part("value"), one, "in", "value")
+        make_format(one.sources["s"].part("value"), one, "in", "value")

@@ -6,10 +6,17 @@ from decimal import Decimal
 import pytest
 from pyspark.sql import Row
 
-from odradek.spark_it.formats.avro import AvroFormat, framed_decoder, framed_encoder
+from odradek.spark_it.formats.avro import AvroFormat, make_registry_decoder, make_registry_encoder
 from odradek.spark_it.formats.columns import UnavailableError
 from odradek.spark_it.formats.format import FormatError
-from odradek.spark_it.formats.registry import Address, Registered, Registry, RegistryError, framed, unframed
+from odradek.spark_it.formats.registry import (
+    RegisteredSchema,
+    Registry,
+    RegistryAddress,
+    RegistryError,
+    add_schema_id,
+    split_schema_id,
+)
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.unit.test_formats_avro import by_fastavro, record
 
@@ -25,17 +32,17 @@ def served():
 
 
 def client(served, **options):
-    return Registry(Address(served.url, **options), wait=lambda _: None)
+    return Registry(RegistryAddress(served.url, **options), wait=lambda _: None)
 
 
 def test_framing():
     # Confluent's documentation: byte 0 is 0, bytes 1 to 4 the id, the most significant first.
-    assert framed(258, b"x") == b"\x00\x00\x00\x01\x02x"
-    assert unframed(b"\x00\x00\x00\x01\x02x") == (258, b"x")
+    assert add_schema_id(258, b"x") == b"\x00\x00\x00\x01\x02x"
+    assert split_schema_id(b"\x00\x00\x00\x01\x02x") == (258, b"x")
     with pytest.raises(ValueError, match="4 bytes are too few"):
-        unframed(b"\x00\x00\x00\x01")
+        split_schema_id(b"\x00\x00\x00\x01")
     with pytest.raises(ValueError, match="the first byte is 123 and not 0"):
-        unframed(b'{"a": 1}')
+        split_schema_id(b'{"a": 1}')
 
 
 def test_a_schema_is_fetched_once(served):
@@ -47,7 +54,7 @@ def test_a_schema_is_fetched_once(served):
 
 def test_an_id_that_is_not_there_is_asked_for_again_only_later(served):
     now = [0.0]
-    registry = Registry(Address(served.url), wait=lambda _: None, now=lambda: now[0])
+    registry = Registry(RegistryAddress(served.url), wait=lambda _: None, now=lambda: now[0])
     assert registry.schema(1) is None and registry.schema(1) is None
     assert len(served.asked) == 1
     served.add(LONG)
@@ -60,7 +67,7 @@ def test_subjects(served):
     assert registry.latest("a/b-value") is None
     assert registry.register("a/b-value", LONG) == registry.register("a/b-value", LONG) == 1
     assert registry.register("a/b-value", STRING) == 2
-    assert registry.latest("a/b-value") == Registered(2, STRING)
+    assert registry.latest("a/b-value") == RegisteredSchema(2, STRING)
     assert served.asked[0] == ("GET", "/subjects/a%2Fb-value/versions/latest")
 
 
@@ -78,14 +85,14 @@ def test_a_registry_that_is_not_there():
     with serving() as gone:
         address = gone.url
     with pytest.raises(UnavailableError, match="Connection refused"):
-        Registry(Address(address), wait=lambda _: None).schema(1)
+        Registry(RegistryAddress(address), wait=lambda _: None).schema(1)
 
 
 def test_the_next_of_several_addresses_is_taken(served):
     schema_id = served.add(LONG)
     with serving() as gone:
         address = gone.url
-    assert Registry(Address(f"{address}, {served.url}/")).schema(schema_id) == LONG
+    assert Registry(RegistryAddress(f"{address}, {served.url}/")).schema(schema_id) == LONG
 
 
 def test_user_and_password():
@@ -95,22 +102,22 @@ def test_user_and_password():
         with pytest.raises(RegistryError, match="401 Unauthorized") as refused:
             client(served).schema(1)
         assert refused.value.status == 401
-        wrong = Address(served.url, "me:wrong")
+        wrong = RegistryAddress(served.url, "me:wrong")
         assert "wrong" not in repr(wrong)
         # Not a fault of the record: it must not become a dead letter.
         with pytest.raises(UnavailableError, match="401"):
-            framed_decoder(wrong, LONG)(framed(1, b"\x02"))
+            make_registry_decoder(wrong, LONG)(add_schema_id(1, b"\x02"))
 
 
 def test_user_and_password_in_the_address():
     with serving(user_info="me:s@cret/x") as served:
         served.add(LONG)
         host = served.url.removeprefix("http://")
-        address = Address.of(f"http://me:s%40cret%2Fx@{host}/, http://127.0.0.1:1", None)
+        address = RegistryAddress.parse(f"http://me:s%40cret%2Fx@{host}/, http://127.0.0.1:1", None)
         assert Registry(address).schema(1) == LONG
-        assert Address.of(served.url, "me:s@cret/x") == Address(served.url, "me:s@cret/x")
+        assert RegistryAddress.parse(served.url, "me:s@cret/x") == RegistryAddress(served.url, "me:s@cret/x")
     with pytest.raises(UnavailableError, match=f"http://{host}: .*Connection refused") as gone:
-        Registry(Address.of(f"http://me:s%40cret%2Fx@{host}", None), wait=lambda _: None).schema(1)
+        Registry(RegistryAddress.parse(f"http://me:s%40cret%2Fx@{host}", None), wait=lambda _: None).schema(1)
     assert "cret" not in f"{address} {gone.value}"
 
 
@@ -126,7 +133,7 @@ def test_an_address_where_no_registry_answers():
         answering.start()
         wrong = f"http://127.0.0.1:{server.getsockname()[1]}, http://localhost:port"
         with pytest.raises(UnavailableError, match="nonnumeric port: 'port'"):
-            Registry(Address(wrong), wait=lambda _: server.close()).schema(1)
+            Registry(RegistryAddress(wrong), wait=lambda _: server.close()).schema(1)
         answering.join()
 
 
@@ -141,21 +148,21 @@ def test_schemas_that_are_not_avro_or_not_whole(served):
 
 def test_records_of_several_writers_are_read_as_one(served):
     old, new = served.add(INT), served.add(LONG)
-    read = framed_decoder(Address(served.url), LONG)
-    assert read(framed(old, by_fastavro(record("int"), {"a": 1}))) == {"a": 1}
-    assert read(framed(new, by_fastavro(record("long"), {"a": 2**40}))) == {"a": 2**40}
-    assert read(framed(old, by_fastavro(record("int"), {"a": 3}))) == {"a": 3}
+    read = make_registry_decoder(RegistryAddress(served.url), LONG)
+    assert read(add_schema_id(old, by_fastavro(record("int"), {"a": 1}))) == {"a": 1}
+    assert read(add_schema_id(new, by_fastavro(record("long"), {"a": 2**40}))) == {"a": 2**40}
+    assert read(add_schema_id(old, by_fastavro(record("int"), {"a": 3}))) == {"a": 3}
     with pytest.raises(ValueError, match="the registry has no schema 99"):
-        read(framed(99, b"\x02"))
+        read(add_schema_id(99, b"\x02"))
     unreadable = served.add(json.dumps({"type": "record"}))
     with pytest.raises(ValueError, match="is not an Avro schema"):
-        read(framed(unreadable, b"\x02"))
+        read(add_schema_id(unreadable, b"\x02"))
     assert len(served.asked) == 4
 
 
 def test_what_is_written_is_read(served):
-    write = framed_encoder(LONG, served.add(LONG))
-    assert framed_decoder(Address(served.url), LONG)(write(Row(a=5))) == {"a": 5}
+    write = make_registry_encoder(LONG, served.add(LONG))
+    assert make_registry_decoder(RegistryAddress(served.url), LONG)(write(Row(a=5))) == {"a": 5}
 
 
 def test_a_record_as_confluents_serializer_writes_it(served):
@@ -173,12 +180,12 @@ def test_a_record_as_confluents_serializer_writes_it(served):
     text = json.dumps(schema)
     schema_id = served.add(text)
     value = {"id": 7, "d": Decimal("-1.25"), "ts": 1_767_225_600_000_000}
-    assert framed_decoder(Address(served.url), text)(theirs) == value
-    assert framed_encoder(text, schema_id)(Row(**value)) == theirs
+    assert make_registry_decoder(RegistryAddress(served.url), text)(theirs) == value
+    assert make_registry_encoder(text, schema_id)(Row(**value)) == theirs
 
 
 def made(served, schema=None, subject="orders-value"):
-    return AvroFormat(schema, Address(served.url), subject, "orders_value")
+    return AvroFormat(schema, RegistryAddress(served.url), subject, "orders_value")
 
 
 def test_what_is_read_without_a_schema_is_what_the_newest_of_the_subject_says(served):

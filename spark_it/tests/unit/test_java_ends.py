@@ -47,7 +47,7 @@ def test_it_has_not_ended_where_something_else_fails(java, tmp_path, monkeypatch
     def run(_):
         raise ConnectionResetError(104, "by something else")
 
-    monkeypatch.setattr(runner, "_ENDS_S", 0)
+    monkeypatch.setattr(runner, "_EXIT_TIMEOUT_S", 0)
     monkeypatch.setattr(runner._Run, "run", run)
     with pytest.raises(RunError, match="by something else"):
         runner.run(pipeline(GENERATED + CONSOLE, folder=tmp_path), Options(), print, spark=on(java))

@@ -8,7 +8,7 @@ import pytest
 
 from odradek.spark_it.sources import jdbc as jdbc_source
 from odradek.spark_it.sources import jdbc_spool
-from odradek.spark_it.sources.jdbc_spool import FencedError, Last, Spool
+from odradek.spark_it.sources.jdbc_spool import FencedError, LastPoll, Spool
 
 
 def claimed(folder):
@@ -27,7 +27,7 @@ def contents(spool):
 
 def test_polls_on_disk(tmp_path):
     spool = claimed(tmp_path)
-    assert spool.last() == Last(-1, {})
+    assert spool.read_last() == LastPoll(-1, {})
     for number in range(5):
         assert spool.add(rows(number, number), {"end": str(number)}, number - 1) == number
     times = [path.stat().st_mtime for path in sorted(spool.rows.iterdir())]
@@ -35,13 +35,13 @@ def test_polls_on_disk(tmp_path):
     # Killed before the rows were in place: what was to be is not taken for what is.
     (spool.rows / "000000000004.parquet").rename(spool.rows / ".000000000004.killed.new")
     spool = claimed(tmp_path)
-    assert spool.last() == Last(3, {"end": "3"})
+    assert spool.read_last() == LastPoll(3, {"end": "3"})
     spool.drop_before(2)
     assert sorted(path.name for path in spool.rows.iterdir()) == ["000000000002.parquet", "000000000003.parquet"]
-    assert Spool(tmp_path).last() == Last(3, {"end": "3"})
+    assert Spool(tmp_path).read_last() == LastPoll(3, {"end": "3"})
     assert spool.add(rows(9, 9), {"end": "9"}, 3) == 4
     spool.clear()
-    assert spool.last_number() == -1
+    assert spool.find_last_number() == -1
 
 
 def test_an_earlier_writer_changes_nothing(tmp_path):
@@ -76,7 +76,7 @@ def test_a_write_is_refused_that_was_compared_before_the_claim(tmp_path, monkeyp
     monkeypatch.setattr(jdbc_spool.fcntl, "flock", lambda *_: None)
     old = claimed(tmp_path / "spool")
     old.add(rows(1, 10), {"end": "10"}, -1)
-    last_number = old.last_number
+    last_number = old.find_last_number
 
     def compared_and_late():
         found = last_number()
@@ -88,7 +88,7 @@ def test_a_write_is_refused_that_was_compared_before_the_claim(tmp_path, monkeyp
                 new.clear()
         return found
 
-    monkeypatch.setattr(old, "last_number", compared_and_late)
+    monkeypatch.setattr(old, "find_last_number", compared_and_late)
     with pytest.raises(FencedError):
         old.add(rows(11, 20), {"end": "20"}, 0)
     assert contents(Spool(tmp_path / "spool")) == ([[*range(1, 11)]] if ends == "claimed" else [])
@@ -104,7 +104,7 @@ def test_writers_that_take_the_spool_from_each_other(tmp_path):
                 spool = claimed(tmp_path)
                 with contextlib.suppress(FencedError):
                     for _ in range(5):
-                        number, reached = spool.last()
+                        number, reached = spool.read_last()
                         end = int(reached.get("end", 0))
                         spool.add(rows(end + 1, end + 10), {"end": str(end + 10)}, number)
         except Exception as error:
@@ -134,6 +134,6 @@ def test_what_an_earlier_run_has_put_by_is_not_deleted_before_it_is_taken(tmp_pa
         spool.add(rows(number, number), {"end": str(number)}, number - 1)
     poller = jdbc_source._Poller("t", None, spool, None, 0.1)
     for taken, first in ((0, 0), (3, 2), (9, 8)):
-        poller._tidy(event(spool, taken))
+        poller._drop_processed(event(spool, taken))
         assert min(int(path.stem) for path in spool.rows.iterdir()) == first
-    poller._tidy(None)
+    poller._drop_processed(None)

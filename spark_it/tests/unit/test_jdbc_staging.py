@@ -11,7 +11,7 @@ from odradek.spark_it.databases.dialects import SQLite
 from odradek.spark_it.databases.jdbc import DatabaseError
 from odradek.spark_it.interfaces.sink import Claim, SinkError
 from odradek.spark_it.sinks import jdbc as jdbc_sink
-from odradek.spark_it.sinks.jdbc_staging import Staging, prefix_of
+from odradek.spark_it.sinks.jdbc_staging import StagingTable, make_staging_prefix
 from spark_it.tests.unit.support import pipeline
 
 SCHEMA = StructType().add("id", LongType())
@@ -40,14 +40,14 @@ class Database:
         except sqlite3.Error as error:
             raise DatabaseError(str(error), "", 1, ()) from None
 
-    def rows(self, query, *parameters):
+    def query_rows(self, query, *parameters):
         try:
             return self._connection.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
             raise DatabaseError(str(error), "", 1, ()) from None
 
-    def tables_beginning(self, prefix):
-        found = self.rows("SELECT NULL, name FROM sqlite_master WHERE type = 'table'")
+    def list_tables(self, prefix):
+        found = self.query_rows("SELECT NULL, name FROM sqlite_master WHERE type = 'table'")
         return [(schema, name) for schema, name in found if name.startswith(prefix)]
 
     @contextmanager
@@ -56,10 +56,10 @@ class Database:
 
     transaction = connect
 
-    def quoted(self, name):
+    def quote(self, name):
         return f'"{name}"'
 
-    def column_type(self, _):
+    def find_column_type(self, _):
         return "BIGINT"
 
 
@@ -72,7 +72,7 @@ def database():
 def copy(database, monkeypatch):
     """Makes the sinks of copies of one pipeline."""
     monkeypatch.setattr(jdbc_sink, "Database", lambda *_: database)
-    monkeypatch.setattr(jdbc_sink, "Preparation", lambda *_: SimpleNamespace(target=lambda _: None))
+    monkeypatch.setattr(jdbc_sink, "Preparation", lambda *_: SimpleNamespace(prepare_target=lambda _: None))
 
     def made():
         sink = jdbc_sink.make(pipeline(SINK), None, None, None)
@@ -83,18 +83,18 @@ def copy(database, monkeypatch):
 
 
 def staging_of(database):
-    return Staging(database, SQLite(), "orders", "sales", SCHEMA)
+    return StagingTable(database, SQLite(), "orders", "sales", SCHEMA)
 
 
 def test_a_copy_that_is_refused_drops_nothing(database, copy):
     one = copy()
     one.claim(Claim("one", 1, is_new=True))
     staging = staging_of(database)
-    with staging.created(database):
+    with staging.create_temporarily(database):
         two = copy()
         with pytest.raises(SinkError, match="by another copy"):
             two.claim(Claim("two", 1, is_new=True))
-        assert database.tables_beginning(prefix_of("orders", "sales")) == [(None, staging.name)]
+        assert database.list_tables(make_staging_prefix("orders", "sales")) == [(None, staging.name)]
 
 
 @pytest.mark.parametrize("owner", ["one", "two"])
@@ -102,16 +102,16 @@ def test_the_owner_drops_what_is_left_over(database, copy, owner):
     copy().claim(Claim("one", 1, is_new=True))
     database.execute(f"CREATE TABLE {staging_of(database).name} (id BIGINT)")
     copy().claim(Claim(owner, 2, frozenset({"one"})))
-    assert database.tables_beginning(prefix_of("orders", "sales")) == []
+    assert database.list_tables(make_staging_prefix("orders", "sales")) == []
 
 
 def test_a_staging_table_that_is_dropped_is_made_again(database):
     """By a copy that takes the place of this one; the next attempt finds out which of them owns the sink."""
     staging = staging_of(database)
-    with pytest.raises(SinkError, match=f"{staging.name} was dropped") as raised, staging.created(database):
+    with pytest.raises(SinkError, match=f"{staging.name} was dropped") as raised, staging.create_temporarily(database):
         database.execute(f"DROP TABLE {staging.name}")
-        database.rows(f"SELECT * FROM {staging.name}")
+        database.query_rows(f"SELECT * FROM {staging.name}")
     assert raised.value.is_retriable
     # It is the target that is gone.
-    with pytest.raises(DatabaseError, match="no such table: sales"), staging.created(database):
-        database.rows("SELECT * FROM sales")
+    with pytest.raises(DatabaseError, match="no such table: sales"), staging.create_temporarily(database):
+        database.query_rows("SELECT * FROM sales")

@@ -1,7 +1,7 @@
 import pytest
 
 from odradek.spark_it.kafka.cluster import Cluster
-from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state.lag import lags
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
@@ -43,29 +43,29 @@ def produce(one, count, timestamp_ms):
 
 def test_a_cluster(one, cluster):
     produce(one, 10, 1_700_000_000_000)
-    both = cluster.partitions(one.sources["orders"])
+    both = cluster.list_partitions(one.sources["orders"])
     assert both == [A, B]
-    assert cluster.earliest(both) == {A: 0, B: 0}
-    assert cluster.latest(both) == {A: 10, B: 0}
-    assert cluster.at_time(both, 1_700_000_000_004) == {A: 4, B: 0}
-    assert cluster.at_time(both, 1_800_000_000_000) == {A: 10, B: 0}
-    assert cluster.committed("orders", both) == {}
+    assert cluster.fetch_earliest(both) == {A: 0, B: 0}
+    assert cluster.fetch_latest(both) == {A: 10, B: 0}
+    assert cluster.fetch_offsets_at(both, 1_700_000_000_004) == {A: 4, B: 0}
+    assert cluster.fetch_offsets_at(both, 1_800_000_000_000) == {A: 10, B: 0}
+    assert cluster.fetch_committed("orders", both) == {}
     cluster.commit("orders", {A: 7})
-    assert cluster.committed("orders", both) == {A: 7}
+    assert cluster.fetch_committed("orders", both) == {A: 7}
     cluster.commit("orders", {A: 3, B: 0})
-    assert cluster.committed("orders", both) == {A: 3, B: 0}
-    assert cluster.latest([]) == cluster.committed("orders", []) == {}
+    assert cluster.fetch_committed("orders", both) == {A: 3, B: 0}
+    assert cluster.fetch_latest([]) == cluster.fetch_committed("orders", []) == {}
 
 
 def test_topics_by_pattern(one, cluster):
     matching = pipeline(SOURCE.replace('topics = "orders"', 'topics.regex = "orders.*"') + CONSOLE)
-    assert cluster.partitions(matching.sources["orders"]) == [A, B, ("orders-2", 0)]
+    assert cluster.list_partitions(matching.sources["orders"]) == [A, B, ("orders-2", 0)]
 
 
 def test_a_topic_that_is_not_there(cluster):
     other = pipeline(SOURCE.replace('topics = "orders"', 'topics = "none"') + CONSOLE)
     with pytest.raises(ClusterError, match="topic none does not exist"):
-        cluster.partitions(other.sources["orders"])
+        cluster.list_partitions(other.sources["orders"])
 
 
 def test_wrong_configuration():

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from odradek.spark_it.definition.guarantees import why_stateful
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.state import lock as locks
 from odradek.spark_it.state.lock import (
     FILE,
@@ -39,7 +39,7 @@ def test_generations_grow():
 
 def test_markers_grow_with_batches_and_generations():
     batches = ((1, 0), (1, 1), (1, 1 << 31), (2, 0), (29_000_000, 5))
-    markers = [marker_number(*batch) for batch in batches]
+    markers = [make_marker_number(*batch) for batch in batches]
     assert markers == sorted(set(markers)) and markers[0] > 0 and markers[-1] < 1 << 63
 
 

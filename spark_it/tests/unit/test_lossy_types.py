@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import types
 
 from odradek.spark_it.databases.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer
-from odradek.spark_it.databases.jdbc import Column
-from odradek.spark_it.databases.lossy_types import described, fitting_type
+from odradek.spark_it.databases.jdbc import TableColumn
+from odradek.spark_it.databases.lossy_types import describe_type, find_exact_type
 
 TEXT = (1 << 31) - 1
 
@@ -104,7 +104,7 @@ def type_of(name):
 
 def is_lossy(dialect, columns, type_, name):
     type_name, number, precision, scale = columns[name]
-    column = dialect.normalized(Column("x", number, type_name, True, precision, scale))
+    column = dialect.normalize_column(TableColumn("x", number, type_name, True, precision, scale))
     return dialect.is_lossy(type_of(type_), column)
 
 
@@ -221,15 +221,15 @@ def test_values_that_are_cast_fit(dialect, columns, without):
     """`without` have no type of Spark's own."""
     lossy = set()
     for name, (type_name, number, precision, scale) in columns.items():
-        column = dialect.normalized(Column("x", number, type_name, True, precision, scale))
-        fitting = fitting_type(column)
+        column = dialect.normalize_column(TableColumn("x", number, type_name, True, precision, scale))
+        fitting = find_exact_type(column)
         if fitting is not None and dialect.is_lossy(fitting, column):
             lossy.add(name)
     assert lossy == without
 
 
 def test_how_types_are_shown():
-    column = Column("x", 2, "numeric", True, 10, 2)
-    assert (described(column), fitting_type(column).simpleString()) == ("numeric(10,2)", "decimal(10,2)")
-    assert described(Column("x", 93, "timestamp", True, 22, 0)) == "timestamp(0)"
-    assert described(Column("x", 12, "varchar", True, 9, 0)) == "varchar"
+    column = TableColumn("x", 2, "numeric", True, 10, 2)
+    assert (describe_type(column), find_exact_type(column).simpleString()) == ("numeric(10,2)", "decimal(10,2)")
+    assert describe_type(TableColumn("x", 93, "timestamp", True, 22, 0)) == "timestamp(0)"
+    assert describe_type(TableColumn("x", 12, "varchar", True, 9, 0)) == "varchar"

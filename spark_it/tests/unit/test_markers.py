@@ -18,12 +18,12 @@ from odradek.spark_it.exactly_once.markers import (
     RENEW_AFTER_S,
     MarkerRenewal,
     Markers,
-    initial_offsets,
-    why_forgotten,
+    find_expiry_reason,
+    read_initial_offsets,
 )
 from odradek.spark_it.exactly_once.slots import BatchTransaction, MarkerError, OffsetTransaction, TransactionalSlot
-from odradek.spark_it.exactly_once.transactions import Clients, claim, write
-from odradek.spark_it.interfaces.marker import Marker, marker_number
+from odradek.spark_it.exactly_once.transactions import Clients, claim_slot, write_transaction
+from odradek.spark_it.interfaces.marker import Marker, make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
 from odradek.spark_it.kafka.cluster import Cluster
 from spark_it.tests.unit.support import pipeline, transform
@@ -74,7 +74,7 @@ def write_planned(folder, number, planned_ms, offsets):
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
     """Offset transactions of a pipeline, by when batches 0 and 1 were planned. The broker keeps offsets for a week."""
-    monkeypatch.setattr(Markers, "retention_ms", lambda _: WEEK_MS)
+    monkeypatch.setattr(Markers, "fetch_retention_ms", lambda _: WEEK_MS)
 
     def made(age_ms, before=None):
         made = declared("shop", folder=tmp_path)
@@ -91,7 +91,7 @@ def planned(tmp_path, monkeypatch):
 
 def test_offset_transactions(planned):
     found = planned(age_ms=0)
-    transactions = found.transactions(batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2)))
+    transactions = found.make_transactions(batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2)))
     assert [(transaction.slot, transaction.start, transaction.end) for transaction in transactions[:2]] == [
         (TransactionalSlot("shop:orders-0", "shop", "orders", 0), 5, 9),
         (TransactionalSlot("shop:orders-1", "shop", "orders", 1), 4, 9),
@@ -101,26 +101,26 @@ def test_offset_transactions(planned):
     assert {(transaction.generation, transaction.batch, transaction.resets) for transaction in transactions} == {
         (GENERATION, 1, "reset --to committed or reset --to earliest")
     }
-    assert all(transaction.is_first for transaction in found.transactions(batch(0, (0, 7, 9), (1, 4, 9))))
+    assert all(transaction.is_first for transaction in found.make_transactions(batch(0, (0, 7, 9), (1, 4, 9))))
     with pytest.raises(SinkError, match="batch 1 has no offset ranges"):
-        found.transactions(batch(1))
+        found.make_transactions(batch(1))
     with pytest.raises(SinkError, match="batch 1 has several ranges of one partition"):
-        found.transactions(batch(1, (0, 5, 9), (0, 9, 12)))
+        found.make_transactions(batch(1, (0, 5, 9), (0, 9, 12)))
 
 
 def test_a_new_partition_without_records_has_its_marker_before_the_batch(planned, monkeypatch):
     """Of a later batch, which has its first records, nothing shows that they are the first."""
     claimed = []
-    monkeypatch.setattr(markers_module, "claim", lambda slot, first, *_: claimed.append((slot.partition, first)))
+    monkeypatch.setattr(markers_module, "claim_slot", lambda slot, first, *_: claimed.append((slot.partition, first)))
     # Partition 3 is new, and planned at 2; 2 is new, and has a record; all else was there.
     given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1))
-    planned(0).transactions(given)
+    planned(0).make_transactions(given)
     assert claimed == [(3, Marker(2, GENERATION))]
-    planned(0, before={"0": 5, "1": 4, "3": 2}).transactions(given)
-    planned(WEEK_MS * 0.51).transactions(given)
+    planned(0, before={"0": 5, "1": 4, "3": 2}).make_transactions(given)
+    planned(WEEK_MS * 0.51).make_transactions(given)
     assert len(claimed) == 1
     # In the first batch a partition is new that the source did not begin with.
-    planned(0, before={"0": 5, "1": 4, "2": 0, "3": 2}).transactions(batch(0, (1, 0, 4)))
+    planned(0, before={"0": 5, "1": 4, "2": 0, "3": 2}).make_transactions(batch(0, (1, 0, 4)))
     assert claimed[1:] == [(3, Marker(2, GENERATION))]
 
 
@@ -134,33 +134,35 @@ def test_offset_transactions_of_a_batch_whose_markers_may_have_expired(planned):
         (-WEEK_MS * 0.51, [False] * 4),
     ):
         found = planned(age_ms)
-        assert [transaction.is_first for transaction in found.transactions(given)] == first
-        assert [transaction.is_first for transaction in found.transactions(batch(0, (0, 5, 9)))] == first[:1]
+        assert [transaction.is_first for transaction in found.make_transactions(given)] == first
+        assert [transaction.is_first for transaction in found.make_transactions(batch(0, (0, 5, 9)))] == first[:1]
     # Partition 3 was there before, whatever it begins with.
     found = planned(0, before={"0": 5, "1": 4, "3": 1})
-    assert [transaction.is_first for transaction in found.transactions(given)] == [True, False, True, False]
+    assert [transaction.is_first for transaction in found.make_transactions(given)] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(("retention_ms", "kept"), [(None, "24 hours (assumed, "), (WEEK_MS, "168 hours (off")])
 def test_how_old_a_batch_may_be(retention_ms, kept):
     limit_ms = (ASSUMED_RETENTION_MS if retention_ms is None else retention_ms) // 2
     for clock in (1, -1):
-        assert why_forgotten(10**12, 10**12 + clock * (limit_ms - 1), retention_ms) is None
-        why = why_forgotten(10**12, 10**12 + clock * limit_ms, retention_ms)
+        assert find_expiry_reason(10**12, 10**12 + clock * (limit_ms - 1), retention_ms) is None
+        why = find_expiry_reason(10**12, 10**12 + clock * limit_ms, retention_ms)
         assert f"retains offsets, {kept}" in why
 
 
 def test_batch_transactions():
     made = declared("shop", steps=COUNT)
     found, _ = of(made, TransactionKind.BATCHES)
-    first, second = found.transactions(batch(0)), found.transactions(batch(1))
+    first, second = found.make_transactions(batch(0)), found.make_transactions(batch(1))
     assert [transaction.slot for transaction in first] == [
         TransactionalSlot(f"shop:p{part}", "shop:batches", BATCHES_TOPIC, part) for part in range(3)
     ]
     # The first run of a state gives each part a marker.
-    assert {(transaction.end, transaction.is_first) for transaction in first} == {(marker_number(GENERATION, 0), False)}
+    assert {(transaction.end, transaction.is_first) for transaction in first} == {
+        (make_marker_number(GENERATION, 0), False)
+    }
     assert {(transaction.end, transaction.is_first) for transaction in second} == {
-        (marker_number(GENERATION, 1), False)
+        (make_marker_number(GENERATION, 1), False)
     }
     assert first[0].resets == "reset --to earliest or reset --to committed"
 
@@ -169,7 +171,7 @@ def test_no_two_pipelines_have_a_transactional_id_in_common():
     """Names of both pipelines and topics may have a hyphen."""
     slots = [
         of(declared(name, topic=topic), TransactionKind.OFFSETS)[0]
-        .transactions(Batch(0, 1, None, (Range(topic, 0, 0, 1),)))[0]
+        .make_transactions(Batch(0, 1, None, (Range(topic, 0, 0, 1),)))[0]
         .slot
         for name, topic in (("orders", "eu-clean"), ("orders-eu", "clean"))
     ]
@@ -180,7 +182,7 @@ def test_no_two_pipelines_have_a_transactional_id_in_common():
 def test_initial_offsets_that_are_not_there(tmp_path, text):
     if text is not None:
         write_initial_offsets(tmp_path, text)
-    assert initial_offsets(tmp_path) == {}
+    assert read_initial_offsets(tmp_path) == {}
 
 
 @pytest.mark.side_by_side
@@ -197,15 +199,15 @@ def test_the_topic_of_markers_is_made_and_grows(start_broker, unique):
         found.prepare()
         assert parts() == expected
         found.claim(Claim("", GENERATION, is_new=True))
-        for transaction in found.transactions(batch(0)):
-            write(transaction, [], clients)
+        for transaction in found.make_transactions(batch(0)):
+            write_transaction(transaction, [], clients)
     found, clients = of(declared(unique, servers, steps=COUNT, tasks_max=5), TransactionKind.BATCHES)
-    for transaction in found.transactions(batch(1)):
-        assert write(transaction, [], clients).is_new
+    for transaction in found.make_transactions(batch(1)):
+        assert write_transaction(transaction, [], clients).is_new
     admin.delete_consumer_groups([f"{unique}:batches"])[f"{unique}:batches"].result(30)
-    for transaction in found.transactions(batch(2)):
+    for transaction in found.make_transactions(batch(2)):
         with pytest.raises(MarkerError, match=r"is gone, expired or deleted.*; reset --to earliest or reset"):
-            write(transaction, [], clients)
+            write_transaction(transaction, [], clients)
 
 
 class Refusing:
@@ -247,7 +249,7 @@ def test_a_broker_that_is_down():
         found, _ = of(declared("shop", steps=COUNT if kind is TransactionKind.BATCHES else ""), kind)
         found._clients = Clients("127.0.0.1:1", timeout_s=0.2)
         with pytest.raises(SinkError, match=r"127\.0\.0\.1:1") as failed:
-            found.old(0)
+            found.list_old_slots(0)
         assert failed.value.is_retriable
 
 
@@ -263,23 +265,23 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
     begins = {(topic, part): 0 for part in range(3)} if kind is TransactionKind.OFFSETS else {}
 
     def claims(state, generation=GENERATION, replaced=frozenset()):
-        found.claim(Claim(state, generation, replaced, is_new=True, begins=begins))
-        assert found.owners() == {state} and len(found._read(found.slots())) == 3
+        found.claim(Claim(state, generation, replaced, is_new=True, start_offsets=begins))
+        assert found.read_owners() == {state} and len(found._read_markers(found.list_slots())) == 3
 
-    assert found.owners() == set() and found.newest() == 0
+    assert found.read_owners() == set() and found.read_newest() == 0
     claims("one")
     claims("one")
     with pytest.raises(MarkerError, match="at the same time by another copy"):
         claims("two")
 
     def write_batch(state, generation=GENERATION):
-        for slot in found.slots():
+        for slot in found.list_slots():
             common = {"slot": slot, "generation": generation, "batch": 0, "is_first": True, "resets": "reset"}
             if kind is TransactionKind.OFFSETS:
                 transaction = OffsetTransaction(start=0, end=9, state=state, **common)
             else:
-                transaction = BatchTransaction(end=marker_number(generation, 0), state=state, **common)
-            yield write(transaction, [], clients).is_new
+                transaction = BatchTransaction(end=make_marker_number(generation, 0), state=state, **common)
+            yield write_transaction(transaction, [], clients).is_new
 
     with pytest.raises(MarkerError, match="belongs to another copy"):
         next(write_batch("two"))
@@ -300,12 +302,12 @@ def test_a_lane_that_another_copy_claimed_meanwhile(monkeypatch, owner, replaced
     found, _ = of(declared("shop"), TransactionKind.OFFSETS)
     slots = [TransactionalSlot(f"shop:orders-{part}", "shop", "orders", part) for part in range(3)]
     markers = {slots[0]: Marker(0, GENERATION, state="one"), slots[1]: Marker(0, GENERATION, state=owner)}
-    monkeypatch.setattr(found, "slots", lambda: slots)
-    monkeypatch.setattr(found, "_read", lambda *_, **__: markers)
-    monkeypatch.setattr(markers_module, "claim", lambda *_: None)
+    monkeypatch.setattr(found, "list_slots", lambda: slots)
+    monkeypatch.setattr(found, "_read_markers", lambda *_, **__: markers)
+    monkeypatch.setattr(markers_module, "claim_slot", lambda *_: None)
     committed = []
     monkeypatch.setattr(Cluster, "commit", lambda _, group, places, metadata: committed.append(places))
-    claim = Claim("one", GENERATION, replaced, is_new=True, begins={("orders", part): 0 for part in range(3)})
+    claim = Claim("one", GENERATION, replaced, is_new=True, start_offsets={("orders", part): 0 for part in range(3)})
     if claimed is None:
         with pytest.raises(MarkerError, match="offset of group shop for orders-1 was claimed at the same time"):
             found.claim(claim)
@@ -320,13 +322,13 @@ def test_a_lane_that_another_copy_claimed_meanwhile(monkeypatch, owner, replaced
 def test_for_how_long_a_broker_keeps_offsets(start_broker, minutes):
     servers = start_broker({"offsets.retention.minutes": str(minutes)}).bootstrap_servers
     found, _ = of(declared("shop", servers), TransactionKind.OFFSETS)
-    assert found.retention_ms() == minutes * 60_000
+    assert found.fetch_retention_ms() == minutes * 60_000
     # Markers are renewed when a quarter of it is over.
     now_ms = int(time.time() * 1000)
     slot = TransactionalSlot("t", "shop", "orders", 0)
-    found.slots = lambda: [slot]
-    found._read = lambda _: {slot: Marker(9, at_ms=now_ms - 31_000)}
-    assert found.old(now_ms) == ([slot] if minutes == 2 else [])
+    found.list_slots = lambda: [slot]
+    found._read_markers = lambda _: {slot: Marker(9, at_ms=now_ms - 31_000)}
+    assert found.list_old_slots(now_ms) == ([slot] if minutes == 2 else [])
 
 
 def test_a_broker_that_does_not_report_for_how_long_it_keeps_offsets(monkeypatch):
@@ -335,7 +337,7 @@ def test_a_broker_that_does_not_report_for_how_long_it_keeps_offsets(monkeypatch
     refused.set_exception(KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)))
     monkeypatch.setattr(AdminClient, "describe_configs", lambda *_, **__: {"1": refused})
     found, _ = of(declared("shop"), TransactionKind.OFFSETS)
-    assert found.retention_ms() is None
+    assert found.fetch_retention_ms() is None
 
 
 @pytest.fixture
@@ -347,7 +349,7 @@ def kept(broker, unique):
     made = declared(unique, servers, topic=unique)
     found, clients = of(made, TransactionKind.OFFSETS)
     for part in (0, 1):
-        claim(found.slots()[part], Marker(9, GENERATION), frozenset(), clients)
+        claim_slot(found.list_slots()[part], Marker(9, GENERATION), frozenset(), clients)
     keeper = MarkerRenewal(found, clients, threading.Lock())
     yield made, found, keeper
     keeper.close()
@@ -358,15 +360,15 @@ def test_markers_are_renewed_when_they_are_old(kept, unique):
     now_ms = int(time.time() * 1000)
     later_ms = now_ms + int(RENEW_AFTER_S * 1000) + 60_000
     assert keeper.renew_old(now_ms) == 0
-    assert [slot.partition for slot in found.old(later_ms)] == [0, 1]
+    assert [slot.partition for slot in found.list_old_slots(later_ms)] == [0, 1]
     assert keeper.renew_old(later_ms) == 2
     # One that a reset has committed does not say when.
     cluster = Cluster(made.settings)
     cluster.commit(unique, {(unique, 2): 4})
-    assert [slot.partition for slot in found.old(now_ms)] == [2]
+    assert [slot.partition for slot in found.list_old_slots(now_ms)] == [2]
     assert keeper.renew_old(now_ms) == 1
     assert keeper.renew_old(now_ms) == 0
-    assert cluster.committed(unique, [(unique, part) for part in range(3)]) == {
+    assert cluster.fetch_committed(unique, [(unique, part) for part in range(3)]) == {
         (unique, 0): 9,
         (unique, 1): 9,
         (unique, 2): 4,
@@ -377,7 +379,7 @@ def test_a_keeper_waits_for_a_batch_and_ends_at_once(kept, monkeypatch):
     _, found, _ = kept
     monkeypatch.setattr(markers_module, "RENEW_AFTER_S", -60.0)
     lock, renewed = threading.Lock(), threading.Semaphore(0)
-    monkeypatch.setattr(markers_module, "renew", lambda slot, clients: renewed.release())
+    monkeypatch.setattr(markers_module, "renew_marker", lambda slot, clients: renewed.release())
     keeper = MarkerRenewal(found, found._clients, lock)
     with lock:
         keeper.start()

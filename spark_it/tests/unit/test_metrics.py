@@ -4,7 +4,7 @@ import urllib.request
 
 import pytest
 
-from odradek.spark_it.execution.metrics import CONTENT_TYPE, Metrics, text
+from odradek.spark_it.execution.metrics import CONTENT_TYPE, MetricsServer, make_page
 from odradek.spark_it.state.lag import PartitionLag
 from odradek.spark_it.state.progress import Progress
 
@@ -25,7 +25,7 @@ def values(page):
 
 
 def test_a_page_says_what_progress_says():
-    page = text("orders", PROGRESS, [PartitionLag("in", 3, 5, 5, 0, 12)])
+    page = make_page("orders", PROGRESS, [PartitionLag("in", 3, 5, 5, 0, 12)])
     assert page.endswith("\n")
     assert values(page) == {
         'odradek_pipeline_up{connector="orders"}': "1",
@@ -44,15 +44,15 @@ def test_a_page_says_what_progress_says():
 
 
 def test_what_did_not_happen_is_not_said():
-    page = text("orders", Progress(batch=0, at_ms=1))
+    page = make_page("orders", Progress(batch=0, at_ms=1))
     assert "last_error" not in page and "lag" not in page
 
 
 def test_it_is_served_and_renewed_and_ends():
-    with Metrics("orders", 0) as metrics:
+    with MetricsServer("orders", 0) as metrics:
         assert values(get(metrics.port)) == {'odradek_pipeline_up{connector="orders"}': "1"}
         metrics.update(PROGRESS)
-        assert get(metrics.port, "/metrics?x=1") == get(metrics.port, "/") == text("orders", PROGRESS)
+        assert get(metrics.port, "/metrics?x=1") == get(metrics.port, "/") == make_page("orders", PROGRESS)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(metrics.port, "/else")
         port = metrics.port
@@ -62,12 +62,12 @@ def test_it_is_served_and_renewed_and_ends():
 
 
 def test_a_port_that_is_taken():
-    with Metrics("one", 0) as first, pytest.raises(OSError, match="in use"):
-        Metrics("two", first.port)
+    with MetricsServer("one", 0) as first, pytest.raises(OSError, match="in use"):
+        MetricsServer("two", first.port)
 
 
 @pytest.mark.parametrize(("host", "is_reached"), [(None, False), ("0.0.0.0", True)])
 def test_the_page_is_for_this_machine_alone_unless_it_is_said_otherwise(host, is_reached):
     """127.0.0.2 stands for another address of the machine."""
-    with Metrics("orders", 0, *([host] if host else [])) as metrics, socket.socket() as client:
+    with MetricsServer("orders", 0, *([host] if host else [])) as metrics, socket.socket() as client:
         assert (client.connect_ex(("127.0.0.2", metrics.port)) == 0) is is_reached

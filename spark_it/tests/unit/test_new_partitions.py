@@ -13,10 +13,10 @@ class Group:
         self.first = first
         self.offsets = dict(committed)
 
-    def earliest(self, partitions):
+    def fetch_earliest(self, partitions):
         return {at: self.first[at] for at in partitions}
 
-    def committed(self, group, partitions):
+    def fetch_committed(self, group, partitions):
         assert group == "orders"
         return {at: self.offsets[at] for at in partitions if at in self.offsets}
 

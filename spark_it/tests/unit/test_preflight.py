@@ -13,9 +13,9 @@ from odradek.spark_it.execution.preflight import (
     check_topics,
     make_claim,
     plan_start,
-    record_claimed,
+    record_claim,
 )
-from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Claim, SinkError
 from odradek.spark_it.state import reset
 from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
@@ -33,7 +33,7 @@ def begin(one, stateful, group, now_ms, written=None):
 
 
 def has_checkpoint(began):
-    return began.known > marker_number(began.lock.generation, -1)
+    return began.newest_marker > make_marker_number(began.lock.generation, -1)
 
 
 def starts(one, group):
@@ -78,7 +78,7 @@ def test_where_the_file_says_that_it_begins(tmp_path):
 
 def test_a_pattern_that_matches_nothing():
     class Nothing(FakeGroup):
-        def partitions(self, source):
+        def list_partitions(self, source):
             return []
 
     text = SOURCE.replace('topics = "orders"', 'topics.regex = "x.*"')
@@ -185,9 +185,9 @@ def test_offset_transactions_begin_with_markers(tmp_path, more, begins):
     group = FakeGroup()
     began = plan_start(one, None, group, NOW_MS)
     claim = make_claim(one, began, 0, frozenset())
-    assert began.starts == {"orders": begins} and claim.begins == begins and claim.is_new
+    assert began.starts == {"orders": begins} and claim.start_offsets == begins and claim.is_new
     group.offsets = dict(begins)
-    group.latest = group.stable_ends = lambda partitions: {A: 60, B: 60}
+    group.fetch_latest = group.fetch_stable_ends = lambda partitions: {A: 60, B: 60}
     assert starts(one, group) == {"orders": begins}
 
 
@@ -213,7 +213,7 @@ PART = (BATCHES_TOPIC, 3)
 
 def batches(newest, generation=4):
     group = FakeGroup()
-    group.markers = {PART: marker_number(generation, newest)}
+    group.markers = {PART: make_marker_number(generation, newest)}
     return group
 
 
@@ -248,16 +248,16 @@ def test_a_lost_state_of_which_the_sink_knows(tmp_path):
     """Sources without topics have no group that would know."""
     text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + FILES
     one = pipeline(text, folder=tmp_path)
-    said = refusal(one, FakeGroup(), marker_number(4, 7))
+    said = refusal(one, FakeGroup(), make_marker_number(4, 7))
     assert said.startswith("the files sink has batch 7 of pipeline orders, which ")
     assert said.endswith("; reset --to earliest")
     # Nor does it help to try again.
-    assert "batch 7" in refusal(one, FakeGroup(), marker_number(4, 7))
+    assert "batch 7" in refusal(one, FakeGroup(), make_marker_number(4, 7))
     reset.carry_out(one, reset.plan(one, None, None, "earliest", FakeGroup(), NOW_MS), FakeGroup())
-    lock = begin(one, None, FakeGroup(), NOW_MS, marker_number(4, 7)).lock
+    lock = begin(one, None, FakeGroup(), NOW_MS, make_marker_number(4, 7)).lock
     # Of the same generation, and the checkpoint is gone; or of a copy that was reset since.
-    assert "batch 0" in refusal(one, FakeGroup(), marker_number(lock.generation, 0))
-    ahead = marker_number(lock.generation + 100, 0)
+    assert "batch 0" in refusal(one, FakeGroup(), make_marker_number(lock.generation, 0))
+    ahead = make_marker_number(lock.generation + 100, 0)
     with pytest.raises(RefusedError, match=r"has batch 0 .*; reset --to earliest"):
         begin(one, None, FakeGroup(), NOW_MS, ahead)
     assert "batch 0" in refusal(one, FakeGroup(), ahead)
@@ -278,7 +278,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
 
     first, claim = begun_by(one, frozenset())
     assert claim.is_new and claim.state == first.lock.state == read_lock(one.state_folder).state != ""
-    owners, written = {claim.state}, marker_number(first.lock.generation, -1)
+    owners, written = {claim.state}, make_marker_number(first.lock.generation, -1)
     for has in (0, written):
         with pytest.raises(RefusedError, match=r"sink belongs to another copy of pipeline orders.*: reset --to "):
             begun_by(two, owners, has)
@@ -294,7 +294,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
         owners = {read_lock(two.state_folder).state}
     second, claim = begun_by(two, owners, written)
     assert claim.replaced == owners - {claim.state}
-    record_claimed(two, second)
+    record_claim(two, second)
     assert not read_lock(two.state_folder).takes_over
     with pytest.raises(RefusedError, match="belongs to another copy"):
         begun_by(one, {claim.state})
@@ -356,12 +356,12 @@ def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
 
 
 class LostRecords(FakeGroup):
-    def earliest(self, partitions):
+    def fetch_earliest(self, partitions):
         return {A: 40, B: 0}
 
 
 class MadeAnew(FakeGroup):
-    def latest(self, partitions):
+    def fetch_latest(self, partitions):
         return {A: 3, B: 9}
 
 

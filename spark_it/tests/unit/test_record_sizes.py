@@ -7,7 +7,7 @@ from odradek.spark_it.dead_letters.writer import DeadLetterWriter, produce_all
 from odradek.spark_it.exactly_once.transactions import Clients
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.kafka import record_sizes
-from odradek.spark_it.kafka.record_sizes import MAX_MESSAGE_BYTES, size, sizes
+from odradek.spark_it.kafka.record_sizes import MAX_MESSAGE_BYTES, find_size_limits, measure_record
 from spark_it.tests.records import messages
 from spark_it.tests.unit.support import pipeline
 
@@ -15,8 +15,8 @@ FRAME = 100
 
 
 def test_the_size_of_a_record():
-    assert size(None, None, []) == 0
-    assert size(b"ab", b"cde", [("h", b"ij"), ("k", None)]) == 2 + 3 + (1 + 2 + 10) + (1 + 10)
+    assert measure_record(None, None, []) == 0
+    assert measure_record(b"ab", b"cde", [("h", b"ij"), ("k", None)]) == 2 + 3 + (1 + 2 + 10) + (1 + 10)
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_the_size_of_a_record():
     ],
 )
 def test_what_a_producer_is_told(monkeypatch, override, largest, most, batch):
-    monkeypatch.setattr(record_sizes, "_max_message_bytes", lambda *_: MAX_MESSAGE_BYTES)
-    found = sizes(["out"], {}, override)
+    monkeypatch.setattr(record_sizes, "_fetch_max_message_bytes", lambda *_: MAX_MESSAGE_BYTES)
+    found = find_size_limits(["out"], {}, override)
     assert found.largest == {"out": largest - FRAME}
     assert (found.configuration["message.max.bytes"], found.configuration["batch.size"]) == (str(most), str(batch))
 
@@ -40,7 +40,7 @@ def test_what_a_producer_is_told(monkeypatch, override, largest, most, batch):
 @pytest.mark.side_by_side
 def test_a_topic_that_is_not_there_yet(broker, unique, monkeypatch):
     monkeypatch.setattr(record_sizes, "_PROPAGATION_S", 0.2)
-    assert sizes([unique], {"bootstrap.servers": broker.bootstrap_servers}, {}).largest == {
+    assert find_size_limits([unique], {"bootstrap.servers": broker.bootstrap_servers}, {}).largest == {
         unique: MAX_MESSAGE_BYTES - FRAME
     }
 
@@ -48,7 +48,7 @@ def test_a_topic_that_is_not_there_yet(broker, unique, monkeypatch):
 def test_a_broker_that_is_down(monkeypatch):
     monkeypatch.setattr(record_sizes, "_TIMEOUT_S", 0.5)
     with pytest.raises(SinkError, match=r"cannot look up max\.message\.bytes of topic out") as down:
-        sizes(["out"], {"bootstrap.servers": "127.0.0.1:1"}, {})
+        find_size_limits(["out"], {"bootstrap.servers": "127.0.0.1:1"}, {})
     assert down.value.is_retriable
 
 
@@ -57,13 +57,13 @@ def test_records_as_large_as_topics_take(broker, topics, unique):
     """The largest goes through, and small ones beside it; one more byte and the size says no."""
     small = topics.create(f"{unique}-small", config={"max.message.bytes": "20000"})
     large = topics.create(f"{unique}-large", config={"max.message.bytes": "3000000"})
-    found = sizes([small, large], {"bootstrap.servers": broker.bootstrap_servers}, {})
+    found = find_size_limits([small, large], {"bootstrap.servers": broker.bootstrap_servers}, {})
     assert found.largest == {small: 20_000 - FRAME, large: 3_000_000 - FRAME}
-    producer = Clients(broker.bootstrap_servers, found.configuration).producer(unique)
+    producer = Clients(broker.bootstrap_servers, found.configuration).make_producer(unique)
     producer.init_transactions(30)
     producer.begin_transaction()
     headers = [("h" * 100, b"v" * 100)] * 10
-    room = size(b"", b"", headers)
+    room = measure_record(b"", b"", headers)
     for topic, most in found.largest.items():
         producer.produce(topic, b"v" * (most - room - 1), b"k", headers=headers)
         for _ in range(200):

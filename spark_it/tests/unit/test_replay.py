@@ -11,7 +11,7 @@ from odradek.spark_it.dead_letters.headers import PART_WRITTEN, Failure, Origin,
 from odradek.spark_it.dead_letters.replay import ReplayError, replay
 from odradek.spark_it.exactly_once.transactions import Clients
 from odradek.spark_it.kafka.cluster import Cluster
-from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.kafka.requests import ClusterError
 from spark_it.tests.records import messages, values
 from spark_it.tests.unit.support import CONSOLE, pipeline, transform
 
@@ -56,7 +56,7 @@ class Bench:
 
     def group(self):
         at = [(self.dead, 0), (self.dead, 1)]
-        return [self.cluster.committed(f"{self.name}:replay", at).get(one) for one in at]
+        return [self.cluster.fetch_committed(f"{self.name}:replay", at).get(one) for one in at]
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_what_the_topic_has_without_key_and_value_stays(bench):
 
 def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
     bench.die(*range(10))
-    write, calls = replaying.transactions.write, Counter()
+    write, calls = replaying.transactions.write_transaction, Counter()
 
     def fails_the_third_time(*arguments):
         calls["write"] += 1
@@ -211,7 +211,7 @@ def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
             raise KeyboardInterrupt
         return write(*arguments)
 
-    monkeypatch.setattr(replaying.transactions, "write", fails_the_third_time)
+    monkeypatch.setattr(replaying.transactions, "write_transaction", fails_the_third_time)
     with pytest.raises(KeyboardInterrupt):
         bench.replay(records_per_transaction=3)
     assert len(bench.back()) == 6 and bench.group() == [6, None]
@@ -223,11 +223,11 @@ def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
 def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
     bench.die(1, 2)
     slot = f"{bench.name}:replay:{bench.dead}-0"
-    killed = Clients(bench.servers).producer(slot)
+    killed = Clients(bench.servers).make_producer(slot)
     killed.init_transactions(30)
     killed.begin_transaction()
     killed.produce(bench.source, b"v1", b"k1")
-    reader = Clients(bench.servers).consumer(f"{bench.name}.replay")
+    reader = Clients(bench.servers).make_consumer(f"{bench.name}.replay")
     killed.send_offsets_to_transaction([TopicPartition(bench.dead, 0, 2)], reader.consumer_group_metadata(), 30)
     killed.flush()
     reader.close()
@@ -242,14 +242,14 @@ def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
 
 def test_two_replays_at_once_do_not_write_twice(bench, monkeypatch):
     bench.die(1, 2)
-    write = replaying.transactions.write
+    write = replaying.transactions.write_transaction
 
     def after_another(*arguments):
-        monkeypatch.setattr(replaying.transactions, "write", write)
+        monkeypatch.setattr(replaying.transactions, "write_transaction", write)
         bench.replay()
         return write(*arguments)
 
-    monkeypatch.setattr(replaying.transactions, "write", after_another)
+    monkeypatch.setattr(replaying.transactions, "write_transaction", after_another)
     with pytest.raises(ReplayError, match="another replay"):
         bench.replay()
     assert bench.back() == [b"v1", b"v2"]

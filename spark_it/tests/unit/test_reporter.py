@@ -37,7 +37,9 @@ class Reports:
             "sources": [source],
         }
         with self._reporter as reporter:
-            reporter.take([event], SimpleNamespace(outcome=lambda batch: outcome if batch == outcome.id else None))
+            reporter.process_events(
+                [event], SimpleNamespace(take_outcome=lambda batch: outcome if batch == outcome.id else None)
+            )
         return self.said[-1]
 
 
@@ -67,6 +69,6 @@ def test_a_partition_that_two_sources_read(reports):
     for batch, sources in enumerate([[fast, slow], [slow, fast]]):
         event = {"batchId": batch, "numInputRows": 5, "durationMs": {"addBatch": 1}, "sources": sources}
         with reports._reporter as reporter:
-            reporter.take([event], SimpleNamespace(outcome=lambda id: BatchOutcome(id, 5, 0, read=5)))
+            reporter.process_events([event], SimpleNamespace(take_outcome=lambda id: BatchOutcome(id, 5, 0, read=5)))
         assert reports.group.committed == {"orders": {("orders", 0): 10}}
         assert reports.said[-1].endswith("lag 50")

@@ -7,7 +7,7 @@ from odradek.spark_it.definition.guarantees import why_stateful
 from odradek.spark_it.exactly_once.slots import MarkerError, OffsetTransaction, TransactionalSlot
 from odradek.spark_it.execution.preflight import RefusedError, plan_start
 from odradek.spark_it.interfaces.marker import Marker
-from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
 from odradek.spark_it.state.progress import Progress, write_progress
 from odradek.spark_it.state.reset import ResetError, carry_out, finish, plan
@@ -30,28 +30,28 @@ class FakeGroup:
         self.id = "first"
         self.fails = False
 
-    def partitions(self, source):
+    def list_partitions(self, source):
         return [A, B]
 
-    def topic_ids(self, topics):
+    def fetch_topic_ids(self, topics):
         return dict.fromkeys(topics, self.id)
 
-    def earliest(self, partitions):
+    def fetch_earliest(self, partitions):
         return {A: 5, B: 0}
 
-    def latest(self, partitions):
+    def fetch_latest(self, partitions):
         return {A: 50, B: 9}
 
-    def stable_ends(self, partitions):
+    def fetch_stable_ends(self, partitions):
         return {A: 48, B: 9}
 
-    def offsets_retention_ms(self):
+    def fetch_offsets_retention_ms(self):
         return self.retention_ms
 
-    def at_time(self, partitions, timestamp_ms):
+    def fetch_offsets_at(self, partitions, timestamp_ms):
         return {A: timestamp_ms, B: 9}
 
-    def committed(self, group, partitions):
+    def fetch_committed(self, group, partitions):
         if group == "orders:batches":
             return {at: marker for at, marker in self.markers.items() if at in partitions}
         assert group == "orders"
@@ -126,7 +126,7 @@ def test_to_where_it_is_in_a_topic_that_was_made_anew(tmp_path, text):
     one, lock = begun(tmp_path, text)
 
     class MadeAnew(FakeGroup):
-        def latest(self, partitions):
+        def fetch_latest(self, partitions):
             return {A: 12, B: 9}
 
     reset = planned(one, lock, "committed", MadeAnew({A: 30, B: 7}))

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from odradek.spark_it.definition.guarantees import why_stateful
-from odradek.spark_it.execution.shared_folders import local_path, read, written
+from odradek.spark_it.execution.shared_folders import list_read_folders, list_written_folders, to_local_path
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 
 HERE = Path("/pipelines")
@@ -33,12 +33,12 @@ ICEBERG = '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\niceberg.catalo
 )
 def test_folders_that_tasks_write(text, folders):
     one = pipeline(text)
-    assert written(one, why_stateful(one)) == folders
-    assert read(one) == {}
+    assert list_written_folders(one, why_stateful(one)) == folders
+    assert list_read_folders(one) == {}
 
 
 def test_folders_that_tasks_read():
-    assert read(pipeline(FILES + CONSOLE)) == {"source.lines.path": "/pipelines/in"}
+    assert list_read_folders(pipeline(FILES + CONSOLE)) == {"source.lines.path": "/pipelines/in"}
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_folders_that_tasks_read():
     ],
 )
 def test_paths_on_the_machine_itself(path, scheme, expected):
-    assert local_path(path, scheme) == expected
+    assert to_local_path(path, scheme) == expected

@@ -5,9 +5,9 @@ import io
 import pyarrow as pa
 import pytest
 
-from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Records, TransactionOutcome
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, TopicRecords, TransactionOutcome
 from odradek.spark_it.sinks import topic_tasks
-from odradek.spark_it.sinks.topic_tasks import TopicTarget, pack, unpacked
+from odradek.spark_it.sinks.topic_tasks import TopicTarget, pack_dead_letters, unpack_dead_letters
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TARGET = TopicTarget("shop", "out", "dead", has_headers=True, has_context_headers=True)
@@ -26,17 +26,17 @@ def pairs(*given):
 
 
 def made(*batches, target=TARGET, index=0):
-    return [some for one in batches for some in topic_tasks._records(one, index, target)]
+    return [some for one in batches for some in topic_tasks._split_records(one, index, target)]
 
 
 def test_rows():
     headers = [pairs(("a", b"1"), ("a", None)), None, []]
     [records] = made(batch(headers=headers))
-    assert records == Records(
+    assert records == TopicRecords(
         "out", [b"a", None, b"c"], [b"1", b"2", None], [[("a", b"1"), ("a", None)], None, None], is_dead=False
     )
     plain = TARGET._replace(has_headers=False)
-    assert made(batch(), target=plain) == [Records("out", [b"a", None, b"c"], [b"1", b"2", None], None)]
+    assert made(batch(), target=plain) == [TopicRecords("out", [b"a", None, b"c"], [b"1", b"2", None], None)]
     assert made(batch(key=[None, None, None], headers=[None, None, None]))[0].keys == [None, None, None]
     assert made(batch(key=[], value=[], headers=[])) == []
 
@@ -52,15 +52,15 @@ def test_headers_of_a_slice():
 def test_dead_letters_between_rows():
     given = batch(headers=[pairs(("why", b"bad")), None, None], is_dead=[True, False, False])
     assert made(given) == [
-        Records("dead", [b"a"], [b"1"], [[("why", b"bad")]], is_dead=True),
-        Records("out", [None, b"c"], [b"2", None], [None, None]),
+        TopicRecords("dead", [b"a"], [b"1"], [[("why", b"bad")]], is_dead=True),
+        TopicRecords("out", [None, b"c"], [b"2", None], [None, None]),
     ]
 
 
 def test_rows_that_the_format_refuses():
     given = batch(error=[None, "value: is null", None], error_class=[None, "avro", None], row=[None, b"{}", None])
     dead, rows = made(given, target=TARGET._replace(has_headers=False), index=4)
-    assert rows == Records("out", [b"a", b"c"], [b"1", None], None)
+    assert rows == TopicRecords("out", [b"a", b"c"], [b"1", None], None)
     assert (dead.topic, dead.keys, dead.values, dead.is_dead) == ("dead", [None], [b"{}"], True)
     assert dict(dead.headers[0]) == {
         "__connect.errors.connector.name": b"shop",
@@ -86,7 +86,7 @@ def test_rows_that_are_too_large_for_the_topic():
     headers = [None, pairs(("h", b"v" * 89)), pairs(("h", large(90)), ("i", None))]
     given = batch(key=[large(51), None, None], value=[large(50), None, large(1)], headers=headers)
     dead, rows = made(given, target=target, index=2)
-    assert rows == Records("out", [None], [None], [[("h", b"v" * 89)]])
+    assert rows == TopicRecords("out", [None], [None], [[("h", b"v" * 89)]])
     assert (dead.topic, dead.is_dead, dead.keys, dead.values) == (
         "dead",
         True,
@@ -107,7 +107,7 @@ def test_rows_that_are_too_large_for_the_topic():
 
 
 def test_dead_letters_that_are_too_large_themselves(monkeypatch):
-    monkeypatch.setattr(topic_tasks, "_partition", lambda: 0)
+    monkeypatch.setattr(topic_tasks, "_get_partition_id", lambda: 0)
     target = TARGET._replace(tolerates=True, largest={"out": 100, "dead": 500})
     said = pairs(("mine", b"1"), ("__connect.errors.offset", b"7"), ("__connect.errors.stage", None))
     left = [("__connect.errors.offset", b"7"), ("__connect.errors.stage", None)]
@@ -121,8 +121,8 @@ def test_dead_letters_that_are_too_large_themselves(monkeypatch):
     assert (dead.keys, dead.values) == ([None, b"l", None], [None, large(10), None])
     is_left_out = ("__connect.errors.record.left.out", b"true")
     assert dead.headers == [[*left, is_left_out], None, [is_left_out]]
-    packed = next(pack([given.drop_columns("is_dead")], 1, 10_000))
-    [again] = unpacked(packed.column("records").to_pylist(), target)
+    packed = next(pack_dead_letters([given.drop_columns("is_dead")], 1, 10_000))
+    [again] = unpack_dead_letters(packed.column("records").to_pylist(), target)
     assert again == dead
     # So may a row be that is too large for both.
     [row] = made(batch(value=[large(501), None, None], headers=[None] * 3).slice(0, 1), target=target)
@@ -139,17 +139,17 @@ def test_records_of_another_part():
 
 @pytest.mark.parametrize(("partition", "transaction"), [(0, 0), (2, 2), (5, 2)])
 def test_dead_letters_packed(monkeypatch, partition, transaction):
-    monkeypatch.setattr(topic_tasks, "_partition", lambda: partition)
+    monkeypatch.setattr(topic_tasks, "_get_partition_id", lambda: partition)
     some, more = batch(headers=[None, [], pairs(("a", b"1"))]), batch(headers=[None, None, None])
-    [row] = pack([some, some.slice(0, 0), more], 3, 10_000)
+    [row] = pack_dead_letters([some, some.slice(0, 0), more], 3, 10_000)
     assert row.column("transaction").to_pylist() == [transaction] and row.column("exceeds_limit").to_pylist() == [False]
-    found = list(unpacked(row.column("records").to_pylist(), TARGET))
+    found = list(unpack_dead_letters(row.column("records").to_pylist(), TARGET))
     assert [(one.topic, one.is_dead, one.headers) for one in found] == [
         ("dead", True, [None, None, [("a", b"1")]]),
         ("dead", True, [None, None, None]),
     ]
-    assert list(pack([some.slice(0, 0)], 3, 10_000)) == []
-    [row] = pack([some, more], 3, some.nbytes)
+    assert list(pack_dead_letters([some.slice(0, 0)], 3, 10_000)) == []
+    [row] = pack_dead_letters([some, more], 3, some.nbytes)
     assert row.to_pylist() == [{"transaction": transaction, "exceeds_limit": True, "records": None}]
 
 
@@ -159,14 +159,14 @@ END = b"\xff\xff\xff\xfc"
 @pytest.mark.parametrize("rest", [END, END + b"more", END[:1]])
 def test_rows_that_are_complete(rest):
     stream = io.BufferedReader(io.BytesIO(rest))
-    assert list(topic_tasks._complete_batches([1, 2], stream)) == [1, 2]
+    assert list(topic_tasks._check_complete([1, 2], stream)) == [1, 2]
     assert stream.read() == rest
 
 
 @pytest.mark.parametrize("rest", [b"", b"\xff\xff\xff\xff\0\0\0\0", b"\0"])
 def test_rows_that_end_too_soon(rest):
     """Java closes the stream, with or without Arrow's end."""
-    taken = topic_tasks._complete_batches([1, 2], io.BufferedReader(io.BytesIO(rest)))
+    taken = topic_tasks._check_complete([1, 2], io.BufferedReader(io.BytesIO(rest)))
     assert (next(taken), next(taken)) == (1, 2)
     with pytest.raises(topic_tasks.IncompleteError):
         next(taken)
@@ -174,29 +174,29 @@ def test_rows_that_end_too_soon(rest):
 
 def test_the_input_of_a_worker():
     def main(infile):
-        return [topic_tasks._worker_input() for _ in range(1)]
+        return [topic_tasks._find_worker_input() for _ in range(1)]
 
     assert main("stream") == ["stream"]
 
 
 def test_a_partition_that_no_transaction_is_for(monkeypatch):
-    monkeypatch.setattr(topic_tasks, "_partition", lambda: 3)
+    monkeypatch.setattr(topic_tasks, "_get_partition_id", lambda: 3)
     with pytest.raises(ValueError, match="partition 3 of a batch with 1 transactions"):
         list(topic_tasks.write_partition([], [None], {}, TARGET, Clients("")))
 
 
 def test_what_a_task_says_of_its_transaction(monkeypatch):
-    monkeypatch.setattr(topic_tasks, "_partition", lambda: 0)
-    monkeypatch.setattr(topic_tasks, "_worker_input", lambda: io.BufferedReader(io.BytesIO(END)))
+    monkeypatch.setattr(topic_tasks, "_get_partition_id", lambda: 0)
+    monkeypatch.setattr(topic_tasks, "_find_worker_input", lambda: io.BufferedReader(io.BytesIO(END)))
     dead = batch(headers=[None, None, None])
-    packed = {0: [bytes(next(pack([dead], 1, 10_000)).column("records")[0].as_py())]}
+    packed = {0: [bytes(next(pack_dead_letters([dead], 1, 10_000)).column("records")[0].as_py())]}
     taken = []
 
     def written(transaction, records, clients):
         taken.extend(records)
         return TransactionOutcome(3, 3, True)
 
-    monkeypatch.setattr(topic_tasks, "write", written)
+    monkeypatch.setattr(topic_tasks, "write_transaction", written)
     plain = TARGET._replace(has_headers=False)
     [row] = topic_tasks.write_partition([batch()], ["transaction"], packed, plain, Clients(""))
     assert row.to_pylist() == [
@@ -207,13 +207,13 @@ def test_what_a_task_says_of_its_transaction(monkeypatch):
     def refused(transaction, records, clients):
         raise topic_tasks.SinkError("down", is_retriable=True)
 
-    monkeypatch.setattr(topic_tasks, "write", refused)
+    monkeypatch.setattr(topic_tasks, "write_transaction", refused)
     [row] = topic_tasks.write_partition([batch()], ["transaction"], {}, plain, Clients(""))
     assert (row.to_pylist()[0]["error"], row.to_pylist()[0]["is_retriable"]) == ("down", True)
 
     def overtaken(transaction, records, clients):
         raise FencedError("overtaken")
 
-    monkeypatch.setattr(topic_tasks, "write", overtaken)
+    monkeypatch.setattr(topic_tasks, "write_transaction", overtaken)
     with pytest.raises(FencedError):
         list(topic_tasks.write_partition([batch()], ["transaction"], {}, plain, Clients("")))

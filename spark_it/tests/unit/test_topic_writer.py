@@ -25,7 +25,7 @@ def writer(monkeypatch):
             return {0: TransactionOutcome(5, 0, is_new=True)}
 
         monkeypatch.setattr(one, "_records", lambda rows: rows)
-        monkeypatch.setattr(one._markers, "transactions", lambda batch: ["transaction"])
+        monkeypatch.setattr(one._markers, "make_transactions", lambda batch: ["transaction"])
         monkeypatch.setattr(one, "_write_ranges", write)
         return one, given
 
@@ -48,7 +48,7 @@ def test_a_topic_that_cannot_be_written(monkeypatch, code, said, may_pass):
         def close(self):
             pass
 
-    monkeypatch.setattr(Clients, "consumer", lambda *_: Consumer())
+    monkeypatch.setattr(Clients, "make_consumer", lambda *_: Consumer())
     one = TopicWriter(pipeline(SOURCE + TOPIC), TransactionKind.OFFSETS, None)
     with pytest.raises(SinkError) as failed:
         one._check_topics()

@@ -11,8 +11,14 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it.exactly_once.slots import BatchTransaction, MarkerError, OffsetTransaction, TransactionalSlot
-from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Records, renew, write
-from odradek.spark_it.interfaces.marker import Marker, marker_number
+from odradek.spark_it.exactly_once.transactions import (
+    Clients,
+    FencedError,
+    TopicRecords,
+    renew_marker,
+    write_transaction,
+)
+from odradek.spark_it.interfaces.marker import Marker, make_marker_number
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.kafka.cluster import Cluster
 from spark_it.tests.records import messages, values
@@ -48,7 +54,7 @@ class Bench:
     def batch_transaction(self, batch, *, part=0, is_first=None, generation=GENERATION):
         return BatchTransaction(
             slot=TransactionalSlot(f"{self.name}:p{part}", f"{self.name}:batches", self.markers, part),
-            end=marker_number(generation, batch),
+            end=make_marker_number(generation, batch),
             generation=generation,
             batch=batch,
             is_first=batch == 0 if is_first is None else is_first,
@@ -63,13 +69,13 @@ class Bench:
 
     def records(self, *numbers, headers=None):
         texts = [str(number).encode() for number in numbers]
-        return Records(self.target, texts, [b"row " + text for text in texts], headers)
+        return TopicRecords(self.target, texts, [b"row " + text for text in texts], headers)
 
     def written(self, **options):
         return values(self.servers, self.target, **options)
 
     def marker(self, transaction):
-        consumer = self.clients.consumer(transaction.slot.group)
+        consumer = self.clients.make_consumer(transaction.slot.group)
         try:
             [found] = consumer.committed([TopicPartition(transaction.slot.topic, transaction.slot.partition)], 30)
         finally:
@@ -97,11 +103,11 @@ KINDS = pytest.mark.parametrize("kind", ["offsets", "batches"])
 def test_a_transaction_is_written_with_its_marker_and_only_once(bench, kind):
     transaction = bench.transaction(kind)
     headers = [[("a", b"1"), ("a", None)], None]
-    dead = Records(bench.dead, [None], [b"not good"], [[("why", b"bad")]], is_dead=True)
+    dead = TopicRecords(bench.dead, [None], [b"not good"], [[("why", b"bad")]], is_dead=True)
     given = [bench.records(1, 2, headers=headers), dead, bench.records(3)]
-    assert write(transaction, given, bench.clients) == (3, 1, True)
+    assert write_transaction(transaction, given, bench.clients) == (3, 1, True)
     assert bench.marker(transaction)[:3] == (transaction.end, GENERATION, 0)
-    assert write(transaction, given, bench.clients) == (3, 1, False)
+    assert write_transaction(transaction, given, bench.clients) == (3, 1, False)
     assert bench.written() == rows(1, 2, 3)
     assert {message.key(): message.headers() for message in messages(bench.servers, bench.target)} == {
         b"1": [("a", b"1"), ("a", None)],
@@ -111,8 +117,8 @@ def test_a_transaction_is_written_with_its_marker_and_only_once(bench, kind):
     [dead] = messages(bench.servers, bench.dead)
     assert (dead.key(), dead.value(), dead.headers()) == (None, b"not good", [("why", b"bad")])
     following = bench.transaction(kind, batch=1)
-    assert write(following, [bench.records(4)], bench.clients) == (1, 0, True)
-    assert write(following, [bench.records(4)], bench.clients) == (1, 0, False)
+    assert write_transaction(following, [bench.records(4)], bench.clients) == (1, 0, True)
+    assert write_transaction(following, [bench.records(4)], bench.clients) == (1, 0, False)
     assert bench.written() == rows(1, 2, 3, 4)
     assert bench.marker(following)[:3] == (following.end, GENERATION, 1)
 
@@ -120,11 +126,11 @@ def test_a_transaction_is_written_with_its_marker_and_only_once(bench, kind):
 class Watching(Clients):
     """Calls `producing` or `reading` with the name of what a producer or consumer is asked, before it is."""
 
-    def producer(self, transactional_id):
-        return _Watched(super().producer(transactional_id), type(self).producing)
+    def make_producer(self, transactional_id):
+        return _Watched(super().make_producer(transactional_id), type(self).producing)
 
-    def consumer(self, group):
-        return _Watched(super().consumer(group), type(self).reading)
+    def make_consumer(self, group):
+        return _Watched(super().make_consumer(group), type(self).reading)
 
     @staticmethod
     def producing(name):
@@ -160,16 +166,16 @@ def test_an_attempt_that_wakes_late_is_refused(bench, kind):
 
     def late():
         try:
-            write(transaction, [bench.records(*range(100))], Sleeping(bench.servers))
+            write_transaction(transaction, [bench.records(*range(100))], Sleeping(bench.servers))
         except SinkError as error:
             said.append(error)
 
     zombie = threading.Thread(target=late)
     zombie.start()
     assert has_written.wait(60)
-    assert write(transaction, [bench.records(*range(100))], bench.clients).is_new
+    assert write_transaction(transaction, [bench.records(*range(100))], bench.clients).is_new
     following = bench.transaction(kind, batch=1)
-    assert write(following, [bench.records(100)], bench.clients).is_new
+    assert write_transaction(following, [bench.records(100)], bench.clients).is_new
     may_go_on.set()
     zombie.join(60)
     [error] = said
@@ -187,7 +193,7 @@ def test_fencing_comes_before_the_marker_is_read(bench):
     class Watched(Watching):
         producing = reading = staticmethod(asked.append)
 
-    assert write(bench.transaction("offsets"), [bench.records(1)], Watched(bench.servers)).is_new
+    assert write_transaction(bench.transaction("offsets"), [bench.records(1)], Watched(bench.servers)).is_new
     steps = [name for name, _ in itertools.groupby(asked)]
     assert steps == [
         "list_topics",
@@ -223,7 +229,7 @@ def test_records_are_made_while_the_transaction_begins(bench):
     for is_new in (True, False):
         has_begun.clear()
         are_made.clear()
-        assert write(transaction, made(), Slow(bench.servers)) == (6, 0, is_new)
+        assert write_transaction(transaction, made(), Slow(bench.servers)) == (6, 0, is_new)
     assert bench.written() == rows(*range(6))
 
 
@@ -236,11 +242,11 @@ def test_rows_that_cannot_be_made_leave_nothing(bench, kind):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        write(transaction, broken(), bench.clients)
+        write_transaction(transaction, broken(), bench.clients)
     assert bench.marker(transaction) is None
     # Were the transaction open, a reader of committed records would wait for it.
     assert bench.written() == []
-    assert write(transaction, [bench.records(1, 2)], bench.clients).is_new
+    assert write_transaction(transaction, [bench.records(1, 2)], bench.clients).is_new
     assert bench.written() == rows(1, 2)
     assert len(bench.written(isolation_level="read_uncommitted")) in (2, 4)
 
@@ -251,22 +257,22 @@ def test_more_records_than_the_queue_holds(bench):
     transaction = bench.transaction("offsets")
     headers = [[("n", b"1")]] * 1000
     given = [bench.records(*numbers), bench.records(*numbers, headers=headers)]
-    assert write(transaction, given, small) == (2000, 0, True)
+    assert write_transaction(transaction, given, small) == (2000, 0, True)
     assert bench.written() == sorted([*rows(*numbers), *rows(*numbers)])
 
 
 def test_a_transaction_without_records_moves_its_marker(bench):
     transaction = bench.offset_transaction(0, 7)
-    assert write(transaction, [], bench.clients) == (0, 0, True)
+    assert write_transaction(transaction, [], bench.clients) == (0, 0, True)
     assert bench.marker(transaction).offset == 7
-    assert bench.cluster().committed(bench.name, [(bench.source, 0)]) == {(bench.source, 0): 7}
+    assert bench.cluster().fetch_committed(bench.name, [(bench.source, 0)]) == {(bench.source, 0): 7}
 
 
 @KINDS
 def test_a_marker_that_is_gone(bench, kind):
     transaction = bench.transaction(kind, batch=1)
     with pytest.raises(MarkerError, match=r"is gone, expired or deleted.*; reset --to \w+ helps") as refused:
-        write(transaction, [bench.records(1)], bench.clients)
+        write_transaction(transaction, [bench.records(1)], bench.clients)
     assert not refused.value.is_retriable
     assert bench.written(isolation_level="read_uncommitted") == []
 
@@ -276,13 +282,13 @@ def test_a_producer_ends_with_its_attempt_though_the_error_is_kept(bench):
     made = []
 
     class Noted(Clients):
-        def producer(self, transactional_id):
-            producer = _Watched(super().producer(transactional_id), lambda _: None)
+        def make_producer(self, transactional_id):
+            producer = _Watched(super().make_producer(transactional_id), lambda _: None)
             made.append(weakref.ref(producer))
             return producer
 
     with pytest.raises(MarkerError) as _:
-        write(bench.transaction("offsets", batch=1), [bench.records(1)], Noted(bench.servers))
+        write_transaction(bench.transaction("offsets", batch=1), [bench.records(1)], Noted(bench.servers))
     [producer] = made
     assert producer() is None
 
@@ -291,75 +297,75 @@ def test_a_checkpoint_that_is_older_than_what_is_written(bench):
     for batch in range(3):
         transaction = bench.offset_transaction(100 * batch, 100 * batch + 100, batch=batch, is_first=False)
         transaction = transaction if batch else bench.offset_transaction(0, 100)
-        assert write(transaction, [bench.records(batch)], bench.clients).is_new
+        assert write_transaction(transaction, [bench.records(batch)], bench.clients).is_new
     again = bench.offset_transaction(100, 250, batch=1, is_first=False)
-    assert write(again, [bench.records(7)], bench.clients) == (1, 0, False)
+    assert write_transaction(again, [bench.records(7)], bench.clients) == (1, 0, False)
     straddling = bench.offset_transaction(250, 400, batch=2, is_first=False)
     with pytest.raises(MarkerError, match=r"is 300, but batch 2 has offsets 250 to 400: the checkpoint is older.*"):
-        write(straddling, [bench.records(8)], bench.clients)
+        write_transaction(straddling, [bench.records(8)], bench.clients)
     assert bench.written() == rows(0, 1, 2)
 
 
 @pytest.mark.parametrize("moved_to", [50, 100, 150, 300])
 def test_an_offset_that_somebody_else_has_moved(bench, moved_to):
     """As far as it is not where the batch begins, it does not say that anything is written."""
-    assert write(bench.offset_transaction(0, 100), [bench.records(0)], bench.clients).is_new
+    assert write_transaction(bench.offset_transaction(0, 100), [bench.records(0)], bench.clients).is_new
     bench.cluster().commit(bench.name, {(bench.source, 0): moved_to})
     transaction = bench.offset_transaction(100, 200, batch=1, is_first=False)
     if moved_to == 100:
-        assert write(transaction, [bench.records(1)], bench.clients).is_new
+        assert write_transaction(transaction, [bench.records(1)], bench.clients).is_new
         return
     with pytest.raises(MarkerError, match=f"is {moved_to}, but batch 1 has offsets 100 to 200: another program"):
-        write(transaction, [bench.records(1)], bench.clients)
+        write_transaction(transaction, [bench.records(1)], bench.clients)
     assert bench.written() == rows(0)
 
 
 def test_what_an_earlier_generation_has_written_is_not_taken_for_this_one(bench):
-    assert write(bench.offset_transaction(0, 500), [bench.records(0)], bench.clients).is_new
+    assert write_transaction(bench.offset_transaction(0, 500), [bench.records(0)], bench.clients).is_new
     reset = bench.offset_transaction(0, 300, generation=GENERATION + 1)
     with pytest.raises(MarkerError, match="an earlier state of the pipeline"):
-        write(reset, [bench.records(0)], bench.clients)
+        write_transaction(reset, [bench.records(0)], bench.clients)
     bench.cluster().commit(bench.name, {(bench.source, 0): 0})
-    assert write(reset, [bench.records(0)], bench.clients).is_new
+    assert write_transaction(reset, [bench.records(0)], bench.clients).is_new
     assert bench.written() == rows(0, 0)
 
 
 def test_batches_of_other_generations(bench):
     for batch in (0, 1):
-        assert write(bench.batch_transaction(batch), [bench.records(batch)], bench.clients).is_new
+        assert write_transaction(bench.batch_transaction(batch), [bench.records(batch)], bench.clients).is_new
     with pytest.raises(MarkerError, match="belongs to a later batch: the checkpoint is older"):
-        write(bench.batch_transaction(0), [bench.records(0)], bench.clients)
+        write_transaction(bench.batch_transaction(0), [bench.records(0)], bench.clients)
     later = GENERATION + 1
     with pytest.raises(MarkerError, match="is gone"):
-        write(bench.batch_transaction(1, generation=later), [bench.records(3)], bench.clients)
-    assert write(bench.batch_transaction(0, generation=later), [bench.records(2)], bench.clients).is_new
+        write_transaction(bench.batch_transaction(1, generation=later), [bench.records(3)], bench.clients)
+    assert write_transaction(bench.batch_transaction(0, generation=later), [bench.records(2)], bench.clients).is_new
     with pytest.raises(MarkerError, match="belongs to a later batch"):
-        write(bench.batch_transaction(2), [bench.records(3)], bench.clients)
+        write_transaction(bench.batch_transaction(2), [bench.records(3)], bench.clients)
     assert bench.written() == rows(0, 1, 2)
 
 
 @KINDS
 def test_a_marker_renewed_says_the_same(bench, kind):
     transaction = bench.transaction(kind)
-    renew(transaction.slot, bench.clients)
+    renew_marker(transaction.slot, bench.clients)
     assert bench.marker(transaction) is None
-    write(transaction, [bench.records(1)], bench.clients)
+    write_transaction(transaction, [bench.records(1)], bench.clients)
     before = bench.marker(transaction)
-    renew(transaction.slot, bench.clients)
+    renew_marker(transaction.slot, bench.clients)
     after = bench.marker(transaction)
     assert after[:3] == before[:3] and after.at_ms > before.at_ms
-    assert not write(transaction, [bench.records(1)], bench.clients).is_new
+    assert not write_transaction(transaction, [bench.records(1)], bench.clients).is_new
     bench.cluster().commit(
         transaction.slot.group, {(transaction.slot.topic, transaction.slot.partition): transaction.end}
     )
-    renew(transaction.slot, bench.clients)
+    renew_marker(transaction.slot, bench.clients)
     after = bench.marker(transaction)
     assert after[:3] == (transaction.end, None, None) and after.at_ms > before.at_ms
 
 
 def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
     first, second = bench.offset_transaction(0, 100), bench.offset_transaction(100, 200, batch=1)
-    write(first, [bench.records(1)], bench.clients)
+    write_transaction(first, [bench.records(1)], bench.clients)
 
     class Late(Watching):
         """Between the marker that was read and its commit, an attempt at the next batch."""
@@ -367,10 +373,10 @@ def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
         @staticmethod
         def reading(name):
             if name == "consumer_group_metadata":
-                write(second, [bench.records(2)], bench.clients)
+                write_transaction(second, [bench.records(2)], bench.clients)
 
     with pytest.raises(FencedError):
-        renew(first.slot, Late(bench.servers))
+        renew_marker(first.slot, Late(bench.servers))
     assert bench.marker(first).offset == 200
 
 
@@ -387,13 +393,13 @@ def test_metadata(said):
 @pytest.mark.side_by_side
 def test_somebody_in_the_group_is_not_in_the_way(bench):
     """Such as a console consumer with the pipeline's group; what it commits itself is told from what is written."""
-    member = bench.clients.consumer(bench.name)
+    member = bench.clients.make_consumer(bench.name)
     try:
         member.subscribe([bench.target])
         while not member.assignment():
             member.poll(0.1)
-        assert write(bench.offset_transaction(0, 100), [bench.records(1)], bench.clients).is_new
-        assert not write(bench.offset_transaction(0, 100), [bench.records(1)], bench.clients).is_new
+        assert write_transaction(bench.offset_transaction(0, 100), [bench.records(1)], bench.clients).is_new
+        assert not write_transaction(bench.offset_transaction(0, 100), [bench.records(1)], bench.clients).is_new
     finally:
         member.close()
     assert bench.written() == rows(1)
@@ -411,7 +417,7 @@ def test_a_transaction_that_takes_too_long(bench):
             if name != "commit_transaction":
                 return
             give_up_at = time.monotonic() + 90
-            reader = bench.clients.consumer("reader")
+            reader = bench.clients.make_consumer("reader")
             try:
                 ends = 0
                 while ends < 2:
@@ -425,16 +431,16 @@ def test_a_transaction_that_takes_too_long(bench):
     with pytest.raises(
         FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; check that .*, or increase"
     ):
-        write(transaction, [bench.records(1)], hasty)
+        write_transaction(transaction, [bench.records(1)], hasty)
     assert bench.written() == []
-    assert write(transaction, [bench.records(1, 2)], bench.clients).is_new
+    assert write_transaction(transaction, [bench.records(1, 2)], bench.clients).is_new
     assert bench.written() == rows(1, 2)
 
 
 def test_a_broker_that_is_down(bench):
     nobody = Clients("127.0.0.1:1", timeout_s=0.5)
     with pytest.raises(SinkError, match=r"cannot write .* at 127\.0\.0\.1:1: ") as failed:
-        write(bench.transaction("offsets"), [], nobody)
+        write_transaction(bench.transaction("offsets"), [], nobody)
     assert failed.value.is_retriable and not isinstance(failed.value, FencedError)
 
 
@@ -443,35 +449,37 @@ def test_a_source_that_was_deleted_does_not_come_back(bench):
     transaction = bench.offset_transaction(0, 10)
     gone = dataclasses.replace(transaction, slot=transaction.slot._replace(topic=f"{bench.name}-gone"))
     with pytest.raises(SinkError):
-        write(gone, [], dataclasses.replace(bench.clients, timeout_s=3))
+        write_transaction(gone, [], dataclasses.replace(bench.clients, timeout_s=3))
     assert f"{bench.name}-gone" not in AdminClient({"bootstrap.servers": bench.servers}).list_topics(timeout=30).topics
 
 
 def test_a_topic_that_goes_away_can_be_tried_again(bench):
     clients = Clients(bench.servers, {"message.timeout.ms": "2000", "allow.auto.create.topics": "false"})
     transaction = bench.transaction("offsets")
-    gone = Records("no-such-topic." + bench.name, [None], [b"x"])
+    gone = TopicRecords("no-such-topic." + bench.name, [None], [b"x"])
     with pytest.raises(SinkError, match="cannot write") as failed:
-        write(transaction, [gone], clients)
+        write_transaction(transaction, [gone], clients)
     assert failed.value.is_retriable
     assert bench.marker(transaction) is None
-    assert write(transaction, [bench.records(1)], bench.clients).is_new
+    assert write_transaction(transaction, [bench.records(1)], bench.clients).is_new
 
 
 def test_a_record_that_is_too_large_is_not_tried_again(bench):
     transaction = bench.transaction("offsets")
     with pytest.raises(SinkError, match="too large") as failed:
-        write(transaction, [bench.records(1), Records(bench.target, [None], [bytes(2_000_000)])], bench.clients)
+        write_transaction(
+            transaction, [bench.records(1), TopicRecords(bench.target, [None], [bytes(2_000_000)])], bench.clients
+        )
     assert not failed.value.is_retriable
     assert bench.written() == []
 
 
 def test_a_transaction_that_is_to_take_less_than_a_delivery_may(bench):
     short = Clients(bench.servers, {"transaction.timeout.ms": "10000"})
-    assert write(bench.transaction("offsets"), [bench.records(1)], short).is_new
+    assert write_transaction(bench.transaction("offsets"), [bench.records(1)], short).is_new
 
 
 def test_settings_that_librdkafka_refuses(bench):
     with pytest.raises(SinkError, match=r"invalid producer\.override or admin\.override: .*no\.such") as failed:
-        write(bench.transaction("offsets"), [], Clients(bench.servers, {"no.such.thing": "1"}))
+        write_transaction(bench.transaction("offsets"), [], Clients(bench.servers, {"no.such.thing": "1"}))
     assert not failed.value.is_retriable

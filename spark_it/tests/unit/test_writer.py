@@ -5,7 +5,7 @@ import pytest
 
 from odradek.spark_it.execution import reporter as reporter_module
 from odradek.spark_it.execution.batch import BatchFunction, BatchOutcome, BatchWriter, StoppedError
-from odradek.spark_it.execution.metrics import Metrics
+from odradek.spark_it.execution.metrics import MetricsServer
 from odradek.spark_it.execution.reporter import Reporter
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.state.progress import read_progress, write_progress
@@ -32,23 +32,23 @@ def failing(times, error):
 
 def test_what_may_pass_is_tried_again():
     one, said = writer()
-    assert one.until_done(failing(3, SinkError("down", is_retriable=True))) == "done"
+    assert one.retry_until_done(failing(3, SinkError("down", is_retriable=True))) == "done"
     assert said == ["down; retrying in 0.002 s"] * 3
 
 
 def test_what_will_not_pass_is_not():
     one, said = writer()
     with pytest.raises(SinkError, match="no table"):
-        one.until_done(failing(1, SinkError("no table")))
+        one.retry_until_done(failing(1, SinkError("no table")))
     with pytest.raises(ZeroDivisionError):
-        one.until_done(lambda: 1 / 0)
+        one.retry_until_done(lambda: 1 / 0)
     assert said == []
 
 
 def test_nothing_is_tried_for_longer_than_it_may():
     one, _ = writer("retry.timeout = 0\n")
     with pytest.raises(SinkError, match="down"):
-        one.until_done(failing(1, SinkError("down", is_retriable=True)))
+        one.retry_until_done(failing(1, SinkError("down", is_retriable=True)))
 
 
 def test_waiting_ends_when_the_pipeline_is_to_stop():
@@ -56,7 +56,7 @@ def test_waiting_ends_when_the_pipeline_is_to_stop():
     one, _ = writer(stop=stop)
     stop.set()
     with pytest.raises(StoppedError):
-        one.until_done(failing(1, SinkError("down", is_retriable=True)))
+        one.retry_until_done(failing(1, SinkError("down", is_retriable=True)))
 
 
 def test_no_batch_begins_when_the_pipeline_is_to_stop():
@@ -69,7 +69,7 @@ def test_no_batch_begins_when_the_pipeline_is_to_stop():
     with pytest.raises(RuntimeError):
         guarded(None, 1)
     assert done == [0] and isinstance(guarded.failure, StoppedError)
-    assert guarded.outcome(0).written == 1 and guarded.outcome(0) is None and guarded.outcome(1) is None
+    assert guarded.take_outcome(0).written == 1 and guarded.take_outcome(0) is None and guarded.take_outcome(1) is None
 
 
 def event(batch, end, latest, *, did=True, rows=10):
@@ -85,8 +85,8 @@ def reported(tmp_path, group, *events, outcomes):
     for batch in outcomes:
         guarded(None, batch)
     with Reporter(one, group, said.append, is_stateful=False) as reporter:
-        reporter.take(events, guarded)
-        reporter.take(events, guarded)
+        reporter.process_events(events, guarded)
+        reporter.process_events(events, guarded)
     return said, read_progress(one.state_folder)
 
 
@@ -128,11 +128,11 @@ def test_a_problem_of_another_thread_is_kept(tmp_path, monkeypatch):
     guarded(None, 0)
     with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
         monkeypatch.setattr(reporter_module, "write_progress", slow)
-        other = threading.Thread(target=reporter.problem, args=("down",))
+        other = threading.Thread(target=reporter.report_problem, args=("down",))
         other.start()
         assert has_begun.wait(30)
         threading.Timer(0.2, may_go_on.set).start()
-        reporter.take([event(0, 10, 10)], guarded)
+        reporter.process_events([event(0, 10, 10)], guarded)
         other.join(30)
     progress = read_progress(one.state_folder)
     assert (progress.batch, progress.written, progress.last_error) == (0, 10, "down")
@@ -147,7 +147,7 @@ def test_what_ends_a_run_is_kept_whoever_says_it(tmp_path):
 
 
 def test_a_port_that_is_taken(tmp_path):
-    with Metrics("other", 0) as other:
+    with MetricsServer("other", 0) as other:
         one = pipeline(f"metrics.port = {other.port}\n{SOURCE}{CONSOLE}", folder=tmp_path)
         with pytest.raises(OSError, match="in use") as error, Reporter(one, None, print, is_stateful=False):
             pass
@@ -159,8 +159,8 @@ def test_the_lag_stays_on_the_page_when_something_goes_wrong(tmp_path):
     guarded = BatchFunction(lambda frame, batch_id: BatchOutcome(0, 10, 0), threading.Event())
     guarded(None, 0)
     with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
-        reporter.take([event(0, 10, 30)], guarded)
-        reporter.problem("down")
+        reporter.process_events([event(0, 10, 30)], guarded)
+        reporter.report_problem("down")
         page = urlopen(f"http://localhost:{reporter._metrics.port}/metrics", timeout=10).read().decode()
     assert 'records_lag{connector="orders",topic="orders",partition="0"} 20' in page
 

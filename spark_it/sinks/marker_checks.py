@@ -2,24 +2,24 @@
 
 from collections.abc import Set
 
-from odradek.spark_it.interfaces.marker import batch_of, generation_of
+from odradek.spark_it.interfaces.marker import get_batch, get_generation
 from odradek.spark_it.interfaces.sink import Batch, SinkError
 
 
-def is_written(recorded: int, batch: Batch, what: str) -> bool:
-    """Return whether the batch is the last one in the target, whose marker is `recorded`; `what` names the marker.
+def is_written(marker: int, batch: Batch, what: str) -> bool:
+    """Return whether the batch is the last one in the target; `marker` is the target's marker, and `what` names it.
 
     Raises SinkError if the target has a later batch, because it is unknown whether it contains this batch's rows.
     """
-    if recorded <= batch.marker:
-        return recorded == batch.marker
-    if generation_of(recorded) > batch.generation:
+    if marker <= batch.marker:
+        return marker == batch.marker
+    if get_generation(marker) > batch.generation:
         raise SinkError(
-            f"{what} has generation {generation_of(recorded)}, but this state of the pipeline has {batch.generation}: "
+            f"{what} has generation {get_generation(marker)}, but this state of the pipeline has {batch.generation}: "
             "it was reset since, or another copy of it writes there; use that one, or reset"
         )
     raise SinkError(
-        f"{what} is batch {batch_of(recorded)}, but this is batch {batch.id}: the checkpoint is older than "
+        f"{what} is batch {get_batch(marker)}, but this is batch {batch.id}: the checkpoint is older than "
         "the written rows; restore the newer checkpoint, or reset"
     )
 
