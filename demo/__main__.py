@@ -21,7 +21,7 @@ import psycopg
 from compat_tests.apache_kafka import jars
 from odradek.spark_it.dead_letters.headers import EXCEPTION_MESSAGE
 from odradek.spark_it.examples import orders_data
-from odradek.spark_it.examples.__main__ import bring
+from odradek.spark_it.examples.__main__ import copy_example
 from odradek.spark_it.examples.topics import Broker, ExampleError
 from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
@@ -77,7 +77,7 @@ def prepare_file(folder: Path) -> Path:
     plugins.mkdir()
     for jar in [*jars.spark_connector_jars(), *jars.postgresql_jars()]:
         (plugins / jar.name).symlink_to(jar)
-    file = bring("orders", folder) / "orders.toml"
+    file = copy_example("orders", folder) / "orders.toml"
     file.write_text(f'plugin.path = "{plugins}"\n{file.read_text("utf-8")}', "utf-8")
     return file
 
@@ -103,7 +103,7 @@ def compare(database: Database, made: orders_data.Orders) -> None:
     for minute, country, orders, revenue in database.rows(f"SELECT minute, country, orders, revenue FROM {TABLE}"):
         minute = minute.astimezone(UTC) if minute.tzinfo else minute.replace(tzinfo=UTC)
         found[minute, country] = orders_data.Revenue(orders, revenue)
-    expected = orders_data.revenue(made.records)
+    expected = orders_data.compute_revenue(made.records)
     same = sum(found.get(at) == one for at, one in expected.items())
     if found != expected:
         raise DemoError(f"{same:,} of {len(expected):,} expected rows match; the table has {len(found):,} rows")
@@ -114,7 +114,7 @@ def compare(database: Database, made: orders_data.Orders) -> None:
 def show_dead_letters(broker: Broker) -> None:
     """Print the number of dead letters for each reason, with an example."""
     by_reason: dict[str, list[bytes]] = defaultdict(list)
-    for message in broker.records(orders_data.DEAD_LETTERS):
+    for message in broker.read_records(orders_data.DEAD_LETTERS):
         headers = dict(message.headers() or ())
         by_reason[headers[EXCEPTION_MESSAGE].decode()].append(message.value())
     for reason, values in sorted(by_reason.items(), key=lambda one: -len(one[1])):
@@ -130,8 +130,8 @@ def run() -> None:
         print(f"Broker:     {servers}")
         file = prepare_file(Path(name))
         shop = stack.enter_context(database())
-        broker.begin_anew({orders_data.TOPIC: orders_data.PARTITIONS, orders_data.DEAD_LETTERS: 1}, [GROUP])
-        made = orders_data.make()
+        broker.recreate_topics({orders_data.TOPIC: orders_data.PARTITIONS, orders_data.DEAD_LETTERS: 1}, [GROUP])
+        made = orders_data.make_orders()
         broker.produce(orders_data.TOPIC, made.records)
         print(f"Orders:     {len(made.records):,} of one hour in topic {orders_data.TOPIC}, {made.bad} of them invalid")
         print(CLEAR.format("Pipeline run"))

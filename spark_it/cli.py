@@ -22,7 +22,7 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state import pid_lock, reset, status
 from odradek.spark_it.state.checkpoint import CheckpointError
-from odradek.spark_it.state.lock import DamagedLockError, LockError, read_lock, why_stateful
+from odradek.spark_it.state.lock import DamagedLockError, LockError, find_stateful_reason, read_lock
 from odradek.spark_it.validation import connections, report
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ EXIT_INTERRUPTED = 130
 
 
 class _FailedError(Exception):
-    """A failure of a command, with its reason."""
+    """A command failed; `str()` has the reason."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Report a mistake in one line that refers to `--help`, without argparse's usage text."""
+    """Parser that reports a mistake in one line that refers to `--help`, without argparse's usage text."""
 
     def error(self, message: str) -> NoReturn:
         _print_error(f"{message} (see {self.prog} --help)")
         raise SystemExit(EXIT_USAGE)
 
 
-def _reset_target(text: str) -> reset.To:
+def _reset_target(text: str) -> reset.ResetTarget:
     if text in ("earliest", "committed"):
         return text  # type: ignore[return-value]
     try:
@@ -56,7 +56,7 @@ def _reset_target(text: str) -> reset.To:
         raise argparse.ArgumentTypeError(f"{text} is not {expected}") from None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog=PROGRAM, description="Pipelines on Spark, each declared in a file.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code, or raise SystemExit with it."""
-    options = _parser().parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     try:
         return int(options.run(options))
     except PipelineError as error:
@@ -131,15 +131,15 @@ def _validate(options: argparse.Namespace) -> int:
         else:
             try:
                 if options.connect:
-                    pipeline_guarantee, tables = spark_checks.connect(pipeline, _print_error)
+                    pipeline_guarantee, tables = spark_checks.validate_with_tables(pipeline, _print_error)
                 else:
                     pipeline_guarantee = spark_checks.validate(pipeline, _print_error)
             except spark_checks.FAILURES as error:
                 raise _FailedError(str(error)) from None
-    _print([*report.summary(pipeline, pipeline_guarantee), *tables])
+    _print([*report.make_summary(pipeline, pipeline_guarantee), *tables])
     if not options.connect:
         return 0
-    return _with_cluster(pipeline, lambda cluster: _print(connections.found(pipeline, cluster)))
+    return _with_cluster(pipeline, lambda cluster: _print(connections.check_connections(pipeline, cluster)))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -147,7 +147,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         from odradek.spark_it.execution import runner
     except ImportError as error:
-        raise _missing_package(error) from None
+        raise _make_missing_package_error(error) from None
     run_options = runner.Options(options.available_now, options.master, options.rewind_last)
     try:
         runner.run(pipeline, run_options, lambda line: _print_progress(f"{pipeline.name}: {line}"))
@@ -159,19 +159,19 @@ def _run(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
     lock = read_lock(pipeline.state_folder)
-    _print(status.of_state(pipeline, why_stateful(pipeline, lock), lock))
+    _print(status.describe_state(pipeline, find_stateful_reason(pipeline, lock), lock))
     if not any(isinstance(source, TopicSource) for source in pipeline.sources.values()):
         return 0
-    return _with_cluster(pipeline, lambda cluster: _print(status.of_group(pipeline, lock, cluster)))
+    return _with_cluster(pipeline, lambda cluster: _print(status.describe_group(pipeline, lock, cluster)))
 
 
 def _reset(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    with pid_lock.exclusively(pipeline.state_folder):
-        return _with_cluster(pipeline, lambda cluster: _reset_held(pipeline, options, cluster))
+    with pid_lock.hold_lock(pipeline.state_folder):
+        return _with_cluster(pipeline, lambda cluster: _reset_locked(pipeline, options, cluster))
 
 
-def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
+def _reset_locked(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
     from odradek.spark_it.exactly_once.fencing import fence_all_slots
     from odradek.spark_it.interfaces.sink import SinkError
 
@@ -180,7 +180,7 @@ def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Clust
     except DamagedLockError as error:
         _print_error(str(error))
         old = None
-    stateful = why_stateful(pipeline, old)
+    stateful = find_stateful_reason(pipeline, old)
     if options.execute:
         try:
             fence_all_slots(pipeline, stateful, old)
@@ -190,7 +190,7 @@ def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Clust
     _print(f"{pipeline.name}: {sentence}" for sentence in reset_plan.sentences)
     if not options.execute:
         return _print([f"{pipeline.name}: nothing was changed; repeat with --execute to apply this plan"])
-    reset.carry_out(pipeline, reset_plan, cluster)
+    reset.execute_plan(pipeline, reset_plan, cluster)
     return _print([f"{pipeline.name}: reset complete"])
 
 
@@ -200,9 +200,9 @@ def _test(options: argparse.Namespace) -> int:
     try:
         from odradek.spark_it.validation import spark_checks
     except ImportError as error:
-        raise _missing_package(error) from None
+        raise _make_missing_package_error(error) from None
     try:
-        return 0 if spark_checks.test(pipeline, _print_line) else EXIT_FAILED
+        return 0 if spark_checks.run_tests(pipeline, _print_line) else EXIT_FAILED
     except spark_checks.FAILURES as error:
         raise _FailedError(str(error)) from None
 
@@ -212,7 +212,7 @@ def _replay(options: argparse.Namespace) -> int:
     try:
         from odradek.spark_it.dead_letters import replay
     except ImportError as error:
-        raise _missing_package(error) from None
+        raise _make_missing_package_error(error) from None
 
     def action(cluster: "Cluster") -> int:
         try:
@@ -224,15 +224,15 @@ def _replay(options: argparse.Namespace) -> int:
     return _with_cluster(pipeline, action)
 
 
-def _missing_package(error: ImportError) -> _FailedError:
+def _make_missing_package_error(error: ImportError) -> _FailedError:
     return _FailedError(f"package {error.name} is missing: pip install 'odradek[spark]'")
 
 
 def _reference(options: argparse.Namespace) -> int:
     if options.into is None:
-        return _print([reference.markdown().removesuffix("\n")])
+        return _print([reference.make_reference().removesuffix("\n")])
     try:
-        page = reference.into(options.into.read_text("utf-8"))
+        page = reference.replace_reference(options.into.read_text("utf-8"))
     except ValueError as error:
         raise _FailedError(f"{options.into}: {error}") from None
     options.into.write_text(page, "utf-8")
@@ -251,7 +251,7 @@ def _with_cluster(pipeline: Pipeline, action: Callable[["Cluster"], int]) -> int
     try:
         from odradek.spark_it.kafka.cluster import Cluster
     except ImportError as error:
-        raise _missing_package(error) from None
+        raise _make_missing_package_error(error) from None
     try:
         return action(Cluster(pipeline.settings))
     except ClusterError as error:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from odradek.spark_it.cases.rows import as_json, event_micros
+from odradek.spark_it.cases.rows import parse_event_micros, to_json
 from odradek.spark_it.definition.source_keys import Source, TopicSource
 from odradek.spark_it.definition.spec import Pipeline, Row
 from odradek.spark_it.interfaces.source import SourceError, Stream
@@ -36,7 +36,7 @@ _LINE = t.StructType(
 
 
 class CaseError(Exception):
-    """The reason why a case cannot run."""
+    """A case cannot run; `str()` has the reason."""
 
 
 class CaseInput:
@@ -53,28 +53,28 @@ class CaseInput:
         # Records of text formats can be written into a case and are decoded as in a run. For other formats and sources
         # a case gives the decoded rows.
         self._is_record = isinstance(source, TopicSource) and all(
-            source.part(side).format in _PLAIN_FORMATS for side in ("key", "value")
+            source.get_part_format(side).format in _PLAIN_FORMATS for side in ("key", "value")
         )
         self._schema: t.StructType | None = None
 
     def write(self, rows: Sequence[Row], *, separates_late_rows: bool) -> None:
         self._folder.mkdir(parents=True)
         if not self._is_record:
-            self._schema = self._schema_for(rows)
-            self._check(rows, self._schema)
-        lines = [as_json(self._line(index, row)) for index, row in enumerate(rows)]
+            self._schema = self._find_schema(rows)
+            self._check_rows(rows, self._schema)
+        lines = [to_json(self._make_line(index, row)) for index, row in enumerate(rows)]
         at = 0
-        for index, size in enumerate(self._sizes(rows) if separates_late_rows else [len(rows)]):
-            self._file(index, lines[at : at + size])
+        for index, size in enumerate(self._split_rows(rows) if separates_late_rows else [len(rows)]):
+            self._write_file(index, lines[at : at + size])
             at += size
 
-    def _file(self, index: int, lines: Sequence[str]) -> None:
+    def _write_file(self, index: int, lines: Sequence[str]) -> None:
         path = self._folder / f"{index:06d}.txt"
         path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
         # Spark reads files in the order of their modification times.
         os.utime(path, (1_000_000_000 + index, 1_000_000_000 + index))
 
-    def _sizes(self, rows: Sequence[Row]) -> list[int]:
+    def _split_rows(self, rows: Sequence[Row]) -> list[int]:
         """Return the number of rows in each file. A row that is late after the preceding rows starts a new file, after
         an empty one."""
         time_of, delay_ms = self._source.watermark_column, self._source.watermark_ms
@@ -84,7 +84,7 @@ class CaseInput:
         latest = watermark = _NEVER
         for row in rows:
             event_times = (value for name, value in row.items() if name.casefold() == time_of.casefold())
-            micros = event_micros(next(event_times, None))
+            micros = parse_event_micros(next(event_times, None))
             if micros is not None:
                 if watermark <= micros < latest - delay_ms * 1000:
                     # Spark compares rows with the watermark of the batch before, so it takes effect a batch later.
@@ -94,14 +94,14 @@ class CaseInput:
             sizes[-1] += 1
         return sizes
 
-    def _line(self, index: int, row: Row) -> dict[str, Any]:
+    def _make_line(self, index: int, row: Row) -> dict[str, Any]:
         source = self._source
         if not isinstance(source, TopicSource) or not self._is_record:
-            return {"value": as_json(row), "topic": self._name, "partition": 0, "offset": index}
+            return {"value": to_json(row), "topic": self._name, "partition": 0, "offset": index}
         topic = source.topics[0] if source.topics else self._name
         return {
-            "key": _text(row.get("_key")),
-            "value": self._record(row),
+            "key": _to_text(row.get("_key")),
+            "value": self._make_value(row),
             "topic": row.get("_topic", topic),
             "partition": row.get("_partition", 0),
             "offset": row.get("_offset", index),
@@ -109,15 +109,15 @@ class CaseInput:
             "headers": row.get("_headers"),
         }
 
-    def _record(self, row: Row) -> str | None:
+    def _make_value(self, row: Row) -> str | None:
         """Return the record's value, without the columns that the source adds."""
         if RAW_VALUE in row:
-            return _text(row[RAW_VALUE])
+            return _to_text(row[RAW_VALUE])
         assert isinstance(self._source, TopicSource)
         if self._source.value_format != "json":
-            return _text(row.get("value"))
+            return _to_text(row.get("value"))
         added = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
-        return as_json({name: value for name, value in row.items() if name not in added})
+        return to_json({name: value for name, value in row.items() if name not in added})
 
     def read_stream(self) -> DataFrame:
         """Return a streaming frame of lines; each batch has one file."""
@@ -148,18 +148,18 @@ class CaseInput:
             f.lit(None).cast(HEADERS_TYPE).alias("headers"),
         )
 
-    def _schema_for(self, rows: Sequence[Row]) -> t.StructType:
+    def _find_schema(self, rows: Sequence[Row]) -> t.StructType:
         """Return the source's columns; if the source is unavailable, infer them from the given rows."""
         try:
             return self._stream.schema(self._spark)
         except SourceError:
             if not rows:
                 raise
-            texts = self._spark.createDataFrame([(as_json(row),) for row in rows], "value STRING")
+            texts = self._spark.createDataFrame([(to_json(row),) for row in rows], "value STRING")
             inferred = self._spark.read.json(texts.rdd.map(lambda one: one[0]))
             return inferred.schema
 
-    def _check(self, rows: Sequence[Row], schema: t.StructType) -> None:
+    def _check_rows(self, rows: Sequence[Row], schema: t.StructType) -> None:
         """Raise CaseError for a row that does not match the source's columns."""
         for index, row in enumerate(rows):
             unknown = [name for name in row if name not in schema.names]
@@ -169,11 +169,11 @@ class CaseInput:
             return
         corrupt = "__odradek_corrupt"
         schema_with_corrupt = t.StructType([*schema.fields, t.StructField(corrupt, t.StringType())])
-        texts = self._spark.createDataFrame([(n, as_json(row)) for n, row in enumerate(rows)], "n INT, value STRING")
+        texts = self._spark.createDataFrame([(n, to_json(row)) for n, row in enumerate(rows)], "n INT, value STRING")
         read = f.from_json("value", schema_with_corrupt, {"columnNameOfCorruptRecord": corrupt})
         for bad in texts.select("n", read[corrupt].alias("c")).filter("c IS NOT NULL").orderBy("n").collect():
             raise CaseError(f"given.{self._name}: row {bad.n + 1} is not {schema.simpleString()}: {bad.c}")
 
 
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else as_json(value)
+def _to_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else to_json(value)

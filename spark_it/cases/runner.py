@@ -21,16 +21,16 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from odradek.spark_it.cases.inputs import CaseError, CaseInput
-from odradek.spark_it.cases.rows import differences
-from odradek.spark_it.dead_letters.bad_records import bad_record
+from odradek.spark_it.cases.rows import find_differences
+from odradek.spark_it.dead_letters.bad_records import find_bad_record
 from odradek.spark_it.dead_letters.headers import BadRecordError
-from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.definition.spec import Case, Pipeline
 from odradek.spark_it.formats.format import FormatError
 from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.spark.columns import column
-from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.errors import describe_error
 from odradek.spark_it.spark.internals import has_logical_node
 from odradek.spark_it.transforms.output_mode import find_output_mode
 from odradek.spark_it.transforms.plan import Plan, PlanResult, union_dead_letters
@@ -55,7 +55,9 @@ def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterat
     for case in pipeline.cases:
         folder = Path(tempfile.mkdtemp(prefix=f"odradek-test-{pipeline.name}-"))
         try:
-            problems: tuple[str, ...] = tuple(_Run(pipeline, case, _session(spark), folder, stateful).problems())
+            problems: tuple[str, ...] = tuple(
+                _Run(pipeline, case, _make_session(spark), folder, stateful).find_problems()
+            )
         except (CaseError, FormatError, SourceError) as error:
             problems = (str(error),)
         finally:
@@ -63,7 +65,7 @@ def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterat
         yield CaseResult(case.name, problems)
 
 
-def _session(spark: SparkSession) -> SparkSession:
+def _make_session(spark: SparkSession) -> SparkSession:
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.shuffle.partitions", "1")
@@ -87,74 +89,77 @@ class _Run:
             source.watermark_column is not None for source in pipeline.sources.values()
         )
         self._given = {name.casefold(): rows for name, rows in case.given.items()}
-        # Without a dead-letter topic a bad record stops the pipeline, and so the case.
+        # Without a dead-letter topic a bad record stops the pipeline, and therefore the case.
         self._plan = Plan(pipeline)
 
-    def problems(self) -> Iterator[str]:
+    def find_problems(self) -> Iterator[str]:
         inputs = {name: CaseInput(self._pipeline, name, self._spark, self._folder) for name in self._pipeline.sources}
         for name, case_input in inputs.items():
             case_input.write(self._given.get(name.casefold(), ()), separates_late_rows=self._is_streaming)
         try:
-            outputs = self._streamed(inputs) if self._is_streaming else self._batch(inputs)
+            outputs = self._run_stateful(inputs) if self._is_streaming else self._run_stateless(inputs)
         except BadRecordError as error:
             yield f"the pipeline stops: {error}"
             return
         except PySparkException as error:
-            bad = bad_record(error)
-            yield f"the pipeline stops: {bad or readable(error)}"
+            bad = find_bad_record(error)
+            yield f"the pipeline stops: {bad or describe_error(error)}"
             return
         for table, expected in self._case.expect.items():
             rows, schema = outputs.rows[table]
-            lines_ = [*differences(expected, rows, schema)]
+            lines_ = [*find_differences(expected, rows, schema)]
             if lines_:
                 yield f"{table or 'input of the sink'}: {lines_[0]}"
                 yield from lines_[1:]
         if self._case.dead_letters is not None and outputs.dead != self._case.dead_letters:
             yield f"dead letters: {self._case.dead_letters} expected, got {outputs.dead}"
 
-    def _batch(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
-        """Run the case as `execution.batch.RawBatches` runs a stateless pipeline."""
+    def _run_stateless(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
+        """Run the case as `execution.batch.StatelessBatches` runs a stateless pipeline."""
         [(name, case_input)] = inputs.items()
         outputs = _Outputs()
 
         def collect(raw: DataFrame, _: int) -> None:
             parts = self._plan.apply(raw.sparkSession, {name: case_input.decode(raw)})
-            self._take(parts, outputs)
+            self._collect_outputs(parts, outputs)
 
         self._run_query(case_input.read_stream(), "append", collect, "all")
         if not outputs.rows:
             # Without a batch there are no rows, but the columns are still compared.
             nothing: list[tuple[str]] = []
             frame = case_input.decode(self._spark.createDataFrame(nothing, "value STRING"))
-            self._take(self._plan.apply(self._spark, {name: frame}), outputs)
+            self._collect_outputs(self._plan.apply(self._spark, {name: frame}), outputs)
         return outputs
 
-    def _take(self, parts: PlanResult, outputs: "_Outputs") -> None:
+    def _collect_outputs(self, parts: PlanResult, outputs: "_Outputs") -> None:
         for name in self._case.expect:
-            frame = _of(parts, name)
-            outputs.add(name, _as_text(frame), frame.schema)
+            frame = _get_frame(parts, name)
+            outputs.add(name, _collect_json(frame), frame.schema)
         dead = union_dead_letters(parts)
         if dead is not None and self._case.dead_letters is not None:
             outputs.dead += dead.count()
 
-    def _streamed(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
-        """Run the case as `execution.batch.StreamBatches` runs a stateful pipeline, with a query per compared table."""
+    def _run_stateful(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
+        """Run the case as `execution.batch.StatefulBatches` runs a stateful pipeline, with a query per compared
+        table."""
         outputs = _Outputs()
         decoded = {name: case_input.decode(case_input.read_stream()) for name, case_input in inputs.items()}
         parts = self._plan.apply(self._spark, decoded)
         for name in self._case.expect:
-            frame = _of(parts, name)
+            frame = _get_frame(parts, name)
             is_sink_input = name is None or name.casefold() == (self._pipeline.sink_input or "").casefold()
-            mode = find_output_mode(self._pipeline, frame) if is_sink_input else _mode(frame)
+            mode = find_output_mode(self._pipeline, frame) if is_sink_input else _find_mode(frame)
             batches: list[list[str]] = []
 
             def collect(batch: DataFrame, _: int, batches: list[list[str]] = batches) -> None:
-                batches.append(_as_text(batch))
+                batches.append(_collect_json(batch))
 
             self._run_query(frame, mode, collect, f"of-{name or ''}")
             sink = self._pipeline.sink
             keys = sink.pk_fields if isinstance(sink, JdbcSink) else ()
-            outputs.add(name, merged(batches, keys) if mode == "update" else [*itertools.chain(*batches)], frame.schema)
+            outputs.add(
+                name, merge_by_keys(batches, keys) if mode == "update" else [*itertools.chain(*batches)], frame.schema
+            )
         dead = union_dead_letters(parts)
         if dead is not None and self._case.dead_letters is not None:
 
@@ -171,21 +176,23 @@ class _Run:
             try:
                 take(batch, batch_id)
             except BaseException as error:
-                failures.append(bad_record(error) or error)
+                failures.append(find_bad_record(error) or error)
                 raise RuntimeError(f"batch {batch_id} failed") from None
 
         checkpoint = self._folder / "checkpoint" / name
         try:
-            self._finish(frame, mode, guarded, checkpoint)
+            self._run_to_end(frame, mode, guarded, checkpoint)
             if self._has_watermark and _close_windows(checkpoint):
-                self._finish(frame, mode, guarded, checkpoint)
+                self._run_to_end(frame, mode, guarded, checkpoint)
         except PySparkException as error:
             failure = failures[0] if failures else error
             if isinstance(failure, Exception):
                 raise failure from None
             raise
 
-    def _finish(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
+    def _run_to_end(
+        self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None], checkpoint: Path
+    ) -> None:
         writer = frame.writeStream.outputMode(mode).foreachBatch(take).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         try:
@@ -195,8 +202,8 @@ class _Run:
             query.stop()
 
 
-def merged(batches: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
-    """Return the content of a sink that replaces rows by key; rows are JSON."""
+def merge_by_keys(batches: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
+    """Return the final rows of a sink that replaces rows by key; rows are JSON."""
     folded = [key.casefold() for key in keys]
     rows: dict[str, str] = {}
     for row in itertools.chain(*batches):
@@ -217,18 +224,18 @@ class _Outputs:
         self.rows[name] = ([*before, *rows], schema)
 
 
-def _of(parts: PlanResult, name: str | None) -> DataFrame:
+def _get_frame(parts: PlanResult, name: str | None) -> DataFrame:
     return parts.rows if name is None else parts.steps[name.casefold()]
 
 
-def _mode(frame: DataFrame) -> str:
+def _find_mode(frame: DataFrame) -> str:
     """Return the output mode for a table other than the sink's input: aggregates without watermark need update."""
     has_aggregates, has_watermark = (has_logical_node(frame, node) for node in ("Aggregate", "EventTimeWatermark"))
     return "update" if has_aggregates and not has_watermark else "append"
 
 
-def _as_text(frame: DataFrame) -> list[str]:
-    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), WRITTEN)
+def _collect_json(frame: DataFrame) -> list[str]:
+    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), TIMESTAMP_OPTIONS)
     return [text for (text,) in frame.select(row).collect()]
 
 
@@ -245,8 +252,8 @@ def _close_windows(checkpoint: Path) -> bool:
     return True
 
 
-def lines(results: Sequence[CaseResult]) -> Iterator[str]:
-    """Return the report of the cases."""
+def make_report(results: Sequence[CaseResult]) -> Iterator[str]:
+    """Yield the lines of the report about the cases."""
     for result in results:
         yield f"test {result.name}: {'failed' if result.problems else 'passed'}"
         yield from (f"  {line}" for line in result.problems)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
-from odradek.spark_it.definition.passwords import without_passwords
-from odradek.spark_it.spark.java import causes, class_names, is_java_error
+from odradek.spark_it.definition.passwords import hide_passwords
+from odradek.spark_it.spark.java import is_java_error, iter_causes, list_class_names
 
 _POSITION = re.compile(r" Position: \d+$")  # a position in a generated statement, which messages do not contain
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
@@ -32,7 +32,7 @@ class DatabaseError(Exception):
     """
 
     def __init__(self, message: str, state: str, code: int, class_names: tuple[str, ...]) -> None:
-        super().__init__(_POSITION.sub("", " ".join(without_passwords(message).split())))
+        super().__init__(_POSITION.sub("", " ".join(hide_passwords(message).split())))
         self.state = state
         self.code = code
         self.class_names = class_names
@@ -54,13 +54,13 @@ class NoDriverError(Exception):
 def find_database_error(error: BaseException) -> DatabaseError | None:
     """Return the database error that made a JVM call or a Spark job fail; None if another error did."""
     found = None
-    for cause in causes(error):
-        while cause is not None and "java.sql.SQLException" in class_names(cause):
+    for cause in iter_causes(error):
+        while cause is not None and "java.sql.SQLException" in list_class_names(cause):
             # The first exception with a SQLSTATE is the most specific. The reason of a BatchUpdateException is its
             # next.
             if found is None or not found.state:
                 message, state = cause.getMessage(), cause.getSQLState()
-                found = DatabaseError(message or "", state or "", cause.getErrorCode(), class_names(cause))
+                found = DatabaseError(message or "", state or "", cause.getErrorCode(), list_class_names(cause))
             cause = cause.getNextException()
     return found
 
@@ -358,7 +358,7 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        return without_passwords(self.url)
+        return hide_passwords(self.url)
 
     def _find_driver(self) -> Any:
         jvm = self._jvm

@@ -16,8 +16,8 @@ def raise_bad_record(origin: Column, error: Column) -> Column:
     return f.raise_error(f.concat(f.lit(_MARK), description)).cast("boolean")
 
 
-def bad_record(error: BaseException) -> BadRecordError | None:
-    """Return the bad record because of which Spark failed; None if Spark failed for another reason."""
+def find_bad_record(error: BaseException) -> BadRecordError | None:
+    """Return the bad record that made Spark fail; None if Spark failed for another reason."""
     text = str(error)
     at = text.find(_MARK)
     if at < 0:

@@ -1,4 +1,4 @@
-"""Dead letters as Kafka Connect writes them: the original record, and headers that describe the failure.
+"""Headers of dead letters, as Kafka Connect writes them; they describe the failure of the original record.
 
 Source: KIP-298; names and stages are those of DeadLetterQueueReporter and Stage in Connect 4.3.
 """
@@ -43,7 +43,7 @@ class Stage(Enum):
 
 
 class Origin(NamedTuple):
-    """The record that failed."""
+    """Topic, partition and offset of the record that failed."""
 
     topic: str
     partition: int
@@ -54,7 +54,7 @@ class Origin(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A failure. `class_name` is the component that reported it: a format, a transform or expectation, a sink."""
+    """A failure of a record. `class_name` is the component that reported it: a format, an expectation or a sink."""
 
     stage: Stage
     class_name: str
@@ -64,7 +64,7 @@ class Failure(NamedTuple):
 
 
 class BadRecordError(Exception):
-    """A record that stops a pipeline with `errors.tolerance = "none"`; `str()` identifies the record."""
+    """A bad record stops a pipeline with `errors.tolerance = "none"`; `str()` identifies the record."""
 
     def __init__(self, origin: Origin | None, failure: Failure) -> None:
         where = f"record {origin}" if origin is not None else "a record"
@@ -73,7 +73,7 @@ class BadRecordError(Exception):
         self.failure = failure
 
 
-def error_headers(origin: Origin | None, failure: Failure, *, connector_name: str, task_id: int) -> list[Header]:
+def make_error_headers(origin: Origin | None, failure: Failure, *, connector_name: str, task_id: int) -> list[Header]:
     """Return Connect's headers, in Connect's order. A record that was not read from a topic has no `origin`."""
     texts: list[tuple[str, object]] = []
     if origin is not None:
@@ -90,21 +90,21 @@ def error_headers(origin: Origin | None, failure: Failure, *, connector_name: st
     return [(name, None if value is None else str(value).encode()) for name, value in texts]
 
 
-def headers(original: Iterable[Header], added: Iterable[Header]) -> list[Header]:
-    """Return the headers of a dead letter: the record's, without those of an earlier failure, then `added`."""
-    return [*without_errors(original), *added]
+def replace_error_headers(original: Iterable[Header], added: Iterable[Header]) -> list[Header]:
+    """Return the record's headers without those of an earlier failure, followed by `added`."""
+    return [*remove_error_headers(original), *added]
 
 
-def without_errors(headers: Iterable[Header]) -> list[Header]:
+def remove_error_headers(headers: Iterable[Header]) -> list[Header]:
     """Return the headers of the original record."""
     return [header for header in headers if not header[0].startswith(PREFIX)]
 
 
-def brief(headers: Iterable[Header]) -> list[Header]:
+def shorten_headers(headers: Iterable[Header]) -> list[Header]:
     """Return the headers of a dead letter that is too large for its topic and is written without key and value.
 
-    They are Connect's, which locate the record, and LEFT_OUT, which distinguishes the dead letter from a record whose
-    key and value are null.
+    These are Connect's headers, which locate the record, and LEFT_OUT, which distinguishes the dead letter from a
+    record whose key and value are null.
     """
     kept = [(name, value and value[:_BRIEF_BYTES]) for name, value in headers if name.startswith(PREFIX)]
     return [*kept, (LEFT_OUT, b"true")]
@@ -113,7 +113,7 @@ def brief(headers: Iterable[Header]) -> list[Header]:
 _BRIEF_BYTES = 1000
 
 
-def origin_of(headers: Iterable[Header]) -> Origin | None:
+def find_origin(headers: Iterable[Header]) -> Origin | None:
     """Return the origin of a dead letter, equal for two copies of one record; None if the headers lack it."""
     values: Mapping[str, bytes | None] = dict(headers)
     topic, partition, offset = values.get(TOPIC), values.get(PARTITION), values.get(OFFSET)

@@ -1,4 +1,4 @@
-"""The `replay-dlq` command: sends dead letters back to the topics that they were read from, after the cause is fixed.
+"""The `replay-dlq` command, which sends dead letters back to their source topics after the cause was fixed.
 
 A record is written with its key, value and original headers, and a new timestamp, to the partition of its key. Each
 record is written once: the position in the dead-letter topic is the committed offset of group `<name>:replay`, part of
@@ -22,8 +22,8 @@ from odradek.spark_it.dead_letters.headers import (
     LEFT_OUT,
     PART_WRITTEN,
     Origin,
-    origin_of,
-    without_errors,
+    find_origin,
+    remove_error_headers,
 )
 from odradek.spark_it.dead_letters.replay_position import ReplayPositionError, read_position, write_position
 from odradek.spark_it.definition.source_keys import TopicSource
@@ -42,11 +42,11 @@ _EXAMPLES = 3
 
 
 PartlyWritten = Literal["send", "leave"]
-"""Treatment of records of which other rows may be written already."""
+"""Treatment of records some of whose rows may be written already."""
 
 
 class ReplayError(Exception):
-    """The reason why dead letters cannot be replayed; `str()` has the remedy."""
+    """Dead letters cannot be replayed; `str()` has the reason and the remedy."""
 
 
 class DeadLetter(NamedTuple):
@@ -70,27 +70,27 @@ class DeadLetter(NamedTuple):
 
 @dataclass
 class ReplayCounts:
-    """Counts of a replay: `again` has the replayed records by topic, `left_count` the skipped ones by reason.
+    """Counts of a replay: `replayed` has the number of replayed records by topic, `skipped` that of others by reason.
 
-    `left` has examples of skipped ones. `of_others` are dead letters of other pipelines or connectors.
+    `skipped_examples` has some of the skipped records, by reason. `of_others` is the number of dead letters of other
+    pipelines or connectors.
     """
 
-    again: Counter[str] = field(default_factory=Counter)
+    replayed: Counter[str] = field(default_factory=Counter)
     partly_written: int = 0
     of_others: int = 0
-    copies: int = 0
-    left: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    left_count: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+    skipped_examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    skipped: Counter[str] = field(default_factory=Counter)
 
-    def leave(self, why: str, where: str) -> None:
-        self.left_count[why] += 1
-        if len(self.left[why]) < _EXAMPLES:
-            self.left[why].append(where)
+    def skip(self, reason: str, where: str) -> None:
+        self.skipped[reason] += 1
+        if len(self.skipped_examples[reason]) < _EXAMPLES:
+            self.skipped_examples[reason].append(where)
 
 
-class Sorter:
-    """Decides which dead letters are replayed, and to which topic. `partly_written` is None if the user gave no
-    choice."""
+class ReplaySelector:
+    """Selection of the dead letters to replay. `partly_written` is None if the user did not specify it."""
 
     def __init__(self, pipeline: Pipeline, dead_letter_topic: str, partly_written: PartlyWritten | None) -> None:
         self._name = pipeline.name
@@ -98,44 +98,44 @@ class Sorter:
         self._topic = dead_letter_topic
         self._sources = [one for one in pipeline.sources.values() if isinstance(one, TopicSource)]
         self._seen: dict[tuple[str, int], set[int]] = defaultdict(set)
-        self.found = ReplayCounts()
+        self.counts = ReplayCounts()
 
-    def origin(self, letter: DeadLetter, partition: int) -> Origin | None:
-        """Return the origin of a record that is to be replayed; None if the record is skipped. Counts either."""
+    def select_origin(self, letter: DeadLetter, partition: int) -> Origin | None:
+        """Return the origin of a record that is to be replayed; None if the record is skipped. Both are counted."""
         if letter.connector_name != self._name:
-            self.found.of_others += 1
+            self.counts.of_others += 1
             return None
-        origin = origin_of(letter.headers)
+        origin = find_origin(letter.headers)
         where = f"{self._topic}-{partition} at offset {letter.offset}: {letter.reason}"
         if origin is None:
-            self.found.leave("were not read from a topic", where)
+            self.counts.skip("were not read from a topic", where)
             return None
-        readers = sum(_reads(one, origin.topic) for one in self._sources)
+        readers = sum(_reads_topic(one, origin.topic) for one in self._sources)
         if not readers:
-            self.found.leave(f"were read from topic {origin.topic}, which the pipeline does not read", where)
+            self.counts.skip(f"were read from topic {origin.topic}, which the pipeline does not read", where)
             return None
         if LEFT_OUT in dict(letter.headers):
-            self.found.leave(
+            self.counts.skip(
                 "were too large for the dead-letter topic and lack key and value", f"{where}, from {origin}"
             )
             return None
         seen = self._seen[origin.topic, origin.partition]
         if origin.offset in seen:
-            # A sink without transactions may have written a dead letter twice.
-            self.found.copies += 1
+            # A sink without transactions may have written the dead letter twice.
+            self.counts.duplicates += 1
             return None
         seen.add(origin.offset)
         if PART_WRITTEN in dict(letter.headers) or readers > 1:
-            self.found.partly_written += 1
+            self.counts.partly_written += 1
             if self._partly_written == "leave":
-                self.found.leave("have other rows, which the sink may contain", f"{where}, from {origin}")
+                self.counts.skip("have other rows, which the sink may contain", f"{where}, from {origin}")
             if self._partly_written != "send":
                 return None
-        self.found.again[origin.topic] += 1
+        self.counts.replayed[origin.topic] += 1
         return origin
 
 
-def _reads(source: TopicSource, topic: str) -> bool:
+def _reads_topic(source: TopicSource, topic: str) -> bool:
     if source.topics_regex is not None:
         return re.fullmatch(source.topics_regex, topic) is not None
     return topic in source.topics
@@ -161,38 +161,38 @@ def replay(
     group = pipeline.replay_group
     topic_id = cluster.fetch_topic_ids([topic]).get(topic, "")
     try:
-        ranges = _unreplayed_ranges(cluster, topic, group, read_position(pipeline.state_folder, topic, topic_id))
+        ranges = _find_unreplayed_ranges(cluster, topic, group, read_position(pipeline.state_folder, topic, topic_id))
     except ReplayPositionError as error:
         raise ReplayError(str(error)) from None
-    clients = _clients(pipeline)
+    clients = _make_clients(pipeline)
     try:
         consumer = clients.make_consumer(group)
     except KafkaException as error:
-        raise ReplayError(f"admin.override: {_reason(error)}") from None
+        raise ReplayError(f"admin.override: {_describe_error(error)}") from None
 
     def process(choice: PartlyWritten | None, *, writes: bool) -> ReplayCounts:
-        sorter = Sorter(pipeline, topic, choice)
+        sorter = ReplaySelector(pipeline, topic, choice)
         for unreplayed in ranges:
             for chunk in _read_chunks(consumer, unreplayed, records_per_transaction):
-                records = _records(chunk, sorter)
+                records = _select_records(chunk, sorter)
                 if writes:
-                    _write(pipeline, chunk, records, clients, group, topic_id)
-        return sorter.found
+                    _write_chunk(pipeline, chunk, records, clients, group, topic_id)
+        return sorter.counts
 
     try:
         if execute and partly_written is None and (count := process(None, writes=False).partly_written):
             raise ReplayError(f"nothing was written: {_describe_undecided(count)}")
         counts = process(partly_written, writes=execute)
     except KafkaException as error:
-        raise ReplayError(f"cannot read {topic}: {_reason(error)}") from None
+        raise ReplayError(f"cannot read {topic}: {_describe_error(error)}") from None
     finally:
         consumer.close()
-    yield from _sentences(counts, topic, partly_written, is_done=execute)
-    if not execute and (counts.again or counts.partly_written):
+    yield from _describe_counts(counts, topic, partly_written, is_done=execute)
+    if not execute and (counts.replayed or counts.partly_written):
         yield "nothing was written; repeat with --execute to replay"
 
 
-def _clients(pipeline: Pipeline) -> Clients:
+def _make_clients(pipeline: Pipeline) -> Clients:
     settings = pipeline.settings
     reading = {
         **settings.passed["admin.override."],
@@ -207,7 +207,7 @@ def _clients(pipeline: Pipeline) -> Clients:
 class Chunk(NamedTuple):
     """Dead letters of a partition that are replayed in one transaction; offsets `start` to `end` of the topic.
 
-    `is_first` if the group has no offset yet.
+    `is_first` is true if the group has no offset yet.
     """
 
     topic: str
@@ -231,11 +231,13 @@ class UnreplayedRange(NamedTuple):
     is_first: bool
 
 
-def _unreplayed_ranges(cluster: ClusterRequests, topic: str, group: str, replayed: Offsets) -> list[UnreplayedRange]:
+def _find_unreplayed_ranges(
+    cluster: ClusterRequests, topic: str, group: str, replayed: Offsets
+) -> list[UnreplayedRange]:
     partitions = cluster.list_partitions(TopicSource({"topics": topic}))
     beginnings, ends = cluster.fetch_earliest(partitions), cluster.fetch_latest(partitions)
-    # A killed replay may have left a transaction open. Its offsets are not waited for here: the first transaction of
-    # this replay fences it and reads the marker again.
+    # A killed replay may have left a transaction open. This request does not wait for its offsets: the first
+    # transaction of this replay fences it and reads the marker again.
     committed = cluster.fetch_committed(group, partitions)
     # On a cluster without topic ids the stored position may belong to an earlier topic of the same name.
     positions = {at: offset for at, offset in replayed.items() if offset <= ends.get(at, 0)} | committed
@@ -272,7 +274,7 @@ def _read_chunks(consumer: Consumer, at: UnreplayedRange, size: int) -> Iterator
                 # The rest of the range has no committed records.
                 position, is_at_end = min(offset, end), True
                 break
-            letters.append(_letter(message, offset))
+            letters.append(_make_letter(message, offset))
             position = offset + 1
             if len(letters) >= size:
                 yield Chunk(at.topic, at.partition, start, position, is_first, letters)
@@ -283,21 +285,21 @@ def _read_chunks(consumer: Consumer, at: UnreplayedRange, size: int) -> Iterator
         yield Chunk(at.topic, at.partition, start, position, is_first, letters)
 
 
-def _letter(message: Message, offset: int) -> DeadLetter:
+def _make_letter(message: Message, offset: int) -> DeadLetter:
     named: Any = message.headers() or ()
-    headers = [(name, _bytes(value)) for name, value in named]
-    return DeadLetter(offset, _bytes(message.key()), _bytes(message.value()), headers)
+    headers = [(name, _to_bytes(value)) for name, value in named]
+    return DeadLetter(offset, _to_bytes(message.key()), _to_bytes(message.value()), headers)
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
+def _to_bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def _records(chunk: Chunk, sorter: Sorter) -> list[TopicRecords]:
+def _select_records(chunk: Chunk, sorter: ReplaySelector) -> list[TopicRecords]:
     """Return the records to replay, in the order of the dead-letter topic."""
     by_topic: dict[str, list[DeadLetter]] = defaultdict(list)
     for letter in chunk.letters:
-        origin = sorter.origin(letter, chunk.partition)
+        origin = sorter.select_origin(letter, chunk.partition)
         if origin is not None:
             by_topic[origin.topic].append(letter)
     return [
@@ -305,13 +307,13 @@ def _records(chunk: Chunk, sorter: Sorter) -> list[TopicRecords]:
             topic,
             [letter.key for letter in letters],
             [letter.value for letter in letters],
-            [without_errors(letter.headers) or None for letter in letters],
+            [remove_error_headers(letter.headers) or None for letter in letters],
         )
         for topic, letters in by_topic.items()
     ]
 
 
-def _write(
+def _write_chunk(
     pipeline: Pipeline, chunk: Chunk, records: list[TopicRecords], clients: Clients, group: str, topic_id: str
 ) -> None:
     transaction = OffsetTransaction(
@@ -334,35 +336,35 @@ def _write(
 
 def _describe_undecided(count: int) -> str:
     return (
-        f"the sink may contain other rows of {_records_of(count)}, which a replay would write again: choose "
+        f"the sink may contain other rows of {_format_count(count)}, which a replay would write again: choose "
         "--partly-written send or --partly-written leave"
     )
 
 
-def _sentences(
+def _describe_counts(
     counts: ReplayCounts, topic: str, partly_written: PartlyWritten | None, *, is_done: bool
 ) -> Iterator[str]:
     is_undecided = counts.partly_written and partly_written is None
-    if not counts.again and not is_undecided:
+    if not counts.replayed and not is_undecided:
         yield f"{topic} has no records to replay"
-    for target, count in sorted(counts.again.items()):
-        yield f"{_records_of(count)} {'sent' if is_done else 'would be sent'} back to topic {target}"
+    for target, count in sorted(counts.replayed.items()):
+        yield f"{_format_count(count)} {'sent' if is_done else 'would be sent'} back to topic {target}"
     if is_undecided:
         yield _describe_undecided(counts.partly_written)
     elif counts.partly_written and partly_written == "send":
-        yield f"  of {_records_of(counts.partly_written)} of these the sink may contain other rows, now written again"
-    if counts.copies:
-        yield f"{_records_of(counts.copies)} of {topic} skipped: they are duplicates"
+        yield f"  of {_format_count(counts.partly_written)} of these the sink may contain other rows, now written again"
+    if counts.duplicates:
+        yield f"{_format_count(counts.duplicates)} of {topic} skipped: they are duplicates"
     if counts.of_others:
-        yield f"{_records_of(counts.of_others)} of {topic} skipped: other pipelines or connectors wrote them"
-    for why, count in counts.left_count.items():
-        yield f"{_records_of(count)} {'left' if is_done else 'would be left'} in {topic}: they {why}"
-        yield from (f"  {where}" for where in counts.left[why])
-        if count > len(counts.left[why]):
-            yield f"  and {count - len(counts.left[why]):,} more"
+        yield f"{_format_count(counts.of_others)} of {topic} skipped: other pipelines or connectors wrote them"
+    for reason, count in counts.skipped.items():
+        yield f"{_format_count(count)} {'left' if is_done else 'would be left'} in {topic}: they {reason}"
+        yield from (f"  {where}" for where in counts.skipped_examples[reason])
+        if count > len(counts.skipped_examples[reason]):
+            yield f"  and {count - len(counts.skipped_examples[reason]):,} more"
 
 
-def _records_of(count: int) -> str:
+def _format_count(count: int) -> str:
     return f"{count:,} {_noun(count)}"
 
 
@@ -370,6 +372,6 @@ def _noun(count: int) -> str:
     return "record" if count == 1 else "records"
 
 
-def _reason(error: KafkaException) -> str:
+def _describe_error(error: KafkaException) -> str:
     kafka_error = error.args[0] if error.args else error
     return kafka_error.str() if isinstance(kafka_error, KafkaError) else str(kafka_error)

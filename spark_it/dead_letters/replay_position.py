@@ -1,8 +1,8 @@
-"""The position of a replay in the dead-letter topic, in a file next to the checkpoint.
+"""The position of replays in the dead-letter topic, in a file next to the checkpoint.
 
 The group's offset takes precedence; it is committed in the transaction that writes the records. But it is not renewed
-between two replays, so it may have expired before the next one. Without this file all dead letters would be replayed
-again then.
+between two replays, so it may expire before the next one. Then without this file all dead letters would be replayed
+again.
 
 The file is JSON: `{"version": 2, "topics": {"dlq": {"id": "Zk3...", "offsets": {"0": 5}}}}`. The id distinguishes the
 topic from a later one of the same name. Version 1 was `{"dlq": {"0": 5}}`.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
-from odradek.spark_it.state.checkpoint import topic_offsets
+from odradek.spark_it.state.checkpoint import parse_topic_offsets
 from odradek.spark_it.state.files import write_atomically
 
 FILE = "replayed.json"
@@ -21,16 +21,16 @@ VERSION = 2
 
 
 class ReplayPositionError(Exception):
-    """A file that cannot be read; `str()` names it."""
+    """The file cannot be read; `str()` names it."""
 
 
-class _Replayed(NamedTuple):
+class _TopicPosition(NamedTuple):
     """The position in one topic. `id` is empty for a topic without id."""
 
     id: str
     offsets: dict[TopicPartition, int]
 
-    def is_of(self, topic_id: str) -> bool:
+    def has_id(self, topic_id: str) -> bool:
         return not self.id or not topic_id or self.id == topic_id
 
 
@@ -39,17 +39,17 @@ def read_position(state_folder: Path, topic: str, topic_id: str) -> dict[TopicPa
 
     `topic_id` is empty if the cluster has no ids. Raises ReplayPositionError, OSError.
     """
-    replayed = _read(state_folder).get(topic)
-    return {} if replayed is None or not replayed.is_of(topic_id) else replayed.offsets
+    replayed = _read_topics(state_folder).get(topic)
+    return {} if replayed is None or not replayed.has_id(topic_id) else replayed.offsets
 
 
 def write_position(state_folder: Path, at: TopicPartition, topic_id: str, offset: int) -> None:
     """Store the offset of a partition. Raises ReplayPositionError, OSError."""
-    topic, topics = at[0], _read(state_folder)
+    topic, topics = at[0], _read_topics(state_folder)
     previous = topics.get(topic)
-    if previous is None or not previous.is_of(topic_id):
-        previous = _Replayed(topic_id, {})
-    topics[topic] = _Replayed(topic_id or previous.id, previous.offsets | {at: offset})
+    if previous is None or not previous.has_id(topic_id):
+        previous = _TopicPosition(topic_id, {})
+    topics[topic] = _TopicPosition(topic_id or previous.id, previous.offsets | {at: offset})
     content = {
         name: {"id": one.id, "offsets": {str(partition): end for (_, partition), end in sorted(one.offsets.items())}}
         for name, one in sorted(topics.items())
@@ -57,7 +57,7 @@ def write_position(state_folder: Path, at: TopicPartition, topic_id: str, offset
     write_atomically(state_folder / FILE, json.dumps({"version": VERSION, "topics": content}) + "\n")
 
 
-def _read(state_folder: Path) -> dict[str, _Replayed]:
+def _read_topics(state_folder: Path) -> dict[str, _TopicPosition]:
     path = state_folder / FILE
     try:
         text = path.read_text("utf-8")
@@ -71,10 +71,13 @@ def _read(state_folder: Path) -> dict[str, _Replayed]:
                     f"{path} has version {parsed['version']}; this release supports version {VERSION}"
                 )
             return {
-                topic: _Replayed(one["id"], topic_offsets(json.dumps({topic: one["offsets"]})))
+                topic: _TopicPosition(one["id"], parse_topic_offsets(json.dumps({topic: one["offsets"]})))
                 for topic, one in parsed["topics"].items()
             }
-        return {topic: _Replayed("", topic_offsets(json.dumps({topic: offsets}))) for topic, offsets in parsed.items()}
+        return {
+            topic: _TopicPosition("", parse_topic_offsets(json.dumps({topic: offsets})))
+            for topic, offsets in parsed.items()
+        }
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ReplayPositionError(
             f"{path} is damaged; restore it from a backup, or delete it to replay from the beginning"

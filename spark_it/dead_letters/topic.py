@@ -10,33 +10,34 @@ from odradek.spark_it.kafka.requests import ClusterError, ClusterRequests, Missi
 _KEY = "errors.deadletterqueue.topic.replication.factor"
 
 
-def create_if_missing(pipeline: Pipeline, group: ClusterRequests) -> bool:
+def create_if_missing(pipeline: Pipeline, cluster: ClusterRequests) -> bool:
     """Create the topic if it is missing, and return whether it was created. Raises ClusterError."""
     topic = pipeline.errors.deadletterqueue_topic_name
     assert topic is not None
     try:
-        group.list_partitions(TopicSource({"topics": topic}))
+        cluster.list_partitions(TopicSource({"topics": topic}))
     except MissingTopicsError:
         pass
     else:
         return False
     factor = pipeline.errors.deadletterqueue_topic_replication_factor
-    too_many = too_many_replicas(pipeline, group)
+    too_many = find_replication_problem(pipeline, cluster)
     if too_many is not None:
         raise ClusterError(f"dead-letter topic {topic} does not exist, and cannot be created: {too_many}")
     try:
-        group.create_topic(topic, factor)
+        cluster.create_topic(topic, factor)
     except ClusterError as error:
         raise ClusterError(f"dead-letter topic {topic} does not exist: {error}; create it, or see {_KEY}") from None
     return True
 
 
-def too_many_replicas(pipeline: Pipeline, group: ClusterRequests) -> str | None:
-    """Return the reason why the brokers cannot hold the topic's replicas, and the remedy; None if they can.
+def find_replication_problem(pipeline: Pipeline, cluster: ClusterRequests) -> str | None:
+    """Return the reason why there are too few brokers for the topic's replicas, and the remedy; None if there are
+    enough.
 
     Raises ClusterError.
     """
-    factor, brokers = pipeline.errors.deadletterqueue_topic_replication_factor, group.count_brokers()
+    factor, brokers = pipeline.errors.deadletterqueue_topic_replication_factor, cluster.count_brokers()
     if factor <= brokers:
         return None
     available = "there is 1 broker" if brokers == 1 else f"there are {brokers} brokers"

@@ -9,7 +9,7 @@
 - `toml_lines`: line numbers of keys in a TOML document
 - `spec`: the pipeline that a file declares
 - `expansion`: environment variables in values
-- `reader`: parses a file into a `spec.Pipeline`
+- `reader`: reader of a file as a `spec.Pipeline`
 - `static_checks`: checks of names, references and keys that depend on each other
 - `guarantees`: delivery guarantees and their conditions
 - `python_functions`: import of functions that a file names

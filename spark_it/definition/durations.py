@@ -10,7 +10,7 @@ _UNITS_MS = {
 }  # fmt: skip
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)", re.IGNORECASE)
 
-WRITTEN = {
+TIMESTAMP_OPTIONS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
@@ -47,15 +47,15 @@ def instant_ms(text: str) -> int:
 
 def is_interval(text: str) -> bool:
     """Return whether `interval_ms` accepts the text."""
-    return _succeeds(interval_ms, text)
+    return _is_accepted(interval_ms, text)
 
 
 def is_instant(text: str) -> bool:
     """Return whether `instant_ms` accepts the text."""
-    return _succeeds(instant_ms, text)
+    return _is_accepted(instant_ms, text)
 
 
-def _succeeds(parse: Callable[[str], int], text: str) -> bool:
+def _is_accepted(parse: Callable[[str], int], text: str) -> bool:
     try:
         parse(text)
     except (ValueError, OverflowError):

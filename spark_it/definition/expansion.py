@@ -7,11 +7,11 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}\\]|\
 
 
 class ExpansionError(ValueError):
-    """A variable that is not set and has no default, or a `${` without a valid variable name."""
+    """A variable is not set and has no default, or a `${` has no valid variable name."""
 
 
-def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """Return the text with its variables replaced. As in a shell, the default also replaces an empty variable.
+def expand(text: str, environment: Mapping[str, str]) -> str:
+    """Replace the variables in a text. As in a shell, the default also replaces an empty variable.
 
     Raises ExpansionError.
     """

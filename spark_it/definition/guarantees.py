@@ -19,7 +19,7 @@ from odradek.spark_it.definition.source_keys import FilesSource, JdbcSource, Pyt
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.definition.toml_lines import Path
 from odradek.spark_it.sql import deterministic
-from odradek.spark_it.sql.tokens import keeps_state, tokens
+from odradek.spark_it.sql.tokens import find_stateful_clause, tokenize
 
 
 class Level(Enum):
@@ -68,7 +68,7 @@ class Guarantee:
         return "\n".join([*lines, *(f"  provided that {condition}" for condition in self.conditions)])
 
 
-HOW: dict[type[Sink], str] = {
+MECHANISMS: dict[type[Sink], str] = {
     FilesSink: "one folder per batch, renamed to its final name when it is complete",
     DeltaSink: "the batch's number is part of the table's commit",
     IcebergSink: "the batch's number is part of the table's commit, which fails if the table contains the batch",
@@ -76,27 +76,33 @@ HOW: dict[type[Sink], str] = {
     ConsoleSink: "a repeated batch is shown again",
     PythonSink: "the function is called again for a repeated batch, with the same number",
 }
-HOW_BY_KIND = {
+MECHANISMS_BY_KIND = {
     TransactionKind.OFFSETS: "rows and source offsets in one transaction per source partition",
     TransactionKind.BATCHES: "rows and the batch's number in one transaction per part of the batch",
 }
 
 
-def why_stateful(pipeline: Pipeline) -> str | None:
-    """Return the reason why the pipeline is stateful; None if each row depends on one record only.
+def find_stateful_reason(pipeline: Pipeline) -> str | None:
+    """Return the reason reason the pipeline is stateful; None if each row depends on one record only.
 
-    Derived from the statements. When in doubt, the pipeline counts as stateful.
+    The reason is derived from the statements. In doubtful cases the pipeline counts as stateful.
     """
-    for step in pipeline.steps_to(pipeline.sink_input):
+    for step in pipeline.list_steps_to(pipeline.sink_input):
         if step.stateful is False:
             continue
-        why = "stateful = true" if step.stateful else keeps_state(tokens(step.sql)) if step.sql else "its function"
-        if why is not None:
-            return f"{why} in {step.name}"
-    return _clock_expression(pipeline)
+        reason = (
+            "stateful = true"
+            if step.stateful
+            else find_stateful_clause(tokenize(step.sql))
+            if step.sql
+            else "its function"
+        )
+        if reason is not None:
+            return f"{reason} in {step.name}"
+    return _find_clock_expression(pipeline)
 
 
-def _clock_expression(pipeline: Pipeline) -> str | None:
+def _find_clock_expression(pipeline: Pipeline) -> str | None:
     """Return the clock expression, if any, on which the choice between row and dead letter depends.
 
     A stateless pipeline computes dead letters and rows one after the other. With two different times a record could be
@@ -106,10 +112,10 @@ def _clock_expression(pipeline: Pipeline) -> str | None:
         return None
     for expectation in pipeline.expectations:
         if expectation.settings.action == "dead-letter":
-            for clock in deterministic.clocks(expectation.settings.sql):
+            for clock in deterministic.find_clocks(expectation.settings.sql):
                 return f"{clock.what} in {expectation.name}"
-            for step in pipeline.steps_to(expectation.table):
-                for clock in deterministic.clocks(step.sql) if step.sql and step.stateful is not False else ():
+            for step in pipeline.list_steps_to(expectation.table):
+                for clock in deterministic.find_clocks(step.sql) if step.sql and step.stateful is not False else ():
                     return f"{clock.what} in {step.name}"
     return None
 
@@ -123,58 +129,62 @@ def transaction_kind(pipeline: Pipeline, stateful: str | None) -> TransactionKin
     return TransactionKind.OFFSETS if by_offset else TransactionKind.BATCHES
 
 
-def decides_by_registry(pipeline: Pipeline, of: TransactionKind | None) -> bool:
-    """Return whether responses of a schema registry must be stored for a batch that may be repeated.
+def needs_stored_responses(pipeline: Pipeline, kind: TransactionKind | None) -> bool:
+    """Return whether the responses of a schema registry must be stored for a batch that may be repeated.
 
-    They decide which records are dead letters. Offset transactions do not need them: each is written completely, once.
+    They determine which records are dead letters. Offset transactions do not need them: each is written completely,
+    once.
     """
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
     return (
-        of is not TransactionKind.OFFSETS
+        kind is not TransactionKind.OFFSETS
         and pipeline.errors.tolerance == "all"
-        and any(source.part(side).registry_url is not None for source in sources for side in ("key", "value"))
+        and any(
+            source.get_part_format(side).registry_url is not None for source in sources for side in ("key", "value")
+        )
     )
 
 
-def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
-    """Return the guarantee of a valid pipeline. `stateful` is the result of `why_stateful` or of the Spark analysis."""
+def determine_guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
+    """Return the guarantee of a valid pipeline. `stateful` is the result of `find_stateful_reason` or of the Spark
+    analysis."""
     sink = pipeline.sink
-    of = transaction_kind(pipeline, stateful)
-    is_repeatable = not any(True for _ in _not_repeatable(pipeline, of, stateful))
+    kind = transaction_kind(pipeline, stateful)
+    is_repeatable = not any(True for _ in _find_nonrepeatable(pipeline, kind, stateful))
     if isinstance(sink, ConsoleSink | PythonSink):
         level = Level.AT_LEAST_ONCE
     else:
         level = Level.EXACTLY_ONCE if is_repeatable else Level.NOT_IF_REPEATED
     dead_letters = None
     if pipeline.errors.deadletterqueue_topic_name is not None:
-        dead_letters = level if of is not None else Level.AT_LEAST_ONCE
+        dead_letters = level if kind is not None else Level.AT_LEAST_ONCE
     return Guarantee(
-        sink=_title(sink),
+        sink=_describe_sink(sink),
         level=level,
-        how=f"{HOW_BY_KIND[of]} ({of.value})" if of is not None else HOW[type(sink)],
-        transaction_kind=of,
+        how=f"{MECHANISMS_BY_KIND[kind]} ({kind.value})" if kind is not None else MECHANISMS[type(sink)],
+        transaction_kind=kind,
         dead_letters=dead_letters,
-        conditions=tuple(_conditions(pipeline, of, level)),
+        conditions=tuple(_list_conditions(pipeline, kind, level)),
     )
 
 
-def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
-    """Return the problems because of which `exactly.once.support` refuses the pipeline."""
+def find_refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
+    """Yield the problems because of which `exactly.once.support` refuses the pipeline."""
     sink = pipeline.sink
     at = ("sink", "exactly", "once", "support")
     if isinstance(sink, ConsoleSink | PythonSink):
         if sink.exactly_once_support == "required":
-            yield Problem(pipeline.lines.of(at), f"sink: {_title(sink)} cannot write exactly once")
+            yield Problem(pipeline.lines.find_line(at), f"sink: {_describe_sink(sink)} cannot write exactly once")
         return
     if sink.exactly_once_support == "requested":
         return
     why = f"batches are written in parts ({stateful})" if stateful else "batches are written in parts"
-    for path, line, message in _not_repeatable(pipeline, transaction_kind(pipeline, stateful), stateful):
+    for path, line, message in _find_nonrepeatable(pipeline, transaction_kind(pipeline, stateful), stateful):
         hint = f'and {why}; exactly.once.support = "requested" permits {Level.NOT_IF_REPEATED.value}'
-        yield Problem(pipeline.lines.within(path, line), f"{message}, {hint}")
+        yield Problem(pipeline.lines.find_line_within(path, line), f"{message}, {hint}")
 
 
-def _title(sink: Sink) -> str:
+def _describe_sink(sink: Sink) -> str:
     if isinstance(sink, TopicSink):
         return f"topic {sink.topic}"
     if isinstance(sink, JdbcSink):
@@ -186,20 +196,20 @@ def _title(sink: Sink) -> str:
     return sink.connector
 
 
-def _not_repeatable(
-    pipeline: Pipeline, of: TransactionKind | None, stateful: str | None
+def _find_nonrepeatable(
+    pipeline: Pipeline, kind: TransactionKind | None, stateful: str | None
 ) -> Iterator[tuple[Path, int, str]]:
     """Yield path, line and message of each expression whose result may differ when a batch is repeated."""
-    if of is not TransactionKind.BATCHES:
+    if kind is not TransactionKind.BATCHES:
         return
     # A stateless plan runs inside foreachBatch, where Spark does not substitute the batch's time for the current time.
     has_batch_time = stateful is not None or len(pipeline.sources) > 1
 
     def findings(statement: str) -> list[deterministic.Finding]:
-        return deterministic.findings(statement, has_batch_time=has_batch_time, has_key=_has_key(pipeline))
+        return deterministic.find_expressions(statement, has_batch_time=has_batch_time, has_key=_has_key(pipeline))
 
     for index, step in enumerate(pipeline.transforms):
-        if step.sql is not None and step in list(pipeline.steps_to(pipeline.sink_input)):
+        if step.sql is not None and step in list(pipeline.list_steps_to(pipeline.sink_input)):
             for found in findings(step.sql):
                 message = f"{step.name}: {found.what} may differ when a batch is repeated: {found.why}"
                 yield ("transform", index, "sql"), found.line, message
@@ -210,10 +220,10 @@ def _not_repeatable(
             yield path, found.line, message
 
 
-def _conditions(pipeline: Pipeline, of: TransactionKind | None, level: Level) -> Iterator[str]:
-    if of is not None:
+def _list_conditions(pipeline: Pipeline, kind: TransactionKind | None, level: Level) -> Iterator[str]:
+    if kind is not None:
         yield "readers use isolation.level=read_committed"
-    if decides_by_registry(pipeline, of) and not pipeline.settings.master.startswith("local"):
+    if needs_stored_responses(pipeline, kind) and not pipeline.settings.master.startswith("local"):
         yield f"{pipeline.state_folder} is a folder shared by all machines that Spark runs on"
     if level is not Level.EXACTLY_ONCE:
         return
@@ -235,17 +245,17 @@ def _conditions(pipeline: Pipeline, of: TransactionKind | None, level: Level) ->
             yield f"no row of source {name} commits with {column} null, infinite, or {late} a value already read"
         if isinstance(source, PythonSource):
             yield f"source {name} returns the same rows for the same offsets"
-        if isinstance(source, FilesSource) and of is TransactionKind.BATCHES:
+        if isinstance(source, FilesSource) and kind is TransactionKind.BATCHES:
             yield f"files that source {name} has read do not change"
-    if of is TransactionKind.BATCHES:
-        for step in pipeline.steps_to(pipeline.sink_input):
+    if kind is TransactionKind.BATCHES:
+        for step in pipeline.list_steps_to(pipeline.sink_input):
             if step.python is not None:
                 yield f"{step.python} returns the same result for the same rows"
             if step.sql is not None and not _has_key(pipeline):
-                for condition in deterministic.conditions(step.sql):
+                for condition in deterministic.list_conditions(step.sql):
                     yield f"{condition} in {step.name}, or key.fields identify each row"
 
 
 def _has_key(pipeline: Pipeline) -> bool:
-    """Return whether rows are assigned to the parts of a batch by their keys; rows without keys by all columns."""
+    """Return whether rows are assigned to the parts of a batch by their keys, not by all columns."""
     return isinstance(pipeline.sink, TopicSink) and bool(pipeline.sink.key_fields)

@@ -7,6 +7,6 @@ _PASSWORD: Final = re.compile(r"(?i)((?:password|passwd|pwd|secret|token)\s*=)\s
 _USER_INFO: Final = re.compile(r"(//[^/@:\s]*:|jdbc:oracle:\w+:[^/@\s]*/)[^/@\s]*@")
 
 
-def without_passwords(text: str) -> str:
-    """Return an address, or a message that may contain one, without its passwords."""
+def hide_passwords(text: str) -> str:
+    """Remove the passwords from an address, or from a message that may contain one."""
     return _USER_INFO.sub(r"\1[hidden]@", _PASSWORD.sub(r"\1[hidden]", text))

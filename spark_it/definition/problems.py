@@ -12,7 +12,7 @@ class Problem(NamedTuple):
 
 
 class PipelineError(ValueError):
-    """A file with mistakes; `str()` has a line `file:line: message` for each."""
+    """A file has mistakes; `str()` has a line `file:line: message` for each."""
 
     def __init__(self, file: str, problems: Iterable[Problem]) -> None:
         self.file = file

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from odradek.properties import Kind, Property, PropertySet, boolean, integer, long, password, string, string_list
 from odradek.spark_it.definition.durations import interval_ms, is_interval
-from odradek.spark_it.definition.passwords import without_passwords
+from odradek.spark_it.definition.passwords import hide_passwords
 
 AVAILABLE_NOW = "available-now"
 PYTHON = "python"
@@ -42,9 +42,9 @@ class Prefix(NamedTuple):
 class Settings(PropertySet):
     """Keys of one table. `passed[prefix]` maps the keys with this prefix, without it, to their values.
 
-    `place` are the keys that determine what is read or written; a change of one invalidates the checkpoint. With
-    `is_place_passed` the passed keys, except secrets, belong to `place` too. `shape` are the keys that determine the
-    columns; Spark may keep state of these columns.
+    `place` has the keys that identify the data that is read or written; a change of one invalidates the checkpoint.
+    With `is_place_passed` the passed keys, except secrets, belong to `place` as well. `shape` has the keys that
+    determine the columns; Spark may keep state of these columns.
     """
 
     title: ClassVar[str] = ""
@@ -57,12 +57,12 @@ class Settings(PropertySet):
     passed: dict[str, dict[str, str]]
 
     @classmethod
-    def all_required(cls) -> list[Property[Any]]:
+    def list_required(cls) -> list[Property[Any]]:
         """Return the required keys, those of base classes first."""
-        return cls._of_all("required")
+        return cls._collect_keys("required")
 
     @classmethod
-    def _of_all(cls, which: str) -> list[Property[Any]]:
+    def _collect_keys(cls, which: str) -> list[Property[Any]]:
         return [key for ancestor in reversed(cls.__mro__) for key in ancestor.__dict__.get(which, ())]
 
     def texts(self, which: Literal["place", "shape"]) -> dict[str, str | None]:
@@ -70,11 +70,11 @@ class Settings(PropertySet):
 
         A new password does not change what is read or written, and the stored hash must not help to guess it.
         """
-        values = {key.name: self.text(key.name) for key in self._of_all(which)}
+        values = {key.name: self.text(key.name) for key in self._collect_keys(which)}
         if which == "place" and self.is_place_passed:
             passed = ((start, key, text) for start, keys in self.passed.items() for key, text in keys.items())
             values |= {f"{start}{key}": text for start, key, text in passed if not _SECRET.search(key)}
-        return {name: None if text is None else without_passwords(text) for name, text in values.items()}
+        return {name: None if text is None else hide_passwords(text) for name, text in values.items()}
 
     def derive(self) -> None:
         self.passed = {prefix.start: {} for prefix in self.prefixes}
@@ -151,7 +151,8 @@ FORMATS = ("json", "avro", "protobuf", "string", "bytes")
 
 
 class PartFormat(NamedTuple):
-    """Format of the keys or of the values of a topic. `registry_url` is None for Avro without a registry."""
+    """Format of the keys or of the values of a topic. `registry_url` is None for other formats than Avro, and for Avro
+    without a registry."""
 
     format: str
     schema: str | None
@@ -196,15 +197,15 @@ class RecordFormat(Settings):
     )
     basic_auth_user_info = password("basic.auth.user.info", doc="user:password for the registry.")
 
-    def part(self, side: Literal["key", "value"]) -> PartFormat:
-        """Return the format of one side."""
+    def get_part_format(self, side: Literal["key", "value"]) -> PartFormat:
+        """Return the format of keys or values."""
 
-        def of(what: str) -> Any:
+        def get(what: str) -> Any:
             return self.value(f"{side}.{what}")
 
-        registry = self.schema_registry_url if of("format") == "avro" else None
+        registry = self.schema_registry_url if get("format") == "avro" else None
         user_info = self.basic_auth_user_info if registry else None
-        return PartFormat(of("format"), of("schema"), of("message"), of("subject"), registry, user_info)
+        return PartFormat(get("format"), get("schema"), get("message"), get("subject"), registry, user_info)
 
 
 class TransformSettings(Settings):

@@ -17,7 +17,7 @@ class Source(Settings):
     watermark = string(
         "watermark",
         None,
-        check=lambda text: _column_and_delay(text) is not None,
+        check=lambda text: _parse_watermark(text) is not None,
         note="a column and a duration, such as placed 10 minutes",
         doc="Column with the event time, and the maximum delay of a row, as in Spark's withWatermark.",
     )
@@ -30,13 +30,13 @@ class Source(Settings):
 
     def derive(self) -> None:
         super().derive()
-        self.watermark_column, self.watermark_ms = (self.watermark and _column_and_delay(self.watermark)) or (
+        self.watermark_column, self.watermark_ms = (self.watermark and _parse_watermark(self.watermark)) or (
             None,
             None,
         )
 
 
-def _column_and_delay(text: str) -> tuple[str, int] | None:
+def _parse_watermark(text: str) -> tuple[str, int] | None:
     column, _, delay = text.partition(" ")
     return (column, interval_ms(delay)) if NAME.fullmatch(column) and is_interval(delay) else None
 
@@ -51,7 +51,7 @@ class TopicSource(Source, RecordFormat):
     topics_regex = string(
         "topics.regex",
         None,
-        check=lambda text: _compiles(text),
+        check=lambda text: _is_pattern(text),
         note="a regular expression",
         doc="Regular expression that matches the full names of the topics to read.",
     )
@@ -107,7 +107,7 @@ class TopicSource(Source, RecordFormat):
         self.start_offsets_by_partition = {(topic, int(partition)): int(offset) for topic, partition, offset in split}
 
 
-def _compiles(pattern: str) -> bool:
+def _is_pattern(pattern: str) -> bool:
     try:
         re.compile(pattern)
     except re.error:

@@ -85,22 +85,22 @@ class Pipeline:
             return self.transforms[-1].name
         return next(iter(self.sources)) if len(self.sources) == 1 else None
 
-    def located(self, text: str) -> str:
+    def locate_path(self, text: str) -> str:
         """Return a path from the file as an absolute path without `..`, as Hadoop writes it. Addresses such as
         s3a://bucket are returned unchanged."""
         return text if "://" in text else os.path.normpath((self.folder / text).absolute())
 
     def with_available_now(self) -> "Pipeline":
-        """Return the pipeline with the trigger available-now, on which some sources depend."""
+        """Return the pipeline with trigger available-now, on which some sources depend."""
         return replace(self, settings=self.settings.replace({"trigger": AVAILABLE_NOW}))
 
-    def transform(self, name: str) -> TransformSettings | None:
+    def find_transform(self, name: str) -> TransformSettings | None:
         return next((step for step in self.transforms if step.name.casefold() == name.casefold()), None)
 
-    def inputs(self, step: TransformSettings) -> list[str]:
-        """Return the table names that a step reads, in its spelling; tables of these names need not exist."""
+    def list_inputs(self, step: TransformSettings) -> list[str]:
+        """Return the names of the tables that a step reads, in its spelling. The tables need not exist."""
         if step.sql is not None:
-            return list(dict.fromkeys(table.text for table in tokens.tables(tokens.tokens(step.sql))))
+            return list(dict.fromkeys(table.text for table in tokens.find_tables(tokens.tokenize(step.sql))))
         if step.input:
             return list(step.input)
         at = self.transforms.index(step)
@@ -108,10 +108,10 @@ class Pipeline:
             return [self.transforms[at - 1].name]
         return list(self.sources) if len(self.sources) == 1 else []
 
-    def steps_to(self, name: str | None) -> Iterator[TransformSettings]:
+    def list_steps_to(self, name: str | None) -> Iterator[TransformSettings]:
         """Return the transforms that `name` depends on, itself included, in the order of the file."""
         needed = {name.casefold()} if name else set()
         for step in reversed(self.transforms):
             if step.name.casefold() in needed:
-                needed.update(read.casefold() for read in self.inputs(step))
+                needed.update(read.casefold() for read in self.list_inputs(step))
         return (step for step in self.transforms if step.name.casefold() in needed)

@@ -23,7 +23,7 @@ _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 
 class Lines(NamedTuple):
-    """Lines of a document, counted from 1: where each key, table and array element is first written.
+    """Lines of a document, counted from 1, at which each key, table and array element is first written.
 
     `texts` has the line of a string's first character other than whitespace, if it is not the line of its key.
     """
@@ -31,26 +31,26 @@ class Lines(NamedTuple):
     keys: Mapping[Path, int]
     texts: Mapping[Path, int]
 
-    def of(self, path: Path) -> int:
+    def find_line(self, path: Path) -> int:
         """Return the line of a path, or of its nearest ancestor; 1 if there is none."""
         while path and path not in self.keys:
             path = path[:-1]
         return self.keys.get(path, 1)
 
-    def within(self, path: Path, line: int) -> int:
+    def find_line_within(self, path: Path, line: int) -> int:
         """Return the line, in the document, of line `line` (from 0) of the stripped string at `path`."""
-        return self.texts.get(path, self.of(path)) + line
+        return self.texts.get(path, self.find_line(path)) + line
 
 
-def scan(text: str) -> Lines:
+def scan_lines(text: str) -> Lines:
     """Return the lines of a valid document."""
     scanner = _Scanner(text)
-    scanner.document()
+    scanner.scan_document()
     return Lines(scanner.lines, scanner.texts)
 
 
 class _Scanner:
-    """Scans a document in a single pass."""
+    """Scanner of a document, in a single pass."""
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
@@ -62,23 +62,23 @@ class _Scanner:
         # Number of elements of each array of tables so far.
         self._sizes: dict[Path, int] = {}
 
-    def document(self) -> None:
+    def scan_document(self) -> None:
         table: Path = ()
         while True:
             self._skip(_BLANK)
             if self.at >= len(self.text):
                 return
-            table = self._header() if self.text[self.at] == "[" else self._pair(table)
+            table = self._scan_header() if self.text[self.at] == "[" else self._scan_pair(table)
 
-    def _header(self) -> Path:
+    def _scan_header(self) -> Path:
         line = self._current_line()
         brackets = 2 if self.text.startswith("[[", self.at) else 1
         self.at += brackets
-        parts = self._key()
+        parts = self._scan_key()
         self.at += brackets
         path: Path = ()
         for part in parts[:-1]:
-            path = self._into((*path, part), line)
+            path = self._resolve_prefix((*path, part), line)
         path = (*path, parts[-1])
         self.lines.setdefault(path, line)
         if brackets == 2:
@@ -88,35 +88,35 @@ class _Scanner:
             self.lines[path] = line
         return path
 
-    def _into(self, path: Path, line: int) -> Path:
+    def _resolve_prefix(self, path: Path, line: int) -> Path:
         """Resolve a prefix of a table header: for an array of tables, return the path of its last element."""
         self.lines.setdefault(path, line)
         return (*path, self._sizes[path] - 1) if path in self._sizes else path
 
-    def _pair(self, table: Path) -> Path:
+    def _scan_pair(self, table: Path) -> Path:
         line = self._current_line()
         path = table
-        for part in self._key():
+        for part in self._scan_key():
             path = (*path, part)
             self.lines.setdefault(path, line)
         self.at += 1  # the equals sign
         self._skip(_SPACE)
-        self._value(path)
+        self._scan_value(path)
         return table
 
-    def _key(self) -> list[str]:
+    def _scan_key(self) -> list[str]:
         """Parse a dotted key and the space after it; return its parts."""
         parts: list[str] = []
         while True:
             self._skip(_SPACE)
             quoted = self._skip(_STRING) if self.text[self.at] in "\"'" else None
-            parts.append(_unquoted(quoted) if quoted is not None else self._skip(_BARE) or "")
+            parts.append(_unquote(quoted) if quoted is not None else self._skip(_BARE) or "")
             self._skip(_SPACE)
             if self.text[self.at] != ".":
                 return parts
             self.at += 1
 
-    def _value(self, path: Path) -> None:
+    def _scan_value(self, path: Path) -> None:
         first = self.text[self.at]
         if first in "\"'":
             line = self._current_line()
@@ -127,13 +127,13 @@ class _Scanner:
                 if leading:
                     self.texts[path] = line + leading
         elif first == "[":
-            self._array(path)
+            self._scan_array(path)
         elif first == "{":
-            self._inline_table(path)
+            self._scan_inline_table(path)
         else:
             self._skip(_SCALAR)
 
-    def _array(self, path: Path) -> None:
+    def _scan_array(self, path: Path) -> None:
         self.at += 1
         index = 0
         while True:
@@ -146,10 +146,10 @@ class _Scanner:
                     self.at += 1
                 case _:
                     self.lines[(*path, index)] = self._current_line()
-                    self._value((*path, index))
+                    self._scan_value((*path, index))
                     index += 1
 
-    def _inline_table(self, path: Path) -> None:
+    def _scan_inline_table(self, path: Path) -> None:
         self.at += 1
         while True:
             self._skip(_BLANK)
@@ -160,7 +160,7 @@ class _Scanner:
                 case ",":
                     self.at += 1
                 case _:
-                    self._pair(path)
+                    self._scan_pair(path)
 
     def _skip(self, pattern: re.Pattern[str]) -> str | None:
         match = pattern.match(self.text, self.at)
@@ -175,7 +175,7 @@ class _Scanner:
         return self._line
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     if text[0] == "'":
         return text[1:-1]
 

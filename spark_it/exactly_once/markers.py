@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewPartitions as _NewPartitions  # type: ignore[attr-defined]
 from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
 
-from odradek.spark_it.definition.guarantees import TransactionKind, why_stateful
+from odradek.spark_it.definition.guarantees import TransactionKind, find_stateful_reason
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransaction, SinkTransaction, TransactionalSlot
@@ -32,7 +32,7 @@ from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import CheckpointError
-from odradek.spark_it.state.lock import resets_of
+from odradek.spark_it.state.lock import list_resets
 
 NewPartitions: Any = _NewPartitions
 NewTopic: Any = _NewTopic
@@ -75,7 +75,7 @@ class Markers:
         self._pipeline = pipeline
         self._kind = kind
         self._clients = clients
-        resets = resets_of(pipeline, is_stateful=why_stateful(pipeline) is not None)
+        resets = list_resets(pipeline, is_stateful=find_stateful_reason(pipeline) is not None)
         self._resets = " or ".join(f"reset --to {to}" for to in resets)
         self._initial_offsets: dict[At, int] | None = None
         self._retention_ms: int | None = None
@@ -185,7 +185,7 @@ class Markers:
         if previous is None or planned is None:
             return
         # For a partition that starts at offset 0 the offset alone proves that it has no transaction yet.
-        new = {at: offset for at, offset in planned.topic_offsets().items() if offset and at not in previous}
+        new = {at: offset for at, offset in planned.parse_topic_offsets().items() if offset and at not in previous}
         empty = new.keys() - {(one.topic, one.partition) for one in batch.ranges}
         if not empty or self._may_have_expired(planned):
             return
@@ -211,7 +211,7 @@ class Markers:
         if batch.id == 0:
             return self._get_initial_offsets(batch) or None
         before = _read_planned_batch(self._get_checkpoint_folder(batch), batch.id - 1)
-        return None if before is None else before.topic_offsets()
+        return None if before is None else before.parse_topic_offsets()
 
     def fetch_retention_ms(self) -> int | None:
         """Return the time for which brokers retain offsets; None if they do not report it."""
@@ -344,7 +344,7 @@ def read_initial_offsets(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
     """
     try:
         text = (checkpoint_folder / "sources" / "0" / "0").read_text("utf-8")
-        return checkpoint.topic_offsets(text.partition("\n")[2])
+        return checkpoint.parse_topic_offsets(text.partition("\n")[2])
     except (OSError, ValueError, CheckpointError):
         return {}
 

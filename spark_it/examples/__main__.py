@@ -13,17 +13,17 @@ from odradek.spark_it.examples.topics import Broker, ExampleError
 
 
 class Example(NamedTuple):
-    """`files` are the pipelines in the order in which they run; `leaves` are their output and that of `fill`, which is
-    deleted before data is generated again. `fill` generates the data and returns a description of it."""
+    """`files` are the pipelines in the order in which they run; `outputs` are the paths that they and `fill` write,
+    which are deleted before data is generated again. `fill` generates the data and returns a description of it."""
 
     files: tuple[str, ...]
-    leaves: tuple[str, ...]
+    outputs: tuple[str, ...]
     fill: Callable[[Broker, Path], str]
 
 
-def _orders(broker: Broker, folder: Path) -> str:
-    broker.begin_anew({orders_data.TOPIC: orders_data.PARTITIONS, orders_data.DEAD_LETTERS: 1}, ["example-orders"])
-    made = orders_data.make()
+def _fill_orders(broker: Broker, folder: Path) -> str:
+    broker.recreate_topics({orders_data.TOPIC: orders_data.PARTITIONS, orders_data.DEAD_LETTERS: 1}, ["example-orders"])
+    made = orders_data.make_orders()
     broker.produce(orders_data.TOPIC, made.records)
     return (
         f"{len(made.records):,} orders in topic {orders_data.TOPIC}: {made.late} late, {made.too_late} too late, "
@@ -31,30 +31,30 @@ def _orders(broker: Broker, folder: Path) -> str:
     )
 
 
-def _page_edits(broker: Broker, folder: Path) -> str:
+def _fill_page_edits(broker: Broker, folder: Path) -> str:
     topics = {edits_data.TOPIC: edits_data.PARTITIONS, edits_data.SESSIONS: 2, edits_data.DEAD_LETTERS: 1}
-    broker.begin_anew(topics, ["example-page-edits", "example-page-edits:batches"])
-    made = edits_data.make()
+    broker.recreate_topics(topics, ["example-page-edits", "example-page-edits:batches"])
+    made = edits_data.make_edits()
     broker.produce(edits_data.TOPIC, made.records)
     return f"{len(made.records):,} edits in topic {edits_data.TOPIC}: {made.by_bots:,} by bots, {made.bad} spoilt"
 
 
-def _sensors(broker: Broker, folder: Path) -> str:
-    broker.begin_anew(
+def _fill_sensors(broker: Broker, folder: Path) -> str:
+    broker.recreate_topics(
         {sensors_data.TOPIC: sensors_data.PARTITIONS, sensors_data.DEAD_LETTERS: 1},
         ["example-sensor-files:batches", "example-sensor-table"],
     )
-    made = sensors_data.make()
+    made = sensors_data.make_readings()
     for half, name in ((made.first, sensors_data.READ_FOLDER), (made.second, sensors_data.LATER_FOLDER)):
         half.write(folder / name)
     return f"{len(made.first.readings) + len(made.second.readings):,} readings in files below {folder}"
 
 
 EXAMPLES = {
-    "orders": Example(("orders.toml",), ("pipelines/example-orders",), _orders),
-    "page_edits": Example(("page_edits.toml",), ("pipelines/example-page-edits",), _page_edits),
+    "orders": Example(("orders.toml",), ("pipelines/example-orders",), _fill_orders),
+    "page_edits": Example(("page_edits.toml",), ("pipelines/example-page-edits",), _fill_page_edits),
     "sensors": Example(
-        ("files_to_topic.toml", "topic_to_table.toml"),  # how it goes on, the first one says
+        ("files_to_topic.toml", "topic_to_table.toml"),
         (
             sensors_data.READ_FOLDER,
             sensors_data.LATER_FOLDER,
@@ -62,12 +62,12 @@ EXAMPLES = {
             "pipelines/example-sensor-table",
             "warehouse/example",
         ),
-        _sensors,
+        _fill_sensors,
     ),
 }
 
 
-def bring(name: str, into: Path) -> Path:
+def copy_example(name: str, into: Path) -> Path:
     """Copy the folder of an example if it does not exist, delete the output of earlier runs, and return the folder.
 
     Raises ExampleError if another folder has the name, OSError.
@@ -80,23 +80,25 @@ def bring(name: str, into: Path) -> Path:
                 (folder / shipped.name).write_text(shipped.read_text("utf-8"), "utf-8")
     if not all((folder / file).is_file() for file in example.files):
         raise ExampleError(f"{folder} exists and is not the example; choose another folder with --into")
-    for left in example.leaves:
+    for left in example.outputs:
         shutil.rmtree(folder / left, ignore_errors=True)
     return folder
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m odradek.spark_it.examples", description="Brings an example here and makes its data."
+        prog="python -m odradek.spark_it.examples", description="Copy an example to this folder and generate its data."
     )
     parser.add_argument("name", choices=EXAMPLES)
     parser.add_argument("--brokers", default="localhost:9092", metavar="HOST:PORT")
-    parser.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="where its folder goes")
+    parser.add_argument(
+        "--into", type=Path, default=Path(), metavar="FOLDER", help="folder that will contain the example's folder"
+    )
     options = parser.parse_args()
     example = EXAMPLES[options.name]
     try:
         broker = Broker(options.brokers)
-        folder = bring(options.name, options.into)
+        folder = copy_example(options.name, options.into)
         print(example.fill(broker, folder))
     except (ExampleError, OSError) as error:
         print(error, file=sys.stderr)

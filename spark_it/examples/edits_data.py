@@ -1,4 +1,4 @@
-"""Generated edits of wiki pages over a day: by users, in sessions, and by bots, nearly in order."""
+"""Generated edits of wiki pages over a day: by users, in sessions, and by bots, almost in order."""
 
 import json
 import random
@@ -47,12 +47,14 @@ class Edits:
     by_bots: int
 
 
-def make(count: int = 6_000, seed: int = 7) -> Edits:
-    """The edits of a day, and the closing one."""
+def make_edits(count: int = 6_000, seed: int = 7) -> Edits:
+    """Return the edits of a day, and the closing edit."""
     chance = random.Random(seed)
-    edits = sorted(_of_people(chance, count * 2 // 3) + _of_bots(chance, count // 3), key=lambda one: one[0])
+    edits = sorted(
+        _make_user_edits(chance, count * 2 // 3) + _make_bot_edits(chance, count // 3), key=lambda one: one[0]
+    )
     records, bad = [], 0
-    # As they come in: not always in the order in which they were made.
+    # The order of arrival is not always the order of the edits.
     for at, edit in sorted(edits, key=lambda one: one[0] + OUT_OF_ORDER * chance.random()):
         value = json.dumps(edit | {"at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z")})
         if chance.random() < BAD_SHARE:
@@ -64,8 +66,8 @@ def make(count: int = 6_000, seed: int = 7) -> Edits:
     return Edits(records, bad, count // 3)
 
 
-def _of_people(chance: random.Random, count: int) -> list[tuple[datetime, dict[str, Any]]]:
-    """Edits with a few minutes between them, and hours between sessions; some pauses are just short of half an hour."""
+def _make_user_edits(chance: random.Random, count: int) -> list[tuple[datetime, dict[str, Any]]]:
+    """Return edits with minutes between them, and hours between sessions; some pauses are slightly less than PAUSE."""
     edits: list[tuple[datetime, dict[str, Any]]] = []
     each = count // PEOPLE
     for person in range(PEOPLE):
@@ -80,7 +82,7 @@ def _of_people(chance: random.Random, count: int) -> list[tuple[datetime, dict[s
     return edits
 
 
-def _of_bots(chance: random.Random, count: int) -> list[tuple[datetime, dict[str, Any]]]:
+def _make_bot_edits(chance: random.Random, count: int) -> list[tuple[datetime, dict[str, Any]]]:
     edits: list[tuple[datetime, dict[str, Any]]] = []
     for _ in range(count):
         bot = chance.choice(BOTS)
@@ -89,7 +91,7 @@ def _of_bots(chance: random.Random, count: int) -> list[tuple[datetime, dict[str
     return edits
 
 
-def sessions(records: Iterable[tuple[bytes, bytes]]) -> list[Session]:
+def compute_sessions(records: Iterable[tuple[bytes, bytes]]) -> list[Session]:
     """Return the expected output of the pipeline, computed in plain Python; sorted."""
     by_user: dict[str, list[tuple[datetime, str, int]]] = defaultdict(list)
     for _, value in records:
@@ -104,7 +106,8 @@ def sessions(records: Iterable[tuple[bytes, bytes]]) -> list[Session]:
         edits.sort()
         begins = [n for n, edit in enumerate(edits) if n == 0 or edit[0] - edits[n - 1][0] >= PAUSE]
         for begin, end in zip(begins, [*begins[1:], len(edits)], strict=True):
-            of = edits[begin:end]
-            pages = len({page for _, page, _ in of})
-            found.append(Session(user, of[0][0], of[-1][0], len(of), pages, sum(edit[2] for edit in of)))
+            session = edits[begin:end]
+            pages = len({page for _, page, _ in session})
+            size = sum(edit[2] for edit in session)
+            found.append(Session(user, session[0][0], session[-1][0], len(session), pages, size))
     return sorted(found)

@@ -43,12 +43,12 @@ class Orders:
     too_late: int
 
 
-def make(count: int = 20_000, seed: int = 5) -> Orders:
-    """The orders of an hour.
+def make_orders(count: int = 20_000, seed: int = 5) -> Orders:
+    """Return the orders of an hour.
 
-    Those that are too late come with the last fifth and were placed in the first ten minutes. Spark leaves out what is
-    behind the watermark of two batches ago, and a batch of orders.toml has eighteen minutes: however the orders fall
-    into batches, these are behind it, and those that are late are not.
+    Orders that are too late come with the last fifth and were placed in the first ten minutes. Spark drops rows that
+    are older than the watermark of two batches ago, and a batch of orders.toml has eighteen minutes. So these orders
+    are older than that watermark for every distribution to batches, and orders that are only late are not.
     """
     chance = random.Random(seed)
     records: list[tuple[bytes, bytes]] = []
@@ -68,13 +68,13 @@ def make(count: int = 20_000, seed: int = 5) -> Orders:
             "amount": chance.randint(100, 50_000) / 100,
             "placed": placed.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         }
-        value = chance.choice(_SPOILT)(order) if is_bad else json.dumps(order)
+        value = chance.choice(_CORRUPTIONS)(order) if is_bad else json.dumps(order)
         bad += is_bad
         records.append((str(number + 1).encode(), value.encode()))
     return Orders(records, bad, late, too_late)
 
 
-_SPOILT: tuple[Callable[[dict[str, Any]], str], ...] = (
+_CORRUPTIONS: tuple[Callable[[dict[str, Any]], str], ...] = (
     lambda order: json.dumps(order)[:-9],
     lambda order: "<html><body>502 Bad Gateway</body></html>",
     lambda order: json.dumps(order | {"amount": "n/a"}),
@@ -84,12 +84,12 @@ _SPOILT: tuple[Callable[[dict[str, Any]], str], ...] = (
 )
 
 
-def revenue(records: Iterable[tuple[bytes, bytes]]) -> dict[MinuteOfCountry, Revenue]:
+def compute_revenue(records: Iterable[tuple[bytes, bytes]]) -> dict[MinuteOfCountry, Revenue]:
     """Return the expected output of the pipeline, computed in plain Python."""
     found: dict[MinuteOfCountry, Revenue] = {}
     newest = BEGIN
     for _, value in records:
-        order = order_of(value)
+        order = parse_order(value)
         if order is None or order["placed"] < newest - WATERMARK:
             continue
         newest = max(newest, order["placed"])
@@ -99,7 +99,7 @@ def revenue(records: Iterable[tuple[bytes, bytes]]) -> dict[MinuteOfCountry, Rev
     return found
 
 
-def order_of(value: bytes) -> dict[str, Any] | None:
+def parse_order(value: bytes) -> dict[str, Any] | None:
     """Parse the order in a record; None if it is invalid."""
     try:
         order = json.loads(value, parse_float=Decimal)

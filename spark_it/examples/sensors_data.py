@@ -40,9 +40,9 @@ class Half:
         """Write the files to a folder, each atomically. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in self.files.items():
-            beside = folder / f".{name}.new"
-            beside.write_text(text, "utf-8")
-            beside.replace(folder / name)
+            temporary = folder / f".{name}.new"
+            temporary.write_text(text, "utf-8")
+            temporary.replace(folder / name)
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Readings:
     second: Half
 
 
-def make(hours: int = 6, seed: int = 3) -> Readings:
+def make_readings(hours: int = 6, seed: int = 3) -> Readings:
     """Generate the data, with the given number of files in each half."""
     chance = random.Random(seed)
-    return Readings(_half(chance, 0, hours), _half(chance, hours, hours, has_humidity=True))
+    return Readings(_make_half(chance, 0, hours), _make_half(chance, hours, hours, has_humidity=True))
 
 
-def _half(chance: random.Random, first_hour: int, hours: int, *, has_humidity: bool = False) -> Half:
+def _make_half(chance: random.Random, first_hour: int, hours: int, *, has_humidity: bool = False) -> Half:
     half = Half({}, [], [])
     for hour in range(first_hour, first_hour + hours):
         lines = ["sensor,at,celsius" + (",humidity" if has_humidity else "")]
@@ -71,7 +71,7 @@ def _half(chance: random.Random, first_hour: int, hours: int, *, has_humidity: b
                 line = f"{sensor},{reading.at.isoformat().replace('+00:00', 'Z')},{celsius}"
                 line += f",{humidity}" if has_humidity else ""
                 if chance.random() < BAD_SHARE:
-                    # No number; or one that no thermometer shows.
+                    # Not a number, or an impossible temperature.
                     line = line.replace(f",{celsius}", chance.choice((",timeout", ",999.9")), 1)
                     half.bad.append(line)
                 else:

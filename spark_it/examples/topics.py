@@ -16,16 +16,16 @@ _ABSENT = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 class ExampleError(Exception):
-    """A failure to set up an example; `str()` has the remedy."""
+    """An example cannot be set up; `str()` has the reason and the remedy."""
 
 
 class Broker:
     """Client of the brokers on which an example runs."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        """Raises ExampleError if no broker responds."""
+        """Connect to the brokers. Raises ExampleError if none responds."""
         self.bootstrap_servers = bootstrap_servers
-        # It says once what is wrong, here, and not again and again by itself.
+        # An error is reported once, below; librdkafka would log it again and again.
         self._client: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         self._admin = AdminClient(self._client)
         try:
@@ -34,20 +34,20 @@ class Broker:
             message = f"no broker responds at {bootstrap_servers}; start one with `make start` or `odradek start`"
             raise ExampleError(message) from None
 
-    def begin_anew(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
+    def recreate_topics(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
         """Delete topics of these names, and create them with the given numbers of partitions."""
-        self._each(self._admin.delete_consumer_groups([*groups], request_timeout=TIMEOUT_S))
-        self._each(self._admin.delete_topics([*topics], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S))
+        self._wait_for_all(self._admin.delete_consumer_groups([*groups], request_timeout=TIMEOUT_S))
+        self._wait_for_all(self._admin.delete_topics([*topics], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S))
         give_up_at = time.monotonic() + TIMEOUT_S
-        while set(topics) & set(self.topics()) and time.monotonic() < give_up_at:
+        while set(topics) & set(self.list_topic_names()) and time.monotonic() < give_up_at:
             time.sleep(_POLL_S)
         wanted = [NewTopic(name, partitions, 1) for name, partitions in topics.items()]
-        self._each(self._admin.create_topics(wanted, request_timeout=TIMEOUT_S))
+        self._wait_for_all(self._admin.create_topics(wanted, request_timeout=TIMEOUT_S))
 
-    def topics(self) -> list[str]:
+    def list_topic_names(self) -> list[str]:
         return list(self._admin.list_topics(timeout=TIMEOUT_S).topics)
 
-    def _each(self, futures: Mapping[str, Future[Any]]) -> None:
+    def _wait_for_all(self, futures: Mapping[str, Future[Any]]) -> None:
         for future in futures.values():
             try:
                 future.result(TIMEOUT_S)
@@ -72,13 +72,13 @@ class Broker:
             why = refused[0].str() if refused else "they were not acknowledged in time"
             raise ExampleError(f"{left + len(refused)} records were not written to {topic}: {why}")
 
-    def records(self, topic: str) -> Iterator[Message]:
+    def read_records(self, topic: str) -> Iterator[Message]:
         """Return the committed records of a topic. Waits for open transactions, because the markers of a committed one
         may not be written to every partition yet."""
         settings = {"group.id": "examples", "enable.auto.commit": False, "enable.partition.eof": True}
         consumer = Consumer({**self._client, **settings, "isolation.level": "read_committed"})
         try:
-            left = self._ends(topic)
+            left = self._fetch_ends(topic)
             consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
             while left:
                 message = consumer.poll(TIMEOUT_S)
@@ -96,7 +96,7 @@ class Broker:
         finally:
             consumer.close()
 
-    def _ends(self, topic: str) -> dict[int, int]:
+    def _fetch_ends(self, topic: str) -> dict[int, int]:
         """Return the high watermark of each partition."""
         settings = {"group.id": "examples", "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
         consumer = Consumer({**self._client, **settings})

@@ -13,13 +13,13 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
-from odradek.spark_it.dead_letters.bad_records import bad_record
+from odradek.spark_it.dead_letters.bad_records import find_bad_record
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.settings import ErrorSettings
 from odradek.spark_it.interfaces.sink import Batch, BatchSink, Range, SinkError, Written
 from odradek.spark_it.interfaces.source import Stream
 from odradek.spark_it.spark.columns import column
-from odradek.spark_it.spark.internals import metrics_of, offset_ranges
+from odradek.spark_it.spark.internals import find_offset_ranges, wait_for_metrics
 from odradek.spark_it.transforms.plan import READ, Plan, union_dead_letters
 
 FIRST_DELAY_S = 0.5
@@ -61,7 +61,7 @@ class ObservedCounts:
         give_up_at = time.monotonic() + _COUNTED_S
         counts: dict[tuple[str, str], int] = {}
         for table, observation in self._observations:
-            metrics = metrics_of(observation, give_up_at) or {}
+            metrics = wait_for_metrics(observation, give_up_at) or {}
             counts |= {(table, name): int(count or 0) for name, count in metrics.items()}
         return counts
 
@@ -169,7 +169,7 @@ class StatelessBatches:
         self._has_ranges = has_ranges
 
     def __call__(self, raw: DataFrame, batch_id: int) -> BatchOutcome:
-        ranges = offset_ranges(raw) if self._has_ranges else None
+        ranges = find_offset_ranges(raw) if self._has_ranges else None
         decoded = self._stream.decode(raw)
         # Rows and dead letters must come from a single read, so the decoded frame is persisted until both are written.
         persisted = decoded.persist(StorageLevel.MEMORY_AND_DISK) if self._plan.has_dead_letters else None
@@ -251,7 +251,7 @@ class BatchFunction:
                 self._begin(batch_id)
                 self._outcomes[batch_id] = self._batches(frame, batch_id)
             except BaseException as error:
-                self.failure = bad_record(error) or error
+                self.failure = find_bad_record(error) or error
                 # The reason stays in `failure`; Spark would add Python's and Java's stack traces to it.
                 raise RuntimeError(f"batch {batch_id} failed") from None
 

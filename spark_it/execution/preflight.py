@@ -20,13 +20,13 @@ from odradek.spark_it.state import checkpoint, reset
 from odradek.spark_it.state.checkpoint import Checkpoint, CheckpointError
 from odradek.spark_it.state.lock import (
     Lock,
-    changes,
     checkpoint_folder,
-    lock_of,
-    new_generation,
-    new_state,
+    find_changes,
+    list_resets,
+    make_generation,
+    make_lock,
+    make_state,
     read_lock,
-    resets_of,
     write_lock,
 )
 
@@ -70,18 +70,18 @@ def plan_start(pipeline: Pipeline, stateful: str | None, group: ClusterRequests,
     state = pipeline.state_folder
     old = read_lock(state)
     if old is None:
-        lock = lock_of(pipeline, stateful, new_generation(now_ms, None), new_state())
+        lock = make_lock(pipeline, stateful, make_generation(now_ms, None), make_state())
         existing = None
     else:
-        old = reset.finish(pipeline, old, group)
+        old = reset.finish_reset(pipeline, old, group)
         existing = _read_checkpoint(pipeline, old)
-        lock = replace(lock_of(pipeline, stateful, old.generation, old.state), takes_over=old.takes_over)
+        lock = replace(make_lock(pipeline, stateful, old.generation, old.state), takes_over=old.takes_over)
         if existing is not None:
             _refuse_changes(pipeline, old, lock)
         lock = replace(lock, start={name: old.start[name] for name in old.start if _is_same_source(name, old, lock)})
     if existing is not None and existing.planned is None:
         existing = None
-    lock = replace(lock, topics=reset.topics_of(pipeline, group))
+    lock = replace(lock, topics=reset.find_topic_ids(pipeline, group))
     if old is not None:
         _refuse_other_topics(pipeline, old, lock, existing)
     newest = -1 if existing is None or existing.planned is None else existing.planned.id
@@ -141,7 +141,7 @@ def _read_checkpoint(pipeline: Pipeline, lock: Lock) -> Checkpoint | None:
 
 
 def _refuse_changes(pipeline: Pipeline, old: Lock, lock: Lock) -> None:
-    messages = [str(change) for change in changes(pipeline, old, lock)]
+    messages = [str(change) for change in find_changes(pipeline, old, lock)]
     if messages:
         raise RefusedError("; ".join(messages))
 
@@ -160,7 +160,7 @@ def _find_start_offsets(
     by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     if existing is not None:
         _refuse_old_checkpoint(pipeline, lock, existing, {} if by_offsets else committed)
-        for reached in existing.done.by_source() if existing.done else ():
+        for reached in existing.done.parse_by_source() if existing.done else ():
             _refuse_lost_records(pipeline, lock, source, reached, group)
         return None
     offsets = lock.start.get(name)
@@ -224,7 +224,7 @@ def _refuse_old_checkpoint(
 ) -> None:
     """Refuse a checkpoint that is older than the committed offsets: batches would be written a second time."""
     assert existing.planned is not None
-    planned = existing.planned.topic_offsets()
+    planned = existing.planned.parse_topic_offsets()
     for (topic, partition), offset in sorted(committed.items()):
         if offset > planned.get((topic, partition), 0):
             checkpoint_offset = planned.get((topic, partition), 0)
@@ -242,7 +242,7 @@ def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, existing: Ch
         if not isinstance(source, TopicSource) or not source.fail_on_data_loss:
             continue
         planned = None if existing is None else existing.planned
-        start_offsets = [lock.start.get(name, {})] if planned is None else planned.by_source()
+        start_offsets = [lock.start.get(name, {})] if planned is None else planned.parse_by_source()
         read = {topic for offsets in start_offsets for (topic, _), offset in offsets.items() if offset}
         for topic in sorted(read & lock.topics.keys() & old.topics.keys()):
             if lock.topics[topic] != old.topics[topic]:
@@ -285,10 +285,10 @@ def _refuse_expired_batch(
     """
     if existing.planned is None or not existing.is_in_batch:
         return
-    reached = read_initial_offsets(existing.folder) | reset.reached_offsets(existing)
+    reached = read_initial_offsets(existing.folder) | reset.get_reached_offsets(existing)
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
     markers = group.fetch_committed(pipeline.name, [at for source in sources for at in group.list_partitions(source)])
-    planned = existing.planned.topic_offsets()
+    planned = existing.planned.parse_topic_offsets()
     unmarked = [at for at in sorted(planned) if planned[at] > reached.get(at, 0) and at not in markers]
     if not unmarked:
         return
@@ -336,4 +336,4 @@ def _describe_lost_checkpoint(pipeline: Pipeline, lock: Lock, at: TopicPartition
 
 
 def _describe_resets(pipeline: Pipeline, lock: Lock) -> str:
-    return " or ".join(f"reset --to {to}" for to in resets_of(pipeline, is_stateful=lock.is_stateful))
+    return " or ".join(f"reset --to {to}" for to in list_resets(pipeline, is_stateful=lock.is_stateful))

@@ -14,9 +14,9 @@ from odradek.spark_it.execution.batch import BatchFunction, BatchOutcome
 from odradek.spark_it.execution.metrics import MetricsServer
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
 from odradek.spark_it.kafka.requests import ClusterError, ClusterRequests
-from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.errors import describe_error
 from odradek.spark_it.spark.events import Event
-from odradek.spark_it.state.checkpoint import lowest, topic_offsets
+from odradek.spark_it.state.checkpoint import merge_lowest, parse_topic_offsets
 from odradek.spark_it.state.lag import PartitionLag
 from odradek.spark_it.state.progress import Progress, write_progress
 from odradek.spark_it.transforms.plan import READ
@@ -67,7 +67,7 @@ class Reporter:
             self._metrics.close()
         if isinstance(error, Exception):
             with contextlib.suppress(OSError):
-                self._record_error(readable(error))
+                self._record_error(describe_error(error))
 
     def report_problem(self, message: str) -> None:
         """Report a failure; the pipeline may continue after it."""
@@ -138,7 +138,7 @@ class Reporter:
 
 def _find_reached_offsets(event: Event) -> dict[TopicPartition, int]:
     """Return the end offset of the batch in each partition; the lowest if several sources read the partition."""
-    return lowest(_parse_offsets(source.get("endOffset")) for source in event["sources"])
+    return merge_lowest(_parse_offsets(source.get("endOffset")) for source in event["sources"])
 
 
 def _find_lags(event: Event) -> list[PartitionLag]:
@@ -149,12 +149,12 @@ def _find_lags(event: Event) -> list[PartitionLag]:
         if latest_offsets := _parse_offsets(source.get("latestOffset")):
             ends.append(_parse_offsets(source.get("endOffset")))
             latest |= latest_offsets
-    return [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(lowest(ends).items())]
+    return [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(merge_lowest(ends).items())]
 
 
 def _parse_offsets(offsets: Any) -> dict[TopicPartition, int]:
     try:
-        return topic_offsets(json.dumps(offsets))
+        return parse_topic_offsets(json.dumps(offsets))
     except (ValueError, TypeError):
         return {}  # offsets of a source other than a topic
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from odradek.spark_it.dead_letters import topic as dead_letter_topic
 from odradek.spark_it.dead_letters.headers import BadRecordError
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
-from odradek.spark_it.definition.guarantees import TransactionKind, decides_by_registry
+from odradek.spark_it.definition.guarantees import TransactionKind, needs_stored_responses
 from odradek.spark_it.definition.settings import AVAILABLE_NOW
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.execution import shared_folders
@@ -46,7 +46,7 @@ from odradek.spark_it.sinks.connectors import make_sink
 from odradek.spark_it.sources.connectors import make_stream
 from odradek.spark_it.sources.file_lines import make_locator
 from odradek.spark_it.spark import session
-from odradek.spark_it.spark.errors import is_broker_unavailable, readable
+from odradek.spark_it.spark.errors import describe_error, is_broker_unavailable
 from odradek.spark_it.spark.events import Events
 from odradek.spark_it.spark.packages import PackagesError
 from odradek.spark_it.spark.session import SessionError
@@ -55,7 +55,7 @@ from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 from odradek.spark_it.transforms.output_mode import find_output_mode
 from odradek.spark_it.transforms.plan import Plan
 from odradek.spark_it.validation import report
-from odradek.spark_it.validation.spark_analysis import Analysis
+from odradek.spark_it.validation.spark_analysis import SparkAnalysis
 
 LOG = "spark.log"
 _POLL_S = 0.2
@@ -104,7 +104,7 @@ def run(
     """
     report.validate(pipeline)
     stop = stop or threading.Event()
-    with pid_lock.exclusively(pipeline.state_folder), contextlib.ExitStack() as stack:
+    with pid_lock.hold_lock(pipeline.state_folder), contextlib.ExitStack() as stack:
         cluster = Cluster(pipeline.settings)
         check_topics(pipeline, cluster)
         if options.rewinds:
@@ -169,7 +169,7 @@ class _Run:
 
     def run(self) -> None:
         pipeline = self._pipeline
-        analysis = Analysis(self._spark)
+        analysis = SparkAnalysis(self._spark)
         result = analysis(pipeline)
         pipeline_guarantee = report.validate(pipeline, lambda _: result)
         stateful, kind = result[0], pipeline_guarantee.transaction_kind
@@ -222,7 +222,7 @@ class _Run:
     ) -> tuple[StreamingQuery, BatchFunction]:
         """Start the query. `closing` closes its sources, some of which work in the background."""
         pipeline, plan = self._pipeline, Plan(self._pipeline)
-        responses = start.folder / "decisions" if decides_by_registry(pipeline, kind) else None
+        responses = start.folder / "decisions" if needs_stored_responses(pipeline, kind) else None
         streams = {name: make_stream(name, pipeline, responses) for name in pipeline.sources}
         for stream in streams.values():
             closing.callback(stream.close)
@@ -297,12 +297,12 @@ class _Run:
         try:
             try:
                 while not self._stop.is_set() and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-                    reporter.process_events(events.new(), batch_function)
+                    reporter.process_events(events.read_new(), batch_function)
             except PySparkException as error:
                 failure = error
             if self._stop.is_set() and failure is None:
                 failure = self._stop_query(query, batch_function)
-            reporter.process_events(events.new(), batch_function)
+            reporter.process_events(events.read_new(), batch_function)
         except Exception:
             # For example, the disk is full. The query must not continue without the reporter.
             self._stop.set()
@@ -330,5 +330,5 @@ _KNOWN_FAILURES = (SinkError, BadRecordError)
 
 def _describe_error(error: BaseException) -> str:
     if isinstance(error, PySparkException | Py4JError):
-        return readable(error)
+        return describe_error(error)
     return f"{type(error).__name__}: {error}"

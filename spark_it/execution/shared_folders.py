@@ -56,19 +56,21 @@ def list_written_folders(pipeline: Pipeline, stateful: str | None) -> dict[str, 
         folders["home"] = f"file:{pipeline.state_folder.absolute()}"
     sink = pipeline.sink
     if isinstance(sink, FilesSink | DeltaSink):
-        folders["sink.path"] = pipeline.located(sink.path)
+        folders["sink.path"] = pipeline.locate_path(sink.path)
     if isinstance(sink, IcebergSink):
         catalog = sink.passed["iceberg.catalog."]
         # In a REST catalog the warehouse is a name, not a path.
         if "warehouse" in catalog and catalog.get("type") != "rest":
-            folders["sink.iceberg.catalog.warehouse"] = pipeline.located(catalog["warehouse"])
+            folders["sink.iceberg.catalog.warehouse"] = pipeline.locate_path(catalog["warehouse"])
     return folders
 
 
 def list_read_folders(pipeline: Pipeline) -> dict[str, str]:
     """Return, by key, the folders of files sources, which tasks read."""
     sources = pipeline.sources.items()
-    return {f"source.{name}.path": pipeline.located(one.path) for name, one in sources if isinstance(one, FilesSource)}
+    return {
+        f"source.{name}.path": pipeline.locate_path(one.path) for name, one in sources if isinstance(one, FilesSource)
+    }
 
 
 def to_local_path(path: str, default_scheme: str) -> Path | None:

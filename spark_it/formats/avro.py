@@ -193,6 +193,6 @@ def make_format(
 
 def _read_schema_file(file: str, pipeline: Pipeline, what: str) -> str:
     try:
-        return Path(pipeline.located(file)).read_text("utf-8")
+        return Path(pipeline.locate_path(file)).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{what} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None

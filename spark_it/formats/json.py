@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
-from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.definition.settings import PartFormat
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.format import FormatError, Side
@@ -82,7 +82,7 @@ class JsonFormat:
         return f.struct(value.alias("value"), f.when(column.isNotNull(), message).alias("error"))
 
     def encode(self, column: Column, data_type: DataType) -> Column:
-        return f.to_json(column, WRITTEN).cast("binary")
+        return f.to_json(column, TIMESTAMP_OPTIONS).cast("binary")
 
 
 def _parse_single_value(column: Column, schema: StructType) -> Column:

@@ -89,7 +89,7 @@ def make_format(part: PartFormat, pipeline: Pipeline, topic: str | None, side: S
     if part.schema is None or part.message is None:
         raise FormatError(f"{side}.format protobuf needs {side}.schema and {side}.message")
     try:
-        descriptors = Path(pipeline.located(part.schema)).read_bytes()
+        descriptors = Path(pipeline.locate_path(part.schema)).read_bytes()
     except OSError as error:
         raise FormatError(f"{side}.schema: {part.schema} cannot be read: {error.strerror}") from None
     try:

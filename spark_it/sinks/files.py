@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
-from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import FilesSink
 from odradek.spark_it.definition.spec import Pipeline
@@ -28,8 +28,8 @@ from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.marker_checks import check_owners
 from odradek.spark_it.spark.counting import CountedFrame
-from odradek.spark_it.spark.errors import readable
-from odradek.spark_it.spark.java import unavailable_reason
+from odradek.spark_it.spark.errors import describe_error
+from odradek.spark_it.spark.java import find_unavailable_reason
 
 COLUMN = "batch"
 """The partition column that readers derive from the folders' names."""
@@ -51,7 +51,7 @@ def make(
     """Return the sink of a pipeline."""
     sink = pipeline.sink
     assert isinstance(sink, FilesSink)
-    return FolderSink(pipeline.located(sink.path), sink, spark)
+    return FolderSink(pipeline.locate_path(sink.path), sink, spark)
 
 
 class FolderSink:
@@ -180,7 +180,7 @@ class FolderSink:
         if self._sink.compression_type is not None:
             writer = writer.option("compression", self._sink.compression_type)
         if self._sink.format in ("csv", "json"):
-            writer = writer.options(**WRITTEN)
+            writer = writer.options(**TIMESTAMP_OPTIONS)
         if self._sink.format == "csv":
             writer = writer.options(header="true", **STANDARD_CSV)
         if self._sink.format == "json":
@@ -193,12 +193,12 @@ class FolderSink:
         try:
             yield
         except AnalysisException as error:
-            raise SinkError(f"files {self._path}: {readable(error)}") from None
+            raise SinkError(f"files {self._path}: {describe_error(error)}") from None
         except Exception as error:
-            reason = unavailable_reason(error, self._path)
+            reason = find_unavailable_reason(error, self._path)
             if reason is None:
                 if isinstance(error, PySparkException) and "UNSUPPORTED" in str(error.getCondition()):
-                    raise SinkError(f"files {self._path}: {readable(error)}") from None
+                    raise SinkError(f"files {self._path}: {describe_error(error)}") from None
                 raise
             text = f"files {self._path}: {reason}; every executor needs the folder, free space and write permission"
             raise SinkError(text, is_retriable=True) from None

@@ -16,7 +16,7 @@ from typing import Any, Self
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.spark_it.spark.java import class_names
+from odradek.spark_it.spark.java import list_class_names
 
 _STAGED = "rewritten-file-scan-task-set-id"
 _WITH_ROW_IDS = "rewrite"
@@ -73,7 +73,7 @@ class DataFiles:
         try:
             update.commit()
         except Py4JJavaError as error:
-            names = class_names(error.java_exception)
+            names = list_class_names(error.java_exception)
             self._may_be_added = not any(name in _NOT_COMMITTED for name in names)
             if _CONFLICT in names and self._has_new_snapshot(after):
                 return False

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from odradek.spark_it.databases.dialects import Dialect, find_dialect
 from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError
-from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage, error_headers
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage, make_error_headers
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import JdbcSink
@@ -283,7 +283,7 @@ class JdbcTable:
     def _make_dead_letter(self, bad: _BadRow) -> tuple[None, bytes, list[tuple[str, bytes | None]]]:
         headers: list[tuple[str, bytes | None]] = []
         if self._has_headers:
-            headers = error_headers(None, self._describe_failure(bad.error), connector_name=self._name, task_id=0)
+            headers = make_error_headers(None, self._describe_failure(bad.error), connector_name=self._name, task_id=0)
         return None, bad.row.encode(), headers
 
     @contextmanager

@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 
 from odradek.spark_it.databases.dialects import Dialect, quote_column
 from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, find_database_error, split_table_name
-from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.interfaces.sink import SinkError
 
 ROW = "odradek_row"
@@ -227,7 +227,7 @@ def _make_duplicates_error(count: int, expected: int) -> SinkError:
 
 def make_json_column(columns: Sequence[Column]) -> Column:
     """Return a column with a row as JSON, including null values."""
-    return f.to_json(f.struct(*columns), {**WRITTEN, "ignoreNullFields": "false"})
+    return f.to_json(f.struct(*columns), {**TIMESTAMP_OPTIONS, "ignoreNullFields": "false"})
 
 
 def collect_as_json(rows: DataFrame, condition: Column) -> list[str]:

@@ -45,8 +45,8 @@ from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.iceberg_files import DataFiles, find_staging_name
 from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 from odradek.spark_it.spark.counting import CountedFrame
-from odradek.spark_it.spark.errors import readable
-from odradek.spark_it.spark.java import unavailable_reason
+from odradek.spark_it.spark.errors import describe_error
+from odradek.spark_it.spark.java import find_unavailable_reason
 
 _WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
     ByteType: (ShortType, IntegerType, LongType),
@@ -64,7 +64,7 @@ def make(
     """Return the sink of a pipeline. Raises SinkError."""
     sink = pipeline.sink
     if isinstance(sink, DeltaSink):
-        return DeltaTable(pipeline.name, pipeline.located(sink.path), sink, spark)
+        return DeltaTable(pipeline.name, pipeline.locate_path(sink.path), sink, spark)
     assert isinstance(sink, IcebergSink)
     return IcebergTable(pipeline, sink, spark)
 
@@ -168,7 +168,7 @@ class IcebergTable:
         self._property = f"odradek.{pipeline.name}.batch"
         settings = dict(sink.passed["iceberg.catalog."])
         if "warehouse" in settings and settings.get("type") != "rest":
-            settings["warehouse"] = pipeline.located(settings["warehouse"])
+            settings["warehouse"] = pipeline.locate_path(settings["warehouse"])
         self._storage = settings.get("warehouse", sink.iceberg_tables)
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
         self._catalog = f"odradek_iceberg_{digest}"
@@ -364,9 +364,9 @@ def _wrapping_errors(title: str, storage: str) -> Iterator[None]:
     try:
         yield
     except AnalysisException as error:
-        raise SinkError(f"{title}: {readable(error)}") from None
+        raise SinkError(f"{title}: {describe_error(error)}") from None
     except Exception as error:
-        reason = unavailable_reason(error, storage)
+        reason = find_unavailable_reason(error, storage)
         if reason is None:
             raise
         raise SinkError(f"{title}: {reason}; check that its storage is available", is_retriable=True) from None

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from odradek.spark_it.dead_letters.headers import Origin
 from odradek.spark_it.kafka.record_sizes import HEADER_FRAME_BYTES
 from odradek.spark_it.sinks.topic_records import HEADERS
-from odradek.spark_it.spark.internals import with_source_columns
+from odradek.spark_it.spark.internals import add_source_columns
 
 _ORIGIN = "__odradek_origin"
 """The column of `transforms.plan` with the origin of rows that depend on a single record of a topic."""
@@ -19,7 +19,7 @@ _ORIGIN = "__odradek_origin"
 def find_too_large_record(records: DataFrame, max_bytes: int) -> tuple[Origin, int] | None:
     """Return the first source record whose encoded record is larger than `max_bytes`, and the size of the encoded
     record. None if there is none, or if a row may depend on several records."""
-    with_origin = with_source_columns(records, [_ORIGIN])
+    with_origin = add_source_columns(records, [_ORIGIN])
     if with_origin is None:
         return None
     sized = with_origin.select(f.col(_ORIGIN).alias("origin"), _measure_records(with_origin).alias("size"))

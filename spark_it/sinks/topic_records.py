@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StructField, StructType
 
-from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.definition.sink_keys import TopicSink
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.format import Format, FormatError, Side, make_format
@@ -68,7 +68,7 @@ class RecordEncoder:
     def _encode_part(self, side: Side, fields: list[StructField]) -> _EncodedPart:
         if side == "key" and not fields:
             return _EncodedPart(f.lit(None).cast("binary"))
-        part_format = self._sink.part(side)
+        part_format = self._sink.get_part_format(side)
         try:
             format_ = make_format(part_format, self._pipeline, self._sink.topic, side)
             if part_format.format not in _RAW_FORMATS:
@@ -113,5 +113,5 @@ class RecordEncoder:
             *([HEADERS] if headers else []),
             f.coalesce(*messages).alias("error"),
             f.coalesce(*classes).alias("error_class"),
-            f.when(is_bad, f.to_json(f.col("row"), WRITTEN)).cast("binary").alias("row"),
+            f.when(is_bad, f.to_json(f.col("row"), TIMESTAMP_OPTIONS)).cast("binary").alias("row"),
         )

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.serializers import SpecialLengths
 
 from odradek.spark_it.dead_letters import headers as connect_headers
-from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Failure, Stage, brief
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Failure, Stage, shorten_headers
 from odradek.spark_it.exactly_once.slots import SinkTransaction
 from odradek.spark_it.exactly_once.transactions import (
     Clients,
@@ -267,7 +267,7 @@ def _make_dead_letters_of_large_records(
     failures = [Failure(Stage.TASK_PUT, "topic", TOO_LARGE_CLASS, message) for message in messages]
     added = _make_context_headers(failures, target, index)
     headers = [
-        None if new is None and not old else connect_headers.headers(old or (), new or ())
+        None if new is None and not old else connect_headers.replace_error_headers(old or (), new or ())
         for old, new in zip(records.headers or [None] * len(added), added, strict=True)
     ]
     return records._replace(headers=headers)
@@ -284,7 +284,7 @@ def _make_context_headers(failures: Iterable[Failure], target: TopicTarget, inde
     """Return Connect's headers of dead letters; None if they are disabled."""
     name = target.pipeline
     return [
-        connect_headers.error_headers(None, one, connector_name=name, task_id=index)
+        connect_headers.make_error_headers(None, one, connector_name=name, task_id=index)
         if target.has_context_headers
         else None
         for one in failures
@@ -300,7 +300,7 @@ def _limit_size(dead: TopicRecords, target: TopicTarget) -> TopicRecords:
     records = [
         record
         if measure_record(record[0], record[1], record[2] or ()) <= max_bytes
-        else (None, None, brief(record[2] or ()))
+        else (None, None, shorten_headers(record[2] or ()))
         for record in zip(dead.keys, dead.values, headers, strict=True)
     ]
     if not records:

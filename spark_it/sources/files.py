@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
-from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.definition.source_keys import FilesSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.json import JsonFormat, parse_struct
@@ -29,7 +29,7 @@ _ANY_AGE = "36500d"
 
 
 def make(name: str, source: FilesSource, pipeline: Pipeline) -> "FilesStream":
-    return FilesStream(name, source, pipeline.located(source.path))
+    return FilesStream(name, source, pipeline.locate_path(source.path))
 
 
 class FilesStream(Stream):
@@ -98,7 +98,7 @@ class FilesStream(Stream):
             f.lit(None).cast(ERROR_TYPE).alias("error"),
             f.lit(None).cast(ORIGIN_TYPE).alias("origin"),
             f.lit(None).cast("binary").alias("key"),
-            (f.col("value") if is_text else f.to_json(row, WRITTEN)).cast("binary").alias("value"),
+            (f.col("value") if is_text else f.to_json(row, TIMESTAMP_OPTIONS)).cast("binary").alias("value"),
             make_location_headers(f.col(_FILE), f.lit(is_text), has_header=False).alias("headers"),
         )
 
@@ -122,7 +122,7 @@ class FilesStream(Stream):
             f.when(is_bad, self._make_error(message)).cast(ERROR_TYPE).alias("error"),
             f.lit(None).cast(ORIGIN_TYPE).alias("origin"),
             f.lit(None).cast("binary").alias("key"),
-            f.when(is_bad, line).otherwise(f.to_json(row, WRITTEN)).cast("binary").alias("value"),
+            f.when(is_bad, line).otherwise(f.to_json(row, TIMESTAMP_OPTIONS)).cast("binary").alias("value"),
             make_location_headers(f.col(_FILE), is_bad, has_header=self._source.csv_header).alias("headers"),
         )
 

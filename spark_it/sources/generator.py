@@ -11,7 +11,7 @@ from odradek.spark_it.definition.source_keys import GeneratorSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
 from odradek.spark_it.interfaces.source import Stream
-from odradek.spark_it.spark.columns import decoded_rows
+from odradek.spark_it.spark.columns import make_decoded_rows
 
 
 def make(name: str, source: GeneratorSource, pipeline: Pipeline) -> "GeneratorStream":
@@ -41,4 +41,4 @@ class GeneratorStream(Stream):
     def decode(self, raw: DataFrame) -> DataFrame:
         source = self._source
         time_ms = f.lit(source.start_timestamp_ms) + f.col("value") * f.lit(source.interval_ms)
-        return decoded_rows(raw.select("value", f.timestamp_millis(time_ms).alias("timestamp")))
+        return make_decoded_rows(raw.select("value", f.timestamp_millis(time_ms).alias("timestamp")))

@@ -22,8 +22,8 @@ from odradek.spark_it.interfaces.kafka_types import TopicPartition
 from odradek.spark_it.interfaces.source import SourceError, Stream
 from odradek.spark_it.sources.jdbc_poll import PolledTable
 from odradek.spark_it.sources.jdbc_spool import FencedError, Spool
-from odradek.spark_it.spark.columns import decoded_rows
-from odradek.spark_it.spark.events import Event, newest
+from odradek.spark_it.spark.columns import make_decoded_rows
+from odradek.spark_it.spark.events import Event, read_newest_event
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 
@@ -105,7 +105,7 @@ class JdbcStream(Stream):
         return spool
 
     def decode(self, raw: DataFrame) -> DataFrame:
-        return decoded_rows(raw)
+        return make_decoded_rows(raw)
 
     def close(self) -> None:
         """Stop polling. A poll that is still running is fenced when the spool is claimed again."""
@@ -137,7 +137,7 @@ class _Poller(threading.Thread):
             try:
                 if not self._query.isActive:
                     return
-                self._drop_processed(newest(self._query))
+                self._drop_processed(read_newest_event(self._query))
                 if self._spool.find_last_number() - self._processed < MAX_POLLS_AHEAD and self._table.poll_into(
                     self._spool
                 ):

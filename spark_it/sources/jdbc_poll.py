@@ -41,7 +41,7 @@ from odradek.spark_it.definition.durations import interval_ms
 from odradek.spark_it.definition.source_keys import JdbcSource
 from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources.jdbc_spool import Spool
-from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.errors import describe_error
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 _FRACTIONS = (DecimalType, DoubleType, FloatType)
@@ -223,7 +223,7 @@ class PolledTable:
             if not isinstance(error, Py4JJavaError | PySparkException):
                 raise
             # For example, another column has a time outside Spark's range.
-            raise SourceError(f"{self._title}: rows cannot be read: {readable(error)}") from None
+            raise SourceError(f"{self._title}: rows cannot be read: {describe_error(error)}") from None
 
     def _describe_error(self, error: DatabaseError) -> str:
         where = self._database.shown_url

@@ -11,7 +11,7 @@ from odradek.spark_it.definition.source_keys import PythonSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
 from odradek.spark_it.interfaces.source import SourceError, Stream
-from odradek.spark_it.spark.columns import decoded_rows
+from odradek.spark_it.spark.columns import make_decoded_rows
 
 
 def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":
@@ -45,7 +45,7 @@ class PythonStream(Stream):
         return spark.readStream.format(self._class.name()).options(**self._options).load()
 
     def decode(self, raw: DataFrame) -> DataFrame:
-        return decoded_rows(raw)
+        return make_decoded_rows(raw)
 
 
 def _parse_struct(ddl: str) -> StructType:

@@ -52,7 +52,7 @@ class TopicStream(Stream):
 
         def make_side(side: Side) -> Format:
             location = None if responses is None else ResponseLocation(str(responses), f"{name}.{side}")
-            return make_format(source.part(side), pipeline, topic, side, location)
+            return make_format(source.get_part_format(side), pipeline, topic, side, location)
 
         self._value = make_side("value")
         self._key = make_side("key")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,7 +21,7 @@ ORIGIN_TYPE = "struct<topic:string,partition:int,offset:bigint>"
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
-def decoded_rows(rows: "DataFrame") -> "DataFrame":
+def make_decoded_rows(rows: "DataFrame") -> "DataFrame":
     """Return a frame with the columns of DECODED for valid rows of a source other than a topic."""
     from pyspark.sql import functions as f
 
@@ -34,13 +34,13 @@ def decoded_rows(rows: "DataFrame") -> "DataFrame":
         null(ERROR_TYPE).alias("error"),
         null(ORIGIN_TYPE).alias("origin"),
         null("binary").alias("key"),
-        f.to_json(row, WRITTEN).cast("binary").alias("value"),
+        f.to_json(row, TIMESTAMP_OPTIONS).cast("binary").alias("value"),
         null(HEADERS_TYPE).alias("headers"),
     )
 
 
 def column(name: str) -> "Column":
-    """Return the column with exactly this name, quoted."""
+    """Return the column with exactly this name, which may contain dots and quotes."""
     from pyspark.sql import functions as f
 
     return f.col(f"`{name.replace('`', '``')}`")

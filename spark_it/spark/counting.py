@@ -1,17 +1,17 @@
-"""Counts the rows of a frame while it is written."""
+"""The count of a frame's rows while it is written."""
 
 import time
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
-from odradek.spark_it.spark.internals import metrics_of
+from odradek.spark_it.spark.internals import wait_for_metrics
 
 _WAIT_S = 30.0
 
 
 class CountedFrame:
-    """A frame with an observation that counts its rows; write `frame` instead of the original."""
+    """A frame with an observation that counts its rows; `frame` is to be written instead of the original frame."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._observation = Observation()
@@ -19,5 +19,5 @@ class CountedFrame:
 
     def rows(self) -> int:
         """Return the number of rows written; 0 if the frame was not computed."""
-        metrics = metrics_of(self._observation, time.monotonic() + _WAIT_S)
+        metrics = wait_for_metrics(self._observation, time.monotonic() + _WAIT_S)
         return 0 if metrics is None else int(metrics["rows"])

@@ -18,8 +18,8 @@ MODULE = "odradek.spark_it.spark.daemon"
 PRELOADED_MODULES = ("pyspark.worker", "pyspark.sql.pandas.serializers", "pandas", "odradek.spark_it.sinks.topic_tasks")
 
 
-def without_pyspark_archives(paths: Sequence[str], packages: Path) -> list[str]:
-    """Return the module search path without the archives of the PySpark that is installed in `packages`."""
+def remove_pyspark_archives(paths: Sequence[str], packages: Path) -> list[str]:
+    """Remove the archives of the PySpark that is installed in `packages` from a module search path."""
     archives = packages / "pyspark" / "python" / "lib"
     return [path for path in paths if not Path(path).is_relative_to(archives)]
 
@@ -27,9 +27,9 @@ def without_pyspark_archives(paths: Sequence[str], packages: Path) -> list[str]:
 def main() -> None:
     """Fork workers until Spark closes standard input. A command-line argument names the workers' module."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        # A Python installation other than the pipeline's may have no PySpark except the archive.
+        # A Python installation other than the pipeline's may have PySpark only as the archive.
         packages = importlib.metadata.distribution("pyspark").locate_file("")
-        sys.path[:] = without_pyspark_archives(sys.path, Path(str(packages)))
+        sys.path[:] = remove_pyspark_archives(sys.path, Path(str(packages)))
     for name in PRELOADED_MODULES:
         importlib.import_module(name)
     gc.collect()

@@ -29,30 +29,30 @@ def is_broker_unavailable(error: BaseException) -> bool:
     return _BROKER_UNAVAILABLE.search(str(error)) is not None
 
 
-def readable(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the innermost cause of an error in one line, without Java's or Python's stack trace."""
     text = str(error)
     if data_loss := _DATA_LOSS.search(text):
         reason = " ".join(data_loss[1].split()).rstrip(".")
         remedy = "set fail.on.data.loss = false to continue without them, or use reset if the topic was created again"
         return f"records were deleted before they were read: {reason}; {remedy}"
-    line = _python_error(text) or _innermost(text)
+    line = _find_python_error(text) or _find_innermost_cause(text)
     line = _SQLSTATE.sub("", _CLASS.sub("", _JAVA.sub("", _QUERY.sub("", line.strip()))))
     line = " ".join(line.split())
     return (line if len(line) <= _LENGTH else f"{line[:_LENGTH]}...") or type(error).__name__
 
 
-def _python_error(text: str) -> str | None:
+def _find_python_error(text: str) -> str | None:
     """Return the last line of a Python traceback in the text; None if there is none."""
     first, found, traceback = text.rpartition("Traceback (most recent call last):")
     if not found:
         return None
     if _NO_READER in traceback and first.rstrip().endswith(_DURING_HANDLING):
-        return _python_error(first.rstrip().removesuffix(_DURING_HANDLING))
+        return _find_python_error(first.rstrip().removesuffix(_DURING_HANDLING))
     return next((line for line in traceback.split("\n") if line.strip() and not line[0].isspace()), None)
 
 
-def _innermost(text: str) -> str:
+def _find_innermost_cause(text: str) -> str:
     causes = _CAUSED_BY.findall(text) or _TASK.findall(text)
     if causes:
         return str(causes[-1])
@@ -60,7 +60,7 @@ def _innermost(text: str) -> str:
     return next((line for line in lines if not line.startswith("An error occurred while calling")), "")
 
 
-def line_in_sql(error: BaseException) -> int:
+def find_sql_line(error: BaseException) -> int:
     """Return the line of the statement to which an error refers, counted from 0; 0 if it has none."""
     found = _AT.search(str(error))
     return max(0, int(found[1]) - 1) if found else 0

@@ -20,7 +20,7 @@ class Events:
         self._query: Any = query._jsq
         self._seen_at: str | None = None
 
-    def new(self) -> list[Event]:
+    def read_new(self) -> list[Event]:
         """Return the events since the last call, oldest first."""
         last = self._query.lastProgress()
         if last is None or last.timestamp() == self._seen_at:
@@ -34,7 +34,7 @@ class Events:
         return events[::-1]
 
 
-def newest(query: StreamingQuery) -> Event | None:
+def read_newest_event(query: StreamingQuery) -> Event | None:
     """Return the newest event of a query; None if there is none yet."""
     last: Any = query._jsq.lastProgress()
     event: Event | None = None if last is None else json.loads(last.json())

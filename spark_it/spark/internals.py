@@ -26,12 +26,12 @@ _POLL_INTERVAL_S = 0.005
 # `explain` prints a plan; no documented method returns it.
 
 
-def logical_nodes(frame: DataFrame) -> list[str]:
+def list_logical_nodes(frame: DataFrame) -> list[str]:
     """Return the names of the nodes in the analyzed logical plan of a frame."""
     return _NODE.findall(frame._jdf.queryExecution().analyzed().treeString())
 
 
-def physical_nodes(frame: DataFrame) -> list[str]:
+def list_physical_nodes(frame: DataFrame) -> list[str]:
     """Return the names of the nodes in the physical plan of a frame."""
     return _NODE.findall(frame._jdf.queryExecution().executedPlan().treeString())
 
@@ -41,12 +41,12 @@ def has_logical_node(frame: DataFrame, name: str) -> bool:
     return name in frame._jdf.queryExecution().analyzed().toString()
 
 
-def empty_stream(frame: DataFrame) -> DataFrame:
+def make_empty_stream(frame: DataFrame) -> DataFrame:
     """Return a streaming frame without rows, with the schema of an empty frame.
 
     Every documented streaming source reads data; the analysis has none.
     """
-    return _of_rows(frame, is_streaming=True)
+    return _detach_rows(frame, is_streaming=True)
 
 
 def check_streaming(frame: DataFrame, mode: str) -> None:
@@ -64,7 +64,7 @@ def check_streaming(frame: DataFrame, mode: str) -> None:
 # Counts
 
 
-def metrics_of(observation: Observation, give_up_at: float) -> dict[str, Any] | None:
+def wait_for_metrics(observation: Observation, give_up_at: float) -> dict[str, Any] | None:
     """Return the metrics of an observation; None if Spark has not set them by a time of `time.monotonic`.
 
     Spark sets them in another thread after the action, and never if there was no action. The documented
@@ -82,7 +82,7 @@ def metrics_of(observation: Observation, give_up_at: float) -> dict[str, Any] | 
 # Partitions
 
 
-def offset_ranges(raw: DataFrame) -> tuple[Range, ...]:
+def find_offset_ranges(raw: DataFrame) -> tuple[Range, ...]:
     """Return the offset range of each partition of a raw frame of topics.
 
     Spark's documented interfaces return the offsets of a batch, but not those of each of its partitions.
@@ -100,35 +100,35 @@ def offset_ranges(raw: DataFrame) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
-def union_unobserved(frames: Sequence[DataFrame]) -> DataFrame:
+def union_without_observations(frames: Sequence[DataFrame]) -> DataFrame:
     """Return the union of frames with the same columns; the partitions of the frames are concatenated.
 
     A frame that Spark plans as empty has no partitions. An action on the result does not set the observations of the
     frames. With the documented `unionAll` alone it would set observations that the batch's rows share, with incomplete
     counts.
     """
-    return reduce(DataFrame.unionAll, (_of_rows(frame, is_streaming=False) for frame in frames))
+    return reduce(DataFrame.unionAll, (_detach_rows(frame, is_streaming=False) for frame in frames))
 
 
-def _of_rows(frame: DataFrame, *, is_streaming: bool) -> DataFrame:
+def _detach_rows(frame: DataFrame, *, is_streaming: bool) -> DataFrame:
     """Return a frame with the rows of another, without the plan that computes them."""
     spark = frame.sparkSession
     rows = frame._jdf.queryExecution().toRdd()
     return DataFrame(spark._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), is_streaming), spark)
 
 
-# Columns of the source record that a row was made of
+# Columns of the source record from which a row was computed
 
 # A transform's SQL usually does not select the columns of the source record, and no documented method adds a column of
 # an underlying frame. Without them a dead letter of a transform would lack its record's key, value and origin.
 
 
-def with_source_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
+def add_source_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
     """Return the frame with additional columns of an underlying frame.
 
     None if a row may depend on several rows of that frame.
     """
-    plan = _plan_with(frame._jdf.queryExecution().analyzed(), frozenset(names), frame)
+    plan = _add_to_plan(frame._jdf.queryExecution().analyzed(), frozenset(names), frame)
     if plan is None:
         return None
     jvm: Any = frame.sparkSession._jvm
@@ -138,9 +138,9 @@ def with_source_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame | N
 
 def is_one_of_several(frame: DataFrame, names: Sequence[str]) -> bool:
     """Return whether several rows may come from one row of the underlying frame with these columns, as with explode().
-    False if `with_source_columns` returns None."""
+    False if `add_source_columns` returns None."""
     plan, wanted, is_several = frame._jdf.queryExecution().analyzed(), frozenset(names), False
-    while not wanted <= _output(plan).keys():
+    while not wanted <= _get_attributes(plan).keys():
         kind = plan.getClass().getSimpleName()
         if kind != "Project" and kind not in _KEEPS_COLUMNS:
             return False
@@ -149,25 +149,25 @@ def is_one_of_several(frame: DataFrame, names: Sequence[str]) -> bool:
     return is_several
 
 
-def _plan_with(plan: Any, names: frozenset[str], frame: DataFrame) -> Any:
-    if names <= _output(plan).keys():
+def _add_to_plan(plan: Any, names: frozenset[str], frame: DataFrame) -> Any:
+    if names <= _get_attributes(plan).keys():
         return plan
     kind = plan.getClass().getSimpleName()
     if kind != "Project" and kind not in _KEEPS_COLUMNS:
         return None
-    child = _plan_with(plan.child(), names, frame)
+    child = _add_to_plan(plan.child(), names, frame)
     if child is None:
         return None
     jvm: Any = frame.sparkSession._jvm
     if kind != "Project":
         return plan.withNewChildren(jvm.PythonUtils.toSeq([child]))
-    columns, existing = plan.projectList(), _output(plan)
-    for name, attribute in _output(child).items():
+    columns, existing = plan.projectList(), _get_attributes(plan)
+    for name, attribute in _get_attributes(child).items():
         if name in names and name not in existing:
             columns = columns.appended(attribute)
     return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)
 
 
-def _output(plan: Any) -> dict[str, Any]:
+def _get_attributes(plan: Any) -> dict[str, Any]:
     output = plan.output()
     return {output.apply(index).name(): output.apply(index) for index in range(output.size())}

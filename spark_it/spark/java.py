@@ -19,16 +19,16 @@ _PERMANENT = ("java.io.EOFException", "java.io.FileNotFoundException")
 
 
 def is_java_error(error: BaseException) -> bool:
-    return _thrown(error) is not None
+    return _get_throwable(error) is not None
 
 
-def _thrown(error: BaseException) -> Any:
+def _get_throwable(error: BaseException) -> Any:
     return getattr(error, "java_exception", None) or getattr(error, "_origin", None)
 
 
-def causes(error: BaseException) -> Iterator[Any]:
-    """Yield the throwable and its causes, outermost first; nothing for an error that is not Java's."""
-    cause = _thrown(error)
+def iter_causes(error: BaseException) -> Iterator[Any]:
+    """Yield the throwable of an error and its causes, outermost first; nothing if Java did not throw the error."""
+    cause = _get_throwable(error)
     for _ in range(_MAX_CAUSES):
         if cause is None:
             return
@@ -36,7 +36,7 @@ def causes(error: BaseException) -> Iterator[Any]:
         cause = cause.getCause()
 
 
-def class_names(throwable: Any) -> tuple[str, ...]:
+def list_class_names(throwable: Any) -> tuple[str, ...]:
     """Return the names of a throwable's class and its superclasses."""
     names, kind = [], throwable.getClass()
     while kind is not None:
@@ -45,14 +45,14 @@ def class_names(throwable: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def unavailable_reason(error: BaseException, place: str) -> str | None:
-    """Return the message of a file system or catalog that is temporarily unavailable; None for any other error.
+def find_unavailable_reason(error: BaseException, place: str) -> str | None:
+    """Return the message if a file system or catalog is temporarily unavailable; None for any other error.
 
     `place` is the sink's path; a missing file counts only if the message contains it, because other files belong to
     sources.
     """
-    for cause in causes(error):
-        names = class_names(cause)
+    for cause in iter_causes(error):
+        names = list_class_names(cause)
         message = str(cause.getMessage() or names[0]).split("\n")[0]
         if any(name in _PERMANENT for name in names) and place not in message:
             return None

@@ -23,26 +23,26 @@ DRIVERS = {
 
 
 class PackagesError(Exception):
-    """Jars that are not available; `str()` has the remedy."""
+    """Jars are not available; `str()` has the remedy."""
 
 
-def of(pipeline: Pipeline, given: Sequence[str] = ()) -> list[str]:
-    """Return the Maven coordinates of the pipeline's connectors, without duplicates, after the given ones. A given
+def list_packages(pipeline: Pipeline, given: Sequence[str] = ()) -> list[str]:
+    """Return the given Maven coordinates and those of the pipeline's connectors, without duplicates. A given
     artifact replaces the default version of it.
 
     Raises PackagesError for a database without a known driver. With given coordinates the driver is assumed to be
     among them.
     """
-    given_artifacts = {_artifact(one) for one in given}
-    needed = _needed(pipeline, may_be_unknown=bool(given))
-    return list(dict.fromkeys([*given, *(one for one in needed if _artifact(one) not in given_artifacts)]))
+    given_artifacts = {_get_artifact(one) for one in given}
+    needed = _list_needed_packages(pipeline, may_be_unknown=bool(given))
+    return list(dict.fromkeys([*given, *(one for one in needed if _get_artifact(one) not in given_artifacts)]))
 
 
-def _artifact(coordinates: str) -> str:
+def _get_artifact(coordinates: str) -> str:
     return coordinates.strip().rpartition(":")[0]
 
 
-def _needed(pipeline: Pipeline, *, may_be_unknown: bool) -> Iterator[str]:
+def _list_needed_packages(pipeline: Pipeline, *, may_be_unknown: bool) -> Iterator[str]:
     spark = pyspark.__version__
     parts = [pipeline.sink, *pipeline.sources.values()]
     if any(isinstance(source, TopicSource) for source in pipeline.sources.values()):
@@ -54,10 +54,10 @@ def _needed(pipeline: Pipeline, *, may_be_unknown: bool) -> Iterator[str]:
             series = ".".join(spark.split(".")[:2])
             yield f"org.apache.iceberg:iceberg-spark-runtime-{series}_{SCALA}:{ICEBERG}"
         if isinstance(part, JdbcSource | JdbcSink):
-            yield from _driver(part.connection_url, may_be_unknown=may_be_unknown)
+            yield from _find_driver(part.connection_url, may_be_unknown=may_be_unknown)
 
 
-def _driver(url: str, *, may_be_unknown: bool) -> list[str]:
+def _find_driver(url: str, *, may_be_unknown: bool) -> list[str]:
     kind = url.removeprefix("jdbc:").partition(":")[0]
     if kind not in DRIVERS:
         if may_be_unknown:
@@ -69,9 +69,9 @@ def _driver(url: str, *, may_be_unknown: bool) -> list[str]:
     return [DRIVERS[kind]]
 
 
-def in_folder(pipeline: Pipeline, folder: str) -> list[str]:
+def list_jars(pipeline: Pipeline, folder: str) -> list[str]:
     """Return the paths of the jars in the folder of plugin.path, sorted. Raises PackagesError if there are none."""
-    jars = sorted(str(path) for path in Path(pipeline.located(folder)).glob("**/*.jar"))
+    jars = sorted(str(path) for path in Path(pipeline.locate_path(folder)).glob("**/*.jar"))
     if not jars:
         raise PackagesError(f"plugin.path = {folder}: the folder contains no jars")
     return jars

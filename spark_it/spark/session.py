@@ -18,7 +18,7 @@ from odradek.spark_it.spark import daemon, packages
 
 
 class SessionError(Exception):
-    """A failed start of Spark; `str()` has the reason."""
+    """Spark does not start; `str()` has the reason."""
 
 
 def build(
@@ -29,9 +29,9 @@ def build(
     Raises SessionError, and PackagesError for connectors that are not available.
     """
     master = master or pipeline.settings.master
-    settings = settings_of(pipeline, master)
+    settings = make_settings(pipeline, master)
     if needs_connectors:
-        settings |= connectors_of(pipeline, settings)
+        settings |= make_connector_settings(pipeline, settings)
     _prepare_environment(pipeline, is_local=is_local(master))
     disable_query_context_log()
     builder = SparkSession.builder.appName(pipeline.name).master(master)
@@ -41,10 +41,10 @@ def build(
         try:
             session = builder.getOrCreate()
         except (PySparkException, RuntimeError, OSError) as error:
-            raise SessionError(f"Spark does not start: {start_failure(error, log)}") from None
+            raise SessionError(f"Spark does not start: {describe_start_failure(error, log)}") from None
         except Exception as error:
             # py4j's errors, which have no common base class
-            raise SessionError(f"Spark does not start: {start_failure(error, log)}") from None
+            raise SessionError(f"Spark does not start: {describe_start_failure(error, log)}") from None
     session.sparkContext.setLogLevel("WARN" if log is not None else "OFF")
     return session
 
@@ -59,7 +59,7 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
+def make_settings(pipeline: Pipeline, master: str) -> dict[str, str]:
     """Return the session's configuration without connectors. Keys of the file override these defaults."""
     settings = {
         "spark.sql.session.timeZone": "UTC",
@@ -71,8 +71,8 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
         "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
         # Without this, PySpark makes several additional JVM calls for each Column, to record the call site.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # Of duplicate JSON fields the last one counts, as with a schema. By default a duplicate makes the VARIANT, and
-        # so `_rescued`, null.
+        # The last of several JSON fields with one name is used, as with a schema. By default a duplicate makes the
+        # VARIANT, and so `_rescued`, null.
         "spark.sql.variant.allowDuplicateKeys": "true",
     }
     if any(step.python is not None for step in pipeline.transforms):
@@ -103,18 +103,18 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
     return settings | {f"spark.{key}": value for key, value in pipeline.settings.passed["spark."].items()}
 
 
-def connectors_of(pipeline: Pipeline, settings: Mapping[str, str]) -> dict[str, str]:
+def make_connector_settings(pipeline: Pipeline, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the configuration for the connectors' jars: those of plugin.path, else of spark.jars, else the packages
     that the pipeline needs in addition to spark.jars.packages. Raises PackagesError.
     """
     folder = pipeline.settings.plugin_path
     jars = settings.get("spark.jars", "").split(",") if settings.get("spark.jars") else []
     if folder is not None:
-        return {"spark.jars": ",".join([*packages.in_folder(pipeline, folder), *jars])}
+        return {"spark.jars": ",".join([*packages.list_jars(pipeline, folder), *jars])}
     if jars:
         return {}
     given = filter(None, map(str.strip, settings.get("spark.jars.packages", "").split(",")))
-    needed = packages.of(pipeline, list(given))
+    needed = packages.list_packages(pipeline, list(given))
     return {"spark.jars.packages": ",".join(needed)} if needed else {}
 
 
@@ -135,7 +135,7 @@ def _prepare_environment(pipeline: Pipeline, *, is_local: bool) -> None:
 
 @contextlib.contextmanager
 def _redirect_stderr(log: Path | None) -> Iterator[None]:
-    """Redirect the standard error that child processes inherit to a file: it is long, and only for diagnosis."""
+    """Redirect the standard error that child processes inherit to a file, because it is long and only for diagnosis."""
     sys.stderr.flush()
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if log else os.open(os.devnull, os.O_WRONLY)
     saved_stderr = os.dup(2)
@@ -151,7 +151,7 @@ def _redirect_stderr(log: Path | None) -> Iterator[None]:
 _UNRESOLVED = re.compile(r"unresolved dependency: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
-def start_failure(error: Exception, log: Path | None) -> str:
+def describe_start_failure(error: Exception, log: Path | None) -> str:
     """Return the reason why Spark did not start: the last exception in the JVM's log, else the Python error."""
     if log is not None:
         with contextlib.suppress(OSError):
@@ -172,7 +172,7 @@ def start_failure(error: Exception, log: Path | None) -> str:
 
 
 def has_ended(session: SparkSession, within_s: float = 0.0) -> bool:
-    """Return whether the Spark JVM has exited, or exits within `within_s`; the operating system may have killed it."""
+    """Return whether the Spark JVM has exited, for example because it was killed, or exits within `within_s`."""
     process = getattr(session.sparkContext._gateway, "proc", None)
     if process is None:
         return False

@@ -9,25 +9,33 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from odradek.spark_it.sql.repeatable import KEYWORDS, REPEATABLE
-from odradek.spark_it.sql.tokens import Call, Token, calls, closing, qualified_tables, tokens, words
+from odradek.spark_it.sql.tokens import (
+    Call,
+    Token,
+    find_calls,
+    find_closing,
+    find_qualified_tables,
+    split_words,
+    tokenize,
+)
 
-_RANDOM = words("rand random randn randstr uniform uuid shuffle")
-_PARTITION_DEPENDENT = words("monotonically_increasing_id spark_partition_id")
-_JVM_CALLS = words("java_method reflect try_reflect")
-_ORDER_DEPENDENT = words(
+_RANDOM = split_words("rand random randn randstr uniform uuid shuffle")
+_PARTITION_DEPENDENT = split_words("monotonically_increasing_id spark_partition_id")
+_JVM_CALLS = split_words("java_method reflect try_reflect")
+_ORDER_DEPENDENT = split_words(
     "first first_value last last_value any_value collect_list collect_set array_agg listagg string_agg"
 )
-_SORTS = words("sort_array array_sort")
-_TIE_DEPENDENT = words("max_by min_by mode lag lead nth_value ntile row_number")
-_SUMS = words("sum try_sum avg try_avg mean")
-_DOUBLE_AGGREGATES = words(
+_SORTS = split_words("sort_array array_sort")
+_TIE_DEPENDENT = split_words("max_by min_by mode lag lead nth_value ntile row_number")
+_SUMS = split_words("sum try_sum avg try_avg mean")
+_DOUBLE_AGGREGATES = split_words(
     "corr covar_pop covar_samp kurtosis regr_avgx regr_avgy regr_intercept regr_r2 regr_slope regr_sxx regr_sxy"
     " regr_syy skewness std stddev stddev_pop stddev_samp var_pop var_samp variance"
 )
-_CLOCKS = words("CURRENT_TIMESTAMP CURRENT_DATE LOCALTIMESTAMP")
-_CLOCK_CALLS = words("now curdate unix_timestamp")
-_SESSIONS = words("CURRENT_USER SESSION_USER")
-_TIME_WORDS = words("now today tomorrow yesterday")
+_CLOCKS = split_words("CURRENT_TIMESTAMP CURRENT_DATE LOCALTIMESTAMP")
+_CLOCK_CALLS = split_words("now curdate unix_timestamp")
+_SESSIONS = split_words("CURRENT_USER SESSION_USER")
+_TIME_WORDS = split_words("now today tomorrow yesterday")
 
 
 class Finding(NamedTuple):
@@ -38,29 +46,35 @@ class Finding(NamedTuple):
     line: int
 
 
-def findings(sql: str, *, has_batch_time: bool = True, has_key: bool = False) -> list[Finding]:
-    """Return all expressions whose result may differ, by line. Raises SqlError for an invalid statement.
+def find_expressions(sql: str, *, has_batch_time: bool = True, has_key: bool = False) -> list[Finding]:
+    """Return the expressions whose result may differ, by line. Raises SqlError for an invalid statement.
 
     Without `has_batch_time` clock functions return the time at which the batch is computed. With `has_key` rows are
     assigned by key, so a difference in the last digit of other columns is harmless.
     """
-    statement_tokens = tokens(sql)
-    clocks = [] if has_batch_time else _clocks(statement_tokens)
-    double_aggregates = [] if has_key else _double_aggregates(statement_tokens)
+    statement_tokens = tokenize(sql)
+    clocks = [] if has_batch_time else _check_clocks(statement_tokens)
+    double_aggregates = [] if has_key else _check_double_aggregates(statement_tokens)
     return sorted(
-        [*_calls(statement_tokens), *_words(statement_tokens), *_tables(statement_tokens), *clocks, *double_aggregates],
+        [
+            *_check_calls(statement_tokens),
+            *_check_words(statement_tokens),
+            *_check_tables(statement_tokens),
+            *clocks,
+            *double_aggregates,
+        ],
         key=lambda finding: finding.line,
     )
 
 
-def clocks(sql: str) -> list[Finding]:
+def find_clocks(sql: str) -> list[Finding]:
     """Return the expressions of a statement that read the clock. Raises SqlError."""
-    return list(_clocks(tokens(sql)))
+    return list(_check_clocks(tokenize(sql)))
 
 
-def conditions(sql: str) -> Iterator[str]:
-    """Yield the conditions on the rows under which the result of a statement is the same to the last digit."""
-    names = {call.name: None for call in calls(tokens(sql))}
+def list_conditions(sql: str) -> Iterator[str]:
+    """Yield the conditions on the rows under which the result of a statement is always identical."""
+    names = {call.name: None for call in find_calls(tokenize(sql))}
     ties = [f"{name}()" for name in names if name in _TIE_DEPENDENT]
     if ties:
         yield f"no rows tie in {', '.join(ties)}"
@@ -70,10 +84,10 @@ def conditions(sql: str) -> Iterator[str]:
         yield f"no FLOAT or DOUBLE is the argument of {', '.join(sums)}"
 
 
-def _calls(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
+def _check_calls(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
     sorted_up_to = -1
-    for call in calls(statement_tokens):
-        end = closing(statement_tokens, call.at + 1)
+    for call in find_calls(statement_tokens):
+        end = find_closing(statement_tokens, call.at + 1)
         what = f"{call.name}()"
         if call.name in _SORTS:
             sorted_up_to = max(sorted_up_to, end)
@@ -92,7 +106,7 @@ def _calls(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
 
 
 def _is_repeatable(statement_tokens: Sequence[Token], call: Call, end: int) -> bool:
-    """Return whether a function is known to be deterministic, or `call` is not a function call."""
+    """Return whether a function is in the list of deterministic functions, or `call` is not a function call."""
     before = statement_tokens[call.at - 1] if call.at else None
     if before is not None and before.text == ".":
         return False
@@ -103,15 +117,15 @@ def _is_repeatable(statement_tokens: Sequence[Token], call: Call, end: int) -> b
     return is_alias or [token.text.upper() for token in statement_tokens[end + 1 : end + 3]] == ["AS", "("]
 
 
-def _double_aggregates(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
+def _check_double_aggregates(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
     why = "it is computed in DOUBLE, and its last digit depends on the order of the rows; set key.fields"
-    for call in calls(statement_tokens):
+    for call in find_calls(statement_tokens):
         if call.name in _DOUBLE_AGGREGATES:
             yield Finding(f"{call.name}()", why, call.line)
 
 
-def _tables(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
-    for table in qualified_tables(statement_tokens):
+def _check_tables(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
+    for table in find_qualified_tables(statement_tokens):
         yield Finding(f"table {table.text}", "its content may have changed", table.line)
 
 
@@ -120,21 +134,21 @@ def _is_ordered(statement_tokens: Sequence[Token], end: int) -> bool:
     return [token.word for token in statement_tokens[end + 1 : end + 3]] == ["WITHIN", "GROUP"]
 
 
-def _clocks(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
+def _check_clocks(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
     why = (
         "it is the time at which the batch is computed; set stateful = true in its transform to use the batch's time, "
         "which Spark stores in the checkpoint"
     )
-    for token in _outside_qualified_names(statement_tokens):
+    for token in _skip_qualified_names(statement_tokens):
         if token.word in _CLOCKS:
             yield Finding(token.text.lower(), why, token.line)
-    for call in calls(statement_tokens):
-        if call.name in _CLOCK_CALLS and closing(statement_tokens, call.at + 1) == call.at + 2:
+    for call in find_calls(statement_tokens):
+        if call.name in _CLOCK_CALLS and find_closing(statement_tokens, call.at + 1) == call.at + 2:
             yield Finding(f"{call.name}()", why, call.line)
 
 
-def _outside_qualified_names(statement_tokens: Sequence[Token]) -> Iterator[Token]:
-    """Return the tokens without those after a dot, which are columns."""
+def _skip_qualified_names(statement_tokens: Sequence[Token]) -> Iterator[Token]:
+    """Yield the tokens without those after a dot, which are columns."""
     return (
         token
         for before, token in zip([None, *statement_tokens], statement_tokens, strict=False)
@@ -142,8 +156,8 @@ def _outside_qualified_names(statement_tokens: Sequence[Token]) -> Iterator[Toke
     )
 
 
-def _words(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
-    for token in _outside_qualified_names(statement_tokens):
+def _check_words(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
+    for token in _skip_qualified_names(statement_tokens):
         if token.word == "TABLESAMPLE":
             yield Finding("TABLESAMPLE", "it is random", token.line)
         elif token.word == "LIMIT":

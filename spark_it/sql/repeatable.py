@@ -9,9 +9,9 @@ Source: Spark 4.0's FunctionRegistry; the lists are in the order of its groups.
 
 from typing import Final
 
-from odradek.spark_it.sql.tokens import words
+from odradek.spark_it.sql.tokens import split_words
 
-_SCALARS: Final = words(
+_SCALARS: Final = split_words(
     # arrays, collections, maps and structs
     "array array_append array_compact array_contains array_distinct array_except array_insert array_intersect"
     " array_join array_max array_min array_position array_prepend array_remove array_repeat array_size array_sort"
@@ -63,7 +63,7 @@ _SCALARS: Final = words(
     # others
     " assert_true hll_sketch_estimate hll_union raise_error typeof"
 )
-_AGGREGATES: Final = words(
+_AGGREGATES: Final = split_words(
     "any approx_count_distinct avg bit_and bit_or bit_xor bitmap_construct_agg bitmap_or_agg bool_and bool_or corr"
     " count count_if count_min_sketch covar_pop covar_samp every grouping grouping_id kurtosis max max_by mean median"
     " min min_by mode percentile percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2"
@@ -75,7 +75,7 @@ _AGGREGATES: Final = words(
 REPEATABLE: Final = _SCALARS | _AGGREGATES
 """In lower case."""
 
-KEYWORDS: Final = words(
+KEYWORDS: Final = split_words(
     "all and anti as between by case cluster cross cube distinct distribute else escape except exists filter for from"
     " full group having in inner intersect is join lateral left like limit minus natural not offset on or order outer"
     " over partition pivot qualify range recursive right rlike rollup rows select semi sets some sort table tablesample"

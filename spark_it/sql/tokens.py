@@ -13,14 +13,14 @@ Kind = Literal["word", "quoted", "string", "number", "symbol"]
 
 
 class SqlError(ValueError):
-    """A statement that ends within a comment, a string or a quoted identifier; `line` counts from 0."""
+    """A statement ends within a comment, a string or a quoted identifier; `line` counts from 0."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
         self.line = line
 
 
-def words(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     """Return the words of a text as a set."""
     return frozenset(text.split())
 
@@ -58,18 +58,18 @@ _PLAIN = re.compile(
 _NESTED = re.compile(r"/\*|\*/")
 
 
-def tokens(sql: str) -> list[Token]:
+def tokenize(sql: str) -> list[Token]:
     """Return the tokens of a statement without whitespace and comments. Raises SqlError for an unterminated comment,
     string or identifier.
     """
-    return list(_tokens(sql))
+    return list(_iter_tokens(sql))
 
 
-def _tokens(sql: str) -> Iterator[Token]:
+def _iter_tokens(sql: str) -> Iterator[Token]:
     position, line = 0, 0
     while position < len(sql):
         if sql.startswith("/*", position):
-            end = _end_of_comment(sql, position, line)
+            end = _find_end_of_comment(sql, position, line)
             line += sql.count("\n", position, end)
             position = end
             continue
@@ -89,7 +89,7 @@ def _tokens(sql: str) -> Iterator[Token]:
         position = match.end()
 
 
-def _end_of_comment(sql: str, start: int, line: int) -> int:
+def _find_end_of_comment(sql: str, start: int, line: int) -> int:
     depth = 0
     for match in _NESTED.finditer(sql, start):
         depth += 1 if match.group() == "/*" else -1
@@ -98,9 +98,9 @@ def _end_of_comment(sql: str, start: int, line: int) -> int:
     raise SqlError("unterminated comment", line)
 
 
-def normalised(sql: str) -> str:
-    """Return the statement without comments and with single spaces, to compare statements."""
-    return " ".join(f"`{token.text}`" if token.kind == "quoted" else token.text for token in tokens(sql))
+def normalize(sql: str) -> str:
+    """Return a statement without comments and with single spaces, so that statements can be compared."""
+    return " ".join(f"`{token.text}`" if token.kind == "quoted" else token.text for token in tokenize(sql))
 
 
 class Call(NamedTuple):
@@ -111,8 +111,8 @@ class Call(NamedTuple):
     line: int
 
 
-def calls(statement_tokens: Sequence[Token]) -> Iterator[Call]:
-    """Return all function calls, and keywords before a parenthesis, such as IN and OVER."""
+def find_calls(statement_tokens: Sequence[Token]) -> Iterator[Call]:
+    """Yield all function calls, and keywords before a parenthesis, such as IN and OVER."""
     for index, token in enumerate(statement_tokens[:-1]):
         if (
             token.kind in ("word", "quoted")
@@ -122,7 +122,7 @@ def calls(statement_tokens: Sequence[Token]) -> Iterator[Call]:
             yield Call(token.name, index, token.line)
 
 
-def closing(statement_tokens: Sequence[Token], opening: int) -> int:
+def find_closing(statement_tokens: Sequence[Token], opening: int) -> int:
     """Return the index of the parenthesis that closes the one at `opening`; of the last token if there is none."""
     depth = 0
     for index in range(opening, len(statement_tokens)):
@@ -140,58 +140,58 @@ class TableName(NamedTuple):
     line: int
 
 
-_BEGINS_QUERY = words("SELECT WITH FROM VALUES TABLE MAP REDUCE")
-_ENDS_FROM = words(
+_BEGINS_QUERY = split_words("SELECT WITH FROM VALUES TABLE MAP REDUCE")
+_ENDS_FROM = split_words(
     "WHERE GROUP ORDER SORT CLUSTER DISTRIBUTE HAVING LIMIT UNION INTERSECT EXCEPT MINUS WINDOW LATERAL PIVOT"
     " UNPIVOT SELECT"
 )
 
 
-def tables(statement_tokens: Sequence[Token]) -> list[TableName]:
+def find_tables(statement_tokens: Sequence[Token]) -> list[TableName]:
     """Return the tables after FROM and JOIN, without those that WITH defines in the statement itself.
 
-    Qualified names (`qualified_tables`) and table functions are not included either.
+    Qualified names (`find_qualified_tables`) and table functions are not included either.
     """
-    defined_from = {name.casefold(): begins for name, begins in _with_names(statement_tokens)}
+    defined_from = {name.casefold(): begins for name, begins in _iter_with_names(statement_tokens)}
     return [
         TableName(statement_tokens[index].text, statement_tokens[index].line)
-        for index in _table_places(statement_tokens)
-        if _next_text(statement_tokens, index) not in (".", "(")
+        for index in _iter_table_positions(statement_tokens)
+        if _get_next_text(statement_tokens, index) not in (".", "(")
         and index < defined_from.get(statement_tokens[index].name, len(statement_tokens))
     ]
 
 
-def qualified_tables(statement_tokens: Sequence[Token]) -> Iterator[TableName]:
-    """Return tables with a qualified name: tables of a catalog, or files by path."""
-    for index in _table_places(statement_tokens):
+def find_qualified_tables(statement_tokens: Sequence[Token]) -> Iterator[TableName]:
+    """Yield tables with a qualified name: tables of a catalog, or files by path."""
+    for index in _iter_table_positions(statement_tokens):
         end = index
-        while _next_text(statement_tokens, end) == "." and end + 2 < len(statement_tokens):
+        while _get_next_text(statement_tokens, end) == "." and end + 2 < len(statement_tokens):
             end += 2
         # A qualified name before a parenthesis is a function, as in system.builtin.f(...).
-        if end > index and _next_text(statement_tokens, end) != "(":
+        if end > index and _get_next_text(statement_tokens, end) != "(":
             yield TableName(
                 "".join(token.text for token in statement_tokens[index : end + 1]), statement_tokens[index].line
             )
 
 
-def _next_text(statement_tokens: Sequence[Token], index: int) -> str:
+def _get_next_text(statement_tokens: Sequence[Token], index: int) -> str:
     return statement_tokens[index + 1].text if index + 1 < len(statement_tokens) else ""
 
 
-def _table_places(statement_tokens: Sequence[Token]) -> Iterator[int]:
-    """Return the indexes of the tokens in the place of a table name."""
-    # For each open parenthesis: whether there was a SELECT, and whether a comma separates tables (in a FROM clause).
+def _iter_table_positions(statement_tokens: Sequence[Token]) -> Iterator[int]:
+    """Yield the indexes of the tokens at the positions of table names."""
+    # For each open parenthesis: True after a SELECT, and True if a comma separates tables (in a FROM clause).
     levels = [[False, False]]
     expects_table = False
     for index, token in enumerate(statement_tokens):
         level = levels[-1]
         if expects_table:
-            is_around = (
+            is_parenthesis = (
                 token.text == "("
                 and index + 1 < len(statement_tokens)
                 and statement_tokens[index + 1].word not in _BEGINS_QUERY
             )
-            expects_table = token.word == "LATERAL" or (token.kind == "symbol" and is_around)
+            expects_table = token.word == "LATERAL" or (token.kind == "symbol" and is_parenthesis)
             if token.kind in ("word", "quoted") and not expects_table:
                 yield index
                 continue
@@ -219,8 +219,8 @@ def _is_clause(statement_tokens: Sequence[Token], index: int, *, has_select: boo
     return has_select and before.word != "DISTINCT"
 
 
-def _with_names(statement_tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
-    """Return the names of common table expressions, and the token from which on each name refers to the expression.
+def _iter_with_names(statement_tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
+    """Yield the names of common table expressions, with the token after which a name refers to the expression.
 
     A name is followed by `AS (` or `(columns) AS (`, and follows WITH or a comma. Within its own definition it refers
     to another table, unless the definition is recursive.
@@ -233,17 +233,19 @@ def _with_names(statement_tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
             continue
         if statement_tokens[index - 1].word not in ("WITH", "RECURSIVE") and statement_tokens[index - 1].text != ",":
             continue
-        as_index = closing(statement_tokens, index + 1) + 1 if statement_tokens[index + 1].text == "(" else index + 1
+        as_index = (
+            find_closing(statement_tokens, index + 1) + 1 if statement_tokens[index + 1].text == "(" else index + 1
+        )
         if (
             as_index + 1 < len(statement_tokens)
             and statement_tokens[as_index].word == "AS"
             and statement_tokens[as_index + 1].text == "("
         ):
-            yield token.text, index if is_recursive else closing(statement_tokens, as_index + 1)
+            yield token.text, index if is_recursive else find_closing(statement_tokens, as_index + 1)
 
 
-def no_query(statement_tokens: Sequence[Token]) -> str | None:
-    """Return the keyword of a statement that is not a query, and which Spark would execute immediately.
+def find_other_statement(statement_tokens: Sequence[Token]) -> str | None:
+    """Return the first keyword of a statement that is not a query; Spark would execute it immediately.
 
     None for a query; empty for a statement that does not begin with a word.
     """
@@ -255,8 +257,8 @@ def no_query(statement_tokens: Sequence[Token]) -> str | None:
     return "INSERT" if is_insert else None
 
 
-_KEEPS_STATE = words("GROUP JOIN HAVING UNION INTERSECT EXCEPT MINUS LIMIT OVER PIVOT QUALIFY")
-_AGGREGATES = words(
+_KEEPS_STATE = split_words("GROUP JOIN HAVING UNION INTERSECT EXCEPT MINUS LIMIT OVER PIVOT QUALIFY")
+_AGGREGATES = split_words(
     "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or"
     " collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value"
     " grouping histogram_numeric hll_sketch_agg kurtosis last last_value listagg max max_by mean median min min_by mode"
@@ -265,7 +267,7 @@ _AGGREGATES = words(
 )
 
 
-def keeps_state(statement_tokens: Sequence[Token]) -> str | None:
+def find_stateful_clause(statement_tokens: Sequence[Token]) -> str | None:
     """Return the first stateful clause, such as `GROUP BY`; None if there is none.
 
     A statement without such a clause maps each row of one table to zero or more rows, independently of other rows.
@@ -286,9 +288,9 @@ def keeps_state(statement_tokens: Sequence[Token]) -> str | None:
         )
         if word in ("IN", "EXISTS") and inner in ("SELECT", "FROM", "WITH"):  # EXISTS is a function on arrays too
             return f"{word} (SELECT ...)"
-    for call in calls(statement_tokens):
+    for call in find_calls(statement_tokens):
         if call.name in _AGGREGATES:
             return f"{call.name}()"
-    if len(tables(statement_tokens)) > 1:
+    if len(find_tables(statement_tokens)) > 1:
         return "more than one table"
     return None

@@ -21,7 +21,7 @@ _NO_OFFSET = "-"
 
 
 class CheckpointError(Exception):
-    """A checkpoint that is not in Spark's format; `str()` names the file."""
+    """A checkpoint is not in Spark's format; `str()` names the file."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PlannedBatch:
     offsets: tuple[str | None, ...]
     started_ms: int
 
-    def by_source(self) -> list[dict[TopicPartition, int]]:
+    def parse_by_source(self) -> list[dict[TopicPartition, int]]:
         """Return the end offsets of the batch in each source that reads topics. A checkpoint does not name its
         sources.
         """
@@ -44,15 +44,15 @@ class PlannedBatch:
         for text in self.offsets:
             if text is not None:
                 with contextlib.suppress(ValueError):  # offsets of a source other than a topic
-                    offsets.append(topic_offsets(text))
+                    offsets.append(parse_topic_offsets(text))
         return offsets
 
-    def topic_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end offsets of the batch; the lowest where several sources read a partition."""
-        return lowest(self.by_source())
+    def parse_topic_offsets(self) -> dict[TopicPartition, int]:
+        """Return the end offsets of the batch; the lowest if several sources read a partition."""
+        return merge_lowest(self.parse_by_source())
 
 
-def lowest(each: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
+def merge_lowest(each: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
     """Return the lowest offset of each partition."""
     result: dict[TopicPartition, int] = {}
     for offsets in each:
@@ -61,7 +61,7 @@ def lowest(each: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition,
     return result
 
 
-def topic_offsets(text: str) -> dict[TopicPartition, int]:
+def parse_topic_offsets(text: str) -> dict[TopicPartition, int]:
     """Return the offsets in the JSON of Spark's Kafka source: `{"topic": {"0": 5}}`. Raises ValueError for anything
     else.
     """
@@ -97,15 +97,15 @@ def read(folder: Path) -> Checkpoint | None:
         text = metadata.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    query_id = _json(metadata, text).get("id")
+    query_id = _parse_json(metadata, text).get("id")
     if not isinstance(query_id, str):
         raise CheckpointError(f"{metadata} has no id")
-    # A running query plans a batch after it commits the previous one; this order of reads cannot see a commit without
-    # its plan.
-    done = newest(folder / "commits")
-    planned = newest(folder / "offsets")
+    # A running query plans a batch after it commits the previous one. With this order of reads a commit is never seen
+    # without its plan.
+    done = find_newest(folder / "commits")
+    planned = find_newest(folder / "offsets")
     if done is not None:
-        _lines(folder / "commits" / str(done), _COMMITS_VERSIONS)
+        _read_lines(folder / "commits" / str(done), _COMMITS_VERSIONS)
         if planned is None or planned < done:
             raise CheckpointError(f"{folder} records batch {done} as completed, but has no plan for it")
     return Checkpoint(
@@ -120,10 +120,10 @@ def read(folder: Path) -> Checkpoint | None:
 def read_batch(folder: Path, batch_id: int) -> PlannedBatch:
     """Read a planned batch by its number. Raises CheckpointError if it is missing or incomplete, OSError."""
     path = folder / "offsets" / str(batch_id)
-    lines = _lines(path, _OFFSETS_VERSIONS)
+    lines = _read_lines(path, _OFFSETS_VERSIONS)
     if not lines:
         raise CheckpointError(f"{path} is truncated")
-    batch_metadata = _json(path, lines[0]) if lines[0] else {}
+    batch_metadata = _parse_json(path, lines[0]) if lines[0] else {}
     try:
         return PlannedBatch(
             id=batch_id,
@@ -134,7 +134,7 @@ def read_batch(folder: Path, batch_id: int) -> PlannedBatch:
         raise CheckpointError(f"{path} is not in Spark's format") from None
 
 
-def newest(log: Path) -> int | None:
+def find_newest(log: Path) -> int | None:
     """Return the largest number among the files of `offsets` or `commits`; None if there is none."""
     try:
         return max((int(entry.name) for entry in log.iterdir() if entry.name.isdigit()), default=None)
@@ -145,8 +145,8 @@ def newest(log: Path) -> int | None:
 def rewind(folder: Path) -> int:
     """Mark the newest batch as not completed, as after a crash between sink and checkpoint; return its number.
 
-    The query must not run. Raises CheckpointError if no batch is completed, or if one is planned and not completed:
-    Spark would repeat only that one, and does so anyway.
+    The query must not run. Raises CheckpointError if no batch is completed, or if a batch is planned and not completed:
+    Spark repeats that batch in any case.
     """
     existing = read(folder)
     if existing is None or existing.done is None:
@@ -162,7 +162,7 @@ def rewind(folder: Path) -> int:
     return existing.done.id
 
 
-def _lines(path: Path, versions: tuple[str, ...]) -> list[str]:
+def _read_lines(path: Path, versions: tuple[str, ...]) -> list[str]:
     """Check the version and return the lines after it."""
     try:
         version, _, rest = path.read_text("utf-8").partition("\n")
@@ -175,7 +175,7 @@ def _lines(path: Path, versions: tuple[str, ...]) -> list[str]:
     return rest.rstrip("\n").split("\n") if rest.strip() else []
 
 
-def _json(path: Path, text: str) -> dict[str, Any]:
+def _parse_json(path: Path, text: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError:

@@ -35,7 +35,7 @@ class PartitionLag(NamedTuple):
         return self.position < self.beginning
 
 
-def lags(
+def compute_lags(
     beginnings: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     committed: Mapping[TopicPartition, int],

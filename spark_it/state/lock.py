@@ -34,11 +34,11 @@ ResetTo = Literal["earliest", "committed"]
 
 
 class LockError(Exception):
-    """A lock that cannot be read; `str()` names the file."""
+    """The lock cannot be read; `str()` names the file."""
 
 
 class DamagedLockError(LockError):
-    """A lock that is damaged or has an earlier version. A reset does not need it."""
+    """The lock is damaged or has an earlier version. A reset does not need it."""
 
 
 @dataclass(frozen=True)
@@ -64,55 +64,55 @@ class Lock:
     takes_over: bool = False
 
 
-def new_generation(now_ms: int, last: int | None) -> int:
+def make_generation(now_ms: int, last: int | None) -> int:
     """Return the generation of a state that is created at `now_ms`, greater than `last`."""
     return max(now_ms // 60_000, 0 if last is None else last + 1)
 
 
-def new_state() -> str:
+def make_state() -> str:
     """Return a random identity for a new state."""
     return secrets.token_hex(8)
 
 
-def lock_of(pipeline: Pipeline, stateful: str | None, generation: int, state: str = "") -> Lock:
-    """Return the lock that corresponds to the current file. `stateful` is as for `guarantees.guarantee`."""
-    of = transaction_kind(pipeline, stateful)
+def make_lock(pipeline: Pipeline, stateful: str | None, generation: int, state: str = "") -> Lock:
+    """Return the lock for the current file. `stateful` is as for `guarantees.determine_guarantee`."""
+    transactions = transaction_kind(pipeline, stateful)
     hashes = {}
     for name, source in pipeline.sources.items():
-        hashes[f"source.{name}"] = _hash(source.texts("place"))
-        hashes[f"columns.{name}"] = _hash(source.texts("shape"))
-    steps = [(s.name, tokens.normalised(s.sql) if s.sql else [s.python, *s.input]) for s in pipeline.transforms]
-    hashes["transforms"] = _hash(steps)
-    hashes["sink"] = _hash(pipeline.sink.texts("place"))
+        hashes[f"source.{name}"] = _compute_hash(source.texts("place"))
+        hashes[f"columns.{name}"] = _compute_hash(source.texts("shape"))
+    steps = [(s.name, tokens.normalize(s.sql) if s.sql else [s.python, *s.input]) for s in pipeline.transforms]
+    hashes["transforms"] = _compute_hash(steps)
+    hashes["sink"] = _compute_hash(pipeline.sink.texts("place"))
     return Lock(
         name=pipeline.name,
         generation=generation,
         is_stateful=stateful is not None,
-        transaction_kind=None if of is None else of.name.lower(),
+        transaction_kind=None if transactions is None else transactions.name.lower(),
         tasks_max=pipeline.settings.tasks_max,
         hashes=hashes,
         state=state,
     )
 
 
-def why_stateful(pipeline: Pipeline, lock: Lock | None) -> str | None:
-    """Return the reason why the pipeline is stateful, derived without Spark; None if it is stateless.
+def find_stateful_reason(pipeline: Pipeline, lock: Lock | None) -> str | None:
+    """Return the reason why the pipeline is stateful, found without Spark; None if it is stateless.
 
     The reason is in the statements, or in Spark's plan of an earlier run with the same statements.
     """
-    reason = guarantees.why_stateful(pipeline)
+    reason = guarantees.find_stateful_reason(pipeline)
     if reason is not None or lock is None or not lock.is_stateful:
         return reason
-    is_same = lock_of(pipeline, None, 0).hashes["transforms"] == lock.hashes.get("transforms")
+    is_same = make_lock(pipeline, None, 0).hashes["transforms"] == lock.hashes.get("transforms")
     return "Spark's plan" if is_same else None
 
 
-def _hash(value: object) -> str:
+def _compute_hash(value: object) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class Change(NamedTuple):
+class IncompatibleChange(NamedTuple):
     """A change that is incompatible with the checkpoint, and the resets that permit it, the best first."""
 
     what: str
@@ -124,15 +124,15 @@ class Change(NamedTuple):
         return f"{self.what}: {self.why}; revert the change, or {resets}"
 
 
-def changes(pipeline: Pipeline, old: Lock, new: Lock) -> list[Change]:
-    """Return the changes from `old` to `new` that are incompatible with the checkpoint; if there are none, `run` may
+def find_changes(pipeline: Pipeline, old: Lock, new: Lock) -> list[IncompatibleChange]:
+    """Return the changes from `old` to `new` that are incompatible with the checkpoint; without such changes `run` may
     continue.
     """
-    resets = resets_of(pipeline, is_stateful=old.is_stateful or new.is_stateful)
-    return [Change(what, why, resets) for what, why in _changes(old, new)]
+    resets = list_resets(pipeline, is_stateful=old.is_stateful or new.is_stateful)
+    return [IncompatibleChange(what, why, resets) for what, why in _find_changes(old, new)]
 
 
-def resets_of(pipeline: Pipeline, *, is_stateful: bool) -> tuple[ResetTo, ...]:
+def list_resets(pipeline: Pipeline, *, is_stateful: bool) -> tuple[ResetTo, ...]:
     """Return the possible resets of the pipeline, the best first.
 
     `committed` continues at the group's offsets: only topic sources have them, and Spark's state is empty afterwards.
@@ -142,7 +142,7 @@ def resets_of(pipeline: Pipeline, *, is_stateful: bool) -> tuple[ResetTo, ...]:
     return ("earliest", "committed") if is_stateful else ("committed", "earliest")
 
 
-def _changes(old: Lock, new: Lock) -> Iterator[tuple[str, str]]:
+def _find_changes(old: Lock, new: Lock) -> Iterator[tuple[str, str]]:
     keeps_state = old.is_stateful or new.is_stateful
     if old.name != new.name:
         yield f"name changed from {old.name} to {new.name}", "the markers in the sink contain the name"
@@ -161,14 +161,17 @@ def _changes(old: Lock, new: Lock) -> Iterator[tuple[str, str]]:
         elif kind == "sink":
             yield "the sink writes to another place", "the batches that the checkpoint records are missing there"
     if old.transaction_kind != new.transaction_kind:
-        yield f"the sink would use {_kind(new)} instead of {_kind(old)}", "the two kinds of markers are incompatible"
+        yield (
+            f"the sink would use {_describe_kind(new)} instead of {_describe_kind(old)}",
+            "the two kinds of markers are incompatible",
+        )
     batches = TransactionKind.BATCHES.name.lower()
     if old.tasks_max != new.tasks_max and (keeps_state or batches in (old.transaction_kind, new.transaction_kind)):
         why = "it determines the parts of a batch and the partitions of Spark's state"
         yield f"tasks.max changed from {old.tasks_max} to {new.tasks_max}", why
 
 
-def _kind(lock: Lock) -> str:
+def _describe_kind(lock: Lock) -> str:
     return "no transactions" if lock.transaction_kind is None else TransactionKind[lock.transaction_kind.upper()].value
 
 
@@ -185,34 +188,38 @@ def write_lock(state_folder: Path, lock: Lock) -> None:
     lines = [
         "# The definition with which the checkpoint in this folder was started. Written by the pipeline; do not edit.",
         f"version = {VERSION}",
-        f"name = {_string(lock.name)}",
+        f"name = {_format_string(lock.name)}",
         f"generation = {lock.generation}",
-        f"state = {_string(lock.state)}",
-        f"takes_over = {_boolean(lock.takes_over)}",
-        f"stateful = {_boolean(lock.is_stateful)}",
-        *([f"units = {_string(lock.transaction_kind)}"] if lock.transaction_kind is not None else []),
+        f"state = {_format_string(lock.state)}",
+        f"takes_over = {_format_boolean(lock.takes_over)}",
+        f"stateful = {_format_boolean(lock.is_stateful)}",
+        *([f"units = {_format_string(lock.transaction_kind)}"] if lock.transaction_kind is not None else []),
         f"tasks.max = {lock.tasks_max}",
-        f"pending = {_boolean(lock.is_pending)}",
+        f"pending = {_format_boolean(lock.is_pending)}",
         "",
         "[hash]",
-        *(f"{_string(key)} = {_string(value)}" for key, value in sorted(lock.hashes.items())),
+        *(f"{_format_string(key)} = {_format_string(value)}" for key, value in sorted(lock.hashes.items())),
         "",
         "[start]",
     ]
     for source, offsets in sorted(lock.start.items()):
         entries = ", ".join(
-            _string(f"{topic}:{partition}:{offset}") for (topic, partition), offset in sorted(offsets.items())
+            _format_string(f"{topic}:{partition}:{offset}") for (topic, partition), offset in sorted(offsets.items())
         )
-        lines.append(f"{_string(source)} = [{entries}]")
-    lines += ["", "[topics]", *(f"{_string(topic)} = {_string(id_)}" for topic, id_ in sorted(lock.topics.items()))]
+        lines.append(f"{_format_string(source)} = [{entries}]")
+    lines += [
+        "",
+        "[topics]",
+        *(f"{_format_string(topic)} = {_format_string(id_)}" for topic, id_ in sorted(lock.topics.items())),
+    ]
     write_atomically(state_folder / FILE, "\n".join(lines) + "\n")
 
 
-def _boolean(value: bool) -> str:
+def _format_boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _string(text: str) -> str:
+def _format_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -230,7 +237,7 @@ def read_lock(state_folder: Path) -> Lock | None:
         kind, remedy = (DamagedLockError, "; start over with reset") if is_earlier else (LockError, "")
         raise kind(f"{path} has version {version}; this release supports version {VERSION}{remedy}")
     try:
-        return _lock(content)
+        return _parse_lock(content)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DamagedLockError(f"{path} is damaged; {_REMEDY}") from None
 
@@ -238,7 +245,7 @@ def read_lock(state_folder: Path) -> Lock | None:
 _REMEDY = "restore it from a backup, or start over with reset"
 
 
-def _lock(content: Mapping[str, Any]) -> Lock:
+def _parse_lock(content: Mapping[str, Any]) -> Lock:
     units = content.get("units")
     return Lock(
         name=str(content["name"]),
@@ -247,7 +254,7 @@ def _lock(content: Mapping[str, Any]) -> Lock:
         transaction_kind=None if units is None else TransactionKind[units.upper()].name.lower(),
         tasks_max=int(content["tasks"]["max"]),
         hashes=dict(content["hash"]),
-        start={source: dict(map(_offset, entries)) for source, entries in content["start"].items()},
+        start={source: dict(map(_parse_offset, entries)) for source, entries in content["start"].items()},
         is_pending=bool(content["pending"]),
         topics=dict(content.get("topics", {})),
         state=str(content["state"]),
@@ -255,6 +262,6 @@ def _lock(content: Mapping[str, Any]) -> Lock:
     )
 
 
-def _offset(entry: str) -> tuple[TopicPartition, int]:
+def _parse_offset(entry: str) -> tuple[TopicPartition, int]:
     topic, partition, offset = entry.rsplit(":", 2)
     return (topic, int(partition)), int(offset)

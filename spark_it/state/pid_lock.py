@@ -11,7 +11,7 @@ from pathlib import Path
 
 FILE = "running"
 _TRIES = 10
-_BETWEEN_TRIES_S = 0.05
+_RETRY_PAUSE_S = 0.05
 
 
 class AlreadyRunningError(Exception):
@@ -24,20 +24,20 @@ class AlreadyRunningError(Exception):
 
 
 @contextmanager
-def exclusively(state_folder: Path) -> Iterator[None]:
+def hold_lock(state_folder: Path) -> Iterator[None]:
     """Hold the lock while the block runs. Raises AlreadyRunningError, OSError."""
     state_folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(state_folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        # `holder` of another process may hold the lock for a moment.
+        # `find_holder` of another process may hold the lock for a moment.
         for tries_left in reversed(range(_TRIES)):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if not tries_left:
-                    raise AlreadyRunningError(state_folder, _process(descriptor)) from None
-                time.sleep(_BETWEEN_TRIES_S)
+                    raise AlreadyRunningError(state_folder, _read_process(descriptor)) from None
+                time.sleep(_RETRY_PAUSE_S)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -45,7 +45,7 @@ def exclusively(state_folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder(state_folder: Path) -> int | None:
+def find_holder(state_folder: Path) -> int | None:
     """Return the process that holds the lock, 0 if its id is unknown; None if no process holds it."""
     try:
         descriptor = os.open(state_folder / FILE, os.O_RDONLY)
@@ -54,12 +54,12 @@ def holder(state_folder: Path) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _process(descriptor) or 0
+        return _read_process(descriptor) or 0
     finally:
         os.close(descriptor)
     return None
 
 
-def _process(descriptor: int) -> int | None:
+def _read_process(descriptor: int) -> int | None:
     text = os.pread(descriptor, 20, 0).strip()
     return int(text) if text.isdigit() else None

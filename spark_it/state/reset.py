@@ -1,9 +1,9 @@
-"""The `reset` command: replaces the state by a new one that starts at other offsets. `plan` first reports which records
-are repeated.
+"""The `reset` command, which replaces the state by a new one that starts at other offsets. `plan` first reports which
+records are repeated.
 
 A reset is a single write of the lock, with a new generation and identity, the start offsets of the sources, and
-`is_pending`. From then on the old checkpoint is not read. `finish` commits the group's offsets and removes the old
-folder; a process that reads a pending lock calls it before anything else.
+`is_pending`. From then on the old checkpoint is not read. `finish_reset` commits the group's offsets and removes the
+old folder; a process that reads a pending lock calls it before anything else.
 """
 
 import shutil
@@ -24,19 +24,19 @@ from odradek.spark_it.state.checkpoint import Checkpoint, CheckpointError
 from odradek.spark_it.state.lock import (
     Lock,
     checkpoint_folder,
-    lock_of,
-    new_generation,
-    new_state,
-    resets_of,
+    list_resets,
+    make_generation,
+    make_lock,
+    make_state,
     write_lock,
 )
 
-To = Literal["earliest", "committed"] | int
+ResetTarget = Literal["earliest", "committed"] | int
 """Start of the new state: the first record, the group's committed offsets, or a timestamp in milliseconds."""
 
 
 class ResetError(Exception):
-    """A reset that is not possible; `str()` has the reason and the alternatives."""
+    """A reset is not possible; `str()` has the reason and the alternatives."""
 
 
 @dataclass(frozen=True)
@@ -51,33 +51,33 @@ class ResetPlan:
 
 
 def plan(
-    pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: ClusterRequests, now_ms: int
+    pipeline: Pipeline, stateful: str | None, old: Lock | None, to: ResetTarget, cluster: ClusterRequests, now_ms: int
 ) -> ResetPlan:
     """Look up the start offsets of the sources; change nothing. Raises ResetError, ClusterError, OSError."""
     is_stateful = stateful is not None or (old is not None and old.is_stateful)
-    if to != "earliest" and "committed" not in resets_of(pipeline, is_stateful=is_stateful):
+    if to != "earliest" and "committed" not in list_resets(pipeline, is_stateful=is_stateful):
         others = [name for name, source in pipeline.sources.items() if not isinstance(source, TopicSource)]
         raise ResetError(
-            f"{', '.join(others)} cannot be reset to {_shown(to)}, only topics can; use reset --to earliest"
+            f"{', '.join(others)} cannot be reset to {_describe_target(to)}, only topics can; use reset --to earliest"
         )
-    existing, damage = _checkpoint(pipeline, old)
+    existing, damage = _read_checkpoint(pipeline, old)
     if existing is not None:
-        reached = reached_offsets(existing)
+        reached = get_reached_offsets(existing)
     else:
         reached = {at: offset for offsets in (old.start if old else {}).values() for at, offset in offsets.items()}
-    topics = topics_of(pipeline, group)
+    topics = find_topic_ids(pipeline, cluster)
     if old is not None:
         # A topic with a different id has been recreated; none of its records have been read.
         reached = {at: offset for at, offset in reached.items() if old.topics.get(at[0]) in (None, topics.get(at[0]))}
     if to == "committed" and existing is not None:
-        _refuse_different_offsets(pipeline, existing, reached, group)
-    start, again, committed_partitions = _starts(pipeline, group, reached, to)
+        _refuse_different_offsets(pipeline, existing, reached, cluster)
+    start, again, committed_partitions = _find_starts(pipeline, cluster, reached, to)
     # A lost state may have been created in the current minute.
-    last = new_generation(now_ms, None) if old is None else old.generation
-    generation = new_generation(now_ms, last)
-    lock = lock_of(pipeline, stateful, generation, new_state())
+    last = make_generation(now_ms, None) if old is None else old.generation
+    generation = make_generation(now_ms, last)
+    lock = make_lock(pipeline, stateful, generation, make_state())
     lock = replace(lock, start=start, is_pending=True, topics=topics, takes_over=True)
-    sentences = [*_sentences(pipeline, is_stateful, to, again)]
+    sentences = [*_describe_effects(pipeline, is_stateful, to, again)]
     by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     # With offset transactions the group's offsets show for each partition whether its part of the batch is written.
     if (
@@ -97,14 +97,14 @@ def plan(
     return ResetPlan(lock, again, tuple(sentences))
 
 
-def topics_of(pipeline: Pipeline, group: ClusterRequests) -> dict[str, str]:
+def find_topic_ids(pipeline: Pipeline, cluster: ClusterRequests) -> dict[str, str]:
     """Return the ids of all topics that the pipeline reads. Raises ClusterError."""
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
-    return group.fetch_topic_ids(topic for source in sources for topic, _ in group.list_partitions(source))
+    return cluster.fetch_topic_ids(topic for source in sources for topic, _ in cluster.list_partitions(source))
 
 
-def _starts(
-    pipeline: Pipeline, group: ClusterRequests, reached: Offsets, to: To
+def _find_starts(
+    pipeline: Pipeline, cluster: ClusterRequests, reached: Offsets, to: ResetTarget
 ) -> tuple[dict[str, Offsets], dict[str, int], set[TopicPartition]]:
     """Return the start offsets of topic sources, the number of records that each would read again, and the partitions
     for which the group has an offset."""
@@ -114,29 +114,31 @@ def _starts(
     for name, source in pipeline.sources.items():
         if not isinstance(source, TopicSource):
             continue
-        partitions = group.list_partitions(source)
-        committed = group.fetch_committed(pipeline.name, partitions)
+        partitions = cluster.list_partitions(source)
+        committed = cluster.fetch_committed(pipeline.name, partitions)
         committed_partitions |= committed.keys()
-        position = _position(group, partitions, committed, reached)
+        position = _find_position(cluster, partitions, committed, reached)
         match to:
             case "earliest":
-                start[name] = group.fetch_earliest(partitions)
+                start[name] = cluster.fetch_earliest(partitions)
             case "committed":
                 start[name] = position
             case _:
-                start[name] = group.fetch_offsets_at(partitions, to)
+                start[name] = cluster.fetch_offsets_at(partitions, to)
         again[name] = sum(position[at] - offset for at, offset in start[name].items())
     return start, again, committed_partitions
 
 
 def _refuse_different_offsets(
-    pipeline: Pipeline, existing: Checkpoint, reached: Offsets, group: ClusterRequests
+    pipeline: Pipeline, existing: Checkpoint, reached: Offsets, cluster: ClusterRequests
 ) -> None:
     """Raise ResetError if several sources read one partition and have reached different offsets in it. Each would have
     to start at its own offset, but the checkpoint does not name its sources."""
     sources = [source for source in pipeline.sources.values() if isinstance(source, TopicSource)]
-    for at in sorted({at for source in sources for at in group.list_partitions(source)} & reached.keys()):
-        offsets = {offsets[at] for offsets in existing.done.by_source() if at in offsets} if existing.done else set()
+    for at in sorted({at for source in sources for at in cluster.list_partitions(source)} & reached.keys()):
+        offsets = (
+            {offsets[at] for offsets in existing.done.parse_by_source() if at in offsets} if existing.done else set()
+        )
         if len(offsets) > 1:
             raise ResetError(
                 f"sources of {at[0]}-{at[1]} have reached different offsets "
@@ -148,11 +150,11 @@ def _refuse_different_offsets(
 
 def _incomplete_partitions(existing: Checkpoint, reached: Offsets) -> set[TopicPartition]:
     """Return the partitions from which the incomplete batch has records."""
-    planned = {} if existing.planned is None else existing.planned.topic_offsets()
+    planned = {} if existing.planned is None else existing.planned.parse_topic_offsets()
     return {at for at, offset in planned.items() if offset > reached.get(at, 0)}
 
 
-def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None, str | None]:
+def _read_checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None, str | None]:
     """Return the checkpoint that a reset replaces, or the error if it is damaged: a reset is the remedy."""
     try:
         return None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old)), None
@@ -160,29 +162,31 @@ def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None
         return None, str(error)
 
 
-def _position(group: ClusterRequests, partitions: Partitions, committed: Offsets, reached: Offsets) -> Offsets:
+def _find_position(cluster: ClusterRequests, partitions: Partitions, committed: Offsets, reached: Offsets) -> Offsets:
     """Return the pipeline's position: the larger of the group's and the checkpoint's offset.
 
-    The group's is ahead with offset transactions, the checkpoint's otherwise. An offset beyond the end belongs to an
-    earlier topic of the same name, and is ignored.
+    The group's offset is ahead with offset transactions, otherwise the checkpoint's. An offset beyond the end belongs
+    to an earlier topic of the same name, and is ignored.
     """
-    ends = group.fetch_latest(partitions)
+    ends = cluster.fetch_latest(partitions)
     return {
         at: max([first, *(known[at] for known in (committed, reached) if at in known and known[at] <= ends[at])])
-        for at, first in group.fetch_earliest(partitions).items()
+        for at, first in cluster.fetch_earliest(partitions).items()
     }
 
 
-def _shown(to: To) -> str:
+def _describe_target(to: ResetTarget) -> str:
     return to if isinstance(to, str) else "a time"
 
 
-def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
-    """Return the end offsets of the newest completed batch; the lowest where several sources read a partition."""
-    return {} if found.done is None else found.done.topic_offsets()
+def get_reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
+    """Return the end offsets of the newest completed batch; the lowest if several sources read a partition."""
+    return {} if found.done is None else found.done.parse_topic_offsets()
 
 
-def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str, int]) -> Iterator[str]:
+def _describe_effects(
+    pipeline: Pipeline, is_stateful: bool, to: ResetTarget, again: Mapping[str, int]
+) -> Iterator[str]:
     if to == "earliest":
         for name, source in pipeline.sources.items():
             if not isinstance(source, TopicSource):
@@ -207,16 +211,16 @@ def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str
         yield "Spark's state (windows, aggregates, joins) is discarded"
 
 
-def carry_out(pipeline: Pipeline, planned: ResetPlan, group: ClusterRequests) -> Lock:
+def execute_plan(pipeline: Pipeline, planned: ResetPlan, cluster: ClusterRequests) -> Lock:
     """Execute a plan and return the lock in force. The caller holds the pid lock (`pid_lock.exclusively`).
 
-    Raises ClusterError and OSError; after either, the same reset or `finish` continues.
+    Raises ClusterError and OSError; after either, the same reset or `finish_reset` continues.
     """
     write_lock(pipeline.state_folder, planned.lock)
-    return finish(pipeline, planned.lock, group)
+    return finish_reset(pipeline, planned.lock, cluster)
 
 
-def finish(pipeline: Pipeline, lock: Lock, group: ClusterRequests) -> Lock:
+def finish_reset(pipeline: Pipeline, lock: Lock, cluster: ClusterRequests) -> Lock:
     """Commit the offsets of a pending lock and remove older checkpoints; return the lock in force.
 
     The metadata makes the offsets markers of offset transactions, which exclude another copy of the pipeline.
@@ -225,14 +229,14 @@ def finish(pipeline: Pipeline, lock: Lock, group: ClusterRequests) -> Lock:
         return lock
     metadata = Marker(0, lock.generation, state=lock.state).metadata
     for offsets in lock.start.values():
-        group.commit(pipeline.name, offsets, metadata)
+        cluster.commit(pipeline.name, offsets, metadata)
     done = replace(lock, is_pending=False)
     write_lock(pipeline.state_folder, done)
-    _remove_older(pipeline.state_folder, done)
+    _remove_old_checkpoints(pipeline.state_folder, done)
     return done
 
 
-def _remove_older(state_folder: Path, lock: Lock) -> None:
+def _remove_old_checkpoints(state_folder: Path, lock: Lock) -> None:
     current = checkpoint_folder(state_folder, lock)
     if current.parent.is_dir():
         for folder in current.parent.iterdir():

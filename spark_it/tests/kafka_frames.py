@@ -90,7 +90,7 @@ def finish(query: StreamingQuery) -> list[dict[str, Any]]:
 
 def batches(query: StreamingQuery) -> list[dict[str, Any]]:
     """The batches so far that read something."""
-    return [dict(made) for made in Events(query).new() if made["numInputRows"] > 0]
+    return [dict(made) for made in Events(query).read_new() if made["numInputRows"] > 0]
 
 
 def wait_for(query: StreamingQuery, condition: Callable[[], bool]) -> None:

@@ -21,6 +21,6 @@ def _find_ancestors(pipeline: Pipeline, table: str, *, without: str | None) -> s
         if name in visited or (without is not None and name == without.casefold()):
             continue
         visited.add(name)
-        step = pipeline.transform(name)
-        pending += [] if step is None else map(str.casefold, pipeline.inputs(step))
+        step = pipeline.find_transform(name)
+        pending += [] if step is None else map(str.casefold, pipeline.list_inputs(step))
     return visited

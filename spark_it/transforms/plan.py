@@ -15,12 +15,12 @@ from pyspark.sql import functions as f
 from odradek.spark_it.dead_letters import headers as connect_headers
 from odradek.spark_it.dead_letters.bad_records import raise_bad_record
 from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
-from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.definition.python_functions import import_function
 from odradek.spark_it.definition.settings import TransformSettings
 from odradek.spark_it.definition.spec import Expectation, Pipeline
 from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
-from odradek.spark_it.spark.internals import is_one_of_several, union_unobserved, with_source_columns
+from odradek.spark_it.spark.internals import add_source_columns, is_one_of_several, union_without_observations
 from odradek.spark_it.transforms.bypass import is_bypassed
 
 _RECORD = ("origin", "key", "value", "headers")
@@ -156,7 +156,7 @@ class Plan:
     ) -> DataFrame:
         if step.sql is not None:
             return spark.sql(step.sql)
-        inputs = [frames[name.casefold()] for name in self._pipeline.inputs(step)]
+        inputs = [frames[name.casefold()] for name in self._pipeline.list_inputs(step)]
         result = self._functions[step.name](*inputs)
         if not isinstance(result, DataFrame):
             raise TypeError(f"{step.python} returned {type(result).__name__}, not a data frame")
@@ -244,7 +244,7 @@ def union_dead_letters(parts: PlanResult) -> DataFrame | None:
         return parts.dead[0]
     if parts.rows.isStreaming:
         return reduce(DataFrame.unionAll, parts.dead)
-    return union_unobserved(parts.dead)
+    return union_without_observations(parts.dead)
 
 
 def _make_header_array(texts: Sequence[tuple[str, Column]]) -> Column:
@@ -254,12 +254,12 @@ def _make_header_array(texts: Sequence[tuple[str, Column]]) -> Column:
 
 def _add_record(frame: DataFrame) -> DataFrame:
     """Add the source record to each row of a transform; a row without a single source record is added as JSON."""
-    result = with_source_columns(frame, [_PREFIX + one for one in _RECORD])
+    result = add_source_columns(frame, [_PREFIX + one for one in _RECORD])
     if result is not None:
         return result
     null_types = {"origin": ORIGIN_TYPE, "key": "binary", "headers": HEADERS_TYPE}
     record = {_PREFIX + name: f.lit(None).cast(data_type) for name, data_type in null_types.items()}
-    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), WRITTEN)
+    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), TIMESTAMP_OPTIONS)
     return frame.withColumns(record | {f"{_PREFIX}value": row.cast("binary")})
 
 

@@ -1,4 +1,4 @@
-"""`validate --connect`: checks that topics, schemas and tables exist."""
+"""Checks of `validate --connect`: topics and subjects must exist."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,69 +12,69 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.kafka.requests import ClusterError, ClusterRequests, MissingTopicsError
 
 
-def found(pipeline: Pipeline, group: ClusterRequests) -> Iterator[str]:
+def check_connections(pipeline: Pipeline, cluster: ClusterRequests) -> Iterator[str]:
     """Yield lines about existing topics and schemas. Raises ClusterError for missing ones, for all topics at once."""
     missing, problems = list[str](), list[str]()
-    yield from _topics(pipeline, group, missing)
+    yield from _check_topics(pipeline, cluster, missing)
     if pipeline.errors.deadletterqueue_topic_name is not None:
-        yield from _dead_letters(pipeline, group, problems)
+        yield from _check_dead_letters(pipeline, cluster, problems)
     if missing:
         problems.insert(0, str(MissingTopicsError(list(dict.fromkeys(missing)))))
     if problems:
         raise ClusterError("; ".join(problems))
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
-            yield from _subjects(f"source {name}", source, source.topics[0] if len(source.topics) == 1 else None)
+            yield from _check_subjects(f"source {name}", source, source.topics[0] if len(source.topics) == 1 else None)
     if isinstance(pipeline.sink, TopicSink):
-        yield from _subjects("sink", pipeline.sink, pipeline.sink.topic)
+        yield from _check_subjects("sink", pipeline.sink, pipeline.sink.topic)
 
 
-def _topics(pipeline: Pipeline, group: ClusterRequests, missing: list[str]) -> Iterator[str]:
+def _check_topics(pipeline: Pipeline, cluster: ClusterRequests, missing: list[str]) -> Iterator[str]:
     """Yield lines about the topics that are read and written; add those that do not exist to `missing`."""
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource) and source.topics_regex is None:
             for topic in source.topics:
-                yield from _topic(f"source {name}", topic, group, missing)
+                yield from _check_topic(f"source {name}", topic, cluster, missing)
         elif isinstance(source, TopicSource):
-            counts = Counter(topic for topic, _ in group.list_partitions(source))
+            counts = Counter(topic for topic, _ in cluster.list_partitions(source))
             for topic, count in counts.items():
-                yield f"  source {name}: topic {topic} exists, {_partitions(count)}"
+                yield f"  source {name}: topic {topic} exists, {_format_count(count)}"
             if not counts:
                 yield f"  source {name}: no topic matches {source.topics_regex} yet"
     if isinstance(pipeline.sink, TopicSink):
-        yield from _topic("sink", pipeline.sink.topic, group, missing)
+        yield from _check_topic("sink", pipeline.sink.topic, cluster, missing)
 
 
-def _topic(what: str, topic: str, group: ClusterRequests, missing: list[str]) -> Iterator[str]:
+def _check_topic(what: str, topic: str, cluster: ClusterRequests, missing: list[str]) -> Iterator[str]:
     try:
-        count = len(group.list_partitions(TopicSource({"topics": topic})))
+        count = len(cluster.list_partitions(TopicSource({"topics": topic})))
     except MissingTopicsError:
         missing.append(topic)
     else:
-        yield f"  {what}: topic {topic} exists, {_partitions(count)}"
+        yield f"  {what}: topic {topic} exists, {_format_count(count)}"
 
 
-def _dead_letters(pipeline: Pipeline, group: ClusterRequests, problems: list[str]) -> Iterator[str]:
+def _check_dead_letters(pipeline: Pipeline, cluster: ClusterRequests, problems: list[str]) -> Iterator[str]:
     """Yield a line about the dead-letter topic. If it is missing and a run cannot create it, add the reason to
     `problems`."""
     topic = pipeline.errors.deadletterqueue_topic_name
     assert topic is not None
     missing: list[str] = []
-    yield from _topic("dead letters", topic, group, missing)
+    yield from _check_topic("dead letters", topic, cluster, missing)
     if not missing:
         return
-    too_many = dead_letter_topic.too_many_replicas(pipeline, group)
+    too_many = dead_letter_topic.find_replication_problem(pipeline, cluster)
     if too_many is None:
         yield f"  dead letters: topic {topic} does not exist yet; a run creates it"
     else:
         problems.append(f"dead-letter topic {topic} does not exist: {too_many}")
 
 
-def _subjects(of: str, settings: RecordFormat, topic: str | None) -> Iterator[str]:
+def _check_subjects(what: str, settings: RecordFormat, topic: str | None) -> Iterator[str]:
     """Yield lines about the subjects of schemas that are not in the file."""
     sides: tuple[Literal["value", "key"], ...] = ("value", "key")
     for side in sides:
-        part = settings.part(side)
+        part = settings.get_part_format(side)
         subject = part.subject or (f"{topic}-{side}" if topic else None)
         if part.registry_url is None or subject is None:
             continue
@@ -86,10 +86,10 @@ def _subjects(of: str, settings: RecordFormat, topic: str | None) -> Iterator[st
         try:
             newest = Registry(address).latest(subject)
         except (RegistryError, UnavailableError) as error:
-            raise ClusterError(f"{of}: {error}") from None
-        what = "does not exist yet" if newest is None else f"exists, with schema {newest.id}"
-        yield f"  {of}: subject {subject} in {address.url} {what}"
+            raise ClusterError(f"{what}: {error}") from None
+        presence = "does not exist yet" if newest is None else f"exists, with schema {newest.id}"
+        yield f"  {what}: subject {subject} in {address.url} {presence}"
 
 
-def _partitions(count: int) -> str:
+def _format_count(count: int) -> str:
     return "1 partition" if count == 1 else f"{count} partitions"

@@ -1,4 +1,4 @@
-"""Spark's analysis of a pipeline: the complete plan on empty frames. No data is read.
+"""Spark's analysis of a pipeline: the complete plan is applied to empty frames. No data is read.
 
 It detects what the tokens of a statement do not show: missing columns, type mismatches, invalid schemas, operations
 that streams do not support, and plans that combine rows of several partitions.
@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from odradek.properties import nearest
-from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.definition.guarantees import find_stateful_reason
 from odradek.spark_it.definition.problems import Problem
 from odradek.spark_it.definition.python_functions import import_function
 from odradek.spark_it.definition.settings import TransformSettings
@@ -27,8 +27,8 @@ from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.interfaces.source import SourceError, Stream
 from odradek.spark_it.sinks.topic_records import RecordEncoder
 from odradek.spark_it.sources.connectors import make_stream
-from odradek.spark_it.spark.errors import line_in_sql, readable
-from odradek.spark_it.spark.internals import check_streaming, empty_stream, physical_nodes
+from odradek.spark_it.spark.errors import describe_error, find_sql_line
+from odradek.spark_it.spark.internals import check_streaming, list_physical_nodes, make_empty_stream
 from odradek.spark_it.transforms.output_mode import find_output_mode
 
 _EXCHANGE_NODES = re.compile(
@@ -36,8 +36,8 @@ _EXCHANGE_NODES = re.compile(
 )
 
 
-class Analysis:
-    """Analyses pipelines with one session. `schema` is the schema of the sink's input after an analysis without
+class SparkAnalysis:
+    """Analysis of pipelines with one session. `schema` is the schema of the sink's input after an analysis without
     problems.
     """
 
@@ -54,15 +54,15 @@ class Analysis:
         problems: list[Problem] = []
         schemas = {}
         for name in pipeline.sources:
-            schema = self._schema_of(pipeline, name, problems)
+            schema = self._find_schema(pipeline, name, problems)
             if schema is not None:
                 schemas[name] = schema
-        stateful = why_stateful(pipeline)
+        stateful = find_stateful_reason(pipeline)
         if not problems:
-            stateful = self._look(pipeline, schemas, stateful, problems)
+            stateful = self._analyse_plan(pipeline, schemas, stateful, problems)
         return stateful, problems
 
-    def _schema_of(self, pipeline: Pipeline, name: str, problems: list[Problem]) -> StructType | None:
+    def _find_schema(self, pipeline: Pipeline, name: str, problems: list[Problem]) -> StructType | None:
         """Return the columns of a source; None after a problem."""
         source = pipeline.sources[name]
         path: Path = ("source", name)
@@ -75,7 +75,7 @@ class Analysis:
             message = str(error).removeprefix(f"source {name}: ")
             keys = ("key.schema", "value.schema", "schema")
             key = next((key for key in keys if message.startswith(key)), "connector")
-            problems.append(Problem(pipeline.lines.of((*path, *key.split("."))), f"source.{name}: {message}"))
+            problems.append(Problem(pipeline.lines.find_line((*path, *key.split("."))), f"source.{name}: {message}"))
             return None
         column = source.watermark_column
         if column is not None:
@@ -86,55 +86,56 @@ class Analysis:
                 hint = f", did you mean {fields[near].name}?" if field is None and near else ""
                 what = f"unknown column {column}" if field is None else f"column {column} is not a TIMESTAMP"
                 message = f"source.{name}: watermark: {what}{hint}"
-                problems.append(Problem(pipeline.lines.of((*path, "watermark")), message))
+                problems.append(Problem(pipeline.lines.find_line((*path, "watermark")), message))
         return schema
 
-    def _look(
+    def _analyse_plan(
         self, pipeline: Pipeline, schemas: dict[str, StructType], stateful: str | None, problems: list[Problem]
     ) -> str | None:
         is_streaming = stateful is not None or len(schemas) > 1
         frames: dict[str, DataFrame] = {}
         for name, schema in schemas.items():
-            frame = self._empty(schema, is_streaming=is_streaming)
+            frame = self._make_empty_frame(schema, is_streaming=is_streaming)
             source = pipeline.sources[name]
             if is_streaming and source.watermark_column is not None:
                 frame = frame.withWatermark(source.watermark_column, f"{source.watermark_ms} milliseconds")
-            self._add(pipeline, frames, name, frame, problems)
+            self._add_table(pipeline, frames, name, frame, problems)
         for index, step in enumerate(pipeline.transforms):
-            made = self._made(pipeline, index, step, frames, problems)
+            made = self._analyse_transform(pipeline, index, step, frames, problems)
             if made is None:
                 return stateful  # transforms that read it cannot be analysed
-            self._add(pipeline, frames, step.name, made, problems)
+            self._add_table(pipeline, frames, step.name, made, problems)
             if stateful is None:
-                together = exchange_node(made)
-                stateful = None if together is None else f"{together} in {step.name}"
+                exchange = find_exchange_node(made)
+                stateful = None if exchange is None else f"{exchange} in {step.name}"
         if stateful is not None and not is_streaming and not problems:
             # A stateful pipeline runs as a stream, and streams do not support all operations.
-            return self._look(pipeline, schemas, stateful, problems)
+            return self._analyse_plan(pipeline, schemas, stateful, problems)
         if not problems and is_streaming:
-            problems += self._unsupported(pipeline, frames)
+            problems += self._check_streaming(pipeline, frames)
         if not problems and pipeline.sink_input is not None:
             self.schema = frames[pipeline.sink_input.casefold()].schema
-            problems += self._unwritable(pipeline)
+            problems += self._check_sink(pipeline)
         return stateful
 
-    def _empty(self, schema: StructType, *, is_streaming: bool) -> DataFrame:
-        """Return an empty frame that Spark's optimizer does not recognize as empty and so does not optimize away."""
+    def _make_empty_frame(self, schema: StructType, *, is_streaming: bool) -> DataFrame:
+        """Return an empty frame that Spark's optimizer does not recognize as empty, so that the plan keeps its
+        nodes."""
         frame = self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), schema)
         if not is_streaming:
             return frame
-        return empty_stream(frame)
+        return make_empty_stream(frame)
 
-    def _add(
+    def _add_table(
         self, pipeline: Pipeline, frames: dict[str, DataFrame], name: str, frame: DataFrame, problems: list[Problem]
     ) -> None:
         frames[name.casefold()] = frame
         frame.createOrReplaceTempView(name)
         for one in pipeline.expectations:
             if one.table.casefold() == name.casefold():
-                problems += _expectation(pipeline, one, frame)
+                problems += _check_expectation(pipeline, one, frame)
 
-    def _made(
+    def _analyse_transform(
         self,
         pipeline: Pipeline,
         index: int,
@@ -147,16 +148,16 @@ class Analysis:
             try:
                 made = self._spark.sql(step.sql)
             except PySparkException as error:
-                problems.append(_in_sql(pipeline, (*path, "sql"), f"transform {step.name}", error))
+                problems.append(_make_sql_problem(pipeline, (*path, "sql"), f"transform {step.name}", error))
                 return None
         else:
             assert step.python is not None
-            line = pipeline.lines.of((*path, "python"))
+            line = pipeline.lines.find_line((*path, "python"))
             try:
                 called = import_function(step.python)
-                found = called(*(frames[name.casefold()] for name in pipeline.inputs(step)))
+                found = called(*(frames[name.casefold()] for name in pipeline.list_inputs(step)))
             except PySparkException as error:
-                problems.append(Problem(line, f"transform {step.name}: {readable(error)}"))
+                problems.append(Problem(line, f"transform {step.name}: {describe_error(error)}"))
                 return None
             except Exception as error:
                 what = f"{type(error).__name__}: {error}"
@@ -171,23 +172,23 @@ class Analysis:
         twice = sorted(name for name, count in counted.items() if count > 1)
         if twice:
             message = f"transform {step.name}: duplicate column name {', '.join(twice)}; rename columns with AS"
-            problems.append(Problem(pipeline.lines.of(path), message))
+            problems.append(Problem(pipeline.lines.find_line(path), message))
             return None
         return made
 
-    def _unsupported(self, pipeline: Pipeline, frames: dict[str, DataFrame]) -> Iterator[Problem]:
+    def _check_streaming(self, pipeline: Pipeline, frames: dict[str, DataFrame]) -> Iterator[Problem]:
         """Yield a problem for an operation that streams do not support; Spark would report it when the query starts."""
         assert pipeline.sink_input is not None
         frame = frames[pipeline.sink_input.casefold()]
         try:
             check_streaming(frame, find_output_mode(pipeline, frame))
         except PySparkException as error:
-            step = list(pipeline.steps_to(pipeline.sink_input))[-1:]
+            step = list(pipeline.list_steps_to(pipeline.sink_input))[-1:]
             path: Path = ("transform", pipeline.transforms.index(step[0])) if step else ("sink",)
             where = f"transform {step[0].name}" if step else "sink"
-            yield Problem(pipeline.lines.of(path), f"{where}: {readable(error)}")
+            yield Problem(pipeline.lines.find_line(path), f"{where}: {describe_error(error)}")
 
-    def _unwritable(self, pipeline: Pipeline) -> Iterator[Problem]:
+    def _check_sink(self, pipeline: Pipeline) -> Iterator[Problem]:
         """Yield problems of the sink's columns that can be detected without a connection."""
         sink = pipeline.sink
         if isinstance(sink, TopicSink) and sink.schema_registry_url is None:
@@ -195,7 +196,7 @@ class Analysis:
             try:
                 RecordEncoder(pipeline, sink, self.schema).check(self._spark, self.schema)
             except SinkError as error:
-                yield Problem(pipeline.lines.of(("sink",)), str(error))
+                yield Problem(pipeline.lines.find_line(("sink",)), str(error))
         if isinstance(sink, JdbcSink):
             known = {name.casefold(): name for name in self.schema.names}
             named = [(("sink", "pk", "fields"), key) for key in sink.pk_fields]
@@ -204,22 +205,22 @@ class Analysis:
                     near = nearest(key.casefold(), known)
                     columns = ", ".join(self.schema.names)
                     hint = f", did you mean {known[near]}?" if near else f"; the columns are {columns}"
-                    yield Problem(pipeline.lines.of(path), f"sink: unknown column {key}{hint}")
+                    yield Problem(pipeline.lines.find_line(path), f"sink: unknown column {key}{hint}")
 
 
-def exchange_node(frame: DataFrame) -> str | None:
-    """Return the plan node that combines rows of several partitions; None if there is none."""
-    return next((node for node in physical_nodes(frame) if _EXCHANGE_NODES.fullmatch(node)), None)
+def find_exchange_node(frame: DataFrame) -> str | None:
+    """Return the first plan node that combines rows of several partitions; None if there is none."""
+    return next((node for node in list_physical_nodes(frame) if _EXCHANGE_NODES.fullmatch(node)), None)
 
 
-def _expectation(pipeline: Pipeline, expectation: Expectation, frame: DataFrame) -> Iterator[Problem]:
+def _check_expectation(pipeline: Pipeline, expectation: Expectation, frame: DataFrame) -> Iterator[Problem]:
     path: Path = ("expect", expectation.table, expectation.name, "sql")
     try:
         frame.filter(f.expr(expectation.settings.sql))
     except PySparkException as error:
-        yield _in_sql(pipeline, path, f"expect {expectation.name} of {expectation.table}", error)
+        yield _make_sql_problem(pipeline, path, f"expect {expectation.name} of {expectation.table}", error)
 
 
-def _in_sql(pipeline: Pipeline, path: Path, where: str, error: PySparkException) -> Problem:
-    line = pipeline.lines.within(path, line_in_sql(error))
-    return Problem(line, f"{where}: {readable(error)}")
+def _make_sql_problem(pipeline: Pipeline, path: Path, where: str, error: PySparkException) -> Problem:
+    line = pipeline.lines.find_line_within(path, find_sql_line(error))
+    return Problem(line, f"{where}: {describe_error(error)}")

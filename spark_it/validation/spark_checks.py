@@ -9,8 +9,8 @@ from pyspark.sql.types import StructType
 from odradek.spark_it.cases import runner
 from odradek.spark_it.databases.dialects import find_dialect
 from odradek.spark_it.databases.jdbc import Database, DatabaseError, NoDriverError
-from odradek.spark_it.definition.guarantees import Guarantee, why_stateful
-from odradek.spark_it.definition.passwords import without_passwords
+from odradek.spark_it.definition.guarantees import Guarantee, find_stateful_reason
+from odradek.spark_it.definition.passwords import hide_passwords
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.definition.source_keys import JdbcSource
 from odradek.spark_it.definition.spec import Pipeline
@@ -22,13 +22,13 @@ from odradek.spark_it.spark import session
 from odradek.spark_it.spark.packages import PackagesError
 from odradek.spark_it.spark.session import SessionError
 from odradek.spark_it.validation import report
-from odradek.spark_it.validation.spark_analysis import Analysis
+from odradek.spark_it.validation.spark_analysis import SparkAnalysis
 
 FAILURES = (SessionError, PackagesError, SourceError, SinkError)
 
 
 @contextlib.contextmanager
-def _session(pipeline: Pipeline, master: str, *, connects_sink: bool = False) -> Iterator[SparkSession]:
+def _open_session(pipeline: Pipeline, master: str, *, connects_sink: bool = False) -> Iterator[SparkSession]:
     """Start and end a session. It has JDBC drivers if a source is a database, whose columns only the database has."""
     needs_connectors = any(isinstance(source, JdbcSource) for source in pipeline.sources.values())
     needs_connectors = needs_connectors or (connects_sink and isinstance(pipeline.sink, JdbcSink))
@@ -45,44 +45,44 @@ def validate(pipeline: Pipeline, log: Callable[[str], None]) -> Guarantee:
     Raises PipelineError.
     """
     try:
-        with _session(pipeline, "local[1]") as spark:
-            return report.validate(pipeline, Analysis(spark))
+        with _open_session(pipeline, "local[1]") as spark:
+            return report.validate(pipeline, SparkAnalysis(spark))
     except FAILURES as error:
         log(f"Spark analysis failed: {error}")
         return report.validate(pipeline)
 
 
-def connect(pipeline: Pipeline, log: Callable[[str], None]) -> tuple[Guarantee, list[str]]:
-    """As `validate`, with lines about the database tables that the pipeline reads and writes.
+def validate_with_tables(pipeline: Pipeline, log: Callable[[str], None]) -> tuple[Guarantee, list[str]]:
+    """Do the same as `validate`, and return lines about the database tables that the pipeline reads and writes.
 
     Raises PipelineError, and FAILURES for a database or table that does not exist or does not match.
     """
     if not any(isinstance(part, JdbcSource | JdbcSink) for part in (pipeline.sink, *pipeline.sources.values())):
         return validate(pipeline, log), []
-    with _session(pipeline, "local[1]", connects_sink=True) as spark:
-        analysis = Analysis(spark)
+    with _open_session(pipeline, "local[1]", connects_sink=True) as spark:
+        analysis = SparkAnalysis(spark)
         pipeline_guarantee = report.validate(pipeline, analysis)
-        return pipeline_guarantee, [*_tables(pipeline, spark, analysis.schema)]
+        return pipeline_guarantee, [*_describe_tables(pipeline, spark, analysis.schema)]
 
 
-def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterator[str]:
+def _describe_tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterator[str]:
     for name, source in pipeline.sources.items():
         if isinstance(source, JdbcSource):
             columns = len(make_stream(name, pipeline).schema(spark))
             what = f"table {source.table_whitelist}" if source.table_whitelist else "query"
-            yield f"  source {name}: {what} exists, {_columns(columns)}"
+            yield f"  source {name}: {what} exists, {_format_count(columns)}"
     sink = pipeline.sink
     if isinstance(sink, JdbcSink):
-        column_count = _check(pipeline.name, sink, spark, rows)
+        column_count = _check_sink_table(pipeline.name, sink, spark, rows)
         what = (
             "does not exist yet; the pipeline creates it"
             if column_count is None
-            else f"exists, {_columns(column_count)}"
+            else f"exists, {_format_count(column_count)}"
         )
         yield f"  sink: table {sink.table_name_format} {what}"
 
 
-def _check(name: str, sink: JdbcSink, spark: SparkSession, rows: StructType) -> int | None:
+def _check_sink_table(name: str, sink: JdbcSink, spark: SparkSession, rows: StructType) -> int | None:
     """Return the number of columns of the sink's table; None if it does not exist. Raises SinkError if the table cannot
     store the rows."""
     dialect = find_dialect(sink.connection_url)
@@ -93,26 +93,26 @@ def _check(name: str, sink: JdbcSink, spark: SparkSession, rows: StructType) -> 
     except (NoDriverError, SinkError) as error:
         raise SinkError(f"sink: {error}") from None
     except DatabaseError as error:
-        raise SinkError(f"sink: database {without_passwords(sink.connection_url)}: {error}") from None
+        raise SinkError(f"sink: database {hide_passwords(sink.connection_url)}: {error}") from None
 
 
-def _columns(count: int) -> str:
+def _format_count(count: int) -> str:
     return "1 column" if count == 1 else f"{count} columns"
 
 
-def test(pipeline: Pipeline, log: Callable[[str], None]) -> bool:
+def run_tests(pipeline: Pipeline, log: Callable[[str], None]) -> bool:
     """Run the cases of the file, and return whether all passed. Raises PipelineError, and FAILURES.
 
-    The columns of an unavailable database are inferred from the given rows.
+    If a database is unavailable, its columns are inferred from the given rows.
     """
-    with _session(pipeline, "local[2]") as spark:
+    with _open_session(pipeline, "local[2]") as spark:
         try:
-            stateful, problems = Analysis(spark)(pipeline)
+            stateful, problems = SparkAnalysis(spark)(pipeline)
         except SourceError as error:
             log(f"Spark analysis failed: {error}")
-            stateful, problems = why_stateful(pipeline), []
+            stateful, problems = find_stateful_reason(pipeline), []
         report.validate(pipeline, lambda _: (stateful, problems))
         results = list(runner.run(pipeline, spark, stateful))
-    for line in runner.lines(results):
+    for line in runner.make_report(results):
         log(line)
     return not any(result.problems for result in results)

@@ -1,4 +1,4 @@
-"""Sessions of users: edits with less than half an hour between one and the next.
+"""Sessions of users: sequences of edits with less than half an hour between two edits.
 
 The state has the edits of each open session, so that the result depends neither on their order nor on the division into
 batches. SQL's session_window would suffice for counts and sums, but it cannot count distinct pages.
@@ -26,7 +26,7 @@ def by_user(edits: DataFrame) -> DataFrame:
 
 
 class Sessions(StatefulProcessor):
-    """The edits of one user, and a timer for the possible end of each session.
+    """Processor with the edits of one user as state, and a timer for the possible end of each session.
 
     Names of methods and arguments are those of Spark's interface.
     """
@@ -42,33 +42,33 @@ class Sessions(StatefulProcessor):
             if not found:
                 continue
             self._edits.appendList(found)
-            for session in parted(found):
+            for session in split_into_sessions(found):
                 self._handle.registerTimer(session[-1][0] + PAUSE_MS)
         yield from ()
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Yield the sessions that the watermark has passed, and remove them from the state."""
         watermark_ms = timerValues.getCurrentWatermarkInMs()
-        over: list[list[Edit]] = []
-        going_on: list[list[Edit]] = []
-        for edits in parted((int(at_ms), str(page), int(size)) for at_ms, page, size in self._edits.get()):
-            is_over = edits[-1][0] + PAUSE_MS <= watermark_ms
-            (over if is_over else going_on).append(edits)
-        if not over:
+        ended: list[list[Edit]] = []
+        open_sessions: list[list[Edit]] = []
+        for edits in split_into_sessions((int(at_ms), str(page), int(size)) for at_ms, page, size in self._edits.get()):
+            has_ended = edits[-1][0] + PAUSE_MS <= watermark_ms
+            (ended if has_ended else open_sessions).append(edits)
+        if not ended:
             return
-        kept = [edit for edits in going_on for edit in edits]
+        kept = [edit for edits in open_sessions for edit in edits]
         if kept:
             self._edits.put(kept)
         else:
-            self._edits.clear()  # Spark takes no list without anything
+            self._edits.clear()  # Spark rejects an empty list
         yield pd.DataFrame(
             {
                 "user": key[0],
-                "began_ms": [edits[0][0] for edits in over],
-                "ended_ms": [edits[-1][0] for edits in over],
-                "edits": [len(edits) for edits in over],
-                "pages": [len({page for _, page, _ in edits}) for edits in over],
-                "bytes": [sum(size for _, _, size in edits) for edits in over],
+                "began_ms": [edits[0][0] for edits in ended],
+                "ended_ms": [edits[-1][0] for edits in ended],
+                "edits": [len(edits) for edits in ended],
+                "pages": [len({page for _, page, _ in edits}) for edits in ended],
+                "bytes": [sum(size for _, _, size in edits) for edits in ended],
             }
         )
 
@@ -76,7 +76,7 @@ class Sessions(StatefulProcessor):
         """Do nothing: Spark stores the state."""
 
 
-def parted(edits: Iterable[Edit]) -> list[list[Edit]]:
+def split_into_sessions(edits: Iterable[Edit]) -> list[list[Edit]]:
     """Split edits into sessions, sorted by time."""
     sessions: list[list[Edit]] = []
     for edit in sorted(edits):

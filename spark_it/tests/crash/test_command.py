@@ -14,7 +14,7 @@ from compat_tests import processes
 from compat_tests.apache_kafka import jars, tools
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.lock import checkpoint_folder, read_lock
-from odradek.spark_it.state.reset import reached_offsets
+from odradek.spark_it.state.reset import get_reached_offsets
 from spark_it.tests.crash import held
 from spark_it.tests.records import values
 
@@ -104,7 +104,7 @@ value.format = "string"
             if "TOPIC" in line or self.source in line
         )
         rows = [dict(zip(header, line, strict=False)) for line in lines]
-        reached = reached_offsets(self.checkpoint())
+        reached = get_reached_offsets(self.checkpoint())
         assert {(row["TOPIC"], int(row["PARTITION"])): int(row["CURRENT-OFFSET"]) for row in rows} == reached
         assert sum(int(row["LAG"]) for row in rows) == self.made - sum(reached.values()) == lag
         code, out, err = command("status", self.file)

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
-from odradek.spark_it.state.reset import reached_offsets
+from odradek.spark_it.state.reset import get_reached_offsets
 from spark_it.tests.crash import late_twin
 from spark_it.tests.crash.driver import ENDED, REFUSED, TOGETHER, TOGETHER_S
 from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, SECOND_DRIVER, Numbers, Pipelines
@@ -139,7 +139,7 @@ def is_in_batch(found):
 
 
 def has_all(found, records):
-    return found is not None and found.done is not None and sum(reached_offsets(found).values()) == records
+    return found is not None and found.done is not None and sum(get_reached_offsets(found).values()) == records
 
 
 def check(pipelines):

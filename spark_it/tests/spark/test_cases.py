@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.spark_it.cases.runner import CaseResult, lines, run
-from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.cases.runner import CaseResult, make_report, run
+from odradek.spark_it.definition.guarantees import find_stateful_reason
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline, transform
 
 WATERMARKED = SOURCE + 'watermark = "placed 10 minutes"\n'
@@ -33,7 +33,7 @@ def minute(at, n, total):
 def problems(spark, tmp_path):
     def of(text):
         one = pipeline(text, folder=tmp_path)
-        return {result.name: result.problems for result in run(one, spark, why_stateful(one))}
+        return {result.name: result.problems for result in run(one, spark, find_stateful_reason(one))}
 
     return of
 
@@ -140,7 +140,7 @@ def test_keys_headers_and_places_of_records(problems):
 
 @pytest.mark.process  # the options of Java for this folder
 def test_what_is_said():
-    assert list(lines([])) == ["the file has no tests"]
-    assert list(lines([CaseResult("a", ()), CaseResult("b", ("x", "  - y"))])) == [
+    assert list(make_report([])) == ["the file has no tests"]
+    assert list(make_report([CaseResult("a", ()), CaseResult("b", ("x", "  - y"))])) == [
         "test a: passed", "test b: failed", "  x", "    - y", "1 of 2 tests passed",
     ]  # fmt: skip

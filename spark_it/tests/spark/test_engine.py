@@ -6,12 +6,12 @@ import threading
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from odradek.spark_it.dead_letters.headers import FILE, LINE, origin_of
+from odradek.spark_it.dead_letters.headers import FILE, LINE, find_origin
 from odradek.spark_it.definition.problems import PipelineError
 from odradek.spark_it.execution.preflight import RefusedError
 from odradek.spark_it.execution.runner import RunError
 from odradek.spark_it.interfaces.sink import SinkError
-from odradek.spark_it.state.pid_lock import AlreadyRunningError, exclusively
+from odradek.spark_it.state.pid_lock import AlreadyRunningError, hold_lock
 from spark_it.tests.spark.engine import Engine, all_records, errors, order, orders, transform
 
 
@@ -74,7 +74,7 @@ def test_bad_records_become_dead_letters(engine, topics, unique):
     key, said, headers = by_value[b"{garbage"]
     assert said["__connect.errors.stage"] == b"VALUE_CONVERTER"
     assert said["__connect.errors.connector.name"] == engine.name.encode()
-    assert tuple(origin_of(headers)) == (unique, 0, 3)
+    assert tuple(find_origin(headers)) == (unique, 0, 3)
 
 
 def test_a_bad_record_stops_a_pipeline_that_tolerates_none(engine, topics, unique):
@@ -114,7 +114,7 @@ nine = { sql = "id < 9", action = "dead-letter" }
     assert "2 rows of step violate expectation positive" in said
     dead = all_records(engine.servers, f"{unique}-dead")
     assert sorted((key, value) for key, value, _ in dead) == [order(0, -2), order(2, 0), order(9, 7)]
-    assert sorted(origin_of(headers).offset for _, _, headers in dead) == [0, 2, 9]
+    assert sorted(find_origin(headers).offset for _, _, headers in dead) == [0, 2, 9]
     must = '[expect.step]\nsmall = { sql = "id < 9", action = "fail" }\n'
     topics.produce(unique, [order(9)])
     with pytest.raises(RunError, match=r"-0 at offset 10: step violates id < 9 \(TRANSFORMATION in small\)"):
@@ -237,7 +237,7 @@ def test_text_and_bytes(engine, topics, unique):
 
 def test_a_second_copy_is_refused(engine, topics, unique):
     topics.create(unique)
-    with exclusively(engine.pipeline(orders(unique)).state_folder), pytest.raises(AlreadyRunningError):
+    with hold_lock(engine.pipeline(orders(unique)).state_folder), pytest.raises(AlreadyRunningError):
         engine.run(orders(unique))
 
 
@@ -336,7 +336,7 @@ def test_a_topic_sink_has_rows_dead_letters_and_progress_in_its_transactions(eng
         assert written == [n for n in range(20) if n not in (4, 7, 12)]
         dead = all_records(engine.servers, f"{unique}-dead")
         assert sorted(value for _, value, _ in dead) == sorted([b"bad", b"bad", order(7)[1], order(12)[1]])
-        assert sorted(tuple(origin_of(headers)) for _, _, headers in dead) == [
+        assert sorted(tuple(find_origin(headers)) for _, _, headers in dead) == [
             (unique, 0, 7),
             (unique, 0, 10),
             (unique, 1, 2),

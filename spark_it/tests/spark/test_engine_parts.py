@@ -20,7 +20,7 @@ from odradek.spark_it.definition.problems import PipelineError
 from odradek.spark_it.execution.preflight import RefusedError
 from odradek.spark_it.execution.runner import RunError
 from odradek.spark_it.formats.registry import add_schema_id
-from odradek.spark_it.spark.events import Events, newest
+from odradek.spark_it.spark.events import Events, read_newest_event
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.records import values
 from spark_it.tests.spark import pieces
@@ -59,11 +59,11 @@ def test_events_come_once_and_in_order(spark, tmp_path):
     events = Events(query)
     found = []
     while not query.awaitTermination(0.05):
-        found += events.new()
-    found += events.new()
+        found += events.read_new()
+    found += events.read_new()
     assert [(event["batchId"], event["numInputRows"]) for event in found] == [(batch, 1) for batch in range(5)]
-    assert events.new() == []
-    assert newest(query) == found[-1]
+    assert events.read_new() == []
+    assert read_newest_event(query) == found[-1]
 
 
 def test_a_data_source_of_ones_own(engine, topics, unique):

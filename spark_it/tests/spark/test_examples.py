@@ -16,6 +16,7 @@ from pathlib import Path
 import fastavro
 import pyarrow.parquet
 import pytest
+from odradek.spark_it.examples.topics import Broker
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
@@ -23,11 +24,10 @@ from odradek.spark_it.cases import runner as cases
 from odradek.spark_it.dead_letters.headers import CLASS_NAME, EXCEPTION_MESSAGE, STAGE
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.examples import edits_data, orders_data, sensors_data
-from odradek.spark_it.examples.__main__ import EXAMPLES, bring
-from odradek.spark_it.examples.topics import Broker
+from odradek.spark_it.examples.__main__ import EXAMPLES, copy_example
 from odradek.spark_it.execution import runner
 from odradek.spark_it.state.progress import read_progress
-from odradek.spark_it.validation.spark_analysis import Analysis
+from odradek.spark_it.validation.spark_analysis import SparkAnalysis
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.spark.test_lakehouse_sinks import iceberg_files
 
@@ -40,10 +40,10 @@ from odradek.spark_it.cases import runner as cases
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.execution import runner
 from odradek.spark_it.spark import session
-from odradek.spark_it.validation.spark_analysis import Analysis
+from odradek.spark_it.validation.spark_analysis import SparkAnalysis
 pipeline = load(pathlib.Path(sys.argv[1]), os.environ)
 spark = session.build(pipeline, "local[2]")
-stateful, problems = Analysis(spark)(pipeline)
+stateful, problems = SparkAnalysis(spark)(pipeline)
 failed = [one for one in cases.run(pipeline, spark, stateful) if one.problems]
 if failed or problems:
     sys.exit(f"{failed} {problems}")
@@ -75,13 +75,13 @@ class Runs:
 
     def failed_cases(self, file):
         pipeline = self.pipeline(file)
-        stateful, problems = Analysis(self._spark)(pipeline)
+        stateful, problems = SparkAnalysis(self._spark)(pipeline)
         assert problems == [] and pipeline.cases
         return [result for result in cases.run(pipeline, self._spark, stateful) if result.problems]
 
     def dead_letters(self, topic):
         """Values, and a header by its name, of all that are there."""
-        return [(message.value(), dict(message.headers())) for message in self.broker.records(topic)]
+        return [(message.value(), dict(message.headers())) for message in self.broker.read_records(topic)]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def example(spark, broker, tmp_path):
     """Brings an example and makes its data."""
 
     def made(name, **environment):
-        found = Runs(spark, broker, bring(name, tmp_path), environment)
+        found = Runs(spark, broker, copy_example(name, tmp_path), environment)
         assert EXAMPLES[name].fill(found.broker, found.folder)
         return found
 
@@ -113,21 +113,21 @@ def test_the_first_pipeline_of_the_page(spark, broker, tmp_path):
 
 @pytest.mark.timeout(300)
 def test_orders_have_the_revenue_that_python_finds(spark, broker, postgres, tmp_path):
-    orders = Runs(spark, broker, bring("orders", tmp_path), {})
+    orders = Runs(spark, broker, copy_example("orders", tmp_path), {})
     assert orders.failed_cases("orders.toml") == []
     access = {"URL": postgres.jdbc_url, "USER": postgres.user, "PASSWORD": postgres.password}
     named = {f"ODRADEK_DEMO_JDBC_{name}": value for name, value in access.items()}
     said = said_by(["-m", "demo"], {"ODRADEK_DEMO_BROKERS": broker.bootstrap_servers, **named})
     assert "source orders: lag 0" in said
-    made = orders_data.make()
+    made = orders_data.make_orders()
     assert min(made.bad, made.late, made.too_late) > 50
     rows = postgres.rows("SELECT minute, country, orders, revenue FROM example_revenue")
     assert {(in_utc(minute), country): of for minute, country, *of in rows} == {
-        at: list(of) for at, of in orders_data.revenue(made.records).items()
+        at: list(of) for at, of in orders_data.compute_revenue(made.records).items()
     }
-    assert len(rows) == len(orders_data.revenue(made.records))
+    assert len(rows) == len(orders_data.compute_revenue(made.records))
     dead = orders.dead_letters(orders_data.DEAD_LETTERS)
-    bad = [value for _, value in made.records if orders_data.order_of(value) is None]
+    bad = [value for _, value in made.records if orders_data.parse_order(value) is None]
     assert Counter(value for value, _ in dead) == Counter(bad)
     assert len(bad) == made.bad
     assert {headers[STAGE] for _, headers in dead} == {b"VALUE_CONVERTER", b"TRANSFORMATION"}
@@ -143,14 +143,14 @@ def in_utc(at):
 @pytest.mark.timeout(300)
 def test_page_edits_become_sessions_exactly_once(example):
     edits = example("page_edits")
-    made = edits_data.make()
+    made = edits_data.make_edits()
     in_its_own_process(edits, "page_edits.toml", jars.spark_connector_jars())
-    messages = list(edits.broker.records(edits_data.SESSIONS))
+    messages = list(edits.broker.read_records(edits_data.SESSIONS))
     found = [json.loads(message.value()) for message in messages]
     assert [message.key().decode() for message in messages] == [one["user"] for one in found]
     times = ("began", "ended")
     sessions = [one | {name: datetime.fromisoformat(one[name]) for name in times} for one in found]
-    assert sorted(edits_data.Session(**one) for one in sessions) == edits_data.sessions(made.records)
+    assert sorted(edits_data.Session(**one) for one in sessions) == edits_data.compute_sessions(made.records)
     bad = [value for _, value in made.records if not is_json(value)]
     assert Counter(value for value, _ in edits.dead_letters(edits_data.DEAD_LETTERS)) == Counter(bad)
     assert len(bad) == made.bad > 10
@@ -195,7 +195,7 @@ def test_sensor_readings_go_on_with_a_column_more(example):
         sensors = example("sensors", SCHEMA_REGISTRY_URL=registry.url)
         for file in ("files_to_topic.toml", "files_to_topic_2.toml"):
             assert sensors.failed_cases(file) == []
-        made = sensors_data.make()
+        made = sensors_data.make_readings()
         sensors.run("files_to_topic.toml")
         sensors.run("topic_to_table.toml")
         assert in_table(sensors) == sorted(made.first.readings)
@@ -229,7 +229,7 @@ def in_table(sensors):
 
 def in_topic(sensors, registry):
     """Readings in the topic, by fastavro and the registry's schemas."""
-    for message in sensors.broker.records(sensors_data.TOPIC):
+    for message in sensors.broker.read_records(sensors_data.TOPIC):
         framed = message.value()
         assert framed[0] == 0
         schema = json.loads(registry.schemas[int.from_bytes(framed[1:5]) - 1]["schema"])

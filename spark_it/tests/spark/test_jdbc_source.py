@@ -9,7 +9,7 @@ from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources import jdbc as jdbc_source
 from odradek.spark_it.sources.connectors import make_stream
 from odradek.spark_it.state import checkpoint
-from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from odradek.spark_it.state.lock import checkpoint_folder, make_lock, read_lock, write_lock
 from spark_it.tests.spark.engine import Engine
 
 INCREMENTING = 'incrementing.column.name = "id"'
@@ -32,7 +32,7 @@ class Streamed:
         self.batches = []
         self.came = threading.Condition()
         if read_lock(self.pipeline.state_folder) is None:
-            write_lock(self.pipeline.state_folder, lock_of(self.pipeline, None, generation))
+            write_lock(self.pipeline.state_folder, make_lock(self.pipeline, None, generation))
         self.folder = checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
 
     def start(self):
@@ -106,7 +106,7 @@ def test_a_new_generation_and_a_lost_checkpoint_begin_anew(postgres, streamed, t
         if path.is_file():
             path.unlink()
     assert pipe.run()[0] == [1, 2]
-    write_lock(pipe.pipeline.state_folder, lock_of(pipe.pipeline, None, 29_000_001))
+    write_lock(pipe.pipeline.state_folder, make_lock(pipe.pipeline, None, 29_000_001))
     pipe = streamed()
     assert pipe.run()[0] == [1, 2]
     assert [path.name for path in (pipe.pipeline.state_folder / "source" / "t").iterdir()] == ["29000001"]

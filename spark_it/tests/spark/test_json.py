@@ -8,7 +8,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from odradek.spark_it.formats.json import JsonFormat, collect_unknown_fields
-from odradek.spark_it.spark.session import settings_of
+from odradek.spark_it.spark.session import make_settings
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 NAMED = (
@@ -170,7 +170,7 @@ def test_a_value_is_the_one_of_the_text(decoded, schema):
 
 def test_names_that_occur_twice_in_an_unknown_field(spark, request):
     name = "spark.sql.variant.allowDuplicateKeys"
-    spark.conf.set(name, settings_of(pipeline(SOURCE + CONSOLE), "local[1]")[name])
+    spark.conf.set(name, make_settings(pipeline(SOURCE + CONSOLE), "local[1]")[name])
     request.addfinalizer(lambda: spark.conf.unset(name))
     frame = spark.createDataFrame([('{"i":1,"u":5,"w":{"a":1,"a":2}}',)], "data STRING")
     row = frame.select(collect_unknown_fields(f.col("data"), t.StructType.fromDDL("i INT"))).first()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.spark_it.validation.spark_analysis import Analysis
+from odradek.spark_it.validation.spark_analysis import SparkAnalysis
 from spark_it.tests import messages
 from spark_it.tests.unit.support import CONSOLE, TOPIC, pipeline, transform
 
@@ -20,7 +20,7 @@ GENERATOR = 'name = "g"\n[source.g]\nconnector = "generator"\n'
     ],
 )
 def test_what_brings_rows_together_is_looked_at_as_the_stream_that_it_is_run_as(spark, sql, why, said):
-    stateful, problems = Analysis(spark)(pipeline(GENERATOR + transform(sql) + CONSOLE))
+    stateful, problems = SparkAnalysis(spark)(pipeline(GENERATOR + transform(sql) + CONSOLE))
     assert stateful == why
     assert [problem.message.startswith(f"transform step: {said}") for problem in problems] == [True] * (
         said is not None
@@ -47,7 +47,7 @@ def test_what_brings_rows_together_is_looked_at_as_the_stream_that_it_is_run_as(
 def test_columns_that_cannot_be_written_are_found_before_a_run(spark, tmp_path, keys, said):
     (tmp_path / "shop.desc").write_bytes(messages.descriptors())
     (tmp_path / "r.avsc").write_text('{"type": "record", "name": "R", "fields": [{"name": "value", "type": "int"}]}')
-    _, problems = Analysis(spark)(pipeline(f"{GENERATOR}{TOPIC}{keys}\n", folder=tmp_path))
+    _, problems = SparkAnalysis(spark)(pipeline(f"{GENERATOR}{TOPIC}{keys}\n", folder=tmp_path))
     assert [problem.line for problem in problems] == [4] * (said is not None)
     assert all(problem.message.startswith(f"sink: {said}") for problem in problems)
 
@@ -55,7 +55,7 @@ def test_columns_that_cannot_be_written_are_found_before_a_run(spark, tmp_path, 
 def test_keys_of_a_table_are_columns(spark):
     sink = '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x:"\ntable.name.format = "t"\npk.fields = "Value, tim"\n'
     sink += 'cast = "tmestamp"\n'
-    _, problems = Analysis(spark)(pipeline(GENERATOR + sink))
+    _, problems = SparkAnalysis(spark)(pipeline(GENERATOR + sink))
     assert [tuple(one) for one in problems] == [
         (8, "sink: unknown column tim; the columns are value, timestamp"),
         (9, "sink: unknown column tmestamp, did you mean timestamp?"),

@@ -65,7 +65,7 @@ class Copies:
     def reset(self, to):
         pipeline, cluster = self.pipeline, Cluster(self.engine.pipeline(self.text, self.sink).settings)
         lock = read_lock(pipeline.state_folder)
-        reset.carry_out(pipeline, reset.plan(pipeline, None, lock, to, cluster, int(time.time() * 1000)), cluster)
+        reset.execute_plan(pipeline, reset.plan(pipeline, None, lock, to, cluster, int(time.time() * 1000)), cluster)
 
     def shown(self):
         """Offset, end and lag of each partition, as kafka-consumer-groups shows them."""

@@ -4,8 +4,8 @@ import tomllib
 import pytest
 from pyspark.sql import types as t
 
-from odradek.spark_it.cases.rows import as_json, differences, event_micros
-from odradek.spark_it.cases.runner import merged
+from odradek.spark_it.cases.rows import find_differences, parse_event_micros, to_json
+from odradek.spark_it.cases.runner import merge_by_keys
 
 
 def schema(**columns):
@@ -17,7 +17,7 @@ def rows(text):
 
 
 def compared(expected, actual, of):
-    return [*differences(rows(expected), [json.dumps(one) for one in actual], of)]
+    return [*find_differences(rows(expected), [json.dumps(one) for one in actual], of)]
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,19 @@ def test_what_the_source_adds_counts_only_where_it_is_expected():
 
 def test_given_rows_are_json_that_spark_reads():
     [row] = rows("{ at = 2026-01-01T00:00:00Z, day = 2026-01-01, x = inf, n = nan, l = [{ t = 10:00:00 }] }")
-    assert json.loads(as_json(row)) == {
+    assert json.loads(to_json(row)) == {
         "at": "2026-01-01T00:00:00Z", "day": "2026-01-01", "x": "Infinity", "n": "NaN", "l": [{"t": "10:00:00"}],
     }  # fmt: skip
 
 
 def test_the_time_of_a_row():
-    assert event_micros("1970-01-01T00:00:01Z") == 1_000_000
-    assert event_micros(rows("{ a = 1970-01-01T01:00:00.5+01:00 }")[0]["a"]) == 500_000
-    assert event_micros("soon") is None and event_micros(None) is None
+    assert parse_event_micros("1970-01-01T00:00:01Z") == 1_000_000
+    assert parse_event_micros(rows("{ a = 1970-01-01T01:00:00.5+01:00 }")[0]["a"]) == 500_000
+    assert parse_event_micros("soon") is None and parse_event_micros(None) is None
 
 
 def test_a_row_takes_the_place_of_the_one_with_the_same_key():
     batches = [['{"Id":1,"n":1}', '{"Id":2,"n":1}'], ['{"Id":1,"n":2}']]
-    assert merged(batches, ("id",)) == ['{"Id":1,"n":2}', '{"Id":2,"n":1}']
-    assert merged(batches, ("ID", "n")) == [*batches[0], *batches[1]]
-    assert merged([*batches, batches[0]], ()) == [*batches[0], *batches[1]]
+    assert merge_by_keys(batches, ("id",)) == ['{"Id":1,"n":2}', '{"Id":2,"n":1}']
+    assert merge_by_keys(batches, ("ID", "n")) == [*batches[0], *batches[1]]
+    assert merge_by_keys([*batches, batches[0]], ()) == [*batches[0], *batches[1]]

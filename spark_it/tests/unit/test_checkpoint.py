@@ -37,15 +37,15 @@ def test_between_batches(tmp_path):
     found = read(checkpoint(tmp_path, 11, 11))
     assert found.query_id == "7cbbd64b-04ab-4ddf-8c30-6e0d8a1e9d1c"
     assert (found.planned.id, found.done.id, found.is_in_batch) == (11, 11, False)
-    assert found.done.topic_offsets() == {("orders", 0): 110, ("orders", 1): 7}
+    assert found.done.parse_topic_offsets() == {("orders", 0): 110, ("orders", 1): 7}
     assert found.done.started_ms == 1011
 
 
 def test_a_partition_that_two_sources_read(tmp_path):
     """The group's offset and a reset must not pass over what the slower one has yet to read."""
     found = read(checkpoint(tmp_path, 3, 3, '{"orders":{"0":10,"1":7}}\n{"orders":{"0":50}}\n{"logOffset":1}'))
-    assert found.done.by_source() == [{("orders", 0): 10, ("orders", 1): 7}, {("orders", 0): 50}]
-    assert found.done.topic_offsets() == {("orders", 0): 10, ("orders", 1): 7}
+    assert found.done.parse_by_source() == [{("orders", 0): 10, ("orders", 1): 7}, {("orders", 0): 50}]
+    assert found.done.parse_topic_offsets() == {("orders", 0): 10, ("orders", 1): 7}
 
 
 def test_in_a_batch(tmp_path):
@@ -57,7 +57,7 @@ def test_in_a_batch(tmp_path):
 
 def test_a_query_that_goes_on_meanwhile(tmp_path, monkeypatch):
     folder = checkpoint(tmp_path, 3, 3)
-    look = module.newest
+    look = module.find_newest
 
     def newest(log):
         found = look(log)
@@ -66,14 +66,14 @@ def test_a_query_that_goes_on_meanwhile(tmp_path, monkeypatch):
         (folder / "commits" / batch).write_text((folder / "commits" / "3").read_text())
         return found
 
-    monkeypatch.setattr(module, "newest", newest)
+    monkeypatch.setattr(module, "find_newest", newest)
     assert read(folder).done.id == 3
 
 
 def test_offsets_of_something_else(tmp_path):
     found = read(checkpoint(tmp_path, 0, 0, '{"logOffset":3}'))
     assert found.done.offsets == ('{"logOffset":3}', None)
-    assert found.done.topic_offsets() == {}
+    assert found.done.parse_topic_offsets() == {}
 
 
 def test_rewind_takes_the_newest_commit_back(tmp_path):

@@ -13,8 +13,8 @@ from odradek.spark_it.definition.reader import load
 from odradek.spark_it.definition.sink_keys import SINKS
 from odradek.spark_it.definition.source_keys import SOURCES
 from odradek.spark_it.exactly_once.transactions import Clients
-from odradek.spark_it.state.lock import lock_of, write_lock
-from odradek.spark_it.state.pid_lock import exclusively
+from odradek.spark_it.state.lock import make_lock, write_lock
+from odradek.spark_it.state.pid_lock import hold_lock
 from odradek.spark_it.validation import report as validation
 from spark_it.tests.records import values
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, transform
@@ -85,7 +85,7 @@ def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
 
 
 def test_a_pipeline_that_runs_is_not_reset(capsys, file):
-    with exclusively(load(file, {}).state_folder):
+    with hold_lock(load(file, {}).state_folder):
         assert cli.main(["reset", str(file), "--to", "earliest"]) == 1
     assert "is already running as process" in capsys.readouterr().err
 
@@ -134,7 +134,7 @@ def test_a_task_that_outlives_its_driver_writes_nothing_after_a_reset(capsys, fi
     create(servers, "orders", "out")
     file.write_text(f'bootstrap.servers = "{servers}"\n{SOURCE}{TOPIC}', "utf-8")
     one = load(file, {})
-    write_lock(one.state_folder, lock_of(one, None, 1))
+    write_lock(one.state_folder, make_lock(one, None, 1))
     source = Producer({"bootstrap.servers": servers})
     source.produce("orders", b"{}")
     assert source.flush(10) == 0
@@ -165,7 +165,7 @@ def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
     assert producer.flush(10) == 0
     file.write_text(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{TOPIC}', "utf-8")
     one = load(file, {})
-    write_lock(one.state_folder, lock_of(one, None, 1))
+    write_lock(one.state_folder, make_lock(one, None, 1))
 
     assert cli.main(["status", str(file)]) == 0
     assert "source orders: lag 3\n" in capsys.readouterr().out
@@ -194,18 +194,20 @@ def test_what_is_read_and_written_is_looked_up(capsys, file, odradek_broker):
     assert cli.main(asked) == 0
     said = capsys.readouterr().out
     assert said.endswith("  source orders: topic orders exists, 2 partitions\n  sink: topic out exists, 1 partition\n")
-    with exclusively(load(file, {}).state_folder):
+    with hold_lock(load(file, {}).state_folder):
         assert cli.main(["run", str(file)]) == 1
     assert "is already running as process" in capsys.readouterr().err
 
 
 def test_the_page_has_the_reference_of_the_declarations():
     page = PAGE.read_text("utf-8")
-    assert reference.into(page) == page, "run: python -m odradek.spark_it reference --into docs/pipelines.md"
+    assert reference.replace_reference(page) == page, (
+        "run: python -m odradek.spark_it reference --into docs/pipelines.md"
+    )
 
 
 def test_the_reference_has_every_key():
-    text = reference.markdown()
+    text = reference.make_reference()
     for declared in [*SOURCES.values(), *SINKS.values()]:
         for name in declared.declared():
             assert f"| `{name}` |" in text
@@ -215,11 +217,11 @@ def test_the_reference_goes_into_a_page(capsys, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"above\n{reference.BEGIN}\nold\n{reference.END}\nbelow\n", "utf-8")
     assert cli.main(["reference", "--into", str(page)]) == 0
-    assert page.read_text("utf-8") == f"above\n{reference.markdown()}below\n"
+    assert page.read_text("utf-8") == f"above\n{reference.make_reference()}below\n"
     page.write_text("nothing", "utf-8")
     assert cli.main(["reference", "--into", str(page)]) == 1
     assert cli.main(["reference"]) == 0
-    assert capsys.readouterr().out == reference.markdown()
+    assert capsys.readouterr().out == reference.make_reference()
 
 
 def test_the_example_of_the_page_is_a_pipeline(tmp_path, monkeypatch):
@@ -232,7 +234,8 @@ def test_the_example_of_the_page_is_a_pipeline(tmp_path, monkeypatch):
 
 def test_neither_spark_nor_the_broker_is_imported():
     code = (
-        "import sys; from odradek.spark_it import cli; from odradek.spark_it.validation import report; cli._parser(); "
+        "import sys; from odradek.spark_it import cli; from odradek.spark_it.validation import report; "
+        "cli._make_parser(); "
         "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pandas', 'twisted', 'confluent_kafka')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -4,7 +4,7 @@ import pytest
 
 from odradek.spark_it.dead_letters.topic import create_if_missing
 from odradek.spark_it.kafka.requests import ClusterError, MissingTopicsError
-from odradek.spark_it.validation.connections import found
+from odradek.spark_it.validation.connections import check_connections
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.unit.support import pipeline
 from spark_it.tests.unit.test_formats_avro import record
@@ -83,15 +83,15 @@ def test_all_topics_that_are_missing_are_named_at_once():
     one = pipeline(WRITTEN)
     lines = []
     with pytest.raises(ClusterError) as missing:
-        lines.extend(found(one, SomeTopics("b", brokers=1)))
+        lines.extend(check_connections(one, SomeTopics("b", brokers=1)))
     key = "errors.deadletterqueue.topic.replication.factor"
     assert str(missing.value) == (
         "topics a, c, d, out do not exist; create them; dead-letter topic dead does not exist: "
         f"{key} is 3, but there is 1 broker; set it to 1 or less, or create the topic"
     )
     with pytest.raises(ClusterError, match=r"^topic out does not exist; create it$"):
-        list(found(one, SomeTopics("a", "b", "c", "d", "dead")))
-    assert list(found(one, SomeTopics("a", "b", "c", "d", "out")))[3:] == [
+        list(check_connections(one, SomeTopics("a", "b", "c", "d", "dead")))
+    assert list(check_connections(one, SomeTopics("a", "b", "c", "d", "out")))[3:] == [
         "  source more: topic d exists, 1 partition",
         "  sink: topic out exists, 1 partition",
         "  dead letters: topic dead does not exist yet; a run creates it",
@@ -117,11 +117,11 @@ def test_subjects_are_looked_up():
     with serving() as registry:
         registry.add(json.dumps(record("int")), "in-value")
         text = TOPICS.format(url=registry.url.replace("http://", "http://me:secret@"))
-        assert list(found(pipeline(text), AnyTopics()))[2:] == [
+        assert list(check_connections(pipeline(text), AnyTopics()))[2:] == [
             f"  source s: subject in-value in {registry.url} exists, with schema 1",
             f"  sink: subject others in {registry.url} does not exist yet",
             f"  sink: subject out-key in {registry.url} does not exist yet",
         ]
         registry.user_info = "you:secret"
         with pytest.raises(ClusterError, match=rf"source s: schema registry {registry.url}/.*: 401 Unauthorized"):
-            list(found(pipeline(text), AnyTopics()))
+            list(check_connections(pipeline(text), AnyTopics()))

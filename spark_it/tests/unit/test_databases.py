@@ -5,7 +5,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from odradek.spark_it.databases.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, find_dialect
 from odradek.spark_it.databases.jdbc import Connection, DatabaseError, TableColumn, UniqueIndex, split_table_name
-from odradek.spark_it.definition.passwords import without_passwords
+from odradek.spark_it.definition.passwords import hide_passwords
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, SinkError
@@ -29,7 +29,7 @@ from odradek.spark_it.sinks.marker_checks import check_owners, is_written
     ],
 )
 def test_passwords_are_not_shown(text, shown):
-    assert without_passwords(text) == shown
+    assert hide_passwords(text) == shown
 
 
 def test_names_of_tables():

@@ -53,7 +53,7 @@ def test_what_will_not_pass_is_not_tried_again(writer):
 
 def test_what_may_pass_is_tried_again(writer):
     one = writer('producer.override."message.timeout.ms" = 1000\n')
-    one._max_size()
+    one._find_max_size()
     one._configuration["bootstrap.servers"] = "127.0.0.1:1"
     with pytest.raises(SinkError, match=r"cannot be written to topic .*timed out") as failed:
         one.write(Frame())

@@ -2,29 +2,29 @@
 
 import pytest
 
-from odradek.spark_it.definition.guarantees import Level, why_stateful
+from odradek.spark_it.definition.guarantees import Level, find_stateful_reason
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.examples import edits_data, orders_data, sensors_data
-from odradek.spark_it.examples.__main__ import EXAMPLES, bring
+from odradek.spark_it.examples.__main__ import EXAMPLES, copy_example
 from odradek.spark_it.examples.topics import ExampleError
 from odradek.spark_it.validation.report import validate
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_file_is_in_order_and_exactly_once(name, tmp_path):
-    files = sorted(bring(name, tmp_path).glob("*.toml"))
+    files = sorted(copy_example(name, tmp_path).glob("*.toml"))
     assert {file.name for file in files} >= set(EXAMPLES[name].files)
     for file in files:
         assert validate(load(file, {})).level is Level.EXACTLY_ONCE
 
 
 def test_a_folder_is_brought_once_and_what_runs_left_goes(tmp_path):
-    folder = bring("sensors", tmp_path)
+    folder = copy_example("sensors", tmp_path)
     changed = folder / "files_to_topic.toml"
     changed.write_text(changed.read_text("utf-8") + "# mine\n", "utf-8")
     for left in ("readings", "pipelines/example-sensor-table/checkpoint", "pipelines/other", "warehouse/example"):
         (folder / left).mkdir(parents=True)
-    assert bring("sensors", tmp_path) == folder
+    assert copy_example("sensors", tmp_path) == folder
     assert changed.read_text("utf-8").endswith("# mine\n")
     there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_dir()}
     assert there == {"pipelines", "pipelines/other", "warehouse"}
@@ -33,30 +33,30 @@ def test_a_folder_is_brought_once_and_what_runs_left_goes(tmp_path):
 def test_a_folder_that_is_another_is_left_alone(tmp_path):
     (tmp_path / "orders" / "pipelines" / "example-orders").mkdir(parents=True)
     with pytest.raises(ExampleError, match="is not the example"):
-        bring("orders", tmp_path)
+        copy_example("orders", tmp_path)
     assert (tmp_path / "orders" / "pipelines" / "example-orders").is_dir()
 
 
 def test_the_second_file_of_the_sensors_has_a_column_more_and_the_same_state(tmp_path):
-    folder = bring("sensors", tmp_path)
+    folder = copy_example("sensors", tmp_path)
     first, second = (load(folder / name, {}) for name in ("files_to_topic.toml", "files_to_topic_2.toml"))
     assert first.name == second.name and first.state_folder == second.state_folder
     schemas = [pipeline.sources["readings"].schema for pipeline in (first, second)]
     assert schemas[1] == f"{schemas[0]}, humidity DOUBLE"
     assert first.sink.texts("place") == second.sink.texts("place")
-    assert why_stateful(first) is why_stateful(second) is None
+    assert find_stateful_reason(first) is find_stateful_reason(second) is None
 
 
 def test_data_is_the_same_in_every_run():
-    assert orders_data.make(1000) == orders_data.make(1000)
-    assert edits_data.make(600) == edits_data.make(600)
-    assert sensors_data.make(1) == sensors_data.make(1)
-    assert orders_data.make(1000, seed=6) != orders_data.make(1000)
+    assert orders_data.make_orders(1000) == orders_data.make_orders(1000)
+    assert edits_data.make_edits(600) == edits_data.make_edits(600)
+    assert sensors_data.make_readings(1) == sensors_data.make_readings(1)
+    assert orders_data.make_orders(1000, seed=6) != orders_data.make_orders(1000)
 
 
 def test_late_orders_count_and_those_too_late_do_not():
-    made = orders_data.make()
-    orders = [order for _, value in made.records if (order := orders_data.order_of(value)) is not None]
+    made = orders_data.make_orders()
+    orders = [order for _, value in made.records if (order := orders_data.parse_order(value)) is not None]
     assert len(made.records) - len(orders) == made.bad
     newest, behind = orders_data.BEGIN, []
     for order in orders:
@@ -65,5 +65,5 @@ def test_late_orders_count_and_those_too_late_do_not():
     late = [time for time in behind if time]
     assert sum(time > orders_data.WATERMARK for time in late) == made.too_late
     assert not [time for time in late if orders_data.LATEST < time <= 6 * orders_data.WATERMARK]
-    counted = sum(of.orders for of in orders_data.revenue(made.records).values())
+    counted = sum(of.orders for of in orders_data.compute_revenue(made.records).values())
     assert counted == sum(time <= orders_data.WATERMARK for time in behind) < len(orders)

@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.definition.expansion import ExpansionError, expanded
+from odradek.spark_it.definition.expansion import ExpansionError, expand
 
 
 @pytest.mark.parametrize(
@@ -18,14 +18,14 @@ from odradek.spark_it.definition.expansion import ExpansionError, expanded
     ],
 )
 def test_variables(text, result):
-    assert expanded(text, {"A": "1", "E": ""}) == result
+    assert expand(text, {"A": "1", "E": ""}) == result
 
 
 def test_what_is_expanded_is_not_expanded_again():
-    assert expanded("${A}", {"A": "${A}"}) == "${A}"
+    assert expand("${A}", {"A": "${A}"}) == "${A}"
 
 
 @pytest.mark.parametrize("text", ["${B}", "${", "${1}", "${A:x}", "${B:-x"])
 def test_wrong_variables(text):
     with pytest.raises(ExpansionError):
-        expanded(text, {"A": "1"})
+        expand(text, {"A": "1"})

@@ -382,7 +382,7 @@ def source(*keys):
 
 def of_value(one):
     settings = one.sources["s"]
-    return make_format(settings.part("value"), one, "in", "value")
+    return make_format(settings.get_part_format("value"), one, "in", "value")
 
 
 def test_a_schema_in_a_file(tmp_path):

@@ -150,8 +150,8 @@ def test_a_file(tmp_path):
     text = f'name = "p"\n[source.s]\nconnector = "topic"\ntopics = "in"\n{keys}{CONSOLE}'
     (tmp_path / "shop.desc").write_bytes(SET)
     one = pipeline(text, folder=tmp_path)
-    made = make_format(one.sources["s"].part("value"), one, "in", "value")
+    made = make_format(one.sources["s"].get_part_format("value"), one, "in", "value")
     assert made.schema().simpleString() == "struct<sku:string,n:int>"
     (tmp_path / "shop.desc").write_bytes(b"\xff")
     with pytest.raises(FormatError, match=r"shop\.desc: this is not a descriptor set"):
-        make_format(one.sources["s"].part("value"), one, "in", "value")
+        make_format(one.sources["s"].get_part_format("value"), one, "in", "value")

@@ -1,8 +1,8 @@
 import pytest
 
-from odradek.spark_it.definition.guarantees import Level, TransactionKind, guarantee, why_stateful
+from odradek.spark_it.definition.guarantees import Level, TransactionKind, determine_guarantee, find_stateful_reason
 from odradek.spark_it.definition.problems import PipelineError, Problem
-from odradek.spark_it.sql.deterministic import conditions, findings
+from odradek.spark_it.sql.deterministic import find_expressions, list_conditions
 from odradek.spark_it.validation.report import validate
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, problems, transform
 
@@ -20,7 +20,7 @@ SINKS = {
 
 def of(text):
     one = pipeline(text)
-    return guarantee(one, why_stateful(one))
+    return determine_guarantee(one, find_stateful_reason(one))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def of(text):
     ],
 )
 def test_what_is_stateful(step, why):
-    assert why_stateful(pipeline(SOURCE + step + CONSOLE)) == why
+    assert find_stateful_reason(pipeline(SOURCE + step + CONSOLE)) == why
 
 
 LATE = '[expect.{}]\nnot_yet = {{ sql = "placed < now()", action = "{}" }}\n'
@@ -56,7 +56,7 @@ LARGE = '[expect.step]\nx = { sql = "id > 1", action = "dead-letter" }\n'
 )
 def test_rows_and_dead_letters_are_parted_at_one_time(more, why):
     """What keeps no state computes them one after the other, by two readings of the clock."""
-    assert why_stateful(pipeline(SOURCE + more + CONSOLE)) == why
+    assert find_stateful_reason(pipeline(SOURCE + more + CONSOLE)) == why
 
 
 def test_a_stateless_topic_sink_writes_offset_transactions():
@@ -156,7 +156,7 @@ def test_ties_and_sums_of_numbers_that_are_not_exact_are_conditions():
     )
     assert of(SOURCE + step + TOPIC + 'key.fields = "customer"\n').conditions[1:] == ()
     assert of(SOURCE + step + SINKS["files"]).conditions[1:] == ()
-    assert list(conditions("SELECT count(*), max(a) FROM t")) == []
+    assert list(list_conditions("SELECT count(*), max(a) FROM t")) == []
 
 
 def test_what_is_read_again_is_the_same():
@@ -219,7 +219,7 @@ def test_functions_in_python_are_a_condition():
     ],
 )  # fmt: skip
 def test_what_may_come_out_otherwise(sql, found):
-    assert [one.what for one in findings(sql)] == found
+    assert [one.what for one in find_expressions(sql)] == found
 
 
 def test_answers_of_a_registry_need_a_folder_that_a_cluster_shares():

@@ -2,19 +2,19 @@ import pytest
 
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.kafka.requests import ClusterError
-from odradek.spark_it.state.lag import lags
+from odradek.spark_it.state.lag import compute_lags
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 A, B = ("orders", 0), ("orders", 1)
 
 
 def test_lag():
-    first, second, third = lags({A: 5}, {B: 9, A: 50, ("x", 0): 4}, {A: 15, B: 10}, {A: 15, ("x", 0): 1})
+    first, second, third = compute_lags({A: 5}, {B: 9, A: 50, ("x", 0): 4}, {A: 15, B: 10}, {A: 15, ("x", 0): 1})
     assert (first.topic, first.partition, first.committed, first.checkpoint, first.lag) == ("orders", 0, 15, 15, 35)
     assert (second.lag, second.checkpoint) == (0, None)
     assert (third.committed, third.position, third.lag) == (None, 1, 3)
-    assert lags({A: 5}, {A: 50}, {}, {})[0].lag == 45
-    assert not first.is_lost and lags({A: 5}, {A: 50}, {A: 4}, {})[0].is_lost
+    assert compute_lags({A: 5}, {A: 50}, {}, {})[0].lag == 45
+    assert not first.is_lost and compute_lags({A: 5}, {A: 50}, {A: 4}, {})[0].is_lost
 
 
 @pytest.fixture

@@ -2,17 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.definition.guarantees import find_stateful_reason
 from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.state import lock as locks
 from odradek.spark_it.state.lock import (
     FILE,
     Lock,
     LockError,
-    changes,
     checkpoint_folder,
-    lock_of,
-    new_generation,
+    find_changes,
+    make_generation,
+    make_lock,
     read_lock,
     write_lock,
 )
@@ -24,17 +24,17 @@ UPPER = transform("SELECT upper(a) FROM orders")
 
 def lock(text):
     one = pipeline(text)
-    return lock_of(one, why_stateful(one), 7)
+    return make_lock(one, find_stateful_reason(one), 7)
 
 
 def changed(before, after):
-    return changes(pipeline(after), lock(before), lock(after))
+    return find_changes(pipeline(after), lock(before), lock(after))
 
 
 def test_generations_grow():
-    assert new_generation(600_000, None) == 10
-    assert new_generation(600_000, 4) == 10
-    assert new_generation(600_000, 10) == 11
+    assert make_generation(600_000, None) == 10
+    assert make_generation(600_000, 4) == 10
+    assert make_generation(600_000, 10) == 11
 
 
 def test_markers_grow_with_batches_and_generations():
@@ -130,14 +130,17 @@ def test_several_changes():
 
 def test_what_spark_has_found_is_known_without_it():
     one = pipeline(SOURCE + transform("SELECT amount FROM orders") + TOPIC)
-    found = lock_of(one, "Exchange in step", 7)
-    assert locks.why_stateful(one, found) == "Spark's plan"
-    assert changes(one, found, lock_of(one, locks.why_stateful(one, found), 7)) == []
-    assert locks.why_stateful(one, lock_of(one, None, 7)) is None and locks.why_stateful(one, None) is None
+    found = make_lock(one, "Exchange in step", 7)
+    assert locks.find_stateful_reason(one, found) == "Spark's plan"
+    assert find_changes(one, found, make_lock(one, locks.find_stateful_reason(one, found), 7)) == []
+    assert (
+        locks.find_stateful_reason(one, make_lock(one, None, 7)) is None
+        and locks.find_stateful_reason(one, None) is None
+    )
     other = pipeline(SOURCE + transform("SELECT placed FROM orders") + TOPIC)
-    assert locks.why_stateful(other, found) is None
+    assert locks.find_stateful_reason(other, found) is None
     grouped = pipeline(SOURCE + transform("SELECT count(*) n FROM orders GROUP BY amount") + TOPIC)
-    assert locks.why_stateful(grouped, None) == "GROUP BY in step"
+    assert locks.find_stateful_reason(grouped, None) == "GROUP BY in step"
 
 
 @pytest.mark.parametrize(

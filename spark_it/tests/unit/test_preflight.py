@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.definition.guarantees import find_stateful_reason
 from odradek.spark_it.exactly_once.markers import BATCHES_TOPIC
 from odradek.spark_it.execution.preflight import (
     EARLIEST,
@@ -18,7 +18,7 @@ from odradek.spark_it.execution.preflight import (
 from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Claim, SinkError
 from odradek.spark_it.state import reset
-from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from odradek.spark_it.state.lock import checkpoint_folder, make_lock, read_lock, write_lock
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
 
@@ -37,13 +37,13 @@ def has_checkpoint(began):
 
 
 def starts(one, group):
-    return begin(one, why_stateful(one), group, NOW_MS).starts
+    return begin(one, find_stateful_reason(one), group, NOW_MS).starts
 
 
 def refusal(one, group, written=None, now_ms=NOW_MS):
     before = read_lock(one.state_folder)
     with pytest.raises(RefusedError) as refused:
-        begin(one, why_stateful(one), group, now_ms, written)
+        begin(one, find_stateful_reason(one), group, now_ms, written)
     assert read_lock(one.state_folder) == before
     return str(refused.value)
 
@@ -203,7 +203,7 @@ def test_offset_transactions_do_not_go_on_where_nothing_is(tmp_path):
 def test_offset_transactions_after_a_reset_do_not_name_partitions_that_are_gone(tmp_path):
     """Spark would refuse them."""
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
-    write_lock(one.state_folder, replace(lock_of(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))
+    write_lock(one.state_folder, replace(make_lock(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))
     assert starts(one, FakeGroup({A: 6})) == {"orders": {A: 6, B: 0}}
 
 
@@ -220,7 +220,7 @@ def batches(newest, generation=4):
 def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
     """One of the same number could hold something else, and would be taken for written."""
     one, lock = begun(tmp_path, BATCHES, planned=3, done=2)
-    assert has_checkpoint(begin(one, why_stateful(one), batches(3), NOW_MS))
+    assert has_checkpoint(begin(one, find_stateful_reason(one), batches(3), NOW_MS))
     said = refusal(one, batches(4))
     assert said.startswith("the topic sink has batch 4 of pipeline orders, which ")
     assert "restored from a backup" in said and said.endswith("reset --to earliest or reset --to committed")
@@ -228,7 +228,7 @@ def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
     shutil.rmtree(checkpoint_folder(one.state_folder, lock))
     assert "batch 0" in refusal(one, batches(0))
     # What an earlier generation has written, a reset knew of.
-    assert not has_checkpoint(begin(one, why_stateful(one), batches(7, generation=3), NOW_MS))
+    assert not has_checkpoint(begin(one, find_stateful_reason(one), batches(7, generation=3), NOW_MS))
     shutil.rmtree(one.state_folder)
     assert "batch 7" in refusal(one, batches(7, generation=3))
 
@@ -237,7 +237,7 @@ def test_batches_of_a_source_that_has_no_offsets(tmp_path):
     text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + TOPIC
     one = pipeline(text, folder=tmp_path)
     assert refusal(one, batches(0)).endswith("; reset --to earliest")
-    reset.carry_out(one, reset.plan(one, None, None, "earliest", batches(0), NOW_MS), FakeGroup())
+    reset.execute_plan(one, reset.plan(one, None, None, "earliest", batches(0), NOW_MS), FakeGroup())
     assert not has_checkpoint(begin(one, None, batches(0), NOW_MS))
 
 
@@ -253,7 +253,7 @@ def test_a_lost_state_of_which_the_sink_knows(tmp_path):
     assert said.endswith("; reset --to earliest")
     # Nor does it help to try again.
     assert "batch 7" in refusal(one, FakeGroup(), make_marker_number(4, 7))
-    reset.carry_out(one, reset.plan(one, None, None, "earliest", FakeGroup(), NOW_MS), FakeGroup())
+    reset.execute_plan(one, reset.plan(one, None, None, "earliest", FakeGroup(), NOW_MS), FakeGroup())
     lock = begin(one, None, FakeGroup(), NOW_MS, make_marker_number(4, 7)).lock
     # Of the same generation, and the checkpoint is gone; or of a copy that was reset since.
     assert "batch 0" in refusal(one, FakeGroup(), make_marker_number(lock.generation, 0))
@@ -263,7 +263,7 @@ def test_a_lost_state_of_which_the_sink_knows(tmp_path):
     assert "batch 0" in refusal(one, FakeGroup(), ahead)
     # That reset helps, however far the sink is ahead of the clock.
     lock = read_lock(one.state_folder)
-    reset.carry_out(one, reset.plan(one, None, lock, "earliest", FakeGroup(), NOW_MS), FakeGroup())
+    reset.execute_plan(one, reset.plan(one, None, lock, "earliest", FakeGroup(), NOW_MS), FakeGroup())
     assert begin(one, None, FakeGroup(), NOW_MS, ahead).lock.generation == lock.generation + 1
 
 
@@ -273,7 +273,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
     one, two = (pipeline(text, folder=tmp_path / name) for name in "ab")
 
     def begun_by(copy, owners, written=0):
-        began = plan_start(copy, why_stateful(copy), FakeGroup(), NOW_MS)
+        began = plan_start(copy, find_stateful_reason(copy), FakeGroup(), NOW_MS)
         return began, make_claim(copy, began, written, owners)
 
     first, claim = begun_by(one, frozenset())
@@ -288,7 +288,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
         Claim("two", 10).check(owners, "the table")
 
     group = FakeGroup()
-    reset.carry_out(two, reset.plan(two, why_stateful(two), None, "earliest", group, NOW_MS), group)
+    reset.execute_plan(two, reset.plan(two, find_stateful_reason(two), None, "earliest", group, NOW_MS), group)
     if text == SOURCE + TOPIC:
         # The reset has made the group's offsets its own.
         owners = {read_lock(two.state_folder).state}
@@ -321,11 +321,11 @@ def test_after_a_reset(tmp_path):
 def test_after_a_reset_and_another_change(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     group = FakeGroup()
-    reset.carry_out(one, reset.plan(one, None, lock, "earliest", group, NOW_MS), group)
+    reset.execute_plan(one, reset.plan(one, None, lock, "earliest", group, NOW_MS), group)
     group.offsets = {}
     text = SOURCE.replace('topics = "orders"', 'topics = "orders,others"') + COUNTS + CONSOLE
     other = pipeline(text, folder=tmp_path)
-    found = begin(other, why_stateful(other), group, NOW_MS)
+    found = begin(other, find_stateful_reason(other), group, NOW_MS)
     assert found.starts == {} and found.lock.is_stateful and found.lock.generation > lock.generation
 
 
@@ -350,7 +350,7 @@ def test_a_topic_that_has_only_the_name_of_the_one_that_was_read(tmp_path):
 def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     group = FakeGroup()
-    reset.carry_out(one, reset.plan(one, None, lock, "committed", group, NOW_MS), group)
+    reset.execute_plan(one, reset.plan(one, None, lock, "committed", group, NOW_MS), group)
     group.id = "second"
     assert "topic orders has another topic id" in refusal(one, group)
 

@@ -60,9 +60,9 @@ def test_a_whole_pipeline():
     assert isinstance(source, TopicSource)
     assert (source.topics, source.max_offsets_per_trigger) == (("orders",), 100_000)
     assert (source.watermark_column, source.watermark_ms) == ("placed", 600_000)
-    assert source.part("value").format == "json" and source.part("key").format == "string"
+    assert source.get_part_format("value").format == "json" and source.get_part_format("key").format == "string"
     (step,) = one.transforms
-    assert one.inputs(step) == ["orders"] and one.sink_input == "per_minute"
+    assert one.list_inputs(step) == ["orders"] and one.sink_input == "per_minute"
     (expectation,) = one.expectations
     assert (expectation.table, expectation.name) == ("per_minute", "positive")
     assert expectation.settings.action == "dead-letter"
@@ -283,8 +283,8 @@ def test_paths_have_no_dots(tmp_path):
     one = load(tmp_path / "there" / ".." / "orders.toml", {"PASSWORD": "x"})
     assert one.folder == tmp_path
     assert one.state_folder == tmp_path.parent / "state" / "x" / "orders"
-    assert one.located("../in/./a b%20") == str(tmp_path.parent / "in" / "a b%20")
-    assert one.located("s3a://bucket/a/../b") == "s3a://bucket/a/../b"
+    assert one.locate_path("../in/./a b%20") == str(tmp_path.parent / "in" / "a b%20")
+    assert one.locate_path("s3a://bucket/a/../b") == "s3a://bucket/a/../b"
 
 
 def test_a_pipeline_that_takes_what_is_there():

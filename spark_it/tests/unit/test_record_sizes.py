@@ -88,7 +88,7 @@ connector = "console"
 deadletterqueue.topic.name = "{topic}"
 """)
     writer = DeadLetterWriter(made)
-    largest = writer._max_size()
+    largest = writer._find_max_size()
     assert largest == 5000 - FRAME
     said = [{"key": "__connect.errors.offset", "value": b"7"}, {"key": "mine", "value": b"1"}]
     names = sum(len(one["key"]) + len(one["value"]) + 10 for one in said)

@@ -7,7 +7,14 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it.dead_letters import replay as replaying
-from odradek.spark_it.dead_letters.headers import PART_WRITTEN, Failure, Origin, Stage, brief, error_headers
+from odradek.spark_it.dead_letters.headers import (
+    PART_WRITTEN,
+    Failure,
+    Origin,
+    Stage,
+    make_error_headers,
+    shorten_headers,
+)
 from odradek.spark_it.dead_letters.replay import ReplayError, replay
 from odradek.spark_it.exactly_once.transactions import Clients
 from odradek.spark_it.kafka.cluster import Cluster
@@ -40,7 +47,7 @@ class Bench:
     def die(self, *numbers, partition=0, origin=None, connector=None, headers=(), is_from_topic=True):
         for number in numbers:
             of = origin or Origin(self.source, partition, number)
-            added = error_headers(
+            added = make_error_headers(
                 of if is_from_topic else None, FAILURE, connector_name=connector or self.name, task_id=0
             )
             self.topics.produce(
@@ -89,7 +96,7 @@ def test_without_execute_it_is_only_said(bench):
 
 
 def test_keys_and_values_that_are_null(bench):
-    added = error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
+    added = make_error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
     bench.topics.produce(bench.dead, [(None, None)], headers=added)
     bench.replay()
     [message] = messages(bench.servers, bench.source)
@@ -191,8 +198,8 @@ def test_records_that_two_sources_read(bench):
 def test_what_the_topic_has_without_key_and_value_stays(bench):
     """It would go back as a record that has none, which in a compacted topic deletes others."""
     bench.die(1)
-    added = error_headers(Origin(bench.source, 0, 2), FAILURE, connector_name=bench.name, task_id=0)
-    bench.topics.produce(bench.dead, [(None, None)], partition=0, headers=brief(added))
+    added = make_error_headers(Origin(bench.source, 0, 2), FAILURE, connector_name=bench.name, task_id=0)
+    bench.topics.produce(bench.dead, [(None, None)], partition=0, headers=shorten_headers(added))
     assert bench.replay() == [
         f"1 record sent back to topic {bench.source}",
         f"1 record left in {bench.dead}: they were too large for the dead-letter topic and lack key and value",
@@ -259,7 +266,7 @@ def test_dead_letters_of_aborted_transactions_are_none(bench):
     producer = Producer({"bootstrap.servers": bench.servers, "transactional.id": bench.name})
     producer.init_transactions(30)
     producer.begin_transaction()
-    added = error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
+    added = make_error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
     producer.produce(bench.dead, b"aborted", partition=0, headers=added)
     producer.flush()
     producer.abort_transaction(30)

@@ -3,15 +3,15 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.definition.guarantees import find_stateful_reason
 from odradek.spark_it.exactly_once.slots import MarkerError, OffsetTransaction, TransactionalSlot
 from odradek.spark_it.execution.preflight import RefusedError, plan_start
 from odradek.spark_it.interfaces.marker import Marker
 from odradek.spark_it.kafka.requests import ClusterError
-from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from odradek.spark_it.state.lock import checkpoint_folder, make_lock, read_lock, write_lock
 from odradek.spark_it.state.progress import Progress, write_progress
-from odradek.spark_it.state.reset import ResetError, carry_out, finish, plan
-from odradek.spark_it.state.status import of_group, of_state
+from odradek.spark_it.state.reset import ResetError, execute_plan, finish_reset, plan
+from odradek.spark_it.state.status import describe_group, describe_state
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_checkpoint import checkpoint
 
@@ -67,14 +67,14 @@ class FakeGroup:
 def begun(tmp_path, text, planned=3, done=3):
     """A pipeline whose checkpoint has read partition 0 up to 30 and partition 1 up to 7."""
     one = pipeline(text, folder=tmp_path)
-    lock = lock_of(one, why_stateful(one), 4, "first")
+    lock = make_lock(one, find_stateful_reason(one), 4, "first")
     write_lock(one.state_folder, lock)
     checkpoint(checkpoint_folder(one.state_folder, lock), planned, done)
     return one, lock
 
 
 def planned(one, lock, to, group, now_ms=600_000):
-    return plan(one, why_stateful(one), lock, to, group, now_ms)
+    return plan(one, find_stateful_reason(one), lock, to, group, now_ms)
 
 
 def test_to_the_beginning(tmp_path):
@@ -89,7 +89,7 @@ def test_to_the_beginning(tmp_path):
     )
     assert read_lock(one.state_folder) == lock and group.offsets == {A: 30, B: 7}
 
-    done = carry_out(one, reset, group)
+    done = execute_plan(one, reset, group)
     assert read_lock(one.state_folder) == done == replace(reset.lock, is_pending=False)
     assert done.generation == 10 and group.offsets == {A: 5, B: 0}
     assert not checkpoint_folder(one.state_folder, lock).exists()
@@ -99,7 +99,7 @@ def test_a_reset_is_another_state_and_its_offsets_are_markers(tmp_path):
     """So what the earlier one has yet to write is refused, and so is a copy of it."""
     one, lock = begun(tmp_path, SOURCE + TOPIC)
     group = FakeGroup({A: 30, B: 7})
-    first, second = (carry_out(one, planned(one, lock, "committed", group), group) for _ in range(2))
+    first, second = (execute_plan(one, planned(one, lock, "committed", group), group) for _ in range(2))
     assert len({lock.state, first.state, second.state}) == 3 and second.takes_over
     marker = Marker.read(30, group.metadata)
     assert marker == Marker(30, second.generation, state=second.state)
@@ -151,7 +151,7 @@ def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
     again = SOURCE.replace('name = "orders"', "").replace("source.orders", "source.again")
     both = transform("SELECT * FROM orders UNION ALL SELECT * FROM again")
     one = pipeline(SOURCE + again + both + CONSOLE, folder=tmp_path)
-    lock = lock_of(one, None, 4, "first")
+    lock = make_lock(one, None, 4, "first")
     write_lock(one.state_folder, lock)
     folder = checkpoint_folder(one.state_folder, lock)
     checkpoint(folder, 3, 3, "\n".join(f'{{"orders":{{"0":{end},"1":7}}}}' for end in ends))
@@ -235,14 +235,14 @@ def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
     group = FakeGroup({A: 30, B: 7})
     group.fails = True
     with pytest.raises(ClusterError):
-        carry_out(one, planned(one, lock, "earliest", group), group)
+        execute_plan(one, planned(one, lock, "earliest", group), group)
     pending = read_lock(one.state_folder)
     assert pending.is_pending and pending.generation == 10
-    assert any("a reset was started" in line for line in of_state(one, None, pending))
+    assert any("a reset was started" in line for line in describe_state(one, None, pending))
     group.fails = False
-    assert finish(one, pending, group) == read_lock(one.state_folder) == replace(pending, is_pending=False)
+    assert finish_reset(one, pending, group) == read_lock(one.state_folder) == replace(pending, is_pending=False)
     assert group.offsets == {A: 5, B: 0}
-    assert finish(one, read_lock(one.state_folder), None).generation == 10
+    assert finish_reset(one, read_lock(one.state_folder), None).generation == 10
 
 
 def test_a_reset_after_one_that_was_interrupted_knows_where_it_is(tmp_path):
@@ -251,7 +251,7 @@ def test_a_reset_after_one_that_was_interrupted_knows_where_it_is(tmp_path):
     group = FakeGroup({A: 20})
     group.fails = True
     with pytest.raises(ClusterError):
-        carry_out(one, planned(one, lock, "committed", group), group)
+        execute_plan(one, planned(one, lock, "committed", group), group)
     again = planned(one, read_lock(one.state_folder), "committed", group)
     assert again.lock.start == {"orders": {A: 30, B: 7}} and again.lock.generation == 11
 
@@ -268,7 +268,7 @@ def test_status(tmp_path):
         last_error="sink is down", last_error_at_ms=1000,
     )  # fmt: skip
     write_progress(one.state_folder, progress)
-    assert list(of_state(one, None, lock)) == [
+    assert list(describe_state(one, None, lock)) == [
         "orders: stopped",
         "  batch 4, started 1970-01-01T00:00:01Z, is not completed; last completed: batch 3",
         "  this run, up to 1970-01-01T00:00:00Z: 1,100 read = 1,090 written + 9 dead letters + 1 dropped; "
@@ -276,9 +276,9 @@ def test_status(tmp_path):
         "  last error at 1970-01-01T00:00:01Z: sink is down",
     ]
     write_progress(one.state_folder, replace(progress, written=12))
-    [line] = [line for line in of_state(one, None, lock) if "read" in line]
+    [line] = [line for line in describe_state(one, None, lock) if "read" in line]
     assert "1,100 read, 12 written, 9 dead letters, 1 dropped" in line
-    assert list(of_group(one, lock, FakeGroup({A: 30}))) == [
+    assert list(describe_group(one, lock, FakeGroup({A: 30}))) == [
         "  source orders: lag 22",
         "    TOPIC   PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CHECKPOINT",
         "    orders  0          30              50              20   30",
@@ -288,14 +288,14 @@ def test_status(tmp_path):
 
 def test_status_of_what_has_never_run(tmp_path):
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
-    assert list(of_state(one, None, None)) == ["orders: stopped, has never run"]
-    assert next(of_group(one, None, FakeGroup())) == "  source orders: lag 54"
+    assert list(describe_state(one, None, None)) == ["orders: stopped, has never run"]
+    assert next(describe_group(one, None, FakeGroup())) == "  source orders: lag 54"
 
 
 def test_status_says_what_does_not_go_on(tmp_path):
     _, lock = begun(tmp_path, SOURCE + TOPIC)
     other = pipeline(SOURCE + TOPIC.replace("out", "there"), folder=tmp_path)
-    assert list(of_state(other, None, lock))[2:] == [
+    assert list(describe_state(other, None, lock))[2:] == [
         "  will not run: the sink writes to another place: the batches that the checkpoint records are missing there; "
         "revert the change, or reset --to committed or reset --to earliest"
     ]

@@ -12,21 +12,24 @@ KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 def settings(text, folder, master="local[2]"):
     one = pipeline(text, folder=folder)
-    found = session.settings_of(one, master)
-    return found | session.connectors_of(one, found)
+    found = session.make_settings(one, master)
+    return found | session.make_connector_settings(one, found)
 
 
 def test_what_a_pipeline_needs_is_fetched(tmp_path):
-    assert packages.of(pipeline(SOURCE + TOPIC)) == [KAFKA]
-    assert packages.of(pipeline(SOURCE + JDBC.format("postgresql"))) == [KAFKA, "org.postgresql:postgresql:42.7.7"]
+    assert packages.list_packages(pipeline(SOURCE + TOPIC)) == [KAFKA]
+    assert packages.list_packages(pipeline(SOURCE + JDBC.format("postgresql"))) == [
+        KAFKA,
+        "org.postgresql:postgresql:42.7.7",
+    ]
     generated = 'name = "g"\n[source.g]\nconnector = "generator"\n'
-    assert packages.of(pipeline(generated + CONSOLE)) == []
+    assert packages.list_packages(pipeline(generated + CONSOLE)) == []
     dead = '[errors]\ndeadletterqueue.topic.name = "dead"\n'
-    assert packages.of(pipeline(generated + CONSOLE + dead)) == []
+    assert packages.list_packages(pipeline(generated + CONSOLE + dead)) == []
     delta = '[sink]\nconnector = "delta"\npath = "t"\n'
-    assert packages.of(pipeline(generated + delta)) == ["io.delta:delta-spark_2.13:4.0.0"]
+    assert packages.list_packages(pipeline(generated + delta)) == ["io.delta:delta-spark_2.13:4.0.0"]
     with pytest.raises(PackagesError, match=r"no JDBC driver is known for foo: .* plugin\.path"):
-        packages.of(pipeline(SOURCE + JDBC.format("foo")))
+        packages.list_packages(pipeline(SOURCE + JDBC.format("foo")))
     assert settings(SOURCE + CONSOLE, tmp_path)["spark.jars.packages"] == KAFKA
     assert "spark.jars.packages" not in settings(generated + CONSOLE, tmp_path)
 
@@ -65,7 +68,7 @@ def test_a_connector_that_is_nowhere_to_be_had(tmp_path):
     log = tmp_path / "spark.log"
     said = "[unresolved dependency: org.apache.spark#spark-sql-kafka-0-10_2.13;4.9.9: not found]"
     log.write_text(f':: problems ::\nException in thread "main" java.lang.RuntimeException: {said}\n\tat Main.main\n')
-    why = session.start_failure(RuntimeError("Java gateway process exited"), log)
+    why = session.describe_start_failure(RuntimeError("Java gateway process exited"), log)
     assert why.startswith(
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.9.9 was not found in the configured repositories"
     )
@@ -83,4 +86,4 @@ def test_python_takes_the_modules_that_are_compiled():
     packages = Path("/python/site-packages")
     archive = "/python/site-packages/pyspark/python/lib/pyspark.zip"
     others = ["", "/opt/spark/python/lib/pyspark.zip", "/python/site-packages"]
-    assert daemon.without_pyspark_archives([archive, *others], packages) == others
+    assert daemon.remove_pyspark_archives([archive, *others], packages) == others

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.definition.guarantees import find_stateful_reason
 from odradek.spark_it.execution.shared_folders import list_read_folders, list_written_folders, to_local_path
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 
@@ -33,7 +33,7 @@ ICEBERG = '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\niceberg.catalo
 )
 def test_folders_that_tasks_write(text, folders):
     one = pipeline(text)
-    assert list_written_folders(one, why_stateful(one)) == folders
+    assert list_written_folders(one, find_stateful_reason(one)) == folders
     assert list_read_folders(one) == {}
 
 

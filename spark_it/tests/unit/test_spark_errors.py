@@ -1,9 +1,9 @@
 import pytest
 from pyspark.errors import PySparkException
 
-from odradek.spark_it.dead_letters.bad_records import bad_record
+from odradek.spark_it.dead_letters.bad_records import find_bad_record
 from odradek.spark_it.dead_letters.headers import Origin, Stage
-from odradek.spark_it.spark.errors import is_broker_unavailable, line_in_sql, readable
+from odradek.spark_it.spark.errors import describe_error, find_sql_line, is_broker_unavailable
 
 TASK = """An error occurred while calling o150.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
@@ -57,26 +57,26 @@ SELECT 1"""
     ],
 )
 def test_an_error_is_one_line(text, line):
-    assert readable(RuntimeError(text)) == line
+    assert describe_error(RuntimeError(text)) == line
 
 
 def test_the_line_of_a_statement():
-    assert line_in_sql(RuntimeError(SQL)) == 2
-    assert line_in_sql(RuntimeError(PARSE)) == 1
-    assert line_in_sql(RuntimeError("no line")) == 0
+    assert find_sql_line(RuntimeError(SQL)) == 2
+    assert find_sql_line(RuntimeError(PARSE)) == 1
+    assert find_sql_line(RuntimeError("no line")) == 0
 
 
 def test_a_bad_record_travels_in_an_error():
     error = '{"stage":"VALUE_CONVERTER","class_name":"json","exception_class_name":"x.Y","message":"is \\"no\\" JSON"}'
     origin = '{"topic":"a","partition":1,"offset":7}'
     text = f'[USER_RAISED_EXCEPTION] odradek bad record {{"origin":{origin},"error":{error}}} SQLSTATE: P0001'
-    found = bad_record(RuntimeError(f"Caused by: {text}\n\tat x\nCaused by: {text}"))
+    found = find_bad_record(RuntimeError(f"Caused by: {text}\n\tat x\nCaused by: {text}"))
     assert found.origin == Origin("a", 1, 7) and found.failure.stage is Stage.VALUE_CONVERTER
     assert str(found) == 'record a-1 at offset 7: is "no" JSON (VALUE_CONVERTER in json)'
-    found = bad_record(RuntimeError(f'odradek bad record {{"error":{error}}}'))
+    found = find_bad_record(RuntimeError(f'odradek bad record {{"error":{error}}}'))
     assert found.origin is None
-    assert bad_record(RuntimeError("other")) is None
-    assert bad_record(RuntimeError("odradek bad record {cut")) is None
+    assert find_bad_record(RuntimeError("other")) is None
+    assert find_bad_record(RuntimeError("odradek bad record {cut")) is None
 
 
 def test_a_data_source_without_a_reader():
@@ -85,9 +85,9 @@ def test_a_data_source_without_a_reader():
     first = f"{trace}NotImplementedError: nothing to read\n"
     second = f"{trace}PySparkRuntimeError: [A_B] data source silent throw exception: nothing to read\n"
     third = f"{trace}UnboundLocalError: cannot access local variable 'reader' where it is not associated with a value\n"
-    said = readable(RuntimeError(first + another + second + another + third))
+    said = describe_error(RuntimeError(first + another + second + another + third))
     assert said == "PySparkRuntimeError: [A_B] data source silent throw exception: nothing to read"
-    assert readable(RuntimeError(third)).startswith("UnboundLocalError: ")
+    assert describe_error(RuntimeError(third)).startswith("UnboundLocalError: ")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ Reason:
     ],
 )  # fmt: skip
 def test_records_that_are_gone(before, reason, after):
-    said = readable(PySparkException(before + LOST + reason + after))
+    said = describe_error(PySparkException(before + LOST + reason + after))
     assert said.startswith(
         f"records were deleted before they were read: {' '.join(reason.split())}; set fail.on.data.loss = "
     )

@@ -1,10 +1,18 @@
 import pytest
 
-from odradek.spark_it.sql.tokens import SqlError, calls, keeps_state, no_query, normalised, tables, tokens
+from odradek.spark_it.sql.tokens import (
+    SqlError,
+    find_calls,
+    find_other_statement,
+    find_stateful_clause,
+    find_tables,
+    normalize,
+    tokenize,
+)
 
 
 def texts(sql):
-    return [token.text for token in tokens(sql)]
+    return [token.text for token in tokenize(sql)]
 
 
 def test_comments_are_no_tokens():
@@ -17,21 +25,21 @@ def test_comments_are_no_tokens():
     "literal", ["'it\\'s -- no'", "'/*'", '"double ` quoted"', "r'raw\\'", "'two\nlines'", "'a''b'", "''"]
 )
 def test_strings_hide_what_is_in_them(literal):
-    found = tokens(f"SELECT {literal} FROM t")
+    found = tokenize(f"SELECT {literal} FROM t")
     assert {token.kind for token in found[1:-2]} == {"string"}
     assert "".join(token.text for token in found[1:-2]) == literal
     assert found[-1].text == "t"
 
 
 def test_quoted_identifiers():
-    assert [(token.kind, token.text) for token in tokens("`a``b`.`FROM`")] == [
+    assert [(token.kind, token.text) for token in tokenize("`a``b`.`FROM`")] == [
         ("quoted", "a`b"), ("symbol", "."), ("quoted", "FROM"),
     ]  # fmt: skip
-    assert tokens("`FROM`")[0].word == ""
+    assert tokenize("`FROM`")[0].word == ""
 
 
 def test_lines_count_from_zero():
-    assert [(token.text, token.line) for token in tokens("a\n/*\n*/ b\n'x\ny' c")] == [
+    assert [(token.text, token.line) for token in tokenize("a\n/*\n*/ b\n'x\ny' c")] == [
         ("a", 0), ("b", 2), ("'x\ny'", 3), ("c", 4),
     ]  # fmt: skip
 
@@ -42,18 +50,21 @@ def test_lines_count_from_zero():
 )
 def test_what_is_not_closed(sql, line, what):
     with pytest.raises(SqlError, match=what) as raised:
-        tokens(sql)
+        tokenize(sql)
     assert raised.value.line == line
 
 
 def test_normalised():
-    assert normalised("SELECT  a\nFROM t -- why") == normalised("SELECT a FROM t")
-    assert normalised("SELECT 'a  b'") != normalised("SELECT 'a b'")
-    assert normalised("SELECT `a`") != normalised("SELECT a")
+    assert normalize("SELECT  a\nFROM t -- why") == normalize("SELECT a FROM t")
+    assert normalize("SELECT 'a  b'") != normalize("SELECT 'a b'")
+    assert normalize("SELECT `a`") != normalize("SELECT a")
 
 
 def test_calls():
-    assert [call.name for call in calls(tokens("SELECT Rand(), `uuid` (), a.b, 'f(' FROM t"))] == ["rand", "uuid"]
+    assert [call.name for call in find_calls(tokenize("SELECT Rand(), `uuid` (), a.b, 'f(' FROM t"))] == [
+        "rand",
+        "uuid",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +93,7 @@ def test_calls():
     ],
 )
 def test_tables(sql, read):
-    assert [table.text for table in tables(tokens(sql))] == read
+    assert [table.text for table in find_tables(tokenize(sql))] == read
 
 
 @pytest.mark.parametrize(
@@ -102,7 +113,7 @@ def test_tables(sql, read):
     ],
 )
 def test_what_is_no_query(sql, word):
-    assert no_query(tokens(sql)) == word
+    assert find_other_statement(tokenize(sql)) == word
 
 
 @pytest.mark.parametrize(
@@ -126,4 +137,4 @@ def test_what_is_no_query(sql, word):
     ],
 )
 def test_what_keeps_state(sql, why):
-    assert keeps_state(tokens(sql)) == why
+    assert find_stateful_clause(tokenize(sql)) == why

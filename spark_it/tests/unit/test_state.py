@@ -7,7 +7,7 @@ import pytest
 from odradek.spark_it.dead_letters import headers as connect_headers
 from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Origin, Stage
 from odradek.spark_it.state.files import write_atomically
-from odradek.spark_it.state.pid_lock import AlreadyRunningError, exclusively, holder
+from odradek.spark_it.state.pid_lock import AlreadyRunningError, find_holder, hold_lock
 from odradek.spark_it.state.progress import Progress, read_progress, write_progress
 
 FAILURE = Failure(Stage.VALUE_CONVERTER, "formats.json", "ValueError", "no JSON: {", "line 1\nline 2")
@@ -41,23 +41,23 @@ def test_progress(tmp_path):
 
 def test_one_process_has_a_pipeline(tmp_path):
     state = tmp_path / "orders"
-    assert holder(state) is None
-    with exclusively(state):
-        other = "import sys; from pathlib import Path; from odradek.spark_it.state.pid_lock import holder; " + (
-            "print(holder(Path(sys.argv[1])))"
+    assert find_holder(state) is None
+    with hold_lock(state):
+        other = "import sys; from pathlib import Path; from odradek.spark_it.state.pid_lock import find_holder; " + (
+            "print(find_holder(Path(sys.argv[1])))"
         )
         said = subprocess.run([sys.executable, "-c", other, state], capture_output=True, text=True, check=True).stdout
-        assert int(said) == os.getpid() == holder(state)
+        assert int(said) == os.getpid() == find_holder(state)
         running = pytest.raises(AlreadyRunningError, match=f"is already running as process {os.getpid()}")
-        with running, exclusively(state):
+        with running, hold_lock(state):
             pass
-    assert holder(state) is None
-    with exclusively(state):
+    assert find_holder(state) is None
+    with hold_lock(state):
         pass
 
 
 def test_headers_of_a_dead_letter():
-    added = connect_headers.error_headers(Origin("orders", 2, 17), FAILURE, connector_name="shop", task_id=4)
+    added = connect_headers.make_error_headers(Origin("orders", 2, 17), FAILURE, connector_name="shop", task_id=4)
     assert added == [
         ("__connect.errors.topic", b"orders"),
         ("__connect.errors.partition", b"2"),
@@ -71,20 +71,22 @@ def test_headers_of_a_dead_letter():
         ("__connect.errors.exception.stacktrace", b"line 1\nline 2"),
     ]
     original = [("a", b"1"), ("a", None), ("é", b"\xff")]
-    letter = connect_headers.headers(original, added)
+    letter = connect_headers.replace_error_headers(original, added)
     assert letter == original + added
-    assert connect_headers.without_errors(letter) == original
-    assert connect_headers.origin_of(letter) == Origin("orders", 2, 17)
-    assert connect_headers.headers(letter, added) == letter
+    assert connect_headers.remove_error_headers(letter) == original
+    assert connect_headers.find_origin(letter) == Origin("orders", 2, 17)
+    assert connect_headers.replace_error_headers(letter, added) == letter
 
 
 def test_a_dead_letter_of_no_topic():
-    added = connect_headers.error_headers(None, FAILURE._replace(stacktrace=None), connector_name="shop", task_id=0)
+    added = connect_headers.make_error_headers(
+        None, FAILURE._replace(stacktrace=None), connector_name="shop", task_id=0
+    )
     assert "__connect.errors.topic" not in dict(added)
     assert dict(added)["__connect.errors.exception.stacktrace"] is None
-    assert connect_headers.origin_of(added) is None
+    assert connect_headers.find_origin(added) is None
     damaged = [(connect_headers.TOPIC, b"t"), (connect_headers.PARTITION, b"x"), (connect_headers.OFFSET, b"1")]
-    assert connect_headers.origin_of(damaged) is None
+    assert connect_headers.find_origin(damaged) is None
 
 
 def test_a_bad_record_that_stops_the_pipeline():

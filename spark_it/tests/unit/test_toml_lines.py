@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.spark_it.definition.toml_lines import scan
+from odradek.spark_it.definition.toml_lines import scan_lines
 
 EVERY_FORM = """\
 # a comment with [brackets] and "quotes
@@ -59,11 +59,11 @@ def all_paths(value, path=()):
 
 @pytest.mark.parametrize("text", [EVERY_FORM, EVERY_FORM.replace("\n", "\r\n"), "", "a=1", "\n\n[x]", "#"])
 def test_every_path_has_a_line(text):
-    assert set(scan(text).keys) == set(all_paths(tomllib.loads(text)))
+    assert set(scan_lines(text).keys) == set(all_paths(tomllib.loads(text)))
 
 
 def test_the_line_is_the_one_with_the_key():
-    lines = scan(EVERY_FORM).keys
+    lines = scan_lines(EVERY_FORM).keys
     rows = EVERY_FORM.split("\n")
     for path, line in lines.items():
         key = path[-1]
@@ -92,19 +92,19 @@ def test_the_line_is_the_one_with_the_key():
     ],
 )
 def test_lines(path, line):
-    assert scan(EVERY_FORM).keys[path] == line
+    assert scan_lines(EVERY_FORM).keys[path] == line
 
 
 def test_what_is_not_there_has_the_line_of_what_would_hold_it():
-    lines = scan(EVERY_FORM)
-    assert lines.of(("source", "orders", "topics")) == 10
-    assert lines.of(("sink",)) == 1
+    lines = scan_lines(EVERY_FORM)
+    assert lines.find_line(("source", "orders", "topics")) == 10
+    assert lines.find_line(("sink",)) == 1
 
 
 def test_lines_within_a_string():
-    lines = scan(EVERY_FORM)
-    assert lines.within(("source", "orders", "value", "schema"), 1) == 14
-    assert lines.within(("source", "orders", "text"), 2) == 19
+    lines = scan_lines(EVERY_FORM)
+    assert lines.find_line_within(("source", "orders", "value", "schema"), 1) == 14
+    assert lines.find_line_within(("source", "orders", "text"), 2) == 19
 
 
 keys = st.one_of(
@@ -145,4 +145,4 @@ def test_any_document(text):
         read = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    assert set(scan(text).keys) == set(all_paths(read))
+    assert set(scan_lines(text).keys) == set(all_paths(read))
