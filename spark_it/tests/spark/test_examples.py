@@ -16,7 +16,6 @@ from pathlib import Path
 import fastavro
 import pyarrow.parquet
 import pytest
-from odradek.spark_it.examples.topics import Broker
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
@@ -25,6 +24,7 @@ from odradek.spark_it.dead_letters.headers import CLASS_NAME, EXCEPTION_MESSAGE,
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.examples import edits_data, orders_data, sensors_data
 from odradek.spark_it.examples.__main__ import EXAMPLES, copy_example
+from odradek.spark_it.examples.topics import Broker
 from odradek.spark_it.execution import runner
 from odradek.spark_it.state.progress import read_progress
 from odradek.spark_it.validation.spark_analysis import SparkAnalysis
