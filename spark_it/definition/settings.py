@@ -42,16 +42,16 @@ class Prefix(NamedTuple):
 class Settings(PropertySet):
     """Keys of one table. `passed[prefix]` maps the keys with this prefix, without it, to their values.
 
-    `place` has the keys that identify the data that is read or written; a change of one invalidates the checkpoint.
-    With `is_place_passed` the passed keys, except secrets, belong to `place` as well. `shape` has the keys that
-    determine the columns; Spark may keep state of these columns.
+    `identity_keys` has the keys that identify the data that is read or written; a change of one invalidates the
+    checkpoint. With `is_identity_passed` the passed keys, except secrets, belong to them as well. `column_keys` has the
+    keys that determine the columns; Spark may keep state of these columns.
     """
 
     title: ClassVar[str] = ""
     required: ClassVar[Required] = ()
-    place: ClassVar[Required] = ()
-    is_place_passed: ClassVar[bool] = False
-    shape: ClassVar[Required] = ()
+    identity_keys: ClassVar[Required] = ()
+    is_identity_passed: ClassVar[bool] = False
+    column_keys: ClassVar[Required] = ()
     prefixes: ClassVar[tuple[Prefix, ...]] = ()
 
     passed: dict[str, dict[str, str]]
@@ -65,13 +65,13 @@ class Settings(PropertySet):
     def _collect_keys(cls, which: str) -> list[Property[Any]]:
         return [key for ancestor in reversed(cls.__mro__) for key in ancestor.__dict__.get(which, ())]
 
-    def texts(self, which: Literal["place", "shape"]) -> dict[str, str | None]:
+    def get_texts(self, which: Literal["identity_keys", "column_keys"]) -> dict[str, str | None]:
         """Return the values of the keys of one kind, without passwords in addresses.
 
         A new password does not change what is read or written, and the stored hash must not help to guess it.
         """
         values = {key.name: self.text(key.name) for key in self._collect_keys(which)}
-        if which == "place" and self.is_place_passed:
+        if which == "identity_keys" and self.is_identity_passed:
             passed = ((start, key, text) for start, keys in self.passed.items() for key, text in keys.items())
             values |= {f"{start}{key}": text for start, key, text in passed if not _SECRET.search(key)}
         return {name: None if text is None else hide_passwords(text) for name, text in values.items()}
@@ -180,7 +180,7 @@ class RecordFormat(Settings):
     key_schema = string("key.schema", None, doc="As value.schema, for keys.")
     key_message = string("key.message", None, doc="As value.message, for keys.")
     key_subject = string("key.subject", None, doc="Subject in the registry; by default the topic's name with -key.")
-    shape: ClassVar[Required] = (
+    column_keys: ClassVar[Required] = (
         value_format,
         value_schema,
         value_message,

@@ -21,7 +21,7 @@ class Sink(Settings):
         "run it nevertheless; `validate` prints the resulting guarantee.",
     )
     required: ClassVar[Required] = (connector,)
-    place: ClassVar[Required] = (connector,)
+    identity_keys: ClassVar[Required] = (connector,)
 
 
 class TopicSink(Sink, RecordFormat):
@@ -35,7 +35,7 @@ class TopicSink(Sink, RecordFormat):
     )
     include_headers = boolean("include.headers", False, doc="Whether column `headers` is written as record headers.")
     required: ClassVar[Required] = (topic,)
-    place: ClassVar[Required] = (topic,)
+    identity_keys: ClassVar[Required] = (topic,)
 
 
 class FilesSink(Sink):
@@ -49,7 +49,7 @@ class FilesSink(Sink):
         "compression.type", None, doc="Compression codec, one that Spark supports for the format."
     )
     required: ClassVar[Required] = (path, format)
-    place: ClassVar[Required] = (path,)
+    identity_keys: ClassVar[Required] = (path,)
 
 
 class DeltaSink(Sink):
@@ -60,7 +60,7 @@ class DeltaSink(Sink):
     path = string("path", "", doc="Folder of the table; created if it is missing.")
     auto_evolve = boolean("auto.evolve", False, doc="Whether missing columns are added to the table.")
     required: ClassVar[Required] = (path,)
-    place: ClassVar[Required] = (path,)
+    identity_keys: ClassVar[Required] = (path,)
 
 
 class IcebergSink(Sink):
@@ -72,9 +72,9 @@ class IcebergSink(Sink):
     auto_create = boolean("auto.create", True, doc="Whether a missing table is created.")
     auto_evolve = boolean("auto.evolve", False, doc="Whether missing columns are added to the table.")
     required: ClassVar[Required] = (iceberg_tables,)
-    place: ClassVar[Required] = (iceberg_tables,)
+    identity_keys: ClassVar[Required] = (iceberg_tables,)
     prefixes = (Prefix("iceberg.catalog.", "Configuration of the catalog, such as type and warehouse."),)
-    is_place_passed = True
+    is_identity_passed = True
 
 
 class JdbcSink(Sink):
@@ -103,7 +103,7 @@ class JdbcSink(Sink):
     )
     batch_size = integer("batch.size", 3000, minimum=1, doc="Rows per INSERT statement.")
     required: ClassVar[Required] = (connection_url, table_name_format)
-    place: ClassVar[Required] = (connection_url, table_name_format)
+    identity_keys: ClassVar[Required] = (connection_url, table_name_format)
 
 
 class ConsoleSink(Sink):

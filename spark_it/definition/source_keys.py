@@ -22,8 +22,8 @@ class Source(Settings):
         doc="Column with the event time, and the maximum delay of a row, as in Spark's withWatermark.",
     )
     required: ClassVar[Required] = (connector,)
-    place: ClassVar[Required] = (connector,)
-    shape: ClassVar[Required] = (watermark,)
+    identity_keys: ClassVar[Required] = (connector,)
+    column_keys: ClassVar[Required] = (watermark,)
 
     watermark_column: str | None
     watermark_ms: int | None
@@ -95,7 +95,7 @@ class TopicSource(Source, RecordFormat):
         doc="Whether fields of a JSON value that are not in the schema are kept in column `_rescued`.",
     )
 
-    place: ClassVar[Required] = (topics, topics_regex)
+    identity_keys: ClassVar[Required] = (topics, topics_regex)
 
     start_timestamp_ms: int | None
     start_offsets_by_partition: dict[tuple[str, int], int]
@@ -137,8 +137,8 @@ class FilesSource(Source):
         "csv.delimiter", ",", may_be_empty=False, doc="Field delimiter of a CSV file; `'\\t'` for a tab."
     )
     required: ClassVar[Required] = (path, format)
-    place: ClassVar[Required] = (path,)
-    shape: ClassVar[Required] = (format, schema)
+    identity_keys: ClassVar[Required] = (path,)
+    column_keys: ClassVar[Required] = (format, schema)
 
 
 def is_overlap(text: str) -> bool:
@@ -177,7 +177,7 @@ class JdbcSource(Source):
     pk_fields = string_list("pk.fields", (), unique=True, doc="Columns that identify a row.")
     batch_max_rows = integer("batch.max.rows", 100_000, minimum=1, doc="Maximum number of rows per batch.")
     required: ClassVar[Required] = (connection_url,)
-    place: ClassVar[Required] = (
+    identity_keys: ClassVar[Required] = (
         connection_url,
         table_whitelist,
         query,
@@ -203,7 +203,7 @@ class GeneratorSource(Source):
     )
     interval_ms = integer("interval.ms", 1, minimum=0, doc="Milliseconds between the timestamps of two rows.")
 
-    place: ClassVar[Required] = (start_timestamp, interval_ms)
+    identity_keys: ClassVar[Required] = (start_timestamp, interval_ms)
 
     start_timestamp_ms: int
 
@@ -217,7 +217,7 @@ class PythonSource(Source):
 
     title = "Source: python"
     prefixes = (Prefix("options.", "Options of the DataSource."),)
-    is_place_passed = True
+    is_identity_passed = True
 
 
 SOURCES: dict[str, type[Source]] = {

@@ -25,7 +25,7 @@ from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransaction, SinkTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, check_claim, claim_slot, is_transient, renew_marker
-from odradek.spark_it.interfaces.kafka_types import TopicPartition as At
+from odradek.spark_it.interfaces.kafka_types import TopicPartition as PartitionId
 from odradek.spark_it.interfaces.marker import Marker, make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
 from odradek.spark_it.kafka.cluster import Cluster
@@ -77,7 +77,7 @@ class Markers:
         self._clients = clients
         resets = list_resets(pipeline, is_stateful=find_stateful_reason(pipeline) is not None)
         self._resets = " or ".join(f"reset --to {to}" for to in resets)
-        self._initial_offsets: dict[At, int] | None = None
+        self._initial_offsets: dict[PartitionId, int] | None = None
         self._retention_ms: int | None = None
 
     def prepare(self) -> None:
@@ -150,7 +150,7 @@ class Markers:
     def _make_part_slot(self, part: int) -> TransactionalSlot:
         return TransactionalSlot(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
 
-    def _find_unmarked(self, batch: Batch, previous: Mapping[At, int] | None) -> set[At]:
+    def _find_unmarked(self, batch: Batch, previous: Mapping[PartitionId, int] | None) -> set[PartitionId]:
         """Return the partitions for which a missing marker proves that no transaction was written.
 
         These are the partitions whose first records are in the batch, as long as no marker of the batch can have
@@ -173,7 +173,7 @@ class Markers:
     def _may_have_expired(self, planned: checkpoint.PlannedBatch) -> bool:
         return find_expiry_reason(planned.started_ms, int(time.time() * 1000), self.fetch_retention_ms()) is not None
 
-    def _claim_empty_partitions(self, batch: Batch, previous: Mapping[At, int] | None) -> None:
+    def _claim_empty_partitions(self, batch: Batch, previous: Mapping[PartitionId, int] | None) -> None:
         """Commit the first marker of each partition that is new in the batch, starts above offset 0 and has no records
         in the batch.
 
@@ -190,7 +190,7 @@ class Markers:
         if not empty or self._may_have_expired(planned):
             return
 
-        def claim_one(at: At) -> None:
+        def claim_one(at: PartitionId) -> None:
             first = Marker(new[at], batch.generation, state=batch.state)
             claim_slot(self._make_partition_slot(*at), first, frozenset(), self._clients)
 
@@ -200,12 +200,12 @@ class Markers:
     def _get_checkpoint_folder(self, batch: Batch) -> Path:
         return self._pipeline.state_folder / "checkpoint" / str(batch.generation)
 
-    def _get_initial_offsets(self, batch: Batch) -> dict[At, int]:
+    def _get_initial_offsets(self, batch: Batch) -> dict[PartitionId, int]:
         if self._initial_offsets is None:
             self._initial_offsets = read_initial_offsets(self._get_checkpoint_folder(batch))
         return self._initial_offsets
 
-    def _read_start_offsets(self, batch: Batch) -> Mapping[At, int] | None:
+    def _read_start_offsets(self, batch: Batch) -> Mapping[PartitionId, int] | None:
         """Return the start offsets of a batch, by the partitions that existed before it; None if the checkpoint does
         not have them."""
         if batch.id == 0:

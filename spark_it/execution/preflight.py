@@ -55,14 +55,14 @@ class Start:
     is_new: bool = False
 
 
-def check_topics(pipeline: Pipeline, group: ClusterRequests) -> None:
+def check_topics(pipeline: Pipeline, cluster: ClusterRequests) -> None:
     """Check that the topics exist. Raises RefusedError, ClusterError."""
     for name, source in pipeline.sources.items():
-        if isinstance(source, TopicSource) and not group.list_partitions(source):
+        if isinstance(source, TopicSource) and not cluster.list_partitions(source):
             raise RefusedError(f"source {name}: no topic matches {source.topics_regex}")
 
 
-def plan_start(pipeline: Pipeline, stateful: str | None, group: ClusterRequests, now_ms: int) -> Start:
+def plan_start(pipeline: Pipeline, stateful: str | None, cluster: ClusterRequests, now_ms: int) -> Start:
     """Read the state, and finish a pending reset. The caller holds the pid lock (`pid_lock.exclusively`).
 
     Raises RefusedError, ClusterError, LockError, OSError.
@@ -73,7 +73,7 @@ def plan_start(pipeline: Pipeline, stateful: str | None, group: ClusterRequests,
         lock = make_lock(pipeline, stateful, make_generation(now_ms, None), make_state())
         existing = None
     else:
-        old = reset.finish_reset(pipeline, old, group)
+        old = reset.finish_reset(pipeline, old, cluster)
         existing = _read_checkpoint(pipeline, old)
         lock = replace(make_lock(pipeline, stateful, old.generation, old.state), takes_over=old.takes_over)
         if existing is not None:
@@ -81,22 +81,22 @@ def plan_start(pipeline: Pipeline, stateful: str | None, group: ClusterRequests,
         lock = replace(lock, start={name: old.start[name] for name in old.start if _is_same_source(name, old, lock)})
     if existing is not None and existing.planned is None:
         existing = None
-    lock = replace(lock, topics=reset.find_topic_ids(pipeline, group))
+    lock = replace(lock, topics=reset.find_topic_ids(pipeline, cluster))
     if old is not None:
         _refuse_other_topics(pipeline, old, lock, existing)
     newest = -1 if existing is None or existing.planned is None else existing.planned.id
     by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     if by_offsets and existing is not None:
-        _refuse_expired_batch(pipeline, lock, existing, group, now_ms)
+        _refuse_expired_batch(pipeline, lock, existing, cluster, now_ms)
     starts = {}
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
-            start = _find_start_offsets(pipeline, name, source, lock, existing, group)
+            start = _find_start_offsets(pipeline, name, source, lock, existing, cluster)
             if by_offsets and existing is None:
                 # These offsets become the first markers, and the next run starts at them if this one plans no batch.
                 # So EARLIEST and LATEST, which Spark would resolve, are resolved here.
                 start = _resolve_offsets(
-                    source, dict(start or {}) | read_initial_offsets(checkpoint_folder(state, lock)), group
+                    source, dict(start or {}) | read_initial_offsets(checkpoint_folder(state, lock)), cluster
                 )
             if start is not None:
                 starts[name] = start
@@ -152,49 +152,54 @@ def _is_same_source(name: str, old: Lock, lock: Lock) -> bool:
 
 
 def _find_start_offsets(
-    pipeline: Pipeline, name: str, source: TopicSource, lock: Lock, existing: Checkpoint | None, group: ClusterRequests
+    pipeline: Pipeline,
+    name: str,
+    source: TopicSource,
+    lock: Lock,
+    existing: Checkpoint | None,
+    cluster: ClusterRequests,
 ) -> Mapping[TopicPartition, int] | None:
     """Return the start offsets of a source; None if Spark's default or the checkpoint applies."""
-    partitions = group.list_partitions(source)
-    committed = group.fetch_committed(pipeline.name, partitions)
+    partitions = cluster.list_partitions(source)
+    committed = cluster.fetch_committed(pipeline.name, partitions)
     by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     if existing is not None:
         _refuse_old_checkpoint(pipeline, lock, existing, {} if by_offsets else committed)
         for reached in existing.done.parse_by_source() if existing.done else ():
-            _refuse_lost_records(pipeline, lock, source, reached, group)
+            _refuse_lost_records(pipeline, lock, source, reached, cluster)
         return None
     offsets = lock.start.get(name)
     if offsets is not None:
         offsets = {at: offset for at, offset in offsets.items() if at in partitions}
     if by_offsets and committed:
         # The group's offsets were committed in the sink's transactions, so the source can continue without checkpoint.
-        _refuse_lost_records(pipeline, lock, source, committed, group)
+        _refuse_lost_records(pipeline, lock, source, committed, cluster)
         return (
             dict.fromkeys(partitions, EARLIEST)
-            | dict(offsets or _find_configured_offsets(source, partitions, group))
+            | dict(offsets or _find_configured_offsets(source, partitions, cluster))
             | committed
         )
     if offsets is not None:
         ahead = [at for at, offset in committed.items() if offset > offsets.get(at, 0)]
         if ahead:
             raise RefusedError(_describe_lost_checkpoint(pipeline, lock, ahead[0], committed[ahead[0]]))
-        _refuse_lost_records(pipeline, lock, source, offsets, group)
+        _refuse_lost_records(pipeline, lock, source, offsets, cluster)
         return dict.fromkeys(partitions, EARLIEST) | offsets
     if any(committed.values()):
         at = next(at for at, offset in committed.items() if offset)
         raise RefusedError(_describe_lost_checkpoint(pipeline, lock, at, committed[at]))
-    return _find_configured_offsets(source, partitions, group) or None
+    return _find_configured_offsets(source, partitions, cluster) or None
 
 
 def _resolve_offsets(
-    source: TopicSource, start: Mapping[TopicPartition, int], group: ClusterRequests
+    source: TopicSource, start: Mapping[TopicPartition, int], cluster: ClusterRequests
 ) -> Mapping[TopicPartition, int]:
     """Return the start offset of every partition, with EARLIEST and LATEST replaced by offsets."""
     default = EARLIEST if source.auto_offset_reset == "earliest" else LATEST
-    specified = {at: start.get(at, default) for at in group.list_partitions(source)}
+    specified = {at: start.get(at, default) for at in cluster.list_partitions(source)}
     # For Spark too, LATEST is the last stable offset with read_committed.
-    end = group.fetch_stable_ends if source.isolation_level == "read_committed" else group.fetch_latest
-    for what, look_up in ((EARLIEST, group.fetch_earliest), (LATEST, end)):
+    end = cluster.fetch_stable_ends if source.isolation_level == "read_committed" else cluster.fetch_latest
+    for what, look_up in ((EARLIEST, cluster.fetch_earliest), (LATEST, end)):
         partitions = [at for at, offset in specified.items() if offset == what]
         offsets = look_up(partitions) if partitions else {}
         specified |= {at: offsets[at] for at in partitions}
@@ -202,12 +207,12 @@ def _resolve_offsets(
 
 
 def _find_configured_offsets(
-    source: TopicSource, partitions: list[TopicPartition], group: ClusterRequests
+    source: TopicSource, partitions: list[TopicPartition], cluster: ClusterRequests
 ) -> dict[TopicPartition, int]:
     """Return the start offsets that the file specifies; none if it specifies only auto.offset.reset."""
     default = EARLIEST if source.auto_offset_reset == "earliest" else LATEST
     if source.start_timestamp_ms is not None:
-        offsets: Offsets = group.fetch_offsets_at(partitions, source.start_timestamp_ms)
+        offsets: Offsets = cluster.fetch_offsets_at(partitions, source.start_timestamp_ms)
     elif source.start_offsets_by_partition:
         unknown = [at for at in source.start_offsets_by_partition if at not in partitions]
         if unknown:
@@ -276,7 +281,7 @@ def _refuse_unknown_batches(pipeline: Pipeline, start: Start, written: int, *, i
 
 
 def _refuse_expired_batch(
-    pipeline: Pipeline, lock: Lock, existing: Checkpoint, group: ClusterRequests, now_ms: int
+    pipeline: Pipeline, lock: Lock, existing: Checkpoint, cluster: ClusterRequests, now_ms: int
 ) -> None:
     """Refuse an incomplete batch with records of a partition whose marker may have expired.
 
@@ -287,14 +292,16 @@ def _refuse_expired_batch(
         return
     reached = read_initial_offsets(existing.folder) | reset.get_reached_offsets(existing)
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
-    markers = group.fetch_committed(pipeline.name, [at for source in sources for at in group.list_partitions(source)])
+    markers = cluster.fetch_committed(
+        pipeline.name, [at for source in sources for at in cluster.list_partitions(source)]
+    )
     planned = existing.planned.parse_topic_offsets()
     unmarked = [at for at in sorted(planned) if planned[at] > reached.get(at, 0) and at not in markers]
     if not unmarked:
         return
     reason = "the group has no offsets at all, so they expired or were deleted"
     if markers:
-        expiry_reason = find_expiry_reason(existing.planned.started_ms, now_ms, group.fetch_offsets_retention_ms())
+        expiry_reason = find_expiry_reason(existing.planned.started_ms, now_ms, cluster.fetch_offsets_retention_ms())
         if expiry_reason is None:
             return
         reason = expiry_reason
@@ -306,13 +313,13 @@ def _refuse_expired_batch(
 
 
 def _refuse_lost_records(
-    pipeline: Pipeline, lock: Lock, source: TopicSource, reached: Mapping[TopicPartition, int], group: ClusterRequests
+    pipeline: Pipeline, lock: Lock, source: TopicSource, reached: Mapping[TopicPartition, int], cluster: ClusterRequests
 ) -> None:
     """Refuse a source whose next records were deleted, or whose topic was deleted and created again."""
     if not source.fail_on_data_loss:
         return
-    partitions = [at for at in group.list_partitions(source) if at in reached]
-    first, end = group.fetch_earliest(partitions), group.fetch_latest(partitions)
+    partitions = [at for at in cluster.list_partitions(source) if at in reached]
+    first, end = cluster.fetch_earliest(partitions), cluster.fetch_latest(partitions)
     for at in partitions:
         name = f"{at[0]}-{at[1]}"
         if end[at] < reached[at]:

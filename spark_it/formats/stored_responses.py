@@ -26,7 +26,7 @@ _RETAINED_BATCHES = 2
 
 
 class SchemaResponse(NamedTuple):
-    """The schema of an id; if `schema` is None, `reason` tells why records with this id cannot be decoded."""
+    """The schema of an id; if `schema` is None, `reason` states why records with this id cannot be decoded."""
 
     schema: str | None
     reason: str | None = None

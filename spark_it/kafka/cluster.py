@@ -23,7 +23,7 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr
 from odradek.spark_it.definition.settings import PipelineSettings
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.interfaces.kafka_types import Offsets, Partitions
-from odradek.spark_it.interfaces.kafka_types import TopicPartition as At
+from odradek.spark_it.interfaces.kafka_types import TopicPartition as PartitionId
 from odradek.spark_it.kafka.requests import ClusterError, MissingTopicsError
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Cluster:
         except KafkaException as error:
             raise ClusterError(f"admin.override: {_describe_error(error)}") from None
 
-    def list_partitions(self, source: TopicSource) -> list[At]:
+    def list_partitions(self, source: TopicSource) -> list[PartitionId]:
         """Return the partitions of a source's topics, sorted. Raises MissingTopicsError if a topic of `topics` is
         missing."""
         topics = self._list_topics().topics
@@ -145,7 +145,7 @@ class Cluster:
         return offsets | (self.fetch_latest(missing) if missing else {})
 
     def _fetch_offsets(
-        self, specs_by_partition: Mapping[At, Any], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+        self, specs_by_partition: Mapping[PartitionId, Any], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> Offsets:
         if not specs_by_partition:
             return {}
@@ -172,7 +172,7 @@ class Cluster:
         )
         return {(at.topic, at.partition): at.offset for at in committed_partitions if at.offset >= 0}
 
-    def commit(self, group: str, offsets: Mapping[At, int], metadata: str = "") -> None:
+    def commit(self, group: str, offsets: Mapping[PartitionId, int], metadata: str = "") -> None:
         """Commit offsets of a group without members, each with the same metadata."""
         if not offsets:
             return

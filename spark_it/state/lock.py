@@ -79,11 +79,11 @@ def make_lock(pipeline: Pipeline, stateful: str | None, generation: int, state: 
     transactions = transaction_kind(pipeline, stateful)
     hashes = {}
     for name, source in pipeline.sources.items():
-        hashes[f"source.{name}"] = _compute_hash(source.texts("place"))
-        hashes[f"columns.{name}"] = _compute_hash(source.texts("shape"))
+        hashes[f"source.{name}"] = _compute_hash(source.get_texts("identity_keys"))
+        hashes[f"columns.{name}"] = _compute_hash(source.get_texts("column_keys"))
     steps = [(s.name, tokens.normalize(s.sql) if s.sql else [s.python, *s.input]) for s in pipeline.transforms]
     hashes["transforms"] = _compute_hash(steps)
-    hashes["sink"] = _compute_hash(pipeline.sink.texts("place"))
+    hashes["sink"] = _compute_hash(pipeline.sink.get_texts("identity_keys"))
     return Lock(
         name=pipeline.name,
         generation=generation,

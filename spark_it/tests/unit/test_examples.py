@@ -43,7 +43,7 @@ def test_the_second_file_of_the_sensors_has_a_column_more_and_the_same_state(tmp
     assert first.name == second.name and first.state_folder == second.state_folder
     schemas = [pipeline.sources["readings"].schema for pipeline in (first, second)]
     assert schemas[1] == f"{schemas[0]}, humidity DOUBLE"
-    assert first.sink.texts("place") == second.sink.texts("place")
+    assert first.sink.get_texts("identity_keys") == second.sink.get_texts("identity_keys")
     assert find_stateful_reason(first) is find_stateful_reason(second) is None
 
 

@@ -248,7 +248,7 @@ def test_a_secret_may_change_without_the_place_becoming_another():
     keys = {"type": "rest", "uri": "http://x", "token": "a", "s3.secret-access-key": "b", "s3.access-key-id": "c"}
     sink = '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\n'
     sink += "".join(f'iceberg.catalog.{key} = "{value}"\n' for key, value in keys.items())
-    assert pipeline(SOURCE + sink).sink.texts("place") == {
+    assert pipeline(SOURCE + sink).sink.get_texts("identity_keys") == {
         "connector": "iceberg",
         "iceberg.tables": "a.b",
         "iceberg.catalog.type": "rest",
