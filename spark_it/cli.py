@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from odradek.spark_it.definition import reference
-from odradek.spark_it.definition.durations import instant_ms
+from odradek.spark_it.definition.durations import parse_instant_ms
 from odradek.spark_it.definition.problems import PipelineError
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.definition.source_keys import TopicSource
@@ -50,7 +50,7 @@ def _reset_target(text: str) -> reset.ResetTarget:
     if text in ("earliest", "committed"):
         return text  # type: ignore[return-value]
     try:
-        return instant_ms(text)
+        return parse_instant_ms(text)
     except ValueError:
         expected = "earliest, committed, or an instant such as 2026-01-01T00:00:00Z"
         raise argparse.ArgumentTypeError(f"{text} is not {expected}") from None

@@ -62,12 +62,12 @@ def find_differences(expected: Sequence[Row], actual: Sequence[str], schema: t.S
     surplus = Counter(map(_format_row, actual_structs)) - Counter(map(_format_row, expected_structs))
     if not missing and not surplus:
         return
-    yield f"{len(expected)} {_rows(len(expected))} expected, got {len(actual)}"
+    yield f"{len(expected)} {_inflect_rows(len(expected))} expected, got {len(actual)}"
     yield from _format_rows("-", missing)
     yield from _format_rows("+", surplus)
 
 
-def _rows(count: int) -> str:
+def _inflect_rows(count: int) -> str:
     return "row is" if count == 1 else "rows are"
 
 

@@ -365,10 +365,10 @@ def _describe_counts(
 
 
 def _format_count(count: int) -> str:
-    return f"{count:,} {_noun(count)}"
+    return f"{count:,} {_inflect_records(count)}"
 
 
-def _noun(count: int) -> str:
+def _inflect_records(count: int) -> str:
     return "record" if count == 1 else "records"
 
 

@@ -18,7 +18,7 @@ TIMESTAMP_OPTIONS = {
 milliseconds."""
 
 
-def interval_ms(text: str) -> int:
+def parse_interval_ms(text: str) -> int:
     """Parse a duration such as `10 seconds`, `1 hour 30 minutes` or `500 ms`. Raises ValueError for anything else."""
     total_ms, at = 0, 0
     while at < len(text.rstrip()):
@@ -34,7 +34,7 @@ def interval_ms(text: str) -> int:
     return total_ms
 
 
-def instant_ms(text: str) -> int:
+def parse_instant_ms(text: str) -> int:
     """Parse an instant: ISO 8601 as in `2026-01-01T00:00:00Z` (UTC by default), or a number of milliseconds since 1970.
 
     Raises ValueError for anything else.
@@ -46,13 +46,13 @@ def instant_ms(text: str) -> int:
 
 
 def is_interval(text: str) -> bool:
-    """Return whether `interval_ms` accepts the text."""
-    return _is_accepted(interval_ms, text)
+    """Return whether `parse_interval_ms` accepts the text."""
+    return _is_accepted(parse_interval_ms, text)
 
 
 def is_instant(text: str) -> bool:
-    """Return whether `instant_ms` accepts the text."""
-    return _is_accepted(instant_ms, text)
+    """Return whether `parse_instant_ms` accepts the text."""
+    return _is_accepted(parse_instant_ms, text)
 
 
 def _is_accepted(parse: Callable[[str], int], text: str) -> bool:

@@ -83,7 +83,7 @@ MECHANISMS_BY_KIND = {
 
 
 def find_stateful_reason(pipeline: Pipeline) -> str | None:
-    """Return the reason reason the pipeline is stateful; None if each row depends on one record only.
+    """Return the reason why the pipeline is stateful; None if each row depends on one record only.
 
     The reason is derived from the statements. In doubtful cases the pipeline counts as stateful.
     """
@@ -120,7 +120,7 @@ def _find_clock_expression(pipeline: Pipeline) -> str | None:
     return None
 
 
-def transaction_kind(pipeline: Pipeline, stateful: str | None) -> TransactionKind | None:
+def find_transaction_kind(pipeline: Pipeline, stateful: str | None) -> TransactionKind | None:
     """Return the content of the sink's transactions; None for a sink without transactions."""
     if not isinstance(pipeline.sink, TopicSink):
         return None
@@ -149,7 +149,7 @@ def determine_guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
     """Return the guarantee of a valid pipeline. `stateful` is the result of `find_stateful_reason` or of the Spark
     analysis."""
     sink = pipeline.sink
-    kind = transaction_kind(pipeline, stateful)
+    kind = find_transaction_kind(pipeline, stateful)
     is_repeatable = not any(True for _ in _find_nonrepeatable(pipeline, kind, stateful))
     if isinstance(sink, ConsoleSink | PythonSink):
         level = Level.AT_LEAST_ONCE
@@ -179,7 +179,7 @@ def find_refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]
     if sink.exactly_once_support == "requested":
         return
     why = f"batches are written in parts ({stateful})" if stateful else "batches are written in parts"
-    for path, line, message in _find_nonrepeatable(pipeline, transaction_kind(pipeline, stateful), stateful):
+    for path, line, message in _find_nonrepeatable(pipeline, find_transaction_kind(pipeline, stateful), stateful):
         hint = f'and {why}; exactly.once.support = "requested" permits {Level.NOT_IF_REPEATED.value}'
         yield Problem(pipeline.lines.find_line_within(path, line), f"{message}, {hint}")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from odradek.properties import Kind, Property, PropertySet, boolean, integer, long, password, string, string_list
-from odradek.spark_it.definition.durations import interval_ms, is_interval
+from odradek.spark_it.definition.durations import is_interval, parse_interval_ms
 from odradek.spark_it.definition.passwords import hide_passwords
 
 AVAILABLE_NOW = "available-now"
@@ -144,7 +144,7 @@ class PipelineSettings(Settings):
 
     def derive(self) -> None:
         super().derive()
-        self.trigger_ms = None if self.trigger == AVAILABLE_NOW else interval_ms(self.trigger)
+        self.trigger_ms = None if self.trigger == AVAILABLE_NOW else parse_interval_ms(self.trigger)
 
 
 FORMATS = ("json", "avro", "protobuf", "string", "bytes")

@@ -4,7 +4,7 @@ import re
 from typing import ClassVar
 
 from odradek.properties import boolean, integer, long, password, string, string_list
-from odradek.spark_it.definition.durations import instant_ms, interval_ms, is_instant, is_interval
+from odradek.spark_it.definition.durations import is_instant, is_interval, parse_instant_ms, parse_interval_ms
 from odradek.spark_it.definition.settings import NAME, PYTHON, Prefix, RecordFormat, Required, Settings
 
 _OFFSET = re.compile(r"[A-Za-z0-9._-]{1,249}:\d+:\d+")
@@ -38,7 +38,7 @@ class Source(Settings):
 
 def _parse_watermark(text: str) -> tuple[str, int] | None:
     column, _, delay = text.partition(" ")
-    return (column, interval_ms(delay)) if NAME.fullmatch(column) and is_interval(delay) else None
+    return (column, parse_interval_ms(delay)) if NAME.fullmatch(column) and is_interval(delay) else None
 
 
 class TopicSource(Source, RecordFormat):
@@ -102,7 +102,7 @@ class TopicSource(Source, RecordFormat):
 
     def derive(self) -> None:
         super().derive()
-        self.start_timestamp_ms = None if self.start_timestamp is None else instant_ms(self.start_timestamp)
+        self.start_timestamp_ms = None if self.start_timestamp is None else parse_instant_ms(self.start_timestamp)
         split = (entry.split(":") for entry in self.start_offsets)
         self.start_offsets_by_partition = {(topic, int(partition)): int(offset) for topic, partition, offset in split}
 
@@ -209,7 +209,7 @@ class GeneratorSource(Source):
 
     def derive(self) -> None:
         super().derive()
-        self.start_timestamp_ms = instant_ms(self.start_timestamp)
+        self.start_timestamp_ms = parse_instant_ms(self.start_timestamp)
 
 
 class PythonSource(Source):

@@ -7,7 +7,7 @@ visible, but the state after the reset would not accept its marker: the records 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from odradek.spark_it.definition.guarantees import TransactionKind, transaction_kind
+from odradek.spark_it.definition.guarantees import TransactionKind, find_transaction_kind
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.markers import Markers
 from odradek.spark_it.exactly_once.transactions import Clients, fence_slot
@@ -18,7 +18,7 @@ _THREADS = 8
 
 def fence_all_slots(pipeline: Pipeline, stateful: str | None, old: Lock | None) -> None:
     """Fence every slot that runs of the pipeline may have; `old` is the lock of the last run. Raises SinkError."""
-    kind = transaction_kind(pipeline, stateful)
+    kind = find_transaction_kind(pipeline, stateful)
     if old is not None:
         kind = None if old.transaction_kind is None else TransactionKind[old.transaction_kind.upper()]
         pipeline = replace(pipeline, settings=pipeline.settings.replace({"tasks.max": str(old.tasks_max)}))

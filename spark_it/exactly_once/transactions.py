@@ -297,7 +297,7 @@ class _Attempt:
             try:
                 return request()
             except KafkaException as error:
-                if _kafka_error(error).code() not in _NOT_READY or time.monotonic() > give_up_at:
+                if _get_kafka_error(error).code() not in _NOT_READY or time.monotonic() > give_up_at:
                     raise
             time.sleep(_RETRY_PAUSE_S)
 
@@ -311,10 +311,10 @@ class _Attempt:
             self._producer.abort_transaction(_ABORT_TIMEOUT_S)
         except KafkaException as failed:
             # If `produce` failed because of a fatal error, only this call returns the fatal error itself.
-            if error is not None and _kafka_error(failed).fatal():
+            if error is not None and _get_kafka_error(failed).fatal():
                 error = failed
             self._producer.purge()
-        return None if error is None else self._make_error(_kafka_error(error))
+        return None if error is None else self._make_error(_get_kafka_error(error))
 
     def close(self) -> None:
         """Close the clients. A producer is closed with its last reference, and a stored exception references this
@@ -342,7 +342,7 @@ def _open_attempt(slot: TransactionalSlot, clients: Clients) -> Iterator[_Attemp
             slot, clients, clients.make_producer(slot.transactional_id), clients.make_consumer(slot.group)
         )
     except KafkaException as error:
-        what = _kafka_error(error).str()
+        what = _get_kafka_error(error).str()
         raise SinkError(f"invalid producer.override or admin.override: {what}") from None
     try:
         yield attempt
@@ -365,7 +365,7 @@ def _count_records(records: Iterable[TopicRecords], *, is_new: bool) -> Transact
     return TransactionOutcome(rows, dead_letters, is_new)
 
 
-def _kafka_error(error: KafkaException) -> KafkaError:
+def _get_kafka_error(error: KafkaException) -> KafkaError:
     kafka_error: KafkaError = error.args[0]
     return kafka_error
 

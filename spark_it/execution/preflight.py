@@ -20,8 +20,8 @@ from odradek.spark_it.state import checkpoint, reset
 from odradek.spark_it.state.checkpoint import Checkpoint, CheckpointError
 from odradek.spark_it.state.lock import (
     Lock,
-    checkpoint_folder,
     find_changes,
+    get_checkpoint_folder,
     list_resets,
     make_generation,
     make_lock,
@@ -96,12 +96,12 @@ def plan_start(pipeline: Pipeline, stateful: str | None, cluster: ClusterRequest
                 # These offsets become the first markers, and the next run starts at them if this one plans no batch.
                 # So EARLIEST and LATEST, which Spark would resolve, are resolved here.
                 start = _resolve_offsets(
-                    source, dict(start or {}) | read_initial_offsets(checkpoint_folder(state, lock)), cluster
+                    source, dict(start or {}) | read_initial_offsets(get_checkpoint_folder(state, lock)), cluster
                 )
             if start is not None:
                 starts[name] = start
     newest_marker = make_marker_number(lock.generation, newest)
-    return Start(old, lock, checkpoint_folder(state, lock), newest_marker, starts, is_new=existing is None)
+    return Start(old, lock, get_checkpoint_folder(state, lock), newest_marker, starts, is_new=existing is None)
 
 
 def make_claim(pipeline: Pipeline, start: Start, written: int, owners: Set[str]) -> Claim:
@@ -135,7 +135,7 @@ def record_claim(pipeline: Pipeline, start: Start) -> None:
 
 def _read_checkpoint(pipeline: Pipeline, lock: Lock) -> Checkpoint | None:
     try:
-        return checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
+        return checkpoint.read(get_checkpoint_folder(pipeline.state_folder, lock))
     except CheckpointError as error:
         raise RefusedError(f"{error}; restore it from a backup, or {_describe_resets(pipeline, lock)}") from None
 
@@ -234,7 +234,7 @@ def _refuse_old_checkpoint(
         if offset > planned.get((topic, partition), 0):
             checkpoint_offset = planned.get((topic, partition), 0)
             raise RefusedError(
-                f"the checkpoint in {checkpoint_folder(pipeline.state_folder, lock)} is older than the offsets of "
+                f"the checkpoint in {get_checkpoint_folder(pipeline.state_folder, lock)} is older than the offsets of "
                 f"group {pipeline.name} ({topic}-{partition}: {checkpoint_offset} in the checkpoint, {offset} "
                 f"committed), so records would be written a second time; {_describe_resets(pipeline, lock)}"
             )
@@ -308,7 +308,7 @@ def _refuse_expired_batch(
     (topic, partition), batch = unmarked[0], existing.planned.id
     raise RefusedError(
         f"batch {batch} is incomplete, and group {pipeline.name} has no offset for {topic}-{partition}, so its rows "
-        f"may or may not be in the sink: {reason};  {_describe_resets(pipeline, lock)}"
+        f"may or may not be in the sink: {reason}; {_describe_resets(pipeline, lock)}"
     )
 
 
@@ -337,7 +337,7 @@ def _refuse_lost_records(
 def _describe_lost_checkpoint(pipeline: Pipeline, lock: Lock, at: TopicPartition, offset: int) -> str:
     return (
         f"group {pipeline.name} has committed offset {offset} of {at[0]}-{at[1]}, but there is no checkpoint in "
-        f"{checkpoint_folder(pipeline.state_folder, lock)}: it was lost, or the name was used before or "
+        f"{get_checkpoint_folder(pipeline.state_folder, lock)}: it was lost, or the name was used before or "
         f"is used elsewhere; {_describe_resets(pipeline, lock)}"
     )
 

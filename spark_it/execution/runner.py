@@ -51,7 +51,7 @@ from odradek.spark_it.spark.events import Events
 from odradek.spark_it.spark.packages import PackagesError
 from odradek.spark_it.spark.session import SessionError
 from odradek.spark_it.state import checkpoint, new_partitions, pid_lock
-from odradek.spark_it.state.lock import checkpoint_folder, read_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
 from odradek.spark_it.transforms.output_mode import find_output_mode
 from odradek.spark_it.transforms.plan import Plan
 from odradek.spark_it.validation import report
@@ -129,7 +129,7 @@ def _rewind(pipeline: Pipeline, log: Callable[[str], None]) -> None:
     lock = read_lock(pipeline.state_folder)
     if lock is None:
         raise checkpoint.CheckpointError(f"{pipeline.name} has never run, so there is no batch to repeat")
-    log(f"repeating batch {checkpoint.rewind(checkpoint_folder(pipeline.state_folder, lock))}")
+    log(f"repeating batch {checkpoint.rewind(get_checkpoint_folder(pipeline.state_folder, lock))}")
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ class AvroFormat:
             raise FormatError("format avro needs a schema or schema.registry.url")
         subject = self._require_subject()
         try:
-            found = get_registry(self._address).latest(subject)
+            found = get_registry(self._address).fetch_latest(subject)
         except (RegistryError, UnavailableError) as error:
             raise FormatError(str(error)) from None
         if found is None:

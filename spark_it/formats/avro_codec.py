@@ -1,4 +1,4 @@
-"""Decoder and encoder of Avro records. Each schema is compiled once. Spark is not imported; only its `Row` is accepted.
+"""Decoder and encoder of Avro records. Each schema is compiled once. Of Spark, only `Row` is accepted as a value.
 
 Values have the form of Spark's Arrow reader: timestamps as microseconds since 1970, dates as days, decimals as Decimal.
 fastavro reads and writes schemas without logical types. This module converts the values of logical types over their

@@ -46,9 +46,9 @@ class JsonFormat:
         self._schema: StructType | None = None
 
     def schema(self) -> DataType:
-        return self._struct()
+        return self._get_struct()
 
-    def _struct(self) -> StructType:
+    def _get_struct(self) -> StructType:
         if self._schema is None:
             if self._ddl is None:
                 raise FormatError(f"{self._key} is missing")
@@ -60,11 +60,11 @@ class JsonFormat:
 
     def parse(self, column: Column) -> Column:
         """Parse a text for `decode_parsed`. The result should be a column of the frame, so that it is computed once."""
-        return _parse_single_value(column, self._struct())
+        return _parse_single_value(column, self._get_struct())
 
     def decode_parsed(self, found: Column, column: Column) -> Column:
         """Return the result of `decode` for `column`; `found` is the result of `parse` for it."""
-        schema, text = self._struct(), column.cast("string")
+        schema, text = self._get_struct(), column.cast("string")
         record = _get_single_value(found)
         value = f.struct(*(record[field.name].alias(field.name) for field in schema.fields))
         is_one = found[_CORRUPT].isNull() & (found[_LENGTH] == f.octet_length(column)) & record.isNotNull()

@@ -116,7 +116,7 @@ class Registry:
             return None
         return self._schemas.setdefault(schema_id, self._read_avro_schema(response, f"schema {schema_id}"))
 
-    def latest(self, subject: str) -> RegisteredSchema | None:
+    def fetch_latest(self, subject: str) -> RegisteredSchema | None:
         """Return the newest schema of a subject; None if the subject does not exist."""
         try:
             response = self._request("GET", f"/subjects/{_quote_subject(subject)}/versions/latest")

@@ -135,7 +135,7 @@ class FolderSink:
             counted = CountedFrame(rows)
             try:
                 self._write_frame(counted.frame, attempt_folder)
-                count = counted.rows()
+                count = counted.get_row_count()
                 content = {"rows": count, "files": self._files.list_sizes(attempt_folder)}
                 self._files.create(f"{attempt_folder}/{ROWS}", json.dumps(content))
                 self._rename_attempt(attempt_folder, name)

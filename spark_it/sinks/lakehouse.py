@@ -120,7 +120,7 @@ class DeltaTable:
                 writer = writer.option("mergeSchema", True)
             writer = writer.option("txnAppId", self._writer).option("txnVersion", batch.marker)
             writer.option("userMetadata", self._make_metadata(batch)).save(self._path)
-            return Written(counted.rows())
+            return Written(counted.get_row_count())
 
     def _make_metadata(self, batch: Batch) -> str:
         return json.dumps({"pipeline": self._writer, "generation": batch.generation, "batch": batch.id})
@@ -236,7 +236,7 @@ class IcebergTable:
                     if written is not None:
                         return written
                     if files.add(newest, {self._property: str(batch.marker)}):
-                        return Written(counted.rows())
+                        return Written(counted.get_row_count())
 
     def _find_outcome(self, table: Any, newest: Any, batch: Batch) -> Written | None:
         """Return the outcome of the batch if a snapshot up to `newest` has it. Raises SinkError if the table has a

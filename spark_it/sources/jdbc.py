@@ -25,7 +25,7 @@ from odradek.spark_it.sources.jdbc_spool import FencedError, Spool
 from odradek.spark_it.spark.columns import make_decoded_rows
 from odradek.spark_it.spark.events import Event, read_newest_event
 from odradek.spark_it.state import checkpoint
-from odradek.spark_it.state.lock import checkpoint_folder, read_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
 
 MAX_POLLS_AHEAD = 4
 """Maximum number of polls in the spool that the query has not read."""
@@ -99,7 +99,7 @@ class JdbcStream(Stream):
                 shutil.rmtree(path, ignore_errors=True)
         spool = Spool(folder / str(generation))
         spool.claim()
-        existing = None if lock is None else checkpoint.read(checkpoint_folder(state, lock))
+        existing = None if lock is None else checkpoint.read(get_checkpoint_folder(state, lock))
         if existing is None or existing.planned is None:
             spool.clear()
         return spool

@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from odradek.properties import nearest
 from odradek.spark_it.databases.dialects import find_dialect, quote_column
 from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError, find_database_error
-from odradek.spark_it.definition.durations import interval_ms
+from odradek.spark_it.definition.durations import parse_interval_ms
 from odradek.spark_it.definition.source_keys import JdbcSource
 from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources.jdbc_spool import Spool
@@ -112,7 +112,7 @@ class PolledTable:
         return f"{self._title}: {rows} skipped, where {self._column.name} is null, {what}"
 
     def poll_into(self, spool: Spool) -> bool:
-        """Add a poll with new rows to the spool; return False if there are none.
+        """Add a poll to the spool; return False if there is nothing to add.
 
         It has at most batch.max.rows rows, and further rows with the last value. Also raises jdbc_spool.FencedError.
         """
@@ -164,7 +164,7 @@ class PolledTable:
             return f"{_EXACT.subtract(Decimal(end), Decimal(overlap)):f}"
         moment = self._parse_time(end)
         try:
-            return str(moment - timedelta(milliseconds=interval_ms(overlap)))
+            return str(moment - timedelta(milliseconds=parse_interval_ms(overlap)))
         except OverflowError:
             return str(datetime.min.replace(tzinfo=moment.tzinfo))
 

@@ -17,7 +17,7 @@ class CountedFrame:
         self._observation = Observation()
         self.frame = frame.observe(self._observation, f.count(f.lit(1)).alias("rows"))
 
-    def rows(self) -> int:
+    def get_row_count(self) -> int:
         """Return the number of rows written; 0 if the frame was not computed."""
         metrics = wait_for_metrics(self._observation, time.monotonic() + _WAIT_S)
         return 0 if metrics is None else int(metrics["rows"])

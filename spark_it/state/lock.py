@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from odradek.spark_it.definition import guarantees
-from odradek.spark_it.definition.guarantees import TransactionKind, transaction_kind
+from odradek.spark_it.definition.guarantees import TransactionKind, find_transaction_kind
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
@@ -76,7 +76,7 @@ def make_state() -> str:
 
 def make_lock(pipeline: Pipeline, stateful: str | None, generation: int, state: str = "") -> Lock:
     """Return the lock for the current file. `stateful` is as for `guarantees.determine_guarantee`."""
-    transactions = transaction_kind(pipeline, stateful)
+    transactions = find_transaction_kind(pipeline, stateful)
     hashes = {}
     for name, source in pipeline.sources.items():
         hashes[f"source.{name}"] = _compute_hash(source.get_texts("identity_keys"))
@@ -175,7 +175,7 @@ def _describe_kind(lock: Lock) -> str:
     return "no transactions" if lock.transaction_kind is None else TransactionKind[lock.transaction_kind.upper()].value
 
 
-def checkpoint_folder(state_folder: Path, lock: Lock) -> Path:
+def get_checkpoint_folder(state_folder: Path, lock: Lock) -> Path:
     """Return the folder of the checkpoint of the lock's generation."""
     return state_folder / "checkpoint" / str(lock.generation)
 

@@ -23,7 +23,7 @@ from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import Checkpoint, CheckpointError
 from odradek.spark_it.state.lock import (
     Lock,
-    checkpoint_folder,
+    get_checkpoint_folder,
     list_resets,
     make_generation,
     make_lock,
@@ -83,7 +83,7 @@ def plan(
     if (
         existing is not None
         and existing.is_in_batch
-        and not (by_offsets and _incomplete_partitions(existing, reached) <= committed_partitions)
+        and not (by_offsets and _find_incomplete_partitions(existing, reached) <= committed_partitions)
     ):
         sentences.append(
             "a batch is incomplete and may or may not be in the sink, so its rows may be written a second time; "
@@ -148,7 +148,7 @@ def _refuse_different_offsets(
             )
 
 
-def _incomplete_partitions(existing: Checkpoint, reached: Offsets) -> set[TopicPartition]:
+def _find_incomplete_partitions(existing: Checkpoint, reached: Offsets) -> set[TopicPartition]:
     """Return the partitions from which the incomplete batch has records."""
     planned = {} if existing.planned is None else existing.planned.parse_topic_offsets()
     return {at for at, offset in planned.items() if offset > reached.get(at, 0)}
@@ -157,7 +157,7 @@ def _incomplete_partitions(existing: Checkpoint, reached: Offsets) -> set[TopicP
 def _read_checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None, str | None]:
     """Return the checkpoint that a reset replaces, or the error if it is damaged: a reset is the remedy."""
     try:
-        return None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old)), None
+        return None if old is None else checkpoint.read(get_checkpoint_folder(pipeline.state_folder, old)), None
     except CheckpointError as error:
         return None, str(error)
 
@@ -237,7 +237,7 @@ def finish_reset(pipeline: Pipeline, lock: Lock, cluster: ClusterRequests) -> Lo
 
 
 def _remove_old_checkpoints(state_folder: Path, lock: Lock) -> None:
-    current = checkpoint_folder(state_folder, lock)
+    current = get_checkpoint_folder(state_folder, lock)
     if current.parent.is_dir():
         for folder in current.parent.iterdir():
             if folder != current and folder.name.isdigit():

@@ -10,7 +10,7 @@ from odradek.spark_it.kafka.requests import ClusterRequests
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import Checkpoint
 from odradek.spark_it.state.lag import PartitionLag, compute_lags
-from odradek.spark_it.state.lock import Lock, checkpoint_folder, find_changes, make_lock
+from odradek.spark_it.state.lock import Lock, find_changes, get_checkpoint_folder, make_lock
 from odradek.spark_it.state.pid_lock import find_holder
 from odradek.spark_it.state.progress import Progress, read_progress
 from odradek.spark_it.state.reset import get_reached_offsets
@@ -24,7 +24,7 @@ def describe_state(pipeline: Pipeline, stateful: str | None, lock: Lock | None) 
         yield f"{pipeline.name}: {running}, has never run"
         return
     yield f"{pipeline.name}: {running}"
-    existing = checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
+    existing = checkpoint.read(get_checkpoint_folder(pipeline.state_folder, lock))
     yield f"  {_describe_batches(existing)}"
     for change in find_changes(pipeline, lock, make_lock(pipeline, stateful, lock.generation)):
         yield f"  will not run: {change}"
@@ -63,7 +63,7 @@ def _describe_progress(progress: Progress) -> Iterator[str]:
 
 def describe_group(pipeline: Pipeline, lock: Lock | None, cluster: ClusterRequests) -> Iterator[str]:
     """Return lines about topic sources and their lag. Raises ClusterError, CheckpointError."""
-    existing = None if lock is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
+    existing = None if lock is None else checkpoint.read(get_checkpoint_folder(pipeline.state_folder, lock))
     reached: dict[TopicPartition, int] = {} if existing is None else get_reached_offsets(existing)
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):

@@ -84,7 +84,7 @@ def _check_subjects(what: str, settings: RecordFormat, topic: str | None) -> Ite
 
         address = RegistryAddress.parse(part.registry_url, part.registry_user_info)
         try:
-            newest = Registry(address).latest(subject)
+            newest = Registry(address).fetch_latest(subject)
         except (RegistryError, UnavailableError) as error:
             raise ClusterError(f"{what}: {error}") from None
         presence = "does not exist yet" if newest is None else f"exists, with schema {newest.id}"

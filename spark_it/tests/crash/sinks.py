@@ -7,7 +7,7 @@ import pyarrow.dataset
 
 from odradek.spark_it.dead_letters import headers as connect_headers
 from odradek.spark_it.state import checkpoint
-from odradek.spark_it.state.lock import checkpoint_folder, read_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
 from spark_it.tests.records import messages
 from spark_it.tests.tables import column, delta_files, iceberg_files
 
@@ -135,7 +135,7 @@ none_below_0 = {{ sql = "n >= 0", action = "dead-letter" }}
         for sink in self.sinks:
             state = self.folder / "pipelines" / self.group(sink)
             lock = read_lock(state)
-            found[sink] = None if lock is None else checkpoint.read(checkpoint_folder(state, lock))
+            found[sink] = None if lock is None else checkpoint.read(get_checkpoint_folder(state, lock))
         return found
 
     def rows(self, sink):

@@ -13,7 +13,7 @@ import pytest
 from compat_tests import processes
 from compat_tests.apache_kafka import jars, tools
 from odradek.spark_it.state import checkpoint
-from odradek.spark_it.state.lock import checkpoint_folder, read_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
 from odradek.spark_it.state.reset import get_reached_offsets
 from spark_it.tests.crash import held
 from spark_it.tests.records import values
@@ -93,7 +93,7 @@ value.format = "string"
 
     def checkpoint(self):
         state = self.folder / "pipelines" / self.name
-        return checkpoint.read(checkpoint_folder(state, read_lock(state)))
+        return checkpoint.read(get_checkpoint_folder(state, read_lock(state)))
 
     def check_lag(self, lag):
         """The checkpoint and Kafka's own tool say the same of each partition, and both that so much is behind."""

@@ -15,7 +15,7 @@ from odradek.spark_it.execution import runner
 from odradek.spark_it.execution.preflight import make_claim
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.spark import session
-from odradek.spark_it.state.lock import checkpoint_folder, read_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
 from spark_it.tests.data import Topics
 from spark_it.tests.records import values
 from spark_it.tests.spark.engine import Engine, errors, order, orders, transform
@@ -287,7 +287,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     # The other partition has a marker, and this one's may have expired since the batch was planned.
     one = load(command.file, {})
     Cluster(one.settings).commit(unique, {("in", 0): 8})
-    [planned] = checkpoint_folder(one.state_folder, read_lock(one.state_folder)).glob("offsets/1")
+    [planned] = get_checkpoint_folder(one.state_folder, read_lock(one.state_folder)).glob("offsets/1")
     at_ms = f'"batchTimestampMs":{int(time.time() * 1000) - 4 * 24 * 3_600_000}'
     planned.write_text(re.sub(r'"batchTimestampMs":\d+', at_ms, planned.read_text()))
     planned.with_name(".1.crc").unlink()

@@ -9,7 +9,7 @@ from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources import jdbc as jdbc_source
 from odradek.spark_it.sources.connectors import make_stream
 from odradek.spark_it.state import checkpoint
-from odradek.spark_it.state.lock import checkpoint_folder, make_lock, read_lock, write_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, make_lock, read_lock, write_lock
 from spark_it.tests.spark.engine import Engine
 
 INCREMENTING = 'incrementing.column.name = "id"'
@@ -33,7 +33,7 @@ class Streamed:
         self.came = threading.Condition()
         if read_lock(self.pipeline.state_folder) is None:
             write_lock(self.pipeline.state_folder, make_lock(self.pipeline, None, generation))
-        self.folder = checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
+        self.folder = get_checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
 
     def start(self):
         self.stream = make_stream("t", self.pipeline)

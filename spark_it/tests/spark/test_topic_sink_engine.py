@@ -12,7 +12,7 @@ from compat_tests.apache_kafka import tools
 from odradek.spark_it.execution.runner import RunError
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.state import reset
-from odradek.spark_it.state.lock import checkpoint_folder, read_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
 from spark_it.tests.records import messages, values
 from spark_it.tests.spark.engine import Engine, errors, order, orders
 
@@ -52,7 +52,7 @@ class Copies:
         return self.engine.pipeline(self.text, self.sink)
 
     def checkpoint(self):
-        return checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
+        return get_checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
 
     def check(self):
         """Each record once: what is good in the target, what is not among the dead letters."""

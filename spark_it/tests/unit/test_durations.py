@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.definition.durations import instant_ms, interval_ms, is_instant, is_interval
+from odradek.spark_it.definition.durations import is_instant, is_interval, parse_instant_ms, parse_interval_ms
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from odradek.spark_it.definition.durations import instant_ms, interval_ms, is_in
     ],
 )  # fmt: skip
 def test_intervals(text, ms):
-    assert interval_ms(text) == ms
+    assert parse_interval_ms(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", " ", "10", "ten seconds", "10 weeks", "seconds", "1.5 seconds", "-1 second"])
@@ -21,9 +21,9 @@ def test_no_intervals(text):
 
 
 def test_instants():
-    assert instant_ms("1970-01-01T00:00:01Z") == 1000
-    assert instant_ms("1970-01-01T01:00:01.5+01:00") == 1500
-    assert instant_ms("1970-01-02") == 86_400_000
-    assert instant_ms("1234") == 1234
+    assert parse_instant_ms("1970-01-01T00:00:01Z") == 1000
+    assert parse_instant_ms("1970-01-01T01:00:01.5+01:00") == 1500
+    assert parse_instant_ms("1970-01-02") == 86_400_000
+    assert parse_instant_ms("1234") == 1234
     assert not is_instant("yesterday")
     assert not is_instant("-5")

@@ -64,10 +64,10 @@ def test_an_id_that_is_not_there_is_asked_for_again_only_later(served):
 
 def test_subjects(served):
     registry = client(served)
-    assert registry.latest("a/b-value") is None
+    assert registry.fetch_latest("a/b-value") is None
     assert registry.register("a/b-value", LONG) == registry.register("a/b-value", LONG) == 1
     assert registry.register("a/b-value", STRING) == 2
-    assert registry.latest("a/b-value") == RegisteredSchema(2, STRING)
+    assert registry.fetch_latest("a/b-value") == RegisteredSchema(2, STRING)
     assert served.asked[0] == ("GET", "/subjects/a%2Fb-value/versions/latest")
 
 

@@ -9,8 +9,8 @@ from odradek.spark_it.state.lock import (
     FILE,
     Lock,
     LockError,
-    checkpoint_folder,
     find_changes,
+    get_checkpoint_folder,
     make_generation,
     make_lock,
     read_lock,
@@ -74,7 +74,7 @@ def test_what_is_no_lock(tmp_path, text, message):
 
 def test_each_generation_has_its_checkpoint(tmp_path):
     one = Lock("a", 1, False, None, 4, {})
-    assert checkpoint_folder(tmp_path, one) != checkpoint_folder(tmp_path, replace(one, generation=2))
+    assert get_checkpoint_folder(tmp_path, one) != get_checkpoint_folder(tmp_path, replace(one, generation=2))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from odradek.spark_it.execution.preflight import (
 from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Claim, SinkError
 from odradek.spark_it.state import reset
-from odradek.spark_it.state.lock import checkpoint_folder, make_lock, read_lock, write_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, make_lock, read_lock, write_lock
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
 
@@ -117,7 +117,7 @@ def test_a_batch_whose_markers_may_have_expired(tmp_path, batch, retention_ms, i
     """A partition whose first records are in it has no marker whether they are written or not."""
     added = '{"orders":{"0":%d,"1":7,"2":3}}' if batch else '{"orders":{"0":%d,"1":7}}'
     one, lock = begun(tmp_path, SOURCE + TOPIC, planned=batch, done=batch - 1)
-    offsets = checkpoint_folder(one.state_folder, lock) / "offsets" / str(batch)
+    offsets = get_checkpoint_folder(one.state_folder, lock) / "offsets" / str(batch)
     about = json.dumps({"batchTimestampMs": DAY_MS})
     offsets.write_text(f"v1\n{about}\n{added % (10 * batch)}")
     group = FakeGroup({A: 10 * batch - 10 if batch else 5} | ({B: 7} if batch else {}))
@@ -225,7 +225,7 @@ def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
     assert said.startswith("the topic sink has batch 4 of pipeline orders, which ")
     assert "restored from a backup" in said and said.endswith("reset --to earliest or reset --to committed")
     assert "batch 0" in refusal(one, batches(0, generation=5))
-    shutil.rmtree(checkpoint_folder(one.state_folder, lock))
+    shutil.rmtree(get_checkpoint_folder(one.state_folder, lock))
     assert "batch 0" in refusal(one, batches(0))
     # What an earlier generation has written, a reset knew of.
     assert not has_checkpoint(begin(one, find_stateful_reason(one), batches(7, generation=3), NOW_MS))
@@ -312,7 +312,7 @@ def test_after_a_reset(tmp_path):
     # What the reset had left to do is done first.
     assert group.offsets == {A: 5, B: 0} and not found.lock.is_pending
     assert found.starts == {"orders": {A: 5, B: 0}} and not has_checkpoint(found)
-    assert not checkpoint_folder(one.state_folder, lock).exists()
+    assert not get_checkpoint_folder(one.state_folder, lock).exists()
     # The group went on, and then the checkpoint was lost.
     group.offsets[A] = 6
     assert "there is no checkpoint" in refusal(one, group)

@@ -8,7 +8,7 @@ from odradek.spark_it.exactly_once.slots import MarkerError, OffsetTransaction, 
 from odradek.spark_it.execution.preflight import RefusedError, plan_start
 from odradek.spark_it.interfaces.marker import Marker
 from odradek.spark_it.kafka.requests import ClusterError
-from odradek.spark_it.state.lock import checkpoint_folder, make_lock, read_lock, write_lock
+from odradek.spark_it.state.lock import get_checkpoint_folder, make_lock, read_lock, write_lock
 from odradek.spark_it.state.progress import Progress, write_progress
 from odradek.spark_it.state.reset import ResetError, execute_plan, finish_reset, plan
 from odradek.spark_it.state.status import describe_group, describe_state
@@ -69,7 +69,7 @@ def begun(tmp_path, text, planned=3, done=3):
     one = pipeline(text, folder=tmp_path)
     lock = make_lock(one, find_stateful_reason(one), 4, "first")
     write_lock(one.state_folder, lock)
-    checkpoint(checkpoint_folder(one.state_folder, lock), planned, done)
+    checkpoint(get_checkpoint_folder(one.state_folder, lock), planned, done)
     return one, lock
 
 
@@ -92,7 +92,7 @@ def test_to_the_beginning(tmp_path):
     done = execute_plan(one, reset, group)
     assert read_lock(one.state_folder) == done == replace(reset.lock, is_pending=False)
     assert done.generation == 10 and group.offsets == {A: 5, B: 0}
-    assert not checkpoint_folder(one.state_folder, lock).exists()
+    assert not get_checkpoint_folder(one.state_folder, lock).exists()
 
 
 def test_a_reset_is_another_state_and_its_offsets_are_markers(tmp_path):
@@ -153,7 +153,7 @@ def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
     one = pipeline(SOURCE + again + both + CONSOLE, folder=tmp_path)
     lock = make_lock(one, None, 4, "first")
     write_lock(one.state_folder, lock)
-    folder = checkpoint_folder(one.state_folder, lock)
+    folder = get_checkpoint_folder(one.state_folder, lock)
     checkpoint(folder, 3, 3, "\n".join(f'{{"orders":{{"0":{end},"1":7}}}}' for end in ends))
     group = FakeGroup({A: 10, B: 7})
     with pytest.raises(ResetError, match=r"orders-0 have reached different offsets \(10, 50\), .* --available-now"):
@@ -170,7 +170,7 @@ def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
 def test_a_checkpoint_that_is_damaged(tmp_path, text, is_doubtful):
     """What helps against it is a reset."""
     one, lock = begun(tmp_path, text)
-    (checkpoint_folder(one.state_folder, lock) / "offsets" / "3").write_text("")
+    (get_checkpoint_folder(one.state_folder, lock) / "offsets" / "3").write_text("")
     group = FakeGroup({A: 30, B: 7})
     with pytest.raises(RefusedError, match=r"offsets/3 has version .*; restore it from a backup, or reset --to comm"):
         plan_start(one, None, group, 600_000)
