@@ -204,7 +204,7 @@ def _make_clients(pipeline: Pipeline) -> Clients:
     return Clients(servers, settings.passed["producer.override."], reading, timeout_s=_TIMEOUT_S)
 
 
-class Chunk(NamedTuple):
+class ReplayChunk(NamedTuple):
     """Dead letters of a partition that are replayed in one transaction; offsets `start` to `end` of the topic.
 
     `is_first` is true if the group has no offset yet.
@@ -247,7 +247,7 @@ def _find_unreplayed_ranges(
     ]
 
 
-def _read_chunks(consumer: Consumer, at: UnreplayedRange, size: int) -> Iterator[Chunk]:
+def _read_chunks(consumer: Consumer, at: UnreplayedRange, size: int) -> Iterator[ReplayChunk]:
     """Read the dead letters of a range, in chunks of at most `size`."""
     start, end, is_first = at.start, at.end, at.is_first
     position = max(start, at.beginning)
@@ -277,12 +277,12 @@ def _read_chunks(consumer: Consumer, at: UnreplayedRange, size: int) -> Iterator
             letters.append(_make_letter(message, offset))
             position = offset + 1
             if len(letters) >= size:
-                yield Chunk(at.topic, at.partition, start, position, is_first, letters)
+                yield ReplayChunk(at.topic, at.partition, start, position, is_first, letters)
                 letters, start, is_first = [], position, False
         is_at_end = is_at_end or position >= end
     consumer.unassign()
     if position > start:
-        yield Chunk(at.topic, at.partition, start, position, is_first, letters)
+        yield ReplayChunk(at.topic, at.partition, start, position, is_first, letters)
 
 
 def _make_letter(message: Message, offset: int) -> DeadLetter:
@@ -295,7 +295,7 @@ def _to_bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def _select_records(chunk: Chunk, sorter: ReplaySelector) -> list[TopicRecords]:
+def _select_records(chunk: ReplayChunk, sorter: ReplaySelector) -> list[TopicRecords]:
     """Return the records to replay, in the order of the dead-letter topic."""
     by_topic: dict[str, list[DeadLetter]] = defaultdict(list)
     for letter in chunk.letters:
@@ -314,7 +314,7 @@ def _select_records(chunk: Chunk, sorter: ReplaySelector) -> list[TopicRecords]:
 
 
 def _write_chunk(
-    pipeline: Pipeline, chunk: Chunk, records: list[TopicRecords], clients: Clients, group: str, topic_id: str
+    pipeline: Pipeline, chunk: ReplayChunk, records: list[TopicRecords], clients: Clients, group: str, topic_id: str
 ) -> None:
     transaction = OffsetTransaction(
         slot=TransactionalSlot(f"{group}:{chunk.topic}-{chunk.partition}", group, chunk.topic, chunk.partition),

@@ -26,7 +26,7 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransaction, SinkTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, check_claim, claim_slot, is_transient, renew_marker
 from odradek.spark_it.interfaces.kafka_types import TopicPartition as PartitionId
-from odradek.spark_it.interfaces.marker import Marker, make_marker_number
+from odradek.spark_it.interfaces.marker import BatchMarker, make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.kafka.requests import ClusterError
@@ -191,7 +191,7 @@ class Markers:
             return
 
         def claim_one(at: PartitionId) -> None:
-            first = Marker(new[at], batch.generation, state=batch.state)
+            first = BatchMarker(new[at], batch.generation, state=batch.state)
             claim_slot(self._make_partition_slot(*at), first, frozenset(), self._clients)
 
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -241,7 +241,7 @@ class Markers:
         slots = self.list_slots()
         generation, state = claimed.generation, claimed.state
         if self._kind is TransactionKind.BATCHES:
-            first = Marker(make_marker_number(generation, -1), generation, state=state)
+            first = BatchMarker(make_marker_number(generation, -1), generation, state=state)
             claim_slot(slots[0], first, claimed.replaced, self._clients)
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(lambda slot: claim_slot(slot, first, claimed.replaced, self._clients), slots[1:]))
@@ -254,13 +254,13 @@ class Markers:
         if not starts:
             return
         lowest = min(starts, key=lambda slot: (slot.topic, slot.partition))
-        claim_slot(lowest, Marker(starts[lowest], generation, state=state), claimed.replaced, self._clients)
+        claim_slot(lowest, BatchMarker(starts[lowest], generation, state=state), claimed.replaced, self._clients)
         # Another state reaches this line only if its lowest slot is a different one.
         markers = self._read_markers(starts, is_strict=True)
         rest = {slot: begin for slot, begin in starts.items() if slot not in markers or markers[slot].state != state}
         for slot in rest:
             check_claim(slot, markers.get(slot), claimed.replaced)
-        metadata = Marker(0, generation, at_ms=int(time.time() * 1000), state=state).metadata
+        metadata = BatchMarker(0, generation, at_ms=int(time.time() * 1000), state=state).metadata
         try:
             offsets = {(slot.topic, slot.partition): begin for slot, begin in rest.items()}
             Cluster(self._pipeline.settings).commit(self._pipeline.name, offsets, metadata)
@@ -294,13 +294,13 @@ class Markers:
             if (marker := markers.get(slot)) is not None and (marker.at_ms is None or marker.at_ms <= renew_before_ms)
         ]
 
-    def _read_all(self) -> dict[TransactionalSlot, Marker]:
+    def _read_all(self) -> dict[TransactionalSlot, BatchMarker]:
         """Return all markers without waiting for open transactions, which after a kill only the next attempts end."""
         return self._read_markers(self.list_slots(), is_strict=True)
 
     def _read_markers(
         self, slots: Iterable[TransactionalSlot], *, is_strict: bool = False
-    ) -> dict[TransactionalSlot, Marker]:
+    ) -> dict[TransactionalSlot, BatchMarker]:
         """Return the existing markers. With `is_strict` do not wait for open transactions, and raise SinkError for a
         marker that cannot be read."""
         slots_by_partition = {(slot.topic, slot.partition): slot for slot in slots}
@@ -323,7 +323,7 @@ class Markers:
                 what = f"cannot read the offset of group {group} for {one.topic}-{one.partition}"
                 raise SinkError(f"{what}: {one.error.str()}", is_retriable=True)
         return {
-            slots_by_partition[one.topic, one.partition]: Marker.read(one.offset, one.metadata)
+            slots_by_partition[one.topic, one.partition]: BatchMarker.read(one.offset, one.metadata)
             for one in committed
             if one.error is None and one.offset >= 0
         }

@@ -6,7 +6,7 @@ The marker is a committed offset of a group, part of the same transaction as the
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from odradek.spark_it.interfaces.marker import Marker, get_generation
+from odradek.spark_it.interfaces.marker import BatchMarker, get_generation
 from odradek.spark_it.interfaces.sink import SinkError
 
 
@@ -42,11 +42,11 @@ class SinkTransaction:
     resets: str
     state: str = field(default="", kw_only=True)
 
-    def is_written(self, marker: Marker | None) -> bool:
+    def is_written(self, marker: BatchMarker | None) -> bool:
         """Return whether an earlier attempt has written the transaction. Raises MarkerError."""
         raise NotImplementedError
 
-    def _refuse_other_state(self, marker: Marker) -> None:
+    def _refuse_other_state(self, marker: BatchMarker) -> None:
         if marker.state and marker.state != self.state:
             raise self._make_error("belongs to another copy of the pipeline, which runs elsewhere or was reset later")
 
@@ -66,7 +66,7 @@ class OffsetTransaction(SinkTransaction):
 
     start: int
 
-    def is_written(self, marker: Marker | None) -> bool:
+    def is_written(self, marker: BatchMarker | None) -> bool:
         if marker is None:
             if self.is_first:
                 return False
@@ -94,7 +94,7 @@ class OffsetTransaction(SinkTransaction):
 class BatchTransaction(SinkTransaction):
     """A part of a batch; the marker is the batch's number (`marker_number`), as the offset of an empty topic."""
 
-    def is_written(self, marker: Marker | None) -> bool:
+    def is_written(self, marker: BatchMarker | None) -> bool:
         if marker is not None:
             self._refuse_other_state(marker)
         if marker is not None and marker.offset == self.end:

@@ -29,7 +29,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from odradek.spark_it.definition.settings import PipelineSettings
 from odradek.spark_it.exactly_once.slots import MarkerError, SinkTransaction, TransactionalSlot
-from odradek.spark_it.interfaces.marker import Marker
+from odradek.spark_it.interfaces.marker import BatchMarker
 from odradek.spark_it.interfaces.sink import SinkError
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ def fence_slot(slot: TransactionalSlot, clients: Clients) -> None:
         attempt.fence()
 
 
-def claim_slot(slot: TransactionalSlot, marker: Marker, replaced: Set[str], clients: Clients) -> None:
+def claim_slot(slot: TransactionalSlot, marker: BatchMarker, replaced: Set[str], clients: Clients) -> None:
     """Commit the first marker of a state in a slot, unless the slot has one. Of two concurrent claims one succeeds.
 
     Raises SinkError: MarkerError if the marker belongs to a state that is not in `replaced`.
@@ -197,7 +197,7 @@ def claim_slot(slot: TransactionalSlot, marker: Marker, replaced: Set[str], clie
         attempt.commit(())
 
 
-def check_claim(slot: TransactionalSlot, marker: Marker | None, replaced: Set[str]) -> None:
+def check_claim(slot: TransactionalSlot, marker: BatchMarker | None, replaced: Set[str]) -> None:
     """Raise MarkerError if a slot's marker belongs to a state that is not in `replaced`."""
     if marker is not None and marker.state and marker.state not in replaced:
         what = f"the offset of group {slot.group} for {slot.topic}-{slot.partition}"
@@ -236,23 +236,25 @@ class _Attempt:
             self._producer.list_topics(self._slot.topic, self._clients.timeout_s)
         self._retry_until_ready(lambda: self._producer.init_transactions(self._clients.timeout_s))
 
-    def read_marker(self) -> Marker | None:
+    def read_marker(self) -> BatchMarker | None:
         partitions = [TopicPartition(self._slot.topic, self._slot.partition)]
         timeout_s = self._clients.timeout_s
         [committed] = self._retry_until_ready(lambda: self._consumer.committed(partitions, timeout_s))
         if committed.error is not None:
             raise KafkaException(committed.error)
-        return None if committed.offset < 0 else Marker.read(committed.offset, committed.metadata)
+        return None if committed.offset < 0 else BatchMarker.read(committed.offset, committed.metadata)
 
     def begin_unless_written(self, transaction: SinkTransaction) -> bool:
         """Fence, and return whether the transaction is already written; if it is not, begin it."""
         self.fence()
         if transaction.is_written(self.read_marker()):
             return True
-        self.begin(Marker(transaction.end, transaction.generation, transaction.batch, _now_ms(), transaction.state))
+        self.begin(
+            BatchMarker(transaction.end, transaction.generation, transaction.batch, _now_ms(), transaction.state)
+        )
         return False
 
-    def begin(self, marker: Marker) -> None:
+    def begin(self, marker: BatchMarker) -> None:
         """Begin the transaction and send the marker, so that only the commit follows the last record."""
         self._producer.begin_transaction()
         offset = TopicPartition(self._slot.topic, self._slot.partition, marker.offset, marker.metadata)

@@ -16,7 +16,7 @@ from pyspark.storagelevel import StorageLevel
 from odradek.spark_it.dead_letters.bad_records import find_bad_record
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.settings import ErrorSettings
-from odradek.spark_it.interfaces.sink import Batch, BatchSink, Range, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, BatchSink, Range, SinkError, WrittenCounts
 from odradek.spark_it.interfaces.source import Stream
 from odradek.spark_it.spark.columns import column
 from odradek.spark_it.spark.internals import find_offset_ranges, wait_for_metrics
@@ -145,7 +145,7 @@ class BatchWriter:
 
 
 def _make_outcome(
-    batch_id: int, written: Written, dead_lettered: int, counted: Mapping[tuple[str, str], int]
+    batch_id: int, written: WrittenCounts, dead_lettered: int, counted: Mapping[tuple[str, str], int]
 ) -> BatchOutcome:
     read = [count for (_, name), count in counted.items() if name == READ]
     return BatchOutcome(

@@ -40,7 +40,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """The start of a run. `old` is the previous lock, `newest_marker` the marker of the newest batch in the checkpoint.
 
     `starts` has the offsets at which topic sources start; a checkpoint takes precedence. With `is_new` there is no
@@ -62,7 +62,7 @@ def check_topics(pipeline: Pipeline, cluster: ClusterRequests) -> None:
             raise RefusedError(f"source {name}: no topic matches {source.topics_regex}")
 
 
-def plan_start(pipeline: Pipeline, stateful: str | None, cluster: ClusterRequests, now_ms: int) -> Start:
+def plan_start(pipeline: Pipeline, stateful: str | None, cluster: ClusterRequests, now_ms: int) -> RunStart:
     """Read the state, and finish a pending reset. The caller holds the pid lock (`pid_lock.exclusively`).
 
     Raises RefusedError, ClusterError, LockError, OSError.
@@ -101,10 +101,10 @@ def plan_start(pipeline: Pipeline, stateful: str | None, cluster: ClusterRequest
             if start is not None:
                 starts[name] = start
     newest_marker = make_marker_number(lock.generation, newest)
-    return Start(old, lock, get_checkpoint_folder(state, lock), newest_marker, starts, is_new=existing is None)
+    return RunStart(old, lock, get_checkpoint_folder(state, lock), newest_marker, starts, is_new=existing is None)
 
 
-def make_claim(pipeline: Pipeline, start: Start, written: int, owners: Set[str]) -> Claim:
+def make_claim(pipeline: Pipeline, start: RunStart, written: int, owners: Set[str]) -> Claim:
     """Write the lock of the run and return the claim on the sink.
 
     `written` is the marker of the newest batch in the sink, `owners` are the owners of its markers. The run is refused
@@ -127,7 +127,7 @@ def make_claim(pipeline: Pipeline, start: Start, written: int, owners: Set[str])
     return Claim(lock.state, lock.generation, frozenset(others), start.is_new, start_offsets)
 
 
-def record_claim(pipeline: Pipeline, start: Start) -> None:
+def record_claim(pipeline: Pipeline, start: RunStart) -> None:
     """Record that the sink is claimed, so that this state does not replace a later owner again. Raises OSError."""
     if start.lock.takes_over:
         write_lock(pipeline.state_folder, replace(start.lock, takes_over=False))
@@ -258,7 +258,7 @@ def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, existing: Ch
                 )
 
 
-def _refuse_unknown_batches(pipeline: Pipeline, start: Start, written: int, *, is_of_another: bool) -> None:
+def _refuse_unknown_batches(pipeline: Pipeline, start: RunStart, written: int, *, is_of_another: bool) -> None:
     """Refuse a sink with batches that the checkpoint does not have.
 
     A new batch with the number of such a batch would count as written although its rows may differ; a batch with

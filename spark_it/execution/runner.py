@@ -30,7 +30,7 @@ from odradek.spark_it.execution.batch import (
 )
 from odradek.spark_it.execution.preflight import (
     RefusedError,
-    Start,
+    RunStart,
     check_topics,
     make_claim,
     plan_start,
@@ -215,7 +215,7 @@ class _Run:
     def _start_query(
         self,
         writer: BatchWriter,
-        start: Start,
+        start: RunStart,
         stateful: str | None,
         kind: TransactionKind | None,
         closing: contextlib.ExitStack,
@@ -254,7 +254,7 @@ class _Run:
         self,
         start_query: Callable[[contextlib.ExitStack], tuple[StreamingQuery, BatchFunction]],
         reporter: Reporter,
-        start: Start,
+        start: RunStart,
     ) -> None:
         """Run the query until it ends. Restart it from its checkpoint after a topic's broker was unavailable or Spark
         refused a new partition. Raises RunError."""
@@ -279,7 +279,7 @@ class _Run:
             if self._stop.wait(delay_s):
                 return
 
-    def _admit_new_partitions(self, start: Start) -> bool:
+    def _admit_new_partitions(self, start: RunStart) -> bool:
         committing = (
             self._pipeline.name if start.lock.transaction_kind == TransactionKind.OFFSETS.name.lower() else None
         )

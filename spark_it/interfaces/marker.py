@@ -18,7 +18,7 @@ def get_batch(marker: int) -> int:
     return (marker & 0xFFFFFFFF) - 1
 
 
-class Marker(NamedTuple):
+class BatchMarker(NamedTuple):
     """A marker as a committed offset of a group: `offset`; its metadata contains the writer's generation, batch and
     state identity, and the time of the commit.
 
@@ -37,7 +37,7 @@ class Marker(NamedTuple):
         return ":".join("" if part is None else str(part) for part in self[1:])
 
     @classmethod
-    def read(cls, offset: int, metadata: str | None) -> "Marker":
+    def read(cls, offset: int, metadata: str | None) -> "BatchMarker":
         """Return the marker with this offset and metadata. Metadata of another program is ignored."""
         parts = (metadata or "").split(":")
         if len(parts) != 4 or not all(part == "" or part.isdecimal() for part in parts[:3]):

@@ -81,7 +81,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenCounts:
     """Numbers of rows and dead letters that a sink has written for a batch.
 
     Dead letters are those passed to the sink and rows that the target rejected. Rows that an earlier attempt wrote are
@@ -124,7 +124,7 @@ class BatchSink(Protocol):
         Raises SinkError, also if another state has claimed them since `read_owners` was called.
         """
 
-    def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:
+    def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> WrittenCounts:
         """Write a batch. Rows of a batch that is already written are not written again.
 
         Raises SinkError, and `dead_letters.headers.BadRecordError` for a row that the target rejects if

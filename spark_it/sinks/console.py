@@ -9,17 +9,17 @@ from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import ConsoleSink as Settings
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, Claim, Written
+from odradek.spark_it.interfaces.sink import Batch, Claim, WrittenCounts
 
 
 def make(
     pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
-) -> "ConsoleSink":
+) -> "ConsoleBatchSink":
     assert isinstance(pipeline.sink, Settings)
-    return ConsoleSink(pipeline.sink)
+    return ConsoleBatchSink(pipeline.sink)
 
 
-class ConsoleSink:
+class ConsoleBatchSink:
     takes_dead_letters = False
 
     def __init__(self, settings: Settings) -> None:
@@ -37,7 +37,7 @@ class ConsoleSink:
     def claim(self, claim: Claim) -> None:
         """Do nothing: there are no markers."""
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
         persisted = rows.persist()
         try:
             count = persisted.count()
@@ -46,7 +46,7 @@ class ConsoleSink:
         finally:
             persisted.unpersist()
         sys.stdout.flush()
-        return Written(count)
+        return WrittenCounts(count)
 
     def close(self) -> None:
         pass

@@ -25,7 +25,7 @@ from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import FilesSink
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.marker import make_marker_number
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
 from odradek.spark_it.sinks.marker_checks import check_owners
 from odradek.spark_it.spark.counting import CountedFrame
 from odradek.spark_it.spark.errors import describe_error
@@ -123,14 +123,14 @@ class FolderSink:
     def _list_owners(self) -> frozenset[str]:
         return frozenset(name.removeprefix(STATE) for name in self._files.list_files() if name.startswith(STATE))
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
         number = f"{batch.generation}-{batch.id}"
         name = f"{COLUMN}={number}"
         with self._wrapping_errors():
             check_owners(self._list_owners(), batch, f"files {self._path}")
             written = self._read_row_count(name)
             if written is not None:
-                return Written(written)
+                return WrittenCounts(written)
             attempt_folder = self._make_attempt_name(number)
             counted = CountedFrame(rows)
             try:
@@ -139,7 +139,7 @@ class FolderSink:
                 content = {"rows": count, "files": self._files.list_sizes(attempt_folder)}
                 self._files.create(f"{attempt_folder}/{ROWS}", json.dumps(content))
                 self._rename_attempt(attempt_folder, name)
-                return Written(count)
+                return WrittenCounts(count)
             except BaseException:
                 self._files.delete(attempt_folder)
                 raise

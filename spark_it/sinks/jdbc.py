@@ -21,9 +21,9 @@ from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
 from odradek.spark_it.sinks.jdbc_marker import MarkerTable
-from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, StagingTable, collect_as_json, drop_leftover_tables
+from odradek.spark_it.sinks.jdbc_staging import ROW, RowSegment, StagingTable, collect_as_json, drop_leftover_tables
 from odradek.spark_it.sinks.jdbc_target import Preparation, TableTarget
 
 _ROW_BY_ROW_LIMIT = 2000
@@ -34,7 +34,7 @@ _DEAD_TYPE = "key binary, value binary, headers array<struct<key: string, value:
 
 _RejectedRow = tuple[int, DatabaseError]
 """The number of a row that the table rejects, and the error."""
-_Insert = Callable[[Connection, StagingTable, Sequence[Segment]], list[_RejectedRow]]
+_Insert = Callable[[Connection, StagingTable, Sequence[RowSegment]], list[_RejectedRow]]
 
 
 class _BadRow(NamedTuple):
@@ -101,7 +101,7 @@ class JdbcTable:
             # Not before the claim: until then another copy may be writing to its staging tables.
             drop_leftover_tables(connection, self._dialect, self._name, self._sink.table_name_format)
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
         if self._target is None:
             self.prepare(rows.schema)
         with self._wrapping_errors(), self._database.connect() as connection:
@@ -114,7 +114,9 @@ class JdbcTable:
                 storable, bad = self._split_storable(rows, refused.error)
             return self._attempt_write(connection, storable, batch, bad)
 
-    def _attempt_write(self, connection: Connection, rows: DataFrame, batch: Batch, bad: list[_BadRow]) -> Written:
+    def _attempt_write(
+        self, connection: Connection, rows: DataFrame, batch: Batch, bad: list[_BadRow]
+    ) -> WrittenCounts:
         """Write the rows; `bad` are the rows of the batch that the staging table has rejected."""
         table = self._sink.table_name_format
         staging = StagingTable(self._database, self._dialect, self._name, table, rows.schema)
@@ -138,7 +140,7 @@ class JdbcTable:
 
     def _move_in_transaction(
         self, connection: Connection, staging: StagingTable, batch: Batch, bad: list[_BadRow]
-    ) -> Written:
+    ) -> WrittenCounts:
         """Move all rows in one transaction. If the table rejects a row, begin another one and search for bad rows."""
         try:
             with self._transaction(connection, batch) as is_first:
@@ -156,7 +158,7 @@ class JdbcTable:
 
     def _move_rows(
         self, connection: Connection, staging: StagingTable, batch: Batch, bad: list[_BadRow], insert: _Insert
-    ) -> Written:
+    ) -> WrittenCounts:
         assert self._target is not None
         segments = staging.read_segments(connection)
         refused = [
@@ -186,25 +188,25 @@ class JdbcTable:
                 connection.execute(statement)
             yield self._markers.mark_written(connection, batch)
 
-    def _read_outcome(self, connection: Connection, batch: Batch) -> Written:
+    def _read_outcome(self, connection: Connection, batch: Batch) -> WrittenCounts:
         written = self._markers.read_outcome(connection, batch)
         if written is None:
             raise SinkError(f"the row of this pipeline in {self._markers.table} cannot be updated", is_retriable=True)
         return written
 
     def _insert_all(
-        self, connection: Connection, staging: StagingTable, segments: Sequence[Segment]
+        self, connection: Connection, staging: StagingTable, segments: Sequence[RowSegment]
     ) -> list[_RejectedRow]:
         self._insert(connection, staging, segments)
         return []
 
-    def _insert(self, connection: Connection, staging: StagingTable, segments: Sequence[Segment]) -> None:
+    def _insert(self, connection: Connection, staging: StagingTable, segments: Sequence[RowSegment]) -> None:
         assert self._target is not None
         where = staging.make_condition(connection, segments)
         connection.execute(self._target.make_statement(staging.name, connection.quote(ROW), where))
 
     def _insert_by_halves(
-        self, connection: Connection, staging: StagingTable, segments: Sequence[Segment]
+        self, connection: Connection, staging: StagingTable, segments: Sequence[RowSegment]
     ) -> list[_RejectedRow]:
         """Move all rows that the table accepts; return the numbers of the others, sorted.
 
@@ -234,7 +236,7 @@ class JdbcTable:
         return refused
 
     def _insert_row_by_row(
-        self, connection: Connection, staging: StagingTable, part: Sequence[Segment], error: DatabaseError
+        self, connection: Connection, staging: StagingTable, part: Sequence[RowSegment], error: DatabaseError
     ) -> list[_RejectedRow] | None:
         """Move a part with one statement that continues after bad rows, and return the rejected rows. If the
         database has no such statement, move nothing and return None."""
@@ -268,12 +270,12 @@ class JdbcTable:
         self,
         connection: Connection,
         batch: Batch,
-        segments: Sequence[Segment],
+        segments: Sequence[RowSegment],
         bad: Sequence[_BadRow],
         staged_bad: int = 0,
-    ) -> Written:
+    ) -> WrittenCounts:
         """Write the outcome and the dead letters. Not after the commit, because a crash would lose them."""
-        written = Written(sum(map(len, segments)) - staged_bad, len(bad))
+        written = WrittenCounts(sum(map(len, segments)) - staged_bad, len(bad))
         self._markers.write_outcome(connection, written)
         if bad:
             assert self._dead_letters is not None
@@ -307,9 +309,9 @@ class JdbcTable:
         """Do nothing: no resources are held between batches."""
 
 
-def _split_in_halves(segments: Sequence[Segment]) -> list[list[Segment]]:
+def _split_in_halves(segments: Sequence[RowSegment]) -> list[list[RowSegment]]:
     """Split segments into two parts of equal size; the first part has one row more if the number of rows is odd."""
-    left: list[Segment] = []
+    left: list[RowSegment] = []
     left_rows = (sum(map(len, segments)) + 1) // 2
     for at, segment in enumerate(segments):
         if len(segment) < left_rows:
@@ -317,7 +319,7 @@ def _split_in_halves(segments: Sequence[Segment]) -> list[list[Segment]]:
             left_rows -= len(segment)
             continue
         middle = segment.first + left_rows
-        left.append(Segment(segment.first, middle - 1))
-        right = [Segment(middle, segment.last)] if middle <= segment.last else []
+        left.append(RowSegment(segment.first, middle - 1))
+        right = [RowSegment(middle, segment.last)] if middle <= segment.last else []
         return [left, [*right, *segments[at + 1 :]]]
     return [left, []]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from odradek.spark_it.databases.dialects import Dialect
 from odradek.spark_it.databases.jdbc import Connection, DatabaseError
 from odradek.spark_it.interfaces.marker import make_marker_number
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
 from odradek.spark_it.sinks.jdbc_staging import qualify_name
 from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 
@@ -105,12 +105,12 @@ class MarkerTable:
         )
         claim.confirm(self._read_row(connection).owners, f"table {self.table}")
 
-    def read_outcome(self, connection: Connection, batch: Batch) -> Written | None:
+    def read_outcome(self, connection: Connection, batch: Batch) -> WrittenCounts | None:
         """Return the outcome of the batch if it is written. Raises SinkError."""
         row = self._read_row(connection)
         check_owners(row.owners, batch, f"the row of pipeline {self.pipeline} in table {self.table}")
         if is_written(make_marker_number(row.generation, row.batch), batch, f"the last batch in {self.table}"):
-            return Written(row.row_count, row.dead_letter_count)
+            return WrittenCounts(row.row_count, row.dead_letter_count)
         return None
 
     def _read_row(self, connection: Connection) -> _Row:
@@ -132,7 +132,7 @@ class MarkerTable:
         )
         return changed == 1
 
-    def write_outcome(self, connection: Connection, written: Written) -> None:
+    def write_outcome(self, connection: Connection, written: WrittenCounts) -> None:
         """Write the outcome of the batch, in the transaction of `mark_written`."""
         connection.execute(
             f"UPDATE {self.table} SET row_count = ?, dead_letter_count = ? WHERE pipeline = ? AND target = ?",

@@ -33,7 +33,7 @@ _FIRST_ROW = -2 * _ROWS_PER_PARTITION
 _ROWS_PER_QUERY = 1000
 
 
-class Segment(NamedTuple):
+class RowSegment(NamedTuple):
     """Rows with consecutive numbers: `first` to `last`, inclusive."""
 
     first: int
@@ -153,14 +153,14 @@ class StagingTable:
     def _options(self) -> dict[str, str]:
         return {**self._database.options(), **self._dialect.options}
 
-    def read_segments(self, connection: Connection) -> list[Segment]:
+    def read_segments(self, connection: Connection) -> list[RowSegment]:
         """Return the rows of the table. Raises SinkError if rows are missing or duplicate."""
         row = connection.quote(ROW)
         partition = f"FLOOR({row} / {_ROWS_PER_PARTITION})"
         query = f"SELECT {partition}, MIN({row}), MAX({row}), COUNT(*) FROM {self.name} GROUP BY {partition}"
         segments, has_first_row = [], False
         for _, first, last, count in connection.query_rows(query):
-            segment = Segment(int(first), int(last))
+            segment = RowSegment(int(first), int(last))
             if segment.first == _FIRST_ROW:
                 has_first_row = True
                 continue
@@ -171,7 +171,7 @@ class StagingTable:
             raise SinkError("the database lost the staging table's rows, for example in a crash", is_retriable=True)
         return sorted(segments)
 
-    def check_unchanged(self, connection: Connection, segments: Sequence[Segment]) -> None:
+    def check_unchanged(self, connection: Connection, segments: Sequence[RowSegment]) -> None:
         """Raise SinkError if the table has more rows than `read_segments`, in the transaction that has moved them: some
         of the additional rows may have been moved as well."""
         [(count,)] = connection.query_rows(f"SELECT COUNT(*) FROM {self.name}")
@@ -191,7 +191,7 @@ class StagingTable:
         """Create an index on the row numbers, for moves of few rows."""
         connection.execute(f"CREATE INDEX {split_table_name(self.name)[-1]}_i ON {self.name} ({connection.quote(ROW)})")
 
-    def make_condition(self, connection: Connection, segments: Iterable[Segment]) -> str:
+    def make_condition(self, connection: Connection, segments: Iterable[RowSegment]) -> str:
         """Return the SQL condition for rows of the segments."""
         row = connection.quote(ROW)
         return " OR ".join(f"{row} BETWEEN {first} AND {last}" for first, last in segments) or "1 = 0"

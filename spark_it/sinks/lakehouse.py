@@ -41,7 +41,7 @@ from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import DeltaSink, IcebergSink
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
 from odradek.spark_it.sinks.iceberg_files import DataFiles, find_staging_name
 from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 from odradek.spark_it.spark.counting import CountedFrame
@@ -108,11 +108,11 @@ class DeltaTable:
         found = self._load_snapshot().metadata().configuration().get(_name_owner_property(self._name))
         return frozenset({str(found.get())}) if found.isDefined() else frozenset()
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
         with _wrapping_errors(self._title, self._storage):
             check_owners(self._read_owners(), batch, self._title)
             if is_written(self._read_marker(), batch, "the last batch in the table"):
-                return Written(self._find_row_count(batch))
+                return WrittenCounts(self._find_row_count(batch))
             table = self._read_schema()
             counted = CountedFrame(rows if table is None else cast_to_table(rows, table))
             writer = counted.frame.write.format("delta").mode("append")
@@ -120,7 +120,7 @@ class DeltaTable:
                 writer = writer.option("mergeSchema", True)
             writer = writer.option("txnAppId", self._writer).option("txnVersion", batch.marker)
             writer.option("userMetadata", self._make_metadata(batch)).save(self._path)
-            return Written(counted.get_row_count())
+            return WrittenCounts(counted.get_row_count())
 
     def _make_metadata(self, batch: Batch) -> str:
         return json.dumps({"pipeline": self._writer, "generation": batch.generation, "batch": batch.id})
@@ -217,7 +217,7 @@ class IcebergTable:
         found = table.properties().get(_name_owner_property(self._name))
         return frozenset() if found is None else frozenset({str(found)})
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
         with _wrapping_errors(self._title, self._storage):
             table = self._load_table()
             written = self._find_outcome(table, table.currentSnapshot(), batch)
@@ -236,16 +236,16 @@ class IcebergTable:
                     if written is not None:
                         return written
                     if files.add(newest, {self._property: str(batch.marker)}):
-                        return Written(counted.get_row_count())
+                        return WrittenCounts(counted.get_row_count())
 
-    def _find_outcome(self, table: Any, newest: Any, batch: Batch) -> Written | None:
+    def _find_outcome(self, table: Any, newest: Any, batch: Batch) -> WrittenCounts | None:
         """Return the outcome of the batch if a snapshot up to `newest` has it. Raises SinkError if the table has a
         later batch, or belongs to another state."""
         check_owners(self._read_table_owners(table), batch, self._title)
         snapshot = self._find_last_snapshot(table, newest)
         if not is_written(self._read_marker(snapshot), batch, "the last batch in the table"):
             return None
-        return Written(int(snapshot.summary().get("added-records") or 0))
+        return WrittenCounts(int(snapshot.summary().get("added-records") or 0))
 
     def _read_schema(self) -> StructType:
         return self._spark.table(self._table).schema

@@ -11,17 +11,17 @@ from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.python_functions import import_function
 from odradek.spark_it.definition.sink_keys import PythonSink as Settings
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
 
 
 def make(
     pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
-) -> "PythonSink":
+) -> "PythonBatchSink":
     assert isinstance(pipeline.sink, Settings)
-    return PythonSink(pipeline.sink)
+    return PythonBatchSink(pipeline.sink)
 
 
-class PythonSink:
+class PythonBatchSink:
     takes_dead_letters = False
 
     def __init__(self, settings: Settings) -> None:
@@ -44,11 +44,13 @@ class PythonSink:
     def claim(self, claim: Claim) -> None:
         """Do nothing: there are no markers."""
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
         persisted = rows.persist()
         try:
             result = self._function(persisted, batch.id, **self._arguments)
-            return Written(result if isinstance(result, int) and not isinstance(result, bool) else persisted.count())
+            return WrittenCounts(
+                result if isinstance(result, int) and not isinstance(result, bool) else persisted.count()
+            )
         finally:
             persisted.unpersist()
 

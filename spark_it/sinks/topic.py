@@ -39,7 +39,7 @@ from odradek.spark_it.exactly_once.transactions import (
     fence_slot,
     is_transient,
 )
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
 from odradek.spark_it.kafka.record_sizes import find_size_limits
 from odradek.spark_it.sinks.topic_origin import find_too_large_record
 from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordEncoder
@@ -158,12 +158,12 @@ class TopicWriter:
         # Not before the claim, because renewing a marker fences the copy of the pipeline that owns it.
         self._renewal.start()
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
         assert self._records is not None, "not prepared"
         records = self._records(rows)
         transactions = self._markers.make_transactions(batch)
         if not transactions:
-            return Written(0)
+            return WrittenCounts(0)
         # Renewing a marker fences the slot, so it must not run during these transactions.
         with self._lock:
             try:
@@ -381,10 +381,10 @@ def _collect(frame: DataFrame) -> list[Row]:
         raise
 
 
-def _sum_results(results: "_Results") -> Written:
+def _sum_results(results: "_Results") -> WrittenCounts:
     failures = [result for result in results.values() if isinstance(result, TransactionFailure)]
     if failures:
         worst = min(failures, key=lambda failure: failure.is_retriable)
         raise SinkError(worst.error, is_retriable=worst.is_retriable)
     outcomes = [result for result in results.values() if isinstance(result, TransactionOutcome)]
-    return Written(sum(one.rows for one in outcomes), sum(one.dead_letters for one in outcomes))
+    return WrittenCounts(sum(one.rows for one in outcomes), sum(one.dead_letters for one in outcomes))

@@ -21,7 +21,7 @@ from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
 from odradek.spark_it.interfaces.source import SourceError, Stream
 from odradek.spark_it.sources.jdbc_poll import PolledTable
-from odradek.spark_it.sources.jdbc_spool import FencedError, Spool
+from odradek.spark_it.sources.jdbc_spool import Spool, SpoolFencedError
 from odradek.spark_it.spark.columns import make_decoded_rows
 from odradek.spark_it.spark.events import Event, read_newest_event
 from odradek.spark_it.state import checkpoint
@@ -72,7 +72,7 @@ class JdbcStream(Stream):
             try:
                 while table.poll_into(self._spool):
                     pass
-            except FencedError as error:
+            except SpoolFencedError as error:
                 raise SourceError(f"source {self._name}: {error}") from None
         # Each poll is one file, and each file one batch, in the order of modification times.
         return spark.readStream.schema(table.schema).option("maxFilesPerTrigger", 1).parquet(self._spool.address)
@@ -143,7 +143,7 @@ class _Poller(threading.Thread):
                 ):
                     reported = ""
                     continue
-            except FencedError:
+            except SpoolFencedError:
                 return
             except Exception as error:
                 if self._ended.is_set():

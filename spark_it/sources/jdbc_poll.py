@@ -114,7 +114,8 @@ class PolledTable:
     def poll_into(self, spool: Spool) -> bool:
         """Add a poll to the spool; return False if there is nothing to add.
 
-        It has at most batch.max.rows rows, and further rows with the last value. Also raises jdbc_spool.FencedError.
+        It has at most batch.max.rows rows, and further rows with the last value. Also raises
+        jdbc_spool.SpoolFencedError.
         """
         number, last = spool.read_last()
         last_end: str | None = last.get("end")

@@ -29,7 +29,7 @@ _DIGITS = 12
 _REACHED = b"odradek.reached"
 
 
-class FencedError(Exception):
+class SpoolFencedError(Exception):
     """A later writer has claimed the spool; `str()` names the folder."""
 
 
@@ -43,7 +43,7 @@ class LastPoll(NamedTuple):
 class Spool:
     """The polls of one source and one generation, numbered from 0 without a gap.
 
-    Methods raise OSError; those that write raise FencedError unless this is the writer.
+    Methods raise OSError; those that write raise SpoolFencedError unless this is the writer.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class Spool:
             os.utime(temporary, (_EPOCH_S + number, _EPOCH_S + number))
             with self._holding_claim():
                 if self.find_last_number() != after:
-                    raise FencedError(f"{self._folder} has polls of another writer")
+                    raise SpoolFencedError(f"{self._folder} has polls of another writer")
                 temporary.replace(self._path(number))
                 sync_folder(self.rows)
         except FileNotFoundError:
@@ -113,8 +113,8 @@ class Spool:
     def _path(self, number: int) -> Path:
         return self.rows / f"{number:0{_DIGITS}d}.parquet"
 
-    def _make_fenced_error(self) -> FencedError:
-        return FencedError(f"{self._folder} has a later writer")
+    def _make_fenced_error(self) -> SpoolFencedError:
+        return SpoolFencedError(f"{self._folder} has a later writer")
 
     @contextmanager
     def _holding_claim(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from odradek.spark_it.sql.repeatable import KEYWORDS, REPEATABLE
 from odradek.spark_it.sql.tokens import (
-    Call,
+    FunctionCall,
     Token,
     find_calls,
     find_closing,
@@ -105,7 +105,7 @@ def _check_calls(statement_tokens: Sequence[Token]) -> Iterator[Finding]:
             yield Finding(what, "it is not in the list of deterministic functions", call.line)
 
 
-def _is_repeatable(statement_tokens: Sequence[Token], call: Call, end: int) -> bool:
+def _is_repeatable(statement_tokens: Sequence[Token], call: FunctionCall, end: int) -> bool:
     """Return whether a function is in the list of deterministic functions, or `call` is not a function call."""
     before = statement_tokens[call.at - 1] if call.at else None
     if before is not None and before.text == ".":

@@ -103,7 +103,7 @@ def normalize(sql: str) -> str:
     return " ".join(f"`{token.text}`" if token.kind == "quoted" else token.text for token in tokenize(sql))
 
 
-class Call(NamedTuple):
+class FunctionCall(NamedTuple):
     """A function name followed by an opening parenthesis; the name is token `at`."""
 
     name: str
@@ -111,7 +111,7 @@ class Call(NamedTuple):
     line: int
 
 
-def find_calls(statement_tokens: Sequence[Token]) -> Iterator[Call]:
+def find_calls(statement_tokens: Sequence[Token]) -> Iterator[FunctionCall]:
     """Yield all function calls, and keywords before a parenthesis, such as IN and OVER."""
     for index, token in enumerate(statement_tokens[:-1]):
         if (
@@ -119,7 +119,7 @@ def find_calls(statement_tokens: Sequence[Token]) -> Iterator[Call]:
             and statement_tokens[index + 1].text == "("
             and statement_tokens[index + 1].kind == "symbol"
         ):
-            yield Call(token.name, index, token.line)
+            yield FunctionCall(token.name, index, token.line)
 
 
 def find_closing(statement_tokens: Sequence[Token], opening: int) -> int:

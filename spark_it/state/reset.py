@@ -17,7 +17,7 @@ from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import Offsets, Partitions, TopicPartition
-from odradek.spark_it.interfaces.marker import Marker
+from odradek.spark_it.interfaces.marker import BatchMarker
 from odradek.spark_it.kafka.requests import ClusterRequests
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import Checkpoint, CheckpointError
@@ -227,7 +227,7 @@ def finish_reset(pipeline: Pipeline, lock: Lock, cluster: ClusterRequests) -> Lo
     """
     if not lock.is_pending:
         return lock
-    metadata = Marker(0, lock.generation, state=lock.state).metadata
+    metadata = BatchMarker(0, lock.generation, state=lock.state).metadata
     for offsets in lock.start.values():
         cluster.commit(pipeline.name, offsets, metadata)
     done = replace(lock, is_pending=False)

@@ -18,7 +18,7 @@ from odradek.spark_it.dead_letters.headers import (
     BadRecordError,
 )
 from odradek.spark_it.interfaces.marker import make_marker_number
-from odradek.spark_it.interfaces.sink import Claim, SinkError, Written
+from odradek.spark_it.interfaces.sink import Claim, SinkError, WrittenCounts
 from odradek.spark_it.sinks import jdbc as jdbc_sink
 from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
 
@@ -386,7 +386,7 @@ def test_times_that_the_zone_of_java_leaves_out(spark, postgres, sink_to, table)
     zones.setDefault(zones.getTimeZone("Europe/Berlin"))
     try:
         sink.prepare(rows.schema)
-        assert sink.write(rows, None, batch(spark, 0)) == Written(2, 1)
+        assert sink.write(rows, None, batch(spark, 0)) == WrittenCounts(2, 1)
     finally:
         zones.setDefault(before)
     assert postgres.rows(f"SELECT wall::text FROM {table} ORDER BY id") == [("2026-03-29 02:30:00.123456",), (None,)]
@@ -481,7 +481,7 @@ def test_values_that_the_table_would_change(spark, postgres, sink_to, table):
     rows = spark.sql(fits).union(spark.sql(fits.replace("'a  '", "'ab  '"))).coalesce(1)
     sink.prepare(rows.schema)
     # Of a text that is too long spaces are not cut either.
-    assert sink.write(rows, None, batch(spark, 0)) == Written(1, 1)
+    assert sink.write(rows, None, batch(spark, 0)) == WrittenCounts(1, 1)
     assert [json.loads(value)["tag"] for _, value, _ in letters.records] == ["ab  "]
     [found] = postgres.rows(f"SELECT price, free, short, long, whole, day::text, at::text, few, tag FROM {table}")
     assert (str(found[0]), *found[1:5]) == ("1.24", 2, pytest.approx(0.1), 16777217.0, 1)
@@ -496,7 +496,7 @@ def test_rows_without_a_key_replace_none(spark, postgres, sink_to, table):
     rows = spark.createDataFrame([(1, "a"), (None, "b"), (2, "c"), (None, "d")], "id long, text string").coalesce(1)
     sink.prepare(rows.schema)
     for number in (0, 1):
-        assert sink.write(rows, None, batch(spark, number)) == Written(2, 2)
+        assert sink.write(rows, None, batch(spark, number)) == WrittenCounts(2, 2)
     assert postgres.rows(f"SELECT id, text FROM {table} ORDER BY id") == [(1, "a"), (2, "c")]
     assert [json.loads(value)["text"] for _, value, _ in letters.records] == ["b", "d"] * 2
     assert b"a row without key cannot be upserted" in letters.records[0][2][EXCEPTION_MESSAGE]
@@ -633,7 +633,7 @@ def test_sqlite(spark, tmp_path):
     for _ in range(2):
         assert upsert.write(rows, None, batch(spark, 0)).rows == 1000
     rows = spark.createDataFrame([(3, "new"), (11, "much too long"), (12, "x")], "id long, text string")
-    assert upsert.write(rows, None, batch(spark, 1)) == Written(2, 1)
+    assert upsert.write(rows, None, batch(spark, 1)) == WrittenCounts(2, 1)
     assert [json.loads(value) for _, value, _ in letters.records] == [{"id": 11, "text": "much too long"}]
     text = f'{keys}table.name.format = "made"\nauto.create = true\nauto.evolve = true'
     insert = sink_for(pipeline_of(text, tmp_path), spark)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.exactly_once.transactions import Clients
-from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError, WrittenCounts
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.sinks import topic as topic_sink
 from odradek.spark_it.sinks.topic import find_numbers_for_parts
@@ -139,7 +139,7 @@ def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
     expected = [n for n in range(90) if n % 10 != 7 and not 30 <= n < 60]
     dead_ones = [n for n in range(90) if n % 10 == 7]
     for _ in range(2):
-        assert made.write(good, bad) == Written(len(expected), len(dead_ones))
+        assert made.write(good, bad) == WrittenCounts(len(expected), len(dead_ones))
         assert made.committed() == [100, 100, 100]
         [found] = read(made.servers, made.target).values()
         in_order = [json.loads(one.value())["number"] for one in found]
@@ -150,7 +150,7 @@ def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
         letters = messages(made.servers, made.dead)
         assert sorted(int(one.value()) for one in letters) == dead_ones
         assert all(one.headers() == [("why", b"bad")] for one in letters)
-    assert made.write(numbered(made.spark, 30, start=1000), batch=1) == Written(30, 0)
+    assert made.write(numbered(made.spark, 30, start=1000), batch=1) == WrittenCounts(30, 0)
     assert made.committed() == [200, 200, 200]
     assert len(made.numbers()) == len(expected) + 30
 
@@ -163,9 +163,9 @@ def test_no_rows_at_all(sunk, dead, monkeypatch):
     made = sunk()
     every = numbered(made.spark, 30)
     for _ in range(2):
-        assert made.write(every.where("false"), dead_of(every.where(is_bad()))) == Written(0, 3)
+        assert made.write(every.where("false"), dead_of(every.where(is_bad()))) == WrittenCounts(0, 3)
         assert made.committed() == [100, 100, 100]
-    assert made.write(every.where("false"), batch=1) == Written(0, 0)
+    assert made.write(every.where("false"), batch=1) == WrittenCounts(0, 0)
     assert made.committed() == [200, 200, 200]
     assert made.written() == []
     assert len(values(made.servers, made.dead)) == 3
@@ -178,7 +178,7 @@ def test_batches_written_again_and_again(sunk):
     bad = dead_of(every.where(is_bad()))
     for batch in (0, 1):
         for _ in range(2):
-            assert made.write(counted, bad, batch) == Written(50, 60)
+            assert made.write(counted, bad, batch) == WrittenCounts(50, 60)
             found = messages(made.servers, made.target)
             assert len(found) == 50 * (batch + 1)
             assert {(one.key(), one.value()) for one in found} == {
@@ -187,8 +187,8 @@ def test_batches_written_again_and_again(sunk):
             assert len(values(made.servers, made.dead)) == 60 * (batch + 1)
     # Nothing is written, and yet the batch is.
     for _ in range(2):
-        assert made.write(counted.where("false"), None, 2) == Written(0, 0)
-    assert made.write(counted, None, 3) == Written(50, 0)
+        assert made.write(counted.where("false"), None, 2) == WrittenCounts(0, 0)
+    assert made.write(counted, None, 3) == WrittenCounts(50, 0)
     with pytest.raises(SinkError, match="belongs to a later batch: the checkpoint is older"):
         made.write(counted, None, 2)
     assert len(made.written()) == 150
@@ -238,7 +238,7 @@ def test_a_worker_killed_around_its_commit(sunk, tmp_path, kind, moment):
     with pytest.raises(SinkError, match="a worker process exited") as failed:
         made.write(rows, bad)
     assert failed.value.is_retriable and os.path.exists(flag)
-    assert made.write(rows, bad) == Written(81, 9)
+    assert made.write(rows, bad) == WrittenCounts(81, 9)
     assert made.numbers() == [n for n in range(90) if n % 10 != 7]
     assert len(values(made.servers, made.dead)) == 9
 
@@ -261,7 +261,7 @@ def test_rows_that_cannot_be_computed(sunk, kind):
             assert len(found) % 30_000 == 0 and not set(found) & set(range(30_000, 60_000))
         else:
             assert found == []
-    assert made.write(every) == Written(90_000, 0)
+    assert made.write(every) == WrittenCounts(90_000, 0)
     assert made.numbers() == list(range(90_000))
 
 
@@ -305,7 +305,7 @@ def test_text_with_a_key_and_tombstones_and_one_too_large(sunk):
         f.col("id").alias("_key"), text.alias("text"), f.lit(1).alias("_offset")
     )
     for _ in range(2):
-        assert made.write(rows) == Written(3, 1)
+        assert made.write(rows) == WrittenCounts(3, 1)
         found = sorted((one.key(), one.value()) for one in messages(made.servers, made.target))
         assert found == [(b"0", b"v0"), (b"1", None), (b"2", b"v2")]
         # Nor does the dead-letter topic take it.
@@ -356,7 +356,7 @@ def test_rows_that_the_format_refuses_are_dead_letters(sunk, kind):
     made = sunk(keys=AVRO, transaction_kind=kind)
     rows = made.spark.range(0, 30, 1, PARTS).select(f.expr("if(id % 10 = 3, null, id)").alias("number"))
     for _ in range(2):
-        assert made.write(rows, dead_of(numbered(made.spark, 1))) == Written(27, 4)
+        assert made.write(rows, dead_of(numbered(made.spark, 1))) == WrittenCounts(27, 4)
         assert len(made.written()) == 27
         letters = {one.value(): dict(one.headers()) for one in messages(made.servers, made.dead)}
         assert set(letters) == {b"0", b"{}"}

@@ -10,7 +10,7 @@ from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, SinkError
 from odradek.spark_it.sinks.jdbc import _split_in_halves
-from odradek.spark_it.sinks.jdbc_staging import Segment, make_staging_prefix, qualify_name
+from odradek.spark_it.sinks.jdbc_staging import RowSegment, make_staging_prefix, qualify_name
 from odradek.spark_it.sinks.jdbc_target import Preparation, find_upsert_conflict
 from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 
@@ -52,7 +52,7 @@ def test_halves_lose_nothing_and_end():
         assert 0 <= sum(map(len, left)) - sum(map(len, right)) <= 1
         return split(left) + split(right)
 
-    segments = [Segment(0, 0), Segment(100, 106), Segment(200, 201), Segment(300, 300)]
+    segments = [RowSegment(0, 0), RowSegment(100, 106), RowSegment(200, 201), RowSegment(300, 300)]
     assert split(segments) == [0, *range(100, 107), 200, 201, 300]
 
 

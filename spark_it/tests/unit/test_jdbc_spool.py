@@ -8,7 +8,7 @@ import pytest
 
 from odradek.spark_it.sources import jdbc as jdbc_source
 from odradek.spark_it.sources import jdbc_spool
-from odradek.spark_it.sources.jdbc_spool import FencedError, LastPoll, Spool
+from odradek.spark_it.sources.jdbc_spool import LastPoll, Spool, SpoolFencedError
 
 
 def claimed(folder):
@@ -54,7 +54,7 @@ def test_an_earlier_writer_changes_nothing(tmp_path):
         old.clear,
         lambda: Spool(tmp_path).clear(),
     ):
-        with pytest.raises(FencedError):
+        with pytest.raises(SpoolFencedError):
             late()
     new.add(rows(11, 15), {"end": "15"}, 0)
     assert contents(new) == [[*range(1, 11)], [*range(11, 16)]]
@@ -65,7 +65,7 @@ def test_a_poll_that_follows_another_is_refused(tmp_path):
     spool = claimed(tmp_path)
     spool.add(rows(1, 10), {"end": "10"}, -1)
     for after in (-1, 1):
-        with pytest.raises(FencedError):
+        with pytest.raises(SpoolFencedError):
             spool.add(rows(1, 20), {"end": "20"}, after)
     assert contents(spool) == [[*range(1, 11)]]
 
@@ -89,7 +89,7 @@ def test_a_write_is_refused_that_was_compared_before_the_claim(tmp_path, monkeyp
         return found
 
     monkeypatch.setattr(old, "find_last_number", compared_and_late)
-    with pytest.raises(FencedError):
+    with pytest.raises(SpoolFencedError):
         old.add(rows(11, 20), {"end": "20"}, 0)
     assert contents(Spool(tmp_path / "spool")) == ([[*range(1, 11)]] if ends == "claimed" else [])
 
@@ -102,7 +102,7 @@ def test_writers_that_take_the_spool_from_each_other(tmp_path):
         try:
             for _ in range(5):
                 spool = claimed(tmp_path)
-                with contextlib.suppress(FencedError):
+                with contextlib.suppress(SpoolFencedError):
                     for _ in range(5):
                         number, reached = spool.read_last()
                         end = int(reached.get("end", 0))

@@ -23,7 +23,7 @@ from odradek.spark_it.exactly_once.markers import (
 )
 from odradek.spark_it.exactly_once.slots import BatchTransaction, MarkerError, OffsetTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, claim_slot, write_transaction
-from odradek.spark_it.interfaces.marker import Marker, make_marker_number
+from odradek.spark_it.interfaces.marker import BatchMarker, make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
 from odradek.spark_it.kafka.cluster import Cluster
 from spark_it.tests.unit.support import pipeline, transform
@@ -115,13 +115,13 @@ def test_a_new_partition_without_records_has_its_marker_before_the_batch(planned
     # Partition 3 is new, and planned at 2; 2 is new, and has a record; all else was there.
     given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1))
     planned(0).make_transactions(given)
-    assert claimed == [(3, Marker(2, GENERATION))]
+    assert claimed == [(3, BatchMarker(2, GENERATION))]
     planned(0, before={"0": 5, "1": 4, "3": 2}).make_transactions(given)
     planned(WEEK_MS * 0.51).make_transactions(given)
     assert len(claimed) == 1
     # In the first batch a partition is new that the source did not begin with.
     planned(0, before={"0": 5, "1": 4, "2": 0, "3": 2}).make_transactions(batch(0, (1, 0, 4)))
-    assert claimed[1:] == [(3, Marker(2, GENERATION))]
+    assert claimed[1:] == [(3, BatchMarker(2, GENERATION))]
 
 
 def test_offset_transactions_of_a_batch_whose_markers_may_have_expired(planned):
@@ -287,7 +287,7 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
         next(write_batch("two"))
     assert list(write_batch("one")) == [True] * 3 and list(write_batch("one")) == [False] * 3
     if kind is TransactionKind.OFFSETS:
-        Cluster(made.settings).commit(unique, begins, Marker(0, GENERATION, state="two").metadata)
+        Cluster(made.settings).commit(unique, begins, BatchMarker(0, GENERATION, state="two").metadata)
     claims("two", replaced={"one"})
     with pytest.raises(MarkerError, match="belongs to another copy"):
         next(write_batch("one"))
@@ -301,7 +301,7 @@ def test_a_lane_that_another_copy_claimed_meanwhile(monkeypatch, owner, replaced
     """The other copy begins with another lowest slot, so that both come to the others."""
     found, _ = of(declared("shop"), TransactionKind.OFFSETS)
     slots = [TransactionalSlot(f"shop:orders-{part}", "shop", "orders", part) for part in range(3)]
-    markers = {slots[0]: Marker(0, GENERATION, state="one"), slots[1]: Marker(0, GENERATION, state=owner)}
+    markers = {slots[0]: BatchMarker(0, GENERATION, state="one"), slots[1]: BatchMarker(0, GENERATION, state=owner)}
     monkeypatch.setattr(found, "list_slots", lambda: slots)
     monkeypatch.setattr(found, "_read_markers", lambda *_, **__: markers)
     monkeypatch.setattr(markers_module, "claim_slot", lambda *_: None)
@@ -327,7 +327,7 @@ def test_for_how_long_a_broker_keeps_offsets(start_broker, minutes):
     now_ms = int(time.time() * 1000)
     slot = TransactionalSlot("t", "shop", "orders", 0)
     found.list_slots = lambda: [slot]
-    found._read_markers = lambda _: {slot: Marker(9, at_ms=now_ms - 31_000)}
+    found._read_markers = lambda _: {slot: BatchMarker(9, at_ms=now_ms - 31_000)}
     assert found.list_old_slots(now_ms) == ([slot] if minutes == 2 else [])
 
 
@@ -349,7 +349,7 @@ def kept(broker, unique):
     made = declared(unique, servers, topic=unique)
     found, clients = of(made, TransactionKind.OFFSETS)
     for part in (0, 1):
-        claim_slot(found.list_slots()[part], Marker(9, GENERATION), frozenset(), clients)
+        claim_slot(found.list_slots()[part], BatchMarker(9, GENERATION), frozenset(), clients)
     keeper = MarkerRenewal(found, clients, threading.Lock())
     yield made, found, keeper
     keeper.close()

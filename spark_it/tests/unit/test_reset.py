@@ -6,7 +6,7 @@ import pytest
 from odradek.spark_it.definition.guarantees import find_stateful_reason
 from odradek.spark_it.exactly_once.slots import MarkerError, OffsetTransaction, TransactionalSlot
 from odradek.spark_it.execution.preflight import RefusedError, plan_start
-from odradek.spark_it.interfaces.marker import Marker
+from odradek.spark_it.interfaces.marker import BatchMarker
 from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state.lock import get_checkpoint_folder, make_lock, read_lock, write_lock
 from odradek.spark_it.state.progress import Progress, write_progress
@@ -101,8 +101,8 @@ def test_a_reset_is_another_state_and_its_offsets_are_markers(tmp_path):
     group = FakeGroup({A: 30, B: 7})
     first, second = (execute_plan(one, planned(one, lock, "committed", group), group) for _ in range(2))
     assert len({lock.state, first.state, second.state}) == 3 and second.takes_over
-    marker = Marker.read(30, group.metadata)
-    assert marker == Marker(30, second.generation, state=second.state)
+    marker = BatchMarker.read(30, group.metadata)
+    assert marker == BatchMarker(30, second.generation, state=second.state)
     earlier = OffsetTransaction(
         TransactionalSlot("t", "orders", *A), 40, lock.generation, 4, False, "reset", 30, state=lock.state
     )

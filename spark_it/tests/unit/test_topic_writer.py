@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.exactly_once.transactions import Clients, FencedError, TransactionOutcome
-from odradek.spark_it.interfaces.sink import Batch, SinkError, Written
+from odradek.spark_it.interfaces.sink import Batch, SinkError, WrittenCounts
 from odradek.spark_it.sinks.topic import TopicWriter
 from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
 
@@ -62,7 +62,7 @@ def test_a_transaction_gets_longer_each_time_and_keeps_it(writer):
             one.write(None, None, Batch(0, 1, None))
         assert failed.value.is_retriable
     for batch in range(2):
-        assert one.write(None, None, Batch(batch, 1, None)) == Written(5)
+        assert one.write(None, None, Batch(batch, 1, None)) == WrittenCounts(5)
     assert given == [None, "300000", "900000", "900000"]
 
 

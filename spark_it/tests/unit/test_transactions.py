@@ -18,7 +18,7 @@ from odradek.spark_it.exactly_once.transactions import (
     renew_marker,
     write_transaction,
 )
-from odradek.spark_it.interfaces.marker import Marker, make_marker_number
+from odradek.spark_it.interfaces.marker import BatchMarker, make_marker_number
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.kafka.cluster import Cluster
 from spark_it.tests.records import messages, values
@@ -80,7 +80,7 @@ class Bench:
             [found] = consumer.committed([TopicPartition(transaction.slot.topic, transaction.slot.partition)], 30)
         finally:
             consumer.close()
-        return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
+        return None if found.offset < 0 else BatchMarker.read(found.offset, found.metadata)
 
     def cluster(self):
         return Cluster(pipeline(f'bootstrap.servers = "{self.servers}"\n' + SOURCE + TOPIC).settings)
@@ -382,12 +382,14 @@ def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
 
 @pytest.mark.parametrize("metadata", ["", "x", "1:2:3", "1:2:3:4:5", "1:-2:3:", None, "a:b:c:d"])
 def test_metadata_of_others(metadata):
-    assert Marker.read(5, metadata) == Marker(5)
+    assert BatchMarker.read(5, metadata) == BatchMarker(5)
 
 
-@pytest.mark.parametrize("said", [Marker(5, 1, 2, 3, "0a"), Marker(5, 1, 2, 3), Marker(5, None, None, 3), Marker(5)])
+@pytest.mark.parametrize(
+    "said", [BatchMarker(5, 1, 2, 3, "0a"), BatchMarker(5, 1, 2, 3), BatchMarker(5, None, None, 3), BatchMarker(5)]
+)
 def test_metadata(said):
-    assert Marker.read(5, said.metadata) == said
+    assert BatchMarker.read(5, said.metadata) == said
 
 
 @pytest.mark.side_by_side
