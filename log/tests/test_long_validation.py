@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from odradek.log.config import LogConfig
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
 from odradek.log.validation import batch as validation
-from odradek.log.validation.batch import CheckedRecords, StepwiseValidationRequired, Origin, check_batch
+from odradek.log.validation.batch import CheckedRecords, Origin, StepwiseValidationRequired, check_batch
 from odradek.log.validation.long_batch import check_in_steps
 from odradek.log.validation.record import MAX_RECORD_ERRORS, RejectedRecordsError
 from odradek.protocol.batches.batch_builder import put_varint
