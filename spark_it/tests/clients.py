@@ -1,4 +1,4 @@
-"""Clients of transactions that get into trouble, also in worker processes."""
+"""Clients whose transactions fail on purpose, in the driver or in worker processes."""
 
 import os
 import signal
@@ -10,8 +10,7 @@ from odradek.spark_it.exactly_once.transactions import Clients, renew_marker
 
 @dataclass(frozen=True)
 class Killing(Clients):
-    """Its producers kill the process that they are in before or after their commit, but only once: `flag` is a file
-    that says whether they have."""
+    """Clients whose producers kill their process before or after the commit, once: the first kill creates `flag`."""
 
     flag: str = ""
     moment: str = "before"
@@ -44,13 +43,13 @@ class _Producer:
 
 
 class Overtaken(Clients):
-    """As soon as a marker is read, others have the slot, which is that of a source partition."""
+    """Clients whose slot, that of a source partition, another producer takes over as soon as the marker is read."""
 
     def make_consumer(self, group):
-        return _Slow(super().make_consumer(group), self.bootstrap_servers, group)
+        return _OvertakenConsumer(super().make_consumer(group), self.bootstrap_servers, group)
 
 
-class _Slow:
+class _OvertakenConsumer:
     def __init__(self, inner, servers, group):
         self._inner, self._servers, self._group = inner, servers, group
 

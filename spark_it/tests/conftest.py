@@ -19,9 +19,9 @@ from spark_it.tests.kafka_frames import KafkaFrames
 from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
 KEEPS_ALL = {"log.retention.ms": "-1"}
-"""Tests have records of years ago, which a broker that runs for long would delete meanwhile."""
+"""Records of the tests have timestamps of years ago. The default retention would delete them."""
 TEST_TIMEOUT_S = 150
-"""Of any test; the first has Spark's own start within it."""
+"""Timeout of each test. That of the first one includes the start of Spark."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def short_lived_java(request: pytest.FixtureRequest) -> Iterator[None]:
-    """For what the tests of a module start; Java says in its output that it was told."""
+    """Set JVM options for processes that the tests of a module start, except unit tests. Java prints a note on them."""
     with pytest.MonkeyPatch.context() as patch:
         if "unit" not in request.path.parts:
             patch.setenv("JDK_JAVA_OPTIONS", quick_java.options())
@@ -55,12 +55,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "JAVA_HOME": java_home,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Workers are to import the package that is tested.
+        # Workers import the tested package from this checkout.
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), before.get("PYTHONPATH")])),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(work / "local"),
     }
-    # Variables that would bring in somebody else's Spark or its settings.
+    # These would select another installation of Spark, or its settings.
     for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS"):
         os.environ.pop(name, None)
     settings = {
@@ -72,7 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
-        # There is too little data to gain by it what compiling takes.
+        # With so little data compilation takes longer than it saves.
         "spark.sql.codegen.wholeStage": "false",
         "spark.python.daemon.module": daemon.MODULE,
         "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -100,7 +100,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def end_gateway(session: SparkSession) -> None:
-    """Ends the JVM, which otherwise stays until Python does."""
+    """End the JVM, which would otherwise run until Python exits."""
     gateway = session.sparkContext._gateway
     if gateway is not None:
         process = gateway.proc
@@ -113,14 +113,14 @@ def end_gateway(session: SparkSession) -> None:
 
 @pytest.fixture(scope="session")
 def broker(backend: str) -> Iterator[Any]:
-    """One broker for all tests that share it; they keep apart by topic names."""
+    """One broker for all tests that share it. Each test uses its own topic names."""
     with BROKERS[backend](KEEPS_ALL) as started:
         yield started
 
 
 @pytest.fixture
 def start_broker(backend: str) -> Iterator[Callable[..., Any]]:
-    """Starts a broker of the test's own, one that may be restarted or killed: start_broker({name: value})."""
+    """Start a broker for one test, which may restart or kill it: start_broker({name: value})."""
     with ExitStack() as stack:
 
         def start(properties: Mapping[str, str] | None = None) -> Any:
@@ -150,7 +150,7 @@ def own_kafka(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[Any], K
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgreSQL]:
-    """One database for all tests that share it; they keep apart by the names of tables."""
+    """One database for all tests that share it. Each test uses its own table names."""
     try:
         server = PostgreSQL()
     except PostgreSQLError as error:

@@ -13,7 +13,10 @@ NO_SUBJECT = (404, 40401, "Subject not found")
 
 
 class FakeRegistry:
-    """Schemas by id from 1, subjects with their ids; `asked` has every request, `fails` answers of the next ones."""
+    """Schemas with ids from 1, and subjects with the ids of their versions.
+
+    `asked` lists all requests; `fails` has the status codes of the next responses.
+    """
 
     def __init__(self, user_info=None):
         self.schemas = []
@@ -24,7 +27,7 @@ class FakeRegistry:
         self.url = ""
 
     def add(self, schema, subject="any", **more):
-        """The id of a schema, new or known."""
+        """Register a schema, unless it is registered already, and return its id."""
         entry = {"schema": schema, **more}
         if entry not in self.schemas:
             self.schemas.append(entry)

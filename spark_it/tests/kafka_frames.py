@@ -1,4 +1,4 @@
-"""Spark's Kafka source and sink, as short as the tests want them."""
+"""Short calls of Spark's Kafka source and sink."""
 
 import json
 import time
@@ -33,11 +33,11 @@ class KafkaFrames:
             query.stop()
 
     def read(self, topic: str | None = None, **options: Options) -> DataFrame:
-        """A batch; of all records of `topic`, unless options say otherwise. Mappings become JSON."""
+        """A batch: all records of `topic`, unless options select others. Mappings become JSON."""
         return self._with_options(self.spark.read.format("kafka"), topic, options).load()
 
     def read_stream(self, topic: str | None = None, **options: Options) -> DataFrame:
-        """A stream; from the beginning of `topic`, unless options say otherwise."""
+        """A stream: `topic` from its beginning, unless an option sets another start."""
         started = {} if any(name.startswith("starting") for name in options) else {"startingOffsets": "earliest"}
         return self._with_options(self.spark.readStream.format("kafka"), topic, {**started, **options}).load()
 
@@ -47,19 +47,19 @@ class KafkaFrames:
     def write_stream(
         self, frame: DataFrame, topic: str, checkpoint: str, trigger: Mapping[str, Any], **options: Options
     ) -> StreamingQuery:
-        """A running query from `frame` to `topic`."""
+        """Start a query from `frame` to `topic`."""
         writer = self._with_options(frame.writeStream.format("kafka"), None, self._to_topic(topic, options))
         return self._start(writer, checkpoint, trigger)
 
     def to_parquet(
         self, frame: DataFrame, checkpoint: str, trigger: Mapping[str, Any], name: str = "out"
     ) -> StreamingQuery:
-        """A running query from `frame` to files, which hold each row once however often it is restarted."""
+        """Start a query from `frame` to files, which contain each row once even if the query is restarted."""
         writer = frame.writeStream.format("parquet").option("path", str(self.directory / name))
         return self._start(writer, checkpoint, trigger)
 
     def parquet(self, name: str = "out") -> DataFrame:
-        """What `to_parquet` has written by now."""
+        """The rows that `to_parquet` has written so far."""
         return self.spark.read.parquet(str(self.directory / name))
 
     def _start(self, writer: Any, checkpoint: str, trigger: Mapping[str, Any]) -> StreamingQuery:
@@ -83,18 +83,18 @@ class KafkaFrames:
 
 
 def finish(query: StreamingQuery) -> list[dict[str, Any]]:
-    """Waits for a query that ends by itself and returns the batches that read something."""
+    """Wait for a query that ends by itself, and return its batches that have rows."""
     assert query.awaitTermination(QUERY_TIMEOUT_S), f"still running: {query.lastProgress}"
     return batches(query)
 
 
 def batches(query: StreamingQuery) -> list[dict[str, Any]]:
-    """The batches so far that read something."""
+    """The batches so far that have rows."""
     return [dict(made) for made in Events(query).read_new() if made["numInputRows"] > 0]
 
 
 def wait_for(query: StreamingQuery, condition: Callable[[], bool]) -> None:
-    """Waits until what a running query has done fulfils a condition; it fails when the query does."""
+    """Wait until `condition` holds while a query runs. Raises the query's exception if it fails."""
     give_up_at = time.monotonic() + QUERY_TIMEOUT_S
     while not condition():
         failure = query.exception()

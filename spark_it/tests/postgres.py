@@ -27,7 +27,7 @@ DATABASE = "shop"
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
 START_ATTEMPTS = 3
-# Nothing here outlives the machine, so nothing is forced to its disk; a killed server still loses nothing.
+# The data need not survive a crash of the machine, so fsync is off. A killed server loses nothing.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "fsync": "off",
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 class PostgreSQLError(RuntimeError):
-    """There is no PostgreSQL, or it does not start; the message says what to do."""
+    """PostgreSQL is missing or does not start. The message has the remedy."""
 
 
 def programs() -> Path:
@@ -50,7 +50,7 @@ def programs() -> Path:
         candidates.append(Path(answer.stdout.strip()))
     candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parts[-2:], reverse=True)
     for folder in candidates:
-        # Debian's wrappers in the path would look for clusters of the system.
+        # A folder with both programs has no wrappers: those of Debian use the clusters of the system.
         if (folder / "initdb").is_file() and (folder / "postgres").is_file():
             return folder
     raise PostgreSQLError(
@@ -60,7 +60,7 @@ def programs() -> Path:
 
 
 class PostgreSQL:
-    """One server process. It refuses to run as root, so then it runs as `postgres` or `nobody`."""
+    """One server process. PostgreSQL refuses to run as root; root starts it as `postgres` or `nobody`."""
 
     def __init__(self) -> None:
         self._programs = programs()
@@ -80,7 +80,7 @@ class PostgreSQL:
         return f"jdbc:postgresql://127.0.0.1:{self.port}/{self.database}"
 
     def start(self) -> Self:
-        """Returns when the server answers; after `kill` it has the data and the port it had. Raises PostgreSQLError."""
+        """Start the server and wait until it answers; data and port survive `kill`. Raises PostgreSQLError."""
         if not self._data.exists():
             self._initialise()
         is_first = self.port == 0
@@ -128,7 +128,7 @@ class PostgreSQL:
         return False
 
     def connect(self, database: str | None = None) -> "psycopg.Connection[Any]":
-        """A connection that commits each statement by itself."""
+        """A connection in autocommit mode."""
         return psycopg.connect(
             host="127.0.0.1",
             port=self.port,
@@ -153,13 +153,13 @@ class PostgreSQL:
         return value
 
     def tables(self) -> list[str]:
-        """Names of all tables there are, sorted."""
+        """The names of all tables, sorted."""
         system = "('pg_catalog', 'information_schema')"
         found = self.rows(f"SELECT tablename FROM pg_tables WHERE schemaname NOT IN {system}")
         return sorted(name for (name,) in found)
 
     def kill(self) -> None:
-        """Ends the server at once, as SIGQUIT to its first process does: it recovers when it starts again."""
+        """End the server at once, with SIGQUIT to its first process. It recovers at its next start."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGQUIT)

@@ -1,7 +1,7 @@
-"""What makes Java processes of Spark begin sooner.
+"""JVM options with which the Java processes of Spark start sooner.
 
-python -m spark_it.tests.quick_java               makes the archive of classes, if it does not exist
-python -m spark_it.tests.quick_java OPTION...     a Spark that begins and ends, with options of its JVM
+python -m spark_it.tests.quick_java               creates the archive of classes, if it does not exist
+python -m spark_it.tests.quick_java OPTION...     starts and ends a Spark with these JVM options
 """
 
 import os
@@ -21,9 +21,9 @@ QUICK = "-XX:TieredStopAtLevel=1"
 
 
 def options():
-    """A process of a test ends before Java's second compiler would pay, and that takes half of the processors' time."""
+    """JVM options for tests: their processes are too short for the C2 compiler, which takes half of the CPU time."""
     of_spark = Path(pyspark.__file__).parent / "jars"
-    # Java does without the archive when a jar is younger than it was.
+    # A JVM ignores an archive whose jars have changed.
     classpath = f"{pyspark.__version__} {of_spark} {of_spark.stat().st_mtime_ns}"
     return " ".join([QUICK, *classes.options("spark", classpath, start_and_end)])
 

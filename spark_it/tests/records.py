@@ -1,4 +1,4 @@
-"""What is in a topic, read by a client that is not Spark."""
+"""Records of a topic, read without Spark."""
 
 from collections import defaultdict
 
@@ -8,9 +8,9 @@ READ_TIMEOUT_S = 30
 
 
 def read(bootstrap_servers, topic, *, isolation_level="read_committed"):
-    """All records there are now, by partition; with read_committed only those of committed transactions.
+    """All records that are now in the topic, by partition; with read_committed only those of committed transactions.
 
-    A broker commits before every partition shows it, so what is open is waited for. None may stay open.
+    A commit is acknowledged before every partition has its marker, so this waits until no transaction is open.
     """
     configuration = {
         "bootstrap.servers": bootstrap_servers,
@@ -27,7 +27,7 @@ def read(bootstrap_servers, topic, *, isolation_level="read_committed"):
         found = defaultdict(list)
         while open_:
             message = consumer.poll(READ_TIMEOUT_S)
-            assert message is not None, f"partitions do not end, or a transaction does not: {open_}"
+            assert message is not None, f"partitions are not read to their end, or have an open transaction: {open_}"
             partition = message.partition()
             if message.error() is None:
                 found[partition].append(message)
@@ -41,7 +41,7 @@ def read(bootstrap_servers, topic, *, isolation_level="read_committed"):
 
 
 def _ends(configuration, topic):
-    """Where each partition ends, whatever is open there."""
+    """The log end offset of each partition, also if a transaction is open."""
     consumer = Consumer({**configuration, "isolation.level": "read_uncommitted"})
     try:
         partitions = consumer.list_topics(topic, READ_TIMEOUT_S).topics[topic].partitions
@@ -54,10 +54,10 @@ def _ends(configuration, topic):
 
 
 def messages(bootstrap_servers, topic, **options):
-    """The same, of all partitions."""
+    """The records that `read` returns, in one list."""
     return [message for some in read(bootstrap_servers, topic, **options).values() for message in some]
 
 
 def values(bootstrap_servers, topic, **options):
-    """Values in order."""
+    """The values of these records, sorted."""
     return sorted(message.value() for message in messages(bootstrap_servers, topic, **options))

@@ -22,7 +22,7 @@ def delta_files(folder: Path):
 def iceberg_files(folder: Path):
     """Files of an Iceberg table, by the manifests of its current snapshot."""
     version = int((folder / "metadata" / "version-hint.text").read_text())
-    # A writer that was killed may not have come to the hint.
+    # A killed writer may have written metadata without updating the hint.
     while (folder / "metadata" / f"v{version + 1}.metadata.json").exists():
         version += 1
     metadata = json.loads((folder / "metadata" / f"v{version}.metadata.json").read_text())
@@ -45,7 +45,7 @@ def avro_rows(address):
 
 
 def column(files, name):
-    """A column of all files together; a file that does not have it has nulls."""
+    """A column of all files together, with nulls for files that lack it."""
     found = []
     for file in files:
         read = pyarrow.parquet.ParquetFile(file).read()

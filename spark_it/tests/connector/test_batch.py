@@ -1,4 +1,4 @@
-"""Batch reads and writes: what `spark.read` and `frame.write` do with a topic."""
+"""Batch reads and writes of topics, by `spark.read` and `frame.write`."""
 
 import itertools
 
@@ -27,7 +27,7 @@ def test_rows_come_back_as_written(kafka, topics, unique):
     assert [row[0] for row in found.select("timestampType").distinct().collect()] == [0]
 
 
-def test_rows_go_where_their_columns_say(kafka, topics, unique):
+def test_rows_go_to_the_topic_and_partition_in_their_columns(kafka, topics, unique):
     names = [topics.create(f"{unique}-{letter}", 2) for letter in "ab"]
     given = [(names[n % 2], n % 4 // 2, str(n)) for n in range(40)]
     kafka.write(kafka.spark.createDataFrame(given, "topic string, partition int, value string"))
@@ -53,11 +53,11 @@ def test_headers(kafka, topics, unique):
     kafka.write(frame.repartition(1).sortWithinPartitions("value"), unique, includeHeaders=True)
     topics.produce(unique, [(None, b"produced")], headers=headers)
     found = kafka.read(unique, includeHeaders=True).select(f.col("value").cast("string"), "headers").collect()
-    told = {
+    shown = {
         row.value: row.headers and [(key, None if value is None else bytes(value)) for key, value in row.headers]
         for row in found
     }
-    assert told == {"written": headers, "none": None, "produced": headers}
+    assert shown == {"written": headers, "none": None, "produced": headers}
 
 
 def test_a_range_of_offsets(kafka, topics, unique):
@@ -93,7 +93,7 @@ def test_offsets_by_timestamp(kafka, topics, unique):
 
 @pytest.mark.side_by_side
 def test_several_tasks_read_one_partition(kafka, topics, unique):
-    """minPartitions cuts the offsets of a partition into ranges that are read at the same time."""
+    """minPartitions splits the offsets of a partition into ranges that are read in parallel."""
     topics.create(unique, 2)
     for partition in (0, 1):
         topics.produce(unique, rows(2000, start=5000 * partition), partition=partition)
@@ -124,7 +124,7 @@ def test_read_committed(kafka, topics, unique):
     assert digest(kafka.read(unique, kafka_isolation_level="read_committed")) == digest_of(rows(400))
 
 
-def test_a_topic_that_is_not_there(kafka, unique):
+def test_a_missing_topic(kafka, unique):
     with pytest.raises(Exception, match=r"UnknownTopicOrPartition|unknown topic|does not host"):
         kafka.read(f"{unique}-absent").count()
 

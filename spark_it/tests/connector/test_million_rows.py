@@ -1,4 +1,4 @@
-"""A million rows through the whole way: Spark's sink, a stream from topic to topic, and a read."""
+"""A million rows through Spark's sink, a stream from topic to topic, and a batch read."""
 
 import pytest
 
@@ -9,7 +9,7 @@ ROWS = 1_000_000
 
 
 @pytest.mark.timeout(300)
-def test_a_million_rows_with_nothing_lost_or_doubled(kafka, topics, unique):
+def test_a_million_rows_with_none_lost_or_duplicated(kafka, topics, unique):
     source, target = topics.create(unique, 4), topics.create(f"{unique}-target", 4)
     kafka.write(rows_in_spark(kafka.spark, ROWS), source)
     stream = kafka.read_stream(source, maxOffsetsPerTrigger=400_000).select("key", "value")

@@ -1,4 +1,4 @@
-"""Streams: triggers, checkpoints, restarts of query and broker, and data that is gone."""
+"""Streams: triggers, checkpoints, restarts of query and broker, and deleted records."""
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -24,7 +24,7 @@ def test_available_now_in_batches_of_limited_size(kafka, topics, unique):
     assert digest(kafka.parquet()) == digest_of(rows(3000))
 
 
-def test_processing_time_follows_what_is_produced(kafka, topics, unique):
+def test_a_processing_time_trigger_reads_new_records(kafka, topics, unique):
     topics.create(unique, 2)
     topics.produce(unique, rows(500))
     target = topics.create(f"{unique}-target", 2)
@@ -50,7 +50,7 @@ def test_partitions_added_to_a_running_stream_are_read_from_their_start(kafka, t
     assert digest(kafka.parquet()) == digest_of(rows(300))
 
 
-def test_a_pattern_takes_in_topics_that_come_later(kafka, topics, unique):
+def test_a_pattern_matches_topics_that_are_created_later(kafka, topics, unique):
     topics.produce(topics.create(f"{unique}-1"), rows(100))
     query = kafka.to_parquet(kafka.read_stream(subscribePattern=f"{unique}-.*"), "checkpoint", QUICKLY)
     wait_for(query, lambda: bool(batches(query)))
@@ -86,16 +86,16 @@ def test_headers_and_ranges_within_a_stream(kafka, topics, unique):
 
 
 @pytest.mark.side_by_side
-def test_a_checkpoint_outlives_a_query_and_a_killed_broker(start_broker, own_kafka, unique):
+def test_a_query_continues_from_its_checkpoint_after_a_kill_of_the_broker(start_broker, own_kafka, unique):
     run_and_restart(start_broker(), own_kafka, unique, clean=False)
 
 
-def test_a_checkpoint_outlives_a_query_and_a_stopped_broker(start_broker, own_kafka, unique):
+def test_a_query_continues_from_its_checkpoint_after_a_stop_of_the_broker(start_broker, own_kafka, unique):
     run_and_restart(start_broker(), own_kafka, unique, clean=True)
 
 
 def run_and_restart(broker, own_kafka, unique, clean):
-    """Each run takes up where the last one ended, and the broker still has all that it acknowledged."""
+    """Restart the broker after each run. The next run continues where the last one ended, and no record is lost."""
     topics = Topics(broker.bootstrap_servers)
     kafka = own_kafka(broker)
     source, target = topics.create(unique, 2), topics.create(f"{unique}-target", 2)
@@ -113,7 +113,7 @@ def run_and_restart(broker, own_kafka, unique, clean):
     assert digest(kafka.read(target)) == digest_of(rows(total))
 
 
-def test_a_running_stream_outlives_a_restart_of_the_broker(start_broker, own_kafka, unique):
+def test_a_running_stream_survives_a_restart_of_the_broker(start_broker, own_kafka, unique):
     broker = start_broker()
     topics = Topics(broker.bootstrap_servers)
     kafka = own_kafka(broker)
@@ -129,8 +129,8 @@ def test_a_running_stream_outlives_a_restart_of_the_broker(start_broker, own_kaf
 
 @pytest.mark.side_by_side
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
-def test_data_that_is_gone(kafka, topics, unique, fail):
-    """Records deleted before the stream got to them end it, or are left out when it was told to go on."""
+def test_deleted_records(kafka, topics, unique, fail):
+    """Records deleted before they are read fail the stream; with failOnDataLoss = false it skips them."""
     topics.produce(topics.create(unique), rows(100))
     stream = kafka.read_stream(unique, failOnDataLoss=fail)
     finish(kafka.to_parquet(stream, "checkpoint", AVAILABLE_NOW))

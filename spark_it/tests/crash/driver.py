@@ -1,13 +1,16 @@
-"""Runs several pipelines on one Spark in one process, for a test to kill it: as many as there are files.
+"""Run one pipeline for each file, on one Spark in one process, which a test kills.
 
     python -m spark_it.tests.crash.driver LOG FILE...
 
-Each line that it reads has the options of a run, as JSON. It says what the pipelines say, and ENDED when all have taken
-what is there. With option `refused` none may run: each says why, then all REFUSED; `home` says where their state is,
-and `of` which pipelines these are. With option `together` each waits for the others in its first batch from that number
-on; TOGETHER says that all have come there. With `twins` those of one batch's tasks write late (`late_twin`).
-Option `doubled` names pipelines each batch of which a second driver writes at the same time, as one may do that is
-believed dead. The session is that of the first pipeline; what Java says goes to LOG.
+Each line of standard input has the options of a run, as JSON. The pipelines' messages go to standard output, followed
+by ENDED when all have read everything available. The session is that of the first pipeline; Java's output goes to LOG.
+Options besides those of the runner:
+
+`refused`     all pipelines must be refused: each prints its reason, then REFUSED follows
+`home`, `of`  the folder of the state, and the names of the pipelines, of a run with `refused`
+`together`    pipelines wait for each other in their first batch from this number on, then TOGETHER is printed
+`twins`       twins of the tasks of one batch write late (`late_twin`)
+`doubled`     the names of pipelines whose batches a second driver writes at the same time, like one presumed dead
 """
 
 import contextlib
@@ -37,7 +40,7 @@ TOGETHER_S = 400
 def main():
     pipelines = [load(Path(file), os.environ) for file in sys.argv[2:]]
     spark = session.build(pipelines[0], log=Path(sys.argv[1]))
-    # Each query would start it when it finds none, but not two at once.
+    # A query starts the server if there is none, but two queries must not do so at once.
     ensure_callback_server_started(spark.sparkContext._gateway)
     for line in sys.stdin:
         options = json.loads(line)
@@ -63,8 +66,8 @@ def main():
 
 
 def with_second_driver(of, names):
-    """A `make_sink` whose sinks of these pipelines have each batch written by another one as well. One that is
-    overtaken may fail and be tried again."""
+    """A `make_sink` whose sinks of these pipelines write each batch twice at the same time, with a second sink. The one
+    that is overtaken may fail; the batch is then retried."""
 
     def made(pipeline, *args):
         sink = of(pipeline, *args)
@@ -83,7 +86,7 @@ def with_second_driver(of, names):
 
 
 def meeting(of, number, count):
-    """A `make_sink` whose sinks meet in their first batch from `number` on."""
+    """A `make_sink` whose sinks wait for each other in their first batch from `number` on."""
     all_there = threading.Barrier(count, lambda: print(TOGETHER, flush=True), TOGETHER_S)
 
     def made(*args):
@@ -93,7 +96,7 @@ def meeting(of, number, count):
         def write_together(rows, dead, batch):
             if batch.id >= number:
                 sink.write = write
-                # Who has taken everything before does not come.
+                # A pipeline that has read everything before this batch does not take part.
                 with contextlib.suppress(threading.BrokenBarrierError):
                     all_there.wait()
             return write(rows, dead, batch)
@@ -105,7 +108,7 @@ def meeting(of, number, count):
 
 
 def run(pipelines, spark, options):
-    """Runs them all; whether all have ended well. When one fails the others are asked to stop."""
+    """Run all pipelines; return True if all succeed. If one fails, the others are asked to stop."""
     stop = threading.Event()
 
     def run_one(pipeline):
@@ -124,7 +127,7 @@ def run(pipelines, spark, options):
 
 
 def are_refused(pipelines, spark, options):
-    """Runs them all; whether each is refused."""
+    """Run all pipelines; return True if each is refused."""
 
     def is_refused(pipeline):
         try:

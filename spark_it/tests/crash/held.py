@@ -1,4 +1,4 @@
-"""A transform that holds a batch for as long as a file is there. It is copied to the folder of the pipeline."""
+"""A transform that holds a batch while a file exists. Tests copy this module to the folder of the pipeline."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ HERE = Path(__file__).parent
 
 
 def hold(frame):
-    """The rows as they are. File `hold` holds the batch; `held` says that it does."""
+    """Return the rows unchanged, but not while file `hold` exists. File `held` is created when the batch is held."""
     if (HERE / "hold").exists():
         (HERE / "held").touch()
         while (HERE / "hold").exists():

@@ -1,19 +1,15 @@
-"""Twins of the tasks that stage a batch for a database: tasks that Spark takes for lost and that write all the same."""
+"""Twins of the tasks that stage a batch for a database: tasks that Spark considers lost, but that still write."""
 
 from odradek.spark_it.sinks.jdbc import JdbcTable
 from odradek.spark_it.sinks.jdbc_staging import StagingTable
 
 WROTE = "twins have written"
-MOMENTS = {
-    "staged": (StagingTable, "fill"),
-    "checked": (StagingTable, "read_segments"),
-    "taken over": (JdbcTable, "_insert_all"),
-}
-"""After which step of the driver they write."""
+MOMENTS = {"staged": (StagingTable, "fill"), "checked": (StagingTable, "read_segments"), "taken over": (JdbcTable, "_insert_all")}
+"""The step of the driver after which the twins write."""
 
 
 def write_once(moment):
-    """Has twins write the rows of the next batch that is staged in this process."""
+    """Let twins write the rows of the next batch that is staged in this process."""
     owner, name = MOMENTS[moment]
     step, fill = getattr(owner, name), StagingTable.fill
     staged = {}

@@ -1,4 +1,4 @@
-"""A pipeline for each sink, all of the same numbers, and what is in the sinks by readers that are not Spark."""
+"""A pipeline for each sink, all with the same numbers, and the contents of the sinks, read without Spark."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from spark_it.tests.records import messages
 from spark_it.tests.tables import column, delta_files, iceberg_files
 
 PARTITIONS = 1
-"""Of each of the two topics."""
+"""Partitions of each of the two topics."""
 BAD_EVERY = 100
 """Good records between two bad ones of a partition."""
 BAD = (
@@ -23,17 +23,17 @@ BAD = (
     b'{"n": 1, "price": 1.239}',
     b'{"n": 1, "text": "\xff"}',
 )
-"""Bad records, one kind after the other: all but the second cannot be decoded, and that one is not as expected."""
+"""Bad records, used in turn. The second one violates an expectation; the others cannot be decoded."""
 
 DEAD_LETTERS_ONCE = {"offsets", "batches"}
-"""Sinks that have their dead letters in the transactions of the rows."""
+"""Sinks that write dead letters in the transactions of the rows."""
 
 SECOND_DRIVER = ("delta", "iceberg", "files")
-"""Sinks that two drivers may write at once, of which neither stops."""
+"""Sinks that two drivers may write at the same time, without either being stopped."""
 
 
 class Numbers:
-    """Topics with the numbers 0 to `count` - 1 and bad records among them. `bad` are the places of those."""
+    """Topics with the numbers 0 to `count` - 1 and bad records among them, whose positions are in `bad`."""
 
     def __init__(self, topics, name, count):
         self.names = [topics.create(f"{name}-{letter}", PARTITIONS) for letter in "ab"]
@@ -47,7 +47,7 @@ class Numbers:
                 if len(values) % (BAD_EVERY + 1) == BAD_EVERY:
                     self.bad.add((topic, partition, len(values)))
                     values.append(BAD[len(self.bad) % len(BAD)])
-            # In order, so that a record's place is known.
+            # An idempotent producer keeps the order, so the offset of each record is known.
             config = {"enable_idempotence": True, "queue_buffering_max_messages": len(values)}
             topics.produce(topic, ((None, value) for value in values), partition=partition, **config)
 
@@ -57,7 +57,7 @@ class Numbers:
 
 
 class Pipelines:
-    """The pipelines' files, in a folder with their state and what they write there."""
+    """The pipelines' files, in a folder with their state and their output files."""
 
     def __init__(self, folder, name, topics, numbers, postgres, jars, batches):
         self.folder = folder
@@ -130,7 +130,7 @@ none_below_0 = {{ sql = "n >= 0", action = "dead-letter" }}
         return self.folder / f"{sink}.toml"
 
     def checkpoints(self):
-        """What the checkpoint of each says; None where there is none yet."""
+        """The checkpoint of each pipeline, None if it has none yet."""
         found = {}
         for sink in self.sinks:
             state = self.folder / "pipelines" / self.group(sink)
@@ -139,7 +139,7 @@ none_below_0 = {{ sql = "n >= 0", action = "dead-letter" }}
         return found
 
     def rows(self, sink):
-        """The numbers that are in the sink."""
+        """The numbers in the sink."""
         if sink in ("offsets", "batches"):
             found = messages(self.servers, f"{self.name}-{sink}-target")
             return [json.loads(message.value())["n"] for message in found]
@@ -152,7 +152,7 @@ none_below_0 = {{ sql = "n >= 0", action = "dead-letter" }}
         return [n for (n,) in self.postgres.rows(f'SELECT n FROM "{self.table}"')]
 
     def dead_letters(self, sink):
-        """The places of the records that are dead letters."""
+        """The source positions of the dead letters."""
         return list(map(_origin, messages(self.servers, self.dead_topic(sink))))
 
 

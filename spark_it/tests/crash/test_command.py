@@ -1,4 +1,4 @@
-"""`odradek pipeline run` as people run it: looked at, and asked to stop, in the middle of a batch."""
+"""`odradek pipeline run` as a process: its status, and SIGTERM, in the middle of a batch."""
 
 import os
 import shutil
@@ -83,7 +83,7 @@ value.format = "string"
         self.made += count
 
     def lines_until(self, wanted):
-        """What it says up to the line that holds a text."""
+        """Lines of standard error, up to the one that contains `wanted`."""
         found = []
         for line in self.process.stderr:
             found.append(line)
@@ -96,7 +96,7 @@ value.format = "string"
         return checkpoint.read(get_checkpoint_folder(state, read_lock(state)))
 
     def check_lag(self, lag):
-        """The checkpoint and Kafka's own tool say the same of each partition, and both that so much is behind."""
+        """Check that checkpoint, Kafka's tool and `status` agree on offsets and lag. Return the output of `status`."""
         where = ["--bootstrap-server", self.servers, "--describe", "--group", self.name]
         header, *lines = (
             line.split()
@@ -125,7 +125,7 @@ def running(tmp_path, topics, unique):
     made.close()
 
 
-def test_seen_and_stopped_in_the_middle_of_a_batch(running):
+def test_status_and_stop_in_the_middle_of_a_batch(running):
     running.produce(300)
     assert running.lines_until("batch 0: 300 read, 300 written in ")[0] == f"{running.name}: started\n"
     (running.folder / "hold").touch()

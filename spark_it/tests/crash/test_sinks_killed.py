@@ -1,10 +1,10 @@
-"""Every sink, its pipeline killed while it is in the middle of a batch, and its last batch repeated. Twins of the tasks
-that write to a database write late.
+"""Every sink, with its pipeline killed in the middle of a batch, and its last batch repeated. Twins of the tasks that
+write to a database write late.
 
-All pipelines run in one process; one of them, by chance, has a second driver that writes the same batches.
-ODRADEK_CRASH_ROWS says how many rows each has to write, ODRADEK_CRASH_KILLS how often the process is killed,
-ODRADEK_CRASH_SEED when, and which has a second driver; a failure prints the seed. ODRADEK_COMPAT_BACKEND=kafka has it
-on Apache Kafka.
+All pipelines run in one process; one of them, chosen at random, has a second driver that writes the same batches.
+ODRADEK_CRASH_ROWS is the number of rows of each pipeline, ODRADEK_CRASH_KILLS the number of kills. ODRADEK_CRASH_SEED
+determines the moments of the kills and the pipeline with a second driver; a failure prints the seed.
+ODRADEK_COMPAT_BACKEND=kafka runs the test on Apache Kafka.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(1600)
 
 
 class Driver:
-    """A process that runs all pipelines, and what it says. On leaving the context it is killed, and Java with it."""
+    """A process that runs all pipelines, and its output. The end of the context kills it, and its JVM."""
 
     def __init__(self, pipelines, number):
         folder = pipelines.folder
@@ -64,23 +64,23 @@ class Driver:
             )
 
     def run(self, **options):
-        """Has all pipelines begin to run."""
+        """Start a run of all pipelines."""
         self._process.stdin.write(f"{json.dumps(options)}\n".encode())
         self._process.stdin.flush()
 
-    def is_refused(self, timeout_s, **options):
-        """Has pipelines run that must not; what each says, by its name."""
+    def refusals(self, timeout_s, **options):
+        """Run pipelines that must be refused. Return the reason of each, by its name."""
         before = len(self._everything())
         self.run(refused=True, is_available_now=True, **options)
         self._wait_until(lambda: REFUSED in self._everything()[before:], timeout_s)
         return dict(re.findall(r"^(\S+): refused: (.*)", self._everything()[before:], re.MULTILINE))
 
-    def wait_until_said(self, what, timeout_s, times=1):
-        """Until the driver has said it so many times."""
+    def wait_for_output(self, what, timeout_s, times=1):
+        """Wait until the driver has printed `what` so many times."""
         self._wait_until(lambda: self._everything().count(what) >= times, timeout_s)
 
     def stop_in_batch(self, timeout_s):
-        """Stops the process where no pipeline is between batches."""
+        """Freeze the process while every pipeline is in a batch or has read everything."""
         records = self._pipelines.numbers.records
 
         def stopped():
@@ -124,7 +124,7 @@ def pipelines(topics, postgres, unique, tmp_path):
 
 
 def doubled(pipelines, chosen):
-    """The pipeline that has a second driver, in a list."""
+    """Choose the pipeline that has a second driver; return its name, in a list."""
     names = [pipelines.group(chosen.choice(SECOND_DRIVER))]
     print("with a second driver:", *names)
     return names
@@ -143,7 +143,7 @@ def has_all(found, records):
 
 
 def check(pipelines):
-    """Each row once in each sink, and each bad record among its dead letters."""
+    """Check that each sink has each row once, and its dead letters each bad record."""
     count, bad = pipelines.numbers.count, pipelines.numbers.bad
     counts = {}
     for sink in pipelines.sinks:
@@ -157,20 +157,20 @@ def check(pipelines):
 
 
 def check_second_copy(pipelines, driver):
-    """It is refused by each sink, also while the first one is killed in a batch, and has written nothing."""
-    said = driver.is_refused(200, home="second")
+    """Check that each sink refuses a second copy of its pipeline, also after the first one was killed in a batch."""
+    said = driver.refusals(200, home="second")
     assert set(said) == {pipelines.group(sink) for sink in pipelines.sinks}
     assert all(re.search(r"the \w+ sink (has|belongs)|has committed", why) for why in said.values()), said
 
 
 def check_lost_markers(pipelines, driver):
-    """Whether the repeated batch is written is not known any more: it is not written again."""
+    """Check that a batch is not repeated without markers, which would show whether it is written."""
     names = {sink: pipelines.group(sink) for sink in DEAD_LETTERS_ONCE}
     groups = [names["offsets"], f"{names['batches']}:batches"]
     admin = AdminClient({"bootstrap.servers": pipelines.servers})
     for future in admin.delete_consumer_groups(groups).values():
         future.result(30)
-    said = driver.is_refused(200, of=list(names.values()), rewinds=True)
+    said = driver.refusals(200, of=list(names.values()), rewinds=True)
     assert "the group has no offsets at all" in said[names["offsets"]], said
     assert "is gone, expired or deleted" in said[names["batches"]], said
 
@@ -185,8 +185,8 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
         with Driver(pipelines, number) as driver:
             twins = chosen.choice(list(late_twin.MOMENTS))
             driver.run(together=number, twins=twins, doubled=doubled(pipelines, chosen))
-            driver.wait_until_said(TOGETHER, TOGETHER_S)
-            time.sleep(chosen.uniform(0, 1))  # the moment of the kill, nothing is waited for
+            driver.wait_for_output(TOGETHER, TOGETHER_S)
+            time.sleep(chosen.uniform(0, 1))  # varies the moment of the kill; nothing is awaited
             driver.stop_in_batch(300)
         found = pipelines.checkpoints()
         killed_in_batch.update(sink for sink, one in found.items() if is_in_batch(one))
@@ -199,9 +199,9 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
             if copied_at == times:
                 check_second_copy(pipelines, driver)
             driver.run(is_available_now=True, doubled=doubled(pipelines, chosen), **options)
-            driver.wait_until_said(ENDED, 400, times + 1)
-            driver.wait_until_said(late_twin.WROTE, 0)
-            print(f"{time.monotonic() - begun:.0f} s: all is taken")
+            driver.wait_for_output(ENDED, 400, times + 1)
+            driver.wait_for_output(late_twin.WROTE, 0)
+            print(f"{time.monotonic() - begun:.0f} s: everything is read")
             check(pipelines)
         if copied_at == 2:
             check_second_copy(pipelines, driver)

@@ -1,4 +1,4 @@
-"""Attempts that are killed with their records at the broker, just before and just after they commit, and attempts that
+"""Attempts that are killed just before or just after their commit, with their records at the broker, and attempts that
 sleep at that moment and wake when others have taken over."""
 
 import json
@@ -45,7 +45,7 @@ class Attempts:
         return [f"{ROWS * batch + n:08d}" for n in range(ROWS)]
 
     def start(self, moment, batch=0, **options):
-        """A process that has come to that moment."""
+        """Start an attempt in a process; return it when it waits at `moment`."""
         process = processes.start(
             [sys.executable, "-m", "spark_it.tests.crash.transaction_attempt"],
             stdin=subprocess.PIPE,
@@ -62,22 +62,22 @@ class Attempts:
             "values": self.texts(batch),
             "fields": self.fields(batch, **options),
         }
-        self.say(process, json.dumps(given))
+        self.send(process, json.dumps(given))
         if moment != "never":
             assert process.stdout.readline() == "waiting\n"
         return process
 
-    def say(self, process, line):
+    def send(self, process, line):
         process.stdin.write(f"{line}\n")
         process.stdin.flush()
 
     def result(self, process):
-        """What came of the attempt, once it goes on."""
-        self.say(process, "")
+        """Let the attempt continue, and return its outcome."""
+        self.send(process, "")
         return json.loads(process.stdout.readline())
 
     def write(self, batch=0, **options):
-        """An attempt here; whether it wrote anything."""
+        """Make an attempt in this process; return True if it wrote anything."""
         transaction = transaction_attempt.transaction_of(self.kind, self._slot, **self.fields(batch, **options))
         texts = [text.encode() for text in self.texts(batch)]
         outcome = write_transaction(
@@ -87,7 +87,7 @@ class Attempts:
         return outcome.is_new
 
     def counts(self):
-        """Rows that a reader of committed records sees, and distinct ones."""
+        """The numbers of committed rows and of distinct ones."""
         found = values(self.servers, self.target)
         return len(found), len(set(found))
 
@@ -108,17 +108,17 @@ def attempts(broker, topics, unique, request):
 
 def test_killed_before_and_after_the_commit(attempts):
     attempts.start("before").kill()
-    assert attempts.write(), "the records of the killed attempt are taken for written"
+    assert attempts.write(), "the records of the killed attempt count as written"
     assert attempts.counts() == (ROWS, ROWS)
     there = values(attempts.servers, attempts.target, isolation_level="read_uncommitted")
-    assert len(there) == 2 * ROWS, "the killed attempt had written nothing, so nothing was tried"
+    assert len(there) == 2 * ROWS, "the killed attempt had written nothing, so the test proves nothing"
     attempts.start("after", batch=1).kill()
     assert not attempts.write(batch=1)
     assert attempts.write(batch=2)
     assert attempts.counts() == (3 * ROWS, 3 * ROWS)
 
 
-def test_a_sleeper_that_wakes_when_others_have_gone_on(attempts):
+def test_an_attempt_that_wakes_after_a_later_batch(attempts):
     sleeper = attempts.start("before")
     processes.freeze(sleeper.pid)
     assert attempts.write()
@@ -129,7 +129,7 @@ def test_a_sleeper_that_wakes_when_others_have_gone_on(attempts):
     assert not attempts.write(batch=1)
 
 
-def test_a_sleeper_that_wakes_while_another_is_at_it(attempts):
+def test_an_attempt_that_wakes_while_another_one_writes(attempts):
     sleeper = attempts.start("before")
     other = attempts.start("before")
     assert attempts.result(sleeper) == {"error": "FencedError"}
@@ -145,7 +145,7 @@ def test_each_attempt_overtaken_by_the_next(attempts):
 
 
 def test_attempts_of_another_copy_of_the_pipeline(attempts):
-    """Of the same generation and batch: the first one that commits is the only one that writes there."""
+    """Generation and batch are the same. The first copy that commits is the only one that writes."""
     killed, sleeper = attempts.start("before", state="two"), attempts.start("before", state="two")
     killed.kill()
     assert attempts.write()

@@ -1,7 +1,7 @@
 """An attempt at a transaction in a process of its own, which stops at a given moment: a test kills or resumes it.
 
-Reads lines of JSON, one for each attempt, and says what became of it. Before it waits it says `waiting`, and goes on
-with the next line that it reads.
+Each line of standard input is an attempt, as JSON; its outcome is printed. An attempt that stops prints `waiting`, and
+continues when it has read another line.
 """
 
 import json
@@ -13,7 +13,7 @@ from odradek.spark_it.interfaces.sink import SinkError
 
 
 class Waiting(Clients):
-    """Its producers wait before or after their commit; by then all records are at the broker."""
+    """Clients whose producers wait before or after their commit, when all records are at the broker."""
 
     moment = "never"
 

@@ -1,4 +1,4 @@
-"""Batches for the sinks' tests, without a stream: a sink is given the same batch again, as after a crash."""
+"""Batches for tests of sinks, without a stream: a test can write a batch again, as after a crash."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ GENERATION = 29_000_000
 
 
 class DeadLetters:
-    """Keeps what would go to the dead-letter topic."""
+    """Dead letters in memory, in place of a topic."""
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes | None, bytes, dict[str, bytes | None]]] = []

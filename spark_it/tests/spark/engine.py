@@ -1,7 +1,6 @@
-"""Pipelines run by the engine in the tests' session: to a Python sink that keeps what it is given."""
+"""Pipelines in the tests' session, with a Python sink that keeps its rows in memory."""
 
 import json
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ HERE = __name__
 
 @dataclass
 class Kept:
-    """What a sink got, batch by batch. `failures` are raised first, one for each call."""
+    """The rows of a sink, by batch. `failures` are raised first, one in each call; `during` is called in each batch."""
 
     batches: list[tuple[int, list[Any]]] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)
@@ -27,11 +26,11 @@ class Kept:
 
 
 kept: dict[str, Kept] = {}
-"""By option `name` of the sink."""
+"""The rows of each sink, by its option `name`."""
 
 
 def keep(frame, batch_id, name):
-    """A sink of a pipeline."""
+    """The Python sink of these pipelines."""
     into = kept[name]
     if into.failures:
         raise into.failures.pop(0)
@@ -42,7 +41,7 @@ def keep(frame, batch_id, name):
 
 
 class Engine:
-    """One pipeline, run again and again on one state."""
+    """One pipeline, whose runs share a state."""
 
     def __init__(self, spark, servers, folder, name):
         self.spark = spark
@@ -58,7 +57,7 @@ class Engine:
         return parse(head + text + sink, {}, file="p.toml", folder=self.folder)
 
     def run(self, text, sink=None, stop=None, now=True, **options):
-        """Runs until all that is there is taken, or `stop`."""
+        """Run until everything available is read, or until `stop` is set."""
         pipeline = self.pipeline(text, sink)
         runner.run(pipeline, runner.Options(now, **options), self.said.append, spark=self.spark, stop=stop)
         return self.kept
@@ -67,7 +66,7 @@ class Engine:
         return read_progress(self.folder / "pipelines" / self.name)
 
     def counters(self):
-        """Read, written, dead letters, dropped."""
+        """The numbers of rows read, written, dead-lettered and dropped."""
         of = self.progress()
         return of.read, of.written, of.dead_lettered, of.dropped
 
@@ -99,7 +98,3 @@ def all_records(servers, topic, isolation="read_committed"):
     """Key, value and headers of every record of a topic."""
     found = messages(servers, topic, isolation_level=isolation)
     return [(message.key(), message.value(), message.headers() or []) for message in found]
-
-
-def counted(values):
-    return sorted(Counter(values).items())

@@ -1,4 +1,4 @@
-"""What people write in Python: a source, and transforms."""
+"""Python code of users: sources and transforms."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 
 class Letters(DataSource):
-    """Rows `number` and `letter`, as many as file `rows` says, two in a partition."""
+    """A source of numbered letters, two in a partition. File `rows` has the number of rows."""
 
     @classmethod
     def name(cls):
@@ -31,14 +31,14 @@ class LettersReader(DataSourceStreamReader):
         return {"number": int(self._rows.read_text())}
 
     def partitions(self, start, end):
-        return [Some(n, min(n + 2, end["number"])) for n in range(start["number"], end["number"], 2)]
+        return [LettersPartition(n, min(n + 2, end["number"])) for n in range(start["number"], end["number"], 2)]
 
     def read(self, partition):
         for number in range(partition.start, partition.end):
             yield number, chr(ord("a") + number)
 
 
-class Some(InputPartition):
+class LettersPartition(InputPartition):
     def __init__(self, start, end):
         super().__init__(start)
         self.start = start
@@ -46,7 +46,7 @@ class Some(InputPartition):
 
 
 class Silent(Letters):
-    """Without a reader of streams."""
+    """A source without a stream reader."""
 
     @classmethod
     def name(cls):

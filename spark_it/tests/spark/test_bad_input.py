@@ -1,5 +1,5 @@
-"""What people get wrong, and what goes wrong around them: each is a line that says what helps, and nothing is written
-twice. The command runs as people run it, in the tests' session."""
+"""Errors of users and failures of other systems: each is reported in one line with the remedy, and no row is written
+twice. The command runs in the tests' session."""
 
 import re
 import threading
@@ -38,7 +38,7 @@ class Command:
         self.file.write_text(head + text, "utf-8")
 
     def __call__(self, command, *options):
-        """Exit code, standard output, and the lines of standard error that are no progress."""
+        """Return exit code, standard output, and the lines of standard error that do not report progress."""
         self.capsys.readouterr()
         code = cli.main([command, str(self.file), *options])
         out, err = self.capsys.readouterr()
@@ -49,7 +49,7 @@ class Command:
         assert (code, err) == (0, [])
 
     def refused(self, text=None, code=1):
-        """The only line that a run says, without the program's name."""
+        """Return the only line that a refused run prints, without the program's name."""
         if text is not None:
             self.write(text)
         found, out, err = self("run", "--available-now")
@@ -105,7 +105,7 @@ table.name.format = "{table}"
 """
 
 
-def test_topics_that_are_not_there(command, topics, unique):
+def test_missing_topics(command, topics, unique):
     text = orders(unique) + to_topic(f"{unique}-out") + errors(f"{unique}-dead")
     assert command.refused(text) == f"topic {unique} does not exist; create it"
     topics.produce(topics.create(unique), [order(1), (b"x", b"bad")])
@@ -123,7 +123,7 @@ def test_topics_that_are_not_there(command, topics, unique):
     assert said == f"source orders: no topic matches {unique}-none-.*"
 
 
-def test_schemas_that_are_not_readable(command, topics, unique, tmp_path):
+def test_unreadable_schemas(command, topics, unique, tmp_path):
     topics.create(unique)
     sink = to_topic(topics.create(f"{unique}-out"))
     source = orders(unique)
@@ -163,7 +163,7 @@ def test_a_table_whose_columns_do_not_fit(command, postgres, topics, unique):
     postgres.execute(f"ALTER TABLE {table} DROP COLUMN amount", f"ALTER TABLE {table} ADD COLUMN amount NUMERIC")
     command.runs()
     assert postgres.rows(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]
-    # Changed while nobody looked: the batch is not written, and is written when it fits again.
+    # The table is changed between two runs: the batch is refused until the table fits again.
     topics.produce(unique, [order(3)])
     postgres.execute(f"ALTER TABLE {table} RENAME COLUMN amount TO total")
     assert f"table {table} has no column amount" in command.refused()
@@ -172,7 +172,7 @@ def test_a_table_whose_columns_do_not_fit(command, postgres, topics, unique):
     assert postgres.rows(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,), (3,)]
 
 
-def test_what_is_looked_up_of_a_database(command, postgres, topics, unique):
+def test_validate_connects_to_a_database(command, postgres, topics, unique):
     table = unique.replace("-", "_")
     topics.create(unique)
     text = orders(unique) + to_table(postgres, table)
@@ -206,7 +206,7 @@ connector = "console"
     command.write(read.format(""))
     code, out, err = command("validate", "--connect")
     assert (code, err) == (0, []) and f"  source t: table {table} exists, 2 columns\n" in out
-    # Its tests run without it.
+    # Its test cases run without the database.
     test = '[[test]]\nname = "as given"\ngiven.t = [{ id = 1 }]\nexpect = [{ id = 1 }]\n'
     gone = read.format("").replace(postgres.jdbc_url, "jdbc:postgresql://127.0.0.1:1/none")
     command.write(gone + test)
@@ -225,7 +225,7 @@ def test_a_record_that_cannot_be_decoded(command, topics, unique):
         assert said.startswith(f"record {unique}-0 at offset 1: value is not a JSON object with id BIGINT, ")
     _, out, _ = command("status")
     assert f"record {unique}-0 at offset 1" in out
-    # Tolerated, the rest is there, once.
+    # With tolerance = all the other records are written, once.
     topics.create(f"{unique}-dead")
     command.write(text + errors(f"{unique}-dead"))
     command.runs()
@@ -276,7 +276,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     command.reset("committed")
     command.runs()
     assert len(values(servers, "copy")) == len(set(values(servers, "copy"))) == 8
-    # A batch of nothing but the first records of a partition that was added.
+    # The batch has only the first records of an added partition.
     admin.create_partitions([NewPartitions("in", 2)])["in"].result(10)
     topics.produce("in", [order(n) for n in range(8, 10)], partition=1)
     command.runs()
@@ -316,7 +316,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
 
 
 def test_a_second_copy(copies_of, topics, unique):
-    """Nothing but the sink knows of both."""
+    """The copies have separate states: only the sink shows that there are two."""
     topics.produce(topics.create(unique), [order(n) for n in range(5)])
     topics.create(f"{unique}-out")
     text = orders(unique) + to_topic(f"{unique}-out")
@@ -342,7 +342,7 @@ def test_a_second_copy(copies_of, topics, unique):
 
 @pytest.mark.parametrize("into", ["offset transactions", "batch transactions", "files"])
 def test_a_second_copy_that_starts_before_the_first_record(copies_of, topics, tmp_path, unique, into, monkeypatch):
-    """Each would begin with all records; their generations, minutes, may be the same or not."""
+    """Each copy would read all records. Their generations are minutes, so they may be equal or not."""
     topics.produce(topics.create(unique), [order(n) for n in range(5)])
     out = topics.create(f"{unique}-out")
     text = orders(unique)
@@ -365,7 +365,7 @@ def test_a_second_copy_that_starts_before_the_first_record(copies_of, topics, tm
         one.runs()
         return claim
 
-    # The second one has found nothing in the sink, and then the first one runs.
+    # The first copy runs after the second one has found nothing in the sink.
     monkeypatch.setattr(runner, "make_claim", claim_then_run_the_other)
     assert re.search("claimed at the same time by another copy of this pipeline; run only one$", two.refused())
     assert re.search(r"the \w+ sink (has|belongs to)|has committed", two.refused())
@@ -375,7 +375,7 @@ def test_a_second_copy_that_starts_before_the_first_record(copies_of, topics, tm
     two.reset("committed")
     two.runs()
     assert written() == 8
-    # By the sink or, where the group's offsets are no part of it, by those.
+    # The sink refuses it, or the group's offsets if they are not part of the sink.
     one.refused()
     two.runs()
     assert written() == 8
@@ -383,7 +383,7 @@ def test_a_second_copy_that_starts_before_the_first_record(copies_of, topics, tm
 
 @pytest.mark.parametrize("into", ["files", "table"])
 def test_a_second_copy_that_reads_no_topic(copies_of, postgres, tmp_path, unique, into):
-    """Nor a group that knows of both; the sink does. To such a copy a state that was lost comes down as well."""
+    """Without topics no group shows that there are two copies; the sink does. A lost state is like a second copy."""
     given, table = tmp_path / "in", unique.replace("-", "_")
     given.mkdir()
     (given / "one.json").write_text('{"id": 1}\n{"id": 2}\n')
@@ -424,7 +424,7 @@ schema = "id BIGINT"
     assert rows() == 6
 
 
-def test_where_a_reset_goes(command, topics, unique):
+def test_positions_of_resets(command, topics, unique):
     topics.create(unique, 2)
     out = topics.create(f"{unique}-out")
     for n in range(6):
@@ -454,7 +454,7 @@ def test_where_a_reset_goes(command, topics, unique):
 
 
 def follow(engine, text, sink, until):
-    """A pipeline that runs in a thread while `until(wait)` is called; `wait(text)` waits until it says something."""
+    """Run a pipeline in a thread during `until(wait)`. `wait(text)` waits until a new message of it contains `text`."""
     stop, failures, taken = threading.Event(), [], 0
 
     def target():
@@ -539,7 +539,7 @@ def test_a_broker_that_stops_and_starts_again(spark, start_broker, tmp_path, uni
     assert len(written) == len(set(written)) == 20
 
 
-def test_a_sink_that_refuses_for_good(command, topics, unique):
+def test_records_and_settings_that_the_sink_refuses(command, topics, unique):
     topics.produce(topics.create(unique), [order(1), (b"2", b'{"id": 2, "amount": 1}')])
     out = topics.create(f"{unique}-out")
     sink = to_topic(out)
@@ -559,7 +559,7 @@ def test_a_sink_that_refuses_for_good(command, topics, unique):
     assert len(values(command.servers, out)) == 2
 
 
-def test_what_a_consumer_does_not_take(command, topics, unique):
+def test_consumer_overrides_that_are_refused(command, topics, unique):
     topics.produce(topics.create(unique), [order(1)])
     sink = to_topic(topics.create(f"{unique}-out"))
     said = command.refused('consumer.override."max.poll.records" = "few"\n' + orders(unique) + sink)
@@ -572,7 +572,7 @@ def test_what_a_consumer_does_not_take(command, topics, unique):
 
 
 def test_a_lost_checkpoint(command, topics, unique):
-    """Of a sink that keeps no offsets of its own: what is written is not known."""
+    """The sink stores no offsets, so nothing shows which rows are written."""
     from spark_it.tests.spark import engine
 
     kept = engine.kept.setdefault(unique, engine.Kept())

@@ -1,4 +1,4 @@
-"""`[[test]]` cases through real streaming."""
+"""`[[test]]` cases, run as streams."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def problems(spark, tmp_path):
     return of
 
 
-def test_rows_by_themselves(problems):
+def test_rows_of_a_stateless_pipeline(problems):
     cents = transform("SELECT order_id, CAST(amount * 100 AS BIGINT) cents, placed, upper('x') x FROM orders", "cents")
     given = order(1, "5.00", "00:00:01") + ", { order_id = 2 }"
     right = '{ order_id = 2, x = "X" }, { x = "X", cents = 500, order_id = 1, placed = 2026-01-01T01:00:01+01:00 }'
@@ -73,7 +73,7 @@ def test_bad_records_are_counted_or_stop_the_case(problems):
     assert problem.startswith("the pipeline stops: record orders-0 at offset 1: value is not a JSON object")
 
 
-def test_windows_close_and_what_is_late_is_left_out(problems):
+def test_windows_close_and_late_rows_are_dropped(problems):
     given = ", ".join(
         [
             order(1, "5.00", "00:00:01"),
@@ -91,7 +91,7 @@ def test_windows_close_and_what_is_late_is_left_out(problems):
     assert found == {"dead": ()}
 
 
-def test_an_upsert_has_the_last_row_of_each_key(problems):
+def test_an_upsert_keeps_the_last_row_of_each_key(problems):
     sink = (
         '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:postgresql://nowhere/db"\ntable.name.format = "t"\n'
         'insert.mode = "upsert"\npk.fields = "minute"\n'
@@ -101,7 +101,7 @@ def test_an_upsert_has_the_last_row_of_each_key(problems):
     assert problems(WATERMARKED + PER_MINUTE + sink + case("upsert", given, expect)) == {"upsert": ()}
 
 
-def test_two_sources_and_a_table_on_the_way(problems):
+def test_two_sources_and_an_intermediate_table(problems):
     text = (
         WATERMARKED
         + '[source.customers]\nconnector = "files"\npath = "in"\nformat = "json"\n'
@@ -119,7 +119,7 @@ def test_two_sources_and_a_table_on_the_way(problems):
     assert problem == "given.customers: row 2: unknown column nam"
 
 
-def test_keys_headers_and_places_of_records(problems):
+def test_keys_headers_and_positions_of_records(problems):
     text = (
         SOURCE.replace("value.schema", "include.headers = true\nvalue.schema")
         + transform("SELECT _key, _topic, _partition p, _offset o, _timestamp, _headers[0].key h FROM orders", "meta")
@@ -131,15 +131,15 @@ def test_keys_headers_and_places_of_records(problems):
         + ' { _topic = "orders", _key = "k", p = 3, o = 7, _timestamp = "2026-01-01T00:00:00Z", h = "a" }]\n'
     )
     [*said] = problems(text)["meta"]
-    # The first has a time as well, since the second violates one.
+    # The second expected row names _timestamp, so this column is compared in the first one too.
     assert said[1:] == [
         '  - { _topic = "orders", p = 0, o = 0 }',
         '  + { _topic = "orders", p = 0, o = 0, _timestamp = "1970-01-01T00:00:00Z" }',
     ]
 
 
-@pytest.mark.process  # the options of Java for this folder
-def test_what_is_said():
+@pytest.mark.process  # the fixture with Java's options for this folder starts Java
+def test_lines_of_the_report():
     assert list(make_report([])) == ["the file has no tests"]
     assert list(make_report([CaseResult("a", ()), CaseResult("b", ("x", "  - y"))])) == [
         "test a: passed", "test b: failed", "  x", "    - y", "1 of 2 tests passed",

@@ -1,4 +1,4 @@
-"""A sink belongs to the state of a pipeline that has claimed it, whatever a second copy of the pipeline does."""
+"""Claims of sinks: a sink belongs to the pipeline state that claimed it, whatever a second copy does."""
 
 import pytest
 from pyspark.sql import functions as f
@@ -17,7 +17,7 @@ SINKS = {
 
 @pytest.fixture(params=["delta", "iceberg", "files", "jdbc"])
 def made(request, spark, postgres, tmp_path, unique):
-    """Makes the sinks of copies of one pipeline."""
+    """Make the sinks of copies of one pipeline."""
     text = SINKS.get(request.param)
     if text is None:
         url, user, password = postgres.jdbc_url, postgres.user, postgres.password
@@ -35,17 +35,17 @@ def made(request, spark, postgres, tmp_path, unique):
 
 
 def test_two_copies_of_a_pipeline(spark, made):
-    """The second one is refused as long as it was not reset, and the first one after that."""
+    """The second copy is refused until it is reset; after that the first one is refused."""
     copy, rows = made
     one, two = copy(), copy()
     assert one.read_owners() == set()
     for _ in range(2):
         one.claim(Claim("one", GENERATION, is_new=True))
     assert one.read_owners() == two.read_owners() == {"one"}
-    # A copy that looked before the first one claimed the sink.
+    # A copy that called `read_owners` before the first one claimed the sink.
     with pytest.raises(SinkError, match="at the same time by another copy"):
         two.claim(Claim("two", GENERATION, is_new=True))
-    # Even if it has written nothing yet, and the generation is the same or later.
+    # Even before the first batch, with the same or a later generation.
     for generation in (GENERATION, GENERATION + 1):
         with pytest.raises(SinkError, match="belongs to another copy of this pipeline"):
             two.write(rows, None, batch(spark, 0, generation, "two"))

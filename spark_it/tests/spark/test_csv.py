@@ -1,4 +1,4 @@
-"""CSV files by Spark: a value is the line's value, or the line is bad."""
+"""CSV files read by Spark: each value equals that of the line, or the line is bad."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The way from topics over SQL to a sink, on a broker."""
+"""Pipelines from topics through SQL to a sink, on a broker."""
 
 import json
 import threading
@@ -40,11 +40,11 @@ def test_rows_of_a_topic_go_through_sql_to_the_sink(engine, topics, unique):
     assert engine.counters() == (100, 90, 0, 10)
     assert sum(committed(engine, unique, 2)) == 100
     assert any(line.startswith("batch 2: ") and line.endswith("lag 0") for line in engine.said)
-    # A run with nothing new writes nothing; what comes later continues at its current position.
+    # The next run continues at the current position.
     topics.produce(unique, [order(n) for n in range(100, 110)])
     engine.run(text)
     assert sorted(row.id for row in kept.rows)[90:] == list(range(101, 110))
-    # Repeated as after a crash: the same number, the same rows, whatever the order of their partitions.
+    # A batch that is repeated, as after a crash, has the same number and, in any order, the same rows.
     engine.run(text, rewinds=True)
     *_, (number, before), (again, rows) = kept.batches
     assert (number, again) == (3, 3) and sorted(before) == sorted(rows) and len(kept.batches) == 5
@@ -85,7 +85,7 @@ def test_a_bad_record_stops_a_pipeline_that_tolerates_none(engine, topics, uniqu
     assert said.startswith(f"record {unique}-0 at offset 1: value is not a JSON object with id BIGINT, ")
     assert said.endswith("(VALUE_CONVERTER in json)")
     assert engine.kept.rows == [] and engine.progress().last_error == said
-    # A dead-letter topic alone does not make it tolerant.
+    # A dead-letter topic has no effect without tolerance = all.
     topics.create(f"{unique}-dead")
     with pytest.raises(RunError, match="at offset 1"):
         engine.run(orders(unique) + errors(f"{unique}-dead", tolerance="none"))
@@ -121,7 +121,7 @@ nine = { sql = "id < 9", action = "dead-letter" }
         engine.run(orders(unique) + steps + must)
 
 
-def test_a_sink_that_is_down_is_tried_again(engine, topics, unique):
+def test_a_sink_that_is_down_is_retried(engine, topics, unique):
     topics.produce(topics.create(unique), [order(n) for n in range(10)] + [(None, b"bad")])
     topics.create(f"{unique}-dead")
     engine.kept.failures = [SinkError("down", is_retriable=True), SinkError("still down", is_retriable=True)]
@@ -132,7 +132,7 @@ def test_a_sink_that_is_down_is_tried_again(engine, topics, unique):
         "still down; retrying in 0.01 s",
     ]
     assert len(all_records(engine.servers, f"{unique}-dead")) == 1
-    # What will not pass is not tried again, and neither is anything for longer than retry.timeout.
+    # Permanent errors are not retried, and no error is retried for longer than retry.timeout.
     topics.produce(unique, [order(11)])
     engine.kept.failures = [SinkError("no such table")]
     with pytest.raises(RunError, match=r"^no such table$"):
@@ -161,7 +161,7 @@ def test_a_running_pipeline_stops_at_the_end_of_a_batch(engine, topics, unique):
     assert [number for number, _ in kept.batches] == [0, 1, 2, 3] and len(kept.rows) == 100
 
 
-def test_windows_are_written_when_their_time_is_over(engine, topics, unique):
+def test_windows_are_written_when_the_watermark_passes_them(engine, topics, unique):
     topics.create(f"{unique}-dead")
     topics.produce(topics.create(unique), [order(n) for n in range(200)] + [(None, b"bad")])
     text = (
@@ -192,7 +192,7 @@ def test_two_topics_are_joined(engine, topics, unique):
     assert committed(engine, unique, 1) + committed(engine, f"{unique}-more", 1) == [5, 5]
 
 
-def test_where_a_topic_begins(engine, topics, unique):
+def test_start_offsets_of_a_topic(engine, topics, unique):
     topics.create(unique, 2)
     for n in range(10):
         topics.produce(unique, [order(n)], partition=n % 2, timestamp_ms=1_700_000_000_000 + n)
@@ -254,7 +254,7 @@ def test_a_missing_topic(engine, unique):
         engine.run(orders(unique))
 
 
-def test_what_spark_finds_wrong(engine, topics, unique):
+def test_errors_of_spark_analysis(engine, topics, unique):
     topics.create(unique)
     no_column = "A column, variable, or function parameter with name"
     ranked = "SELECT id, row_number() OVER (PARTITION BY id ORDER BY placed) n FROM orders"
@@ -275,7 +275,7 @@ def test_what_spark_finds_wrong(engine, topics, unique):
         engine.run(orders(unique, 'watermark = "plced 1 minute"'))
 
 
-def test_an_error_within_sql_is_a_line(engine, topics, unique):
+def test_a_runtime_error_of_sql_is_one_line(engine, topics, unique):
     topics.produce(topics.create(unique), [order(1)])
     with pytest.raises(RunError) as failed:
         engine.run(orders(unique) + transform("SELECT 1 / (id - 1) AS x FROM orders"))
@@ -343,11 +343,11 @@ def test_a_topic_sink_has_rows_dead_letters_and_progress_in_its_transactions(eng
             (unique, 1, 10),
         ]
         assert committed(engine, unique, 2) == [11, 11]
-        # As after a crash: nothing is written twice.
+        # The last batch is repeated, as after a crash: nothing is written twice.
         engine.run(text, sink, rewinds=True)
 
 
-def test_counts_go_to_a_topic_by_batches(engine, topics, unique):
+def test_counts_are_written_to_a_topic_in_batch_transactions(engine, topics, unique):
     topics.produce(topics.create(unique), [order(n) for n in range(200)])
     topics.create(f"{unique}-out", 2)
     windows = "SELECT window.start AS minute, count(*) AS n FROM orders GROUP BY window(placed, '1 minute')"

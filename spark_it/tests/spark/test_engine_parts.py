@@ -1,4 +1,4 @@
-"""Parts of a pipeline that people bring along: their sources and functions, their files, topics that come later."""
+"""Sources and functions in Python, files as sources, and topics that are created later."""
 
 import gc
 import gzip
@@ -44,7 +44,7 @@ def letters(engine, rows, name="Letters"):
     return f'[source.letters]\nconnector = "python:{PIECES}.{name}"\noptions.rows = "{file}"\n'
 
 
-def test_what_workers_have_loaded_before_they_begin(spark):
+def test_modules_that_workers_have_loaded_before_their_first_task(spark):
     def look(_):
         return pyspark.__file__, "odradek.spark_it.sinks.topic_tasks" in sys.modules, gc.get_freeze_count() > 0
 
@@ -66,28 +66,28 @@ def test_events_come_once_and_in_order(spark, tmp_path):
     assert read_newest_event(query) == found[-1]
 
 
-def test_a_data_source_of_ones_own(engine, topics, unique):
+def test_a_data_source_in_python(engine, topics, unique):
     topics.create(unique, 2)
     topics.create(f"{unique}-dead")
     must = '[expect.letters]\nknown = { sql = "letter <> \'c\'", action = "dead-letter" }\n'
     sink = f'[sink]\nconnector = "topic"\ntopic = "{unique}"\nkey.fields = "number"\n'
     engine.run("tasks.max = 2\n" + letters(engine, 5) + must + errors(f"{unique}-dead"), sink)
     assert engine.counters() == (5, 4, 1, 0)
-    # It repeats the last batch, and continues at its current position.
+    # The second run repeats the last batch, then continues at the current position.
     engine.run("tasks.max = 2\n" + letters(engine, 7) + must + errors(f"{unique}-dead"), sink, rewinds=True)
     assert sorted(int(key) for key, _, _ in all_records(engine.servers, unique)) == [0, 1, 3, 4, 5, 6]
     [(key, value, _)] = all_records(engine.servers, f"{unique}-dead")
     assert (key, value) == (None, b'{"number":2,"letter":"c"}')
 
 
-def test_functions_of_ones_own(engine, topics, unique):
+def test_transforms_in_python(engine, topics, unique):
     topics.produce(topics.create(unique), [order(1, 5), order(2, 7)])
     text = orders(unique) + function("doubled", step="doubled")
     kept = engine.run(text + function("both", 'input = "doubled, orders"\n') + transform("SELECT * FROM step", "every"))
     assert sorted((row.id, int(row.amount)) for row in kept.rows) == [(1, 5), (1, 10), (2, 7), (2, 14)]
 
 
-def test_what_is_wrong_with_what_people_bring(engine, topics, unique):
+def test_errors_of_sources_and_transforms_in_python(engine, topics, unique):
     topics.create(unique)
     source = orders(unique)
     for text, said in (
@@ -113,7 +113,7 @@ def files(form, schema="", more=""):
 
 
 def test_files_of_json_and_text_and_parquet(engine, topics, unique):
-    """One pipeline each, on folders of their own."""
+    """One pipeline for each format, in a folder of its own."""
     topics.create(f"{unique}-dead")
     found = {}
     for form, schema in (("json", "id INT, name STRING"), ("text", ""), ("parquet", "id INT, name STRING")):
@@ -141,7 +141,7 @@ def test_files_of_json_and_text_and_parquet(engine, topics, unique):
 
 
 def test_dead_letters_name_file_and_line(engine, topics, unique):
-    """Whatever blocks Spark reads a file in; lines are numbered as in an editor."""
+    """Lines are numbered from 1, in whatever blocks Spark reads a file."""
     topics.create(f"{unique}-dead")
     folder = engine.folder / "in"
     folder.mkdir()
@@ -149,9 +149,9 @@ def test_dead_letters_name_file_and_line(engine, topics, unique):
     for at in (17, 150, 299):
         many[at - 2] = f"bad {at},y"
     files_ = {
-        # Blocks of 400 bytes, a blank line before the header and one within, and a name that addresses write otherwise.
+        # Blocks of 400 bytes, blank lines before and after the header, and a name that is escaped in a URI.
         "a b%20#x.csv": "\n".join(["", "id,name", "", *many[2:], ""]).encode(),
-        # Several lines with one text, and the header once more.
+        # Equal lines, and the header a second time.
         "same.csv": b"id,name\r\nx,y\r\nid,name\r\nx,y\r\n1,\r\n\xff,y\r\n",
         "often.csv": b"id,name\n" + b"x,y\n" * 12,
         "packed.csv.gz": gzip.compress(b"id,name\n1,\nz,y"),
@@ -184,8 +184,8 @@ def test_dead_letters_name_file_and_line(engine, topics, unique):
     }
 
 
-def test_a_name_that_is_a_pattern_doubles_no_row(engine):
-    """Spark takes it for one in a batch of several files, and reads those that are none once more."""
+def test_a_file_name_that_is_a_pattern_is_refused(engine):
+    """In a batch of several files Spark expands a name with such characters, and would read other files twice."""
     folder = engine.folder / "in"
     folder.mkdir()
     (folder / "a.text").write_text("a\n", "utf-8")
@@ -198,8 +198,8 @@ def test_a_name_that_is_a_pattern_doubles_no_row(engine):
     assert sorted(row.value for row in again.run(files("text")).rows) == ["a", "b"]
 
 
-def test_a_file_that_is_old_when_it_comes(engine):
-    """As `mv` and `rsync` bring them, with the time they had elsewhere."""
+def test_a_new_file_with_an_old_modification_time(engine):
+    """`mv` and `rsync` keep the modification time of a file."""
     folder = engine.folder / "in"
     folder.mkdir()
     for name, age_days in (("new", 0), ("old", 400)):
@@ -211,11 +211,11 @@ def test_a_file_that_is_old_when_it_comes(engine):
     assert len(kept.rows) == 2
 
 
-def test_folders_that_are_called_as_a_column(engine):
+def test_folders_that_are_named_like_a_partition_column(engine):
     inner = engine.folder / "in" / "day=2026-01-01"
     inner.mkdir(parents=True)
     (inner / "a.json").write_text('{"n": 1}\n', "utf-8")
-    # Only the schema says which columns there are, whatever folders there are when a run begins.
+    # The schema alone determines the columns, whatever folders exist when a run starts.
     kept = engine.run(files("json", "n INT"))
     assert [row.asDict() for row in kept.rows] == [{"n": 1}]
     other = Engine(engine.spark, engine.servers, engine.folder, f"{engine.name}-day")
@@ -223,7 +223,7 @@ def test_folders_that_are_called_as_a_column(engine):
     assert [row.asDict() for row in kept.rows] == [{"n": 1, "day": "2026-01-01"}]
 
 
-def test_a_topic_that_appears_later(engine, topics, unique):
+def test_a_topic_that_is_created_later(engine, topics, unique):
     topics.produce(topics.create(f"{unique}-in1"), [order(n) for n in range(5)])
     out = topics.create(f"{unique}-out")
     text = orders(unique).replace(f'topics = "{unique}"', f'topics.regex = "{unique}-in.*"')
@@ -239,7 +239,7 @@ def test_a_topic_that_appears_later(engine, topics, unique):
     engine.run(text, sink, rewinds=True)
     written = values(engine.servers, out)
     assert len(written) == len(set(written)) == 10
-    # Of this one the first records are gone, but not since the pipeline is there to read them.
+    # The first records of this topic were deleted before the pipeline could read them.
     topics.produce(topics.create(f"{unique}-in3"), [order(n) for n in range(10, 15)])
     topics.delete_records_before(f"{unique}-in3", 0, 2)
     engine.run(text, sink)
@@ -250,15 +250,15 @@ def test_a_topic_that_appears_later(engine, topics, unique):
     numbers = [*range(10), *range(12, 15)]
     assert sorted(json.loads(value)["id"] for value in values(engine.servers, out)) == numbers
     assert sorted(row.id for row in kept.rows) == numbers
-    # From now on they would be lost.
+    # From now on deleted records are lost.
     topics.produce(f"{unique}-in3", [order(n) for n in range(15, 20)])
     topics.delete_records_before(f"{unique}-in3", 0, 7)
     with pytest.raises(RefusedError, match=f"records 5 to 6 of {unique}-in3-0 were deleted before they were read"):
         engine.run(text, sink)
 
 
-def test_a_topic_that_appears_later_with_no_records_left(engine, topics, unique):
-    """Its first records come in a batch after the one that first planned it."""
+def test_a_topic_that_is_created_later_with_all_records_deleted(engine, topics, unique):
+    """The first records of the topic are in a batch after the one that first planned it."""
     topics.produce(topics.create(f"{unique}-in1"), [order(n) for n in range(5)])
     out = topics.create(f"{unique}-out")
     text = orders(unique).replace(f'topics = "{unique}"', f'topics.regex = "{unique}-in.*"\nfail.on.data.loss = false')
@@ -275,8 +275,8 @@ def test_a_topic_that_appears_later_with_no_records_left(engine, topics, unique)
     assert sorted(json.loads(value)["id"] for value in values(engine.servers, out)) == numbers
 
 
-def test_a_schema_that_comes_and_goes_while_a_batch_is_decoded(engine, topics, unique):
-    """Rows and dead letters are decoded apart, and here by workers that have asked for no schema yet."""
+def test_a_schema_that_appears_and_disappears_during_a_batch(engine, topics, unique):
+    """Rows and dead letters are decoded separately, here by new workers, which have no schema in their cache."""
     topics.create(f"{unique}-dead")
     schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
     environment = engine.spark._jvm.org.apache.spark.SparkEnv.get().conf()

@@ -1,4 +1,4 @@
-"""The command as people run it, in a process of its own."""
+"""The command in a process of its own."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def file(tmp_path, broker, unique):
 
 
 def lines_until(stream, wanted):
-    """Lines up to the one that holds a text."""
+    """Lines up to the one that contains `wanted`."""
     found = []
     for line in stream:
         found.append(line)
@@ -54,7 +54,7 @@ def test_a_pipeline_runs_until_it_is_asked_to_stop(file, topics, unique):
     ) as process:
         try:
             said = lines_until(process.stderr, "batch 0: ")
-            # What Java has to say is in a file.
+            # Java's output is in a file.
             assert said[0] == f"{unique}: started\n" and len(said) == 2
             assert said[1].startswith(f"{unique}: batch 0: 2 read, 2 written in ") and said[1].endswith(", lag 0\n")
             assert "|  1|  1.00|2026-01-01 00:00:01|" in "".join(lines_until(process.stdout, "|  2|"))

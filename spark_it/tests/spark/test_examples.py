@@ -1,5 +1,5 @@
-"""The shipped examples: their own tests pass, and what they come to is what plain Python makes of the same data, read
-back by clients that are not Spark."""
+"""The shipped examples: their own tests pass, and their output, read without Spark, equals what plain Python computes
+from the same data."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ from odradek.spark_it.execution import runner
 from odradek.spark_it.state.progress import read_progress
 from odradek.spark_it.validation.spark_analysis import SparkAnalysis
 from spark_it.tests.fake_registry import serving
-from spark_it.tests.spark.test_lakehouse_sinks import iceberg_files
+from spark_it.tests.tables import iceberg_files
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "pipelines.md"
@@ -80,13 +80,13 @@ class Runs:
         return [result for result in cases.run(pipeline, self._spark, stateful) if result.problems]
 
     def dead_letters(self, topic):
-        """Values, and a header by its name, of all that are there."""
+        """The value and the headers, by name, of each dead letter."""
         return [(message.value(), dict(message.headers())) for message in self.broker.read_records(topic)]
 
 
 @pytest.fixture
 def example(spark, broker, tmp_path):
-    """Brings an example and makes its data."""
+    """Copy an example to a folder and produce its data: example(name, VARIABLE=value)."""
 
     def made(name, **environment):
         found = Runs(spark, broker, copy_example(name, tmp_path), environment)
@@ -112,12 +112,12 @@ def test_the_first_pipeline_of_the_page(spark, broker, tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_orders_have_the_revenue_that_python_finds(spark, broker, postgres, tmp_path):
+def test_orders_have_the_revenue_that_python_computes(spark, broker, postgres, tmp_path):
     orders = Runs(spark, broker, copy_example("orders", tmp_path), {})
     assert orders.failed_cases("orders.toml") == []
     access = {"URL": postgres.jdbc_url, "USER": postgres.user, "PASSWORD": postgres.password}
     named = {f"ODRADEK_DEMO_JDBC_{name}": value for name, value in access.items()}
-    said = said_by(["-m", "demo"], {"ODRADEK_DEMO_BROKERS": broker.bootstrap_servers, **named})
+    said = output_of(["-m", "demo"], {"ODRADEK_DEMO_BROKERS": broker.bootstrap_servers, **named})
     assert "source orders: lag 0" in said
     made = orders_data.make_orders()
     assert min(made.bad, made.late, made.too_late) > 50
@@ -136,7 +136,7 @@ def test_orders_have_the_revenue_that_python_finds(spark, broker, postgres, tmp_
 
 
 def in_utc(at):
-    """Without a zone the database has UTC."""
+    """Return a timestamp in UTC; one without a zone is in UTC already."""
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
@@ -157,19 +157,19 @@ def test_page_edits_become_sessions_exactly_once(example):
 
 
 def in_its_own_process(example, file, connectors):
-    """As the command does it, with the jars of a folder and the modules beside the file: its tests, a run, and the last
-    batch once more, as after a crash between the sink and the checkpoint."""
+    """Run an example with the jars of a folder and the modules beside its file: its tests, a run, and the last batch a
+    second time, as after a crash between sink and checkpoint."""
     path = example.folder / file
     plugins = example.folder / "jars"
     plugins.mkdir()
     for jar in connectors:
         (plugins / jar.name).symlink_to(jar)
     path.write_text(f'plugin.path = "jars"\nspark.sql.codegen.wholeStage = "false"\n{path.read_text("utf-8")}', "utf-8")
-    assert "repeating batch" in said_by(["-c", PROGRAM, str(path)], example.environment)
+    assert "repeating batch" in output_of(["-c", PROGRAM, str(path)], example.environment)
 
 
-def said_by(arguments, environment):
-    """What a program of Python says, which has to end well."""
+def output_of(arguments, environment):
+    """Run Python with these arguments; it must succeed. Return its output."""
     options = {"cwd": ROOT, "env": os.environ | environment, "text": True, "start_new_session": True}
     command = [sys.executable, *arguments]
     process = processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
@@ -190,7 +190,7 @@ def is_json(value):
 
 
 @pytest.mark.timeout(300)
-def test_sensor_readings_go_on_with_a_column_more(example):
+def test_sensor_readings_continue_with_one_more_column(example):
     with serving() as registry:
         sensors = example("sensors", SCHEMA_REGISTRY_URL=registry.url)
         for file in ("files_to_topic.toml", "files_to_topic_2.toml"):

@@ -35,7 +35,7 @@ def numbers(spark, count, start=0):
 
 
 def visible(folder: Path):
-    """Files that no reader leaves out, by folder."""
+    """Files that readers do not skip, by folder."""
     found = {}
     for path in folder.rglob("*"):
         parts = path.relative_to(folder).parts
@@ -44,7 +44,7 @@ def visible(folder: Path):
     return found
 
 
-def test_a_batch_that_is_repeated_is_there_once(spark, sink_to, out):
+def test_a_repeated_batch_is_written_once(spark, sink_to, out):
     sink = sink_to()
     sink.prepare(numbers(spark, 1).schema)
     assert sink.read_marker() == 0
@@ -77,7 +77,7 @@ def test_a_new_generation_writes_beside_the_old(spark, sink_to, out):
 
 
 @pytest.mark.parametrize("window", ["rename", f"create {files_sink.ROWS}", f"create {files_sink.DONE}"])
-def test_killed_while_a_folder_is_put_in_place(spark, sink_to, out, monkeypatch, window):
+def test_killed_while_a_folder_is_renamed(spark, sink_to, out, monkeypatch, window):
     sink = sink_to()
     rows = numbers(spark, 100)
     sink.prepare(rows.schema)
@@ -91,7 +91,7 @@ def test_killed_while_a_folder_is_put_in_place(spark, sink_to, out, monkeypatch,
     def dies(system, name, *more):
         if not name.endswith(file):
             return does(system, name, *more)
-        patched.setattr(files_sink._FileSystem, "delete", lambda *_: None)  # nor is anything tidied up
+        patched.setattr(files_sink._FileSystem, "delete", lambda *_: None)  # a killed process deletes nothing
         raise KilledError
 
     with monkeypatch.context() as patched:
@@ -104,14 +104,14 @@ def test_killed_while_a_folder_is_put_in_place(spark, sink_to, out, monkeypatch,
     again.prepare(rows.schema)
     assert again.write(numbers(spark, 100, 100), None, batch(spark, 1)).rows == 100
     assert sorted(pyarrow.parquet.read_table(out)["id"].to_pylist()) == list(range(200))
-    # A reader that has read a file does not find its rows in another one.
+    # All files stay, so no reader finds their rows in other files.
     assert there.items() <= visible(out).items()
     sink_to().prepare(rows.schema)
     assert [path.name for path in out.glob(".batch*")] == []
 
 
 def test_two_drivers_at_one_batch(spark, sink_to, out, monkeypatch):
-    """One of them is believed dead. It finds the batch written when it has written its own files, and leaves it."""
+    """One of them is presumed dead. After it has written its own files it finds the batch written, and leaves it."""
     first, sleeper = sink_to(), sink_to(session=spark.newSession())
     rows = numbers(spark, 100)
     first.prepare(rows.schema)
@@ -123,7 +123,7 @@ def test_two_drivers_at_one_batch(spark, sink_to, out, monkeypatch):
         def overtaken_there(*given):
             done = write(*given)
             monkeypatch.undo()
-            # A driver that starts does not take away what another one is writing.
+            # A driver that starts does not delete what another one is writing.
             first.prepare(rows.schema)
             assert first.write(rows, None, batch(spark, len(there))).rows == 100
             there.update(visible(out))
@@ -139,8 +139,8 @@ def test_two_drivers_at_one_batch(spark, sink_to, out, monkeypatch):
     assert [path.name for path in out.glob(".batch*")] == []
 
 
-def test_a_folder_of_a_copy_that_was_interrupted(spark, sink_to, out):
-    """As of an object store, which copies the files of a folder that gets another name."""
+def test_a_rename_by_copying_that_was_interrupted(spark, sink_to, out):
+    """An object store renames a folder by copying its files."""
     sink = sink_to()
     sink.write(numbers(spark, 100), None, batch(spark, 0))
     [folder] = out.glob("batch=*")
@@ -148,10 +148,10 @@ def test_a_folder_of_a_copy_that_was_interrupted(spark, sink_to, out):
     next(folder.glob("part-*")).unlink()
     assert sink.write(numbers(spark, 100), None, batch(spark, 0)).rows == 100
     assert sorted(pyarrow.parquet.read_table(out)["id"].to_pylist()) == list(range(100))
-    # A crash came before the file that says it is done: the repeated batch makes it.
+    # After a crash before DONE was created, the repeated batch creates it.
     (folder / files_sink.DONE).unlink()
     assert sink.write(numbers(spark, 100), None, batch(spark, 0)).rows == 100
-    # Of one that is done readers may delete what they have read.
+    # Readers may delete the files of a completed batch that they have read.
     for part in folder.glob("part-*"):
         part.unlink()
     assert sink.write(numbers(spark, 100), None, batch(spark, 0)).rows == 100
@@ -207,7 +207,7 @@ def test_a_batch_without_rows(spark, sink_to, out):
     assert spark.read.parquet(str(out)).count() == 10
 
 
-def test_what_a_format_does_not_take(spark, sink_to, tmp_path):
+def test_schemas_that_a_format_refuses(spark, sink_to, tmp_path):
     for format_, select, message in (
         ("csv", "struct(1) AS a", "files .*out: The CSV datasource doesn't support the column `a`"),
         ("text", "1 AS a", "format text needs a single STRING column; the rows are struct<a:int>"),
@@ -219,7 +219,7 @@ def test_what_a_format_does_not_take(spark, sink_to, tmp_path):
         assert not raised.value.is_retriable
 
 
-def test_a_folder_that_cannot_be_made_is_tried_again(spark, sink_to, out):
+def test_a_folder_that_cannot_be_created_is_a_retriable_error(spark, sink_to, out):
     out.write_text("a file is in its place")
     sink = sink_to()
     rows = numbers(spark, 10)

@@ -1,4 +1,4 @@
-"""Avro and Protobuf through Spark: the whole way of a column from bytes and to bytes."""
+"""Avro and Protobuf in Spark: columns decoded from bytes and encoded to bytes."""
 
 import json
 import math
@@ -73,7 +73,7 @@ def decoded(frame, made):
 
 
 def rows(frame, columns):
-    """What a frame has, instants as text in UTC, so that Python's time zones have no part in it."""
+    """The rows of a frame, with timestamps as text in UTC, so that Python's time zone has no effect."""
     options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
     texts = frame.select(f.to_json(f.struct(columns), options)).collect()
     return [json.loads(one) for (one,) in texts]
@@ -178,7 +178,7 @@ def test_records_of_several_writers_in_one_batch(spark):
         ]  # fmt: skip
 
 
-def test_columns_are_written_with_a_schema_that_is_registered(spark):
+def test_the_schema_of_written_columns_is_registered(spark):
     with serving() as registry:
         frame = spark.sql(
             "SELECT named_struct('n', 1L, 'at', TIMESTAMP'2026-01-01T00:00:00Z', 'price', 1.50BD) value"

@@ -1,4 +1,4 @@
-"""Calls of Spark's internal classes."""
+"""Calls to Spark's internal classes."""
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
@@ -7,7 +7,7 @@ from odradek.spark_it.spark.internals import union_without_observations
 
 
 def parts(frame):
-    """Rows by Spark's partition."""
+    """The rows of each partition of Spark."""
     return [[tuple(row) for row in part] for part in frame.rdd.glom().collect()]
 
 
@@ -22,13 +22,13 @@ def test_the_partitions_of_a_frame_follow_those_of_another(spark):
         for keeps in (lambda n: n % 2 == 1, lambda n: n % 4 == 0, lambda n: n % 2 == 1)
         for low in (0, 3, 6, 9)
     ]
-    # Columns of the frames have the same origin and are kept apart; each row has the number of its own partition.
+    # The frames have the same origin, but their columns stay separate: each row has its own partition's number.
     assert parts(found)[0][0] == (1, [("h", 1)], 0)
     assert all(row[2] == index % 4 for index, part in enumerate(parts(found)) for row in part)
     assert parts(found.filter("id < 0")) == [[]] * 12
 
 
-def test_a_frame_that_is_known_to_be_empty_has_no_partitions(spark):
+def test_a_frame_that_the_optimizer_finds_empty_has_no_partitions(spark):
     number = spark.range(0, 4, 1, 2)
     nothing = number.filter(f.lit(False))
     assert parts(union_without_observations([nothing, number])) == parts(number)

@@ -56,7 +56,7 @@ def left_over(postgres):
     return [name for name in postgres.tables() if name.startswith("odradek_")]
 
 
-def test_a_batch_that_is_repeated_is_there_once(spark, postgres, sink_to, table):
+def test_a_repeated_batch_is_written_once(spark, postgres, sink_to, table):
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
     sink = sink_to()
     rows = numbers(spark, 1000)
@@ -78,7 +78,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, postgres, sink_to, table)
     assert left_over(postgres) == []
 
 
-def test_others_and_other_generations_write_for_themselves(spark, postgres, sink_to, table):
+def test_other_pipelines_and_generations_have_batches_of_their_own(spark, postgres, sink_to, table):
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
     rows = numbers(spark, 10)
     for name, generation in (("orders", 0), ("refunds", 0), ("orders", 1)):
@@ -123,7 +123,7 @@ def test_killed_before_the_transaction_or_within_it(spark, postgres, sink_to, ta
     with monkeypatch.context() as patched:
         patched.setattr(owner, window, dies)
         # A dead driver drops nothing.
-        patched.setattr(jdbc_sink.Connection, "execute", _but_drops(jdbc_sink.Connection.execute))
+        patched.setattr(jdbc_sink.Connection, "execute", _without_drops(jdbc_sink.Connection.execute))
         with pytest.raises(KilledError):
             sink.write(rows, None, batch(spark, 0))
     assert postgres.value(f"SELECT count(*) FROM {table}") == 0
@@ -137,15 +137,15 @@ def test_killed_before_the_transaction_or_within_it(spark, postgres, sink_to, ta
     assert postgres.value(f"SELECT count(*) FROM {table}") == 100
 
 
-def _but_drops(execute):
+def _without_drops(execute):
     def executed(connection, statement, *parameters):
         return 0 if statement.startswith("DROP") else execute(connection, statement, *parameters)
 
     return executed
 
 
-def test_one_that_wakes_late_writes_nothing(spark, postgres, sink_to, table, monkeypatch):
-    """An attempt has staged its rows and sleeps; another one writes the batch; then the first goes on."""
+def test_an_attempt_that_wakes_late_writes_nothing(spark, postgres, sink_to, table, monkeypatch):
+    """An attempt stages its rows and sleeps; another one writes the batch; then the first one continues."""
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
     rows = numbers(spark, 100)
     late, early = sink_to(), sink_to()
@@ -163,7 +163,7 @@ def test_one_that_wakes_late_writes_nothing(spark, postgres, sink_to, table, mon
     assert postgres.value(f"SELECT count(*) FROM {table}") == 100
 
 
-def test_rows_that_a_task_wrote_twice_or_a_crash_took_are_noticed(spark, postgres, sink_to, table, monkeypatch):
+def test_staged_rows_that_are_duplicated_or_lost_are_detected(spark, postgres, sink_to, table, monkeypatch):
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
     rows = numbers(spark, 100)
     sink = sink_to()
@@ -192,7 +192,7 @@ def test_rows_that_a_task_wrote_twice_or_a_crash_took_are_noticed(spark, postgre
 
 @pytest.mark.parametrize("moment", ["read_segments", "_insert_all", "read_as_json"])
 def test_a_twin_of_a_task_that_writes_late(spark, postgres, sink_to, table, monkeypatch, moment):
-    """A task that Spark takes for lost writes its rows after they were checked, or after they were taken over."""
+    """A task that Spark considers lost writes its rows after they were checked, or moved to the table."""
     is_one_bad = moment == "read_as_json"
     postgres.execute(f"CREATE TABLE {table} (id BIGINT {'UNIQUE' if is_one_bad else ''}, text TEXT)")
     letters = DeadLetters()
@@ -219,8 +219,8 @@ def test_a_twin_of_a_task_that_writes_late(spark, postgres, sink_to, table, monk
     assert left_over(postgres) == []
 
 
-def test_a_twin_that_sleeps_while_it_writes_holds_up_nobody(spark, postgres, sink_to, table, monkeypatch):
-    """Its rows are not committed, and its lock keeps the staging table from being dropped: a later run does."""
+def test_a_twin_with_an_open_transaction_does_not_block_the_sink(spark, postgres, sink_to, table, monkeypatch):
+    """The twin's rows are not committed. Its lock prevents a drop of the staging table; a later run drops it."""
     monkeypatch.setattr(dialects, "DROP_WAIT_S", 0.1)
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
     rows = numbers(spark, 10)
@@ -277,7 +277,7 @@ def test_bad_rows_are_found_among_good_ones(spark, postgres, sink_to, table, way
     assert left_over(postgres) == []
 
 
-def test_dead_letters_are_there_before_the_rows(spark, postgres, sink_to, table):
+def test_dead_letters_are_written_before_the_rows(spark, postgres, sink_to, table):
     """A crash after the commit would lose them; one before it repeats the batch."""
     postgres.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text TEXT)")
 
@@ -295,7 +295,7 @@ def test_dead_letters_are_there_before_the_rows(spark, postgres, sink_to, table)
     assert sink_to().write(rows, None, batch(spark, 0)).rows == 10
 
 
-def test_texts_that_postgresql_stores_nowhere(spark, postgres, sink_to, table):
+def test_texts_that_postgresql_cannot_store(spark, postgres, sink_to, table):
     postgres.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text TEXT)")
     letters = DeadLetters()
     sink = sink_to(dead_letters=letters)
@@ -312,7 +312,7 @@ def test_texts_that_postgresql_stores_nowhere(spark, postgres, sink_to, table):
         strict.write(rows, None, batch(spark, 1))
 
 
-def test_without_tolerance_the_row_is_told(spark, postgres, sink_to, table):
+def test_without_tolerance_the_error_has_the_row(spark, postgres, sink_to, table):
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, text VARCHAR(6))")
     sink = sink_to(tolerance="none")
     rows = numbers(spark, 200)
@@ -324,7 +324,7 @@ def test_without_tolerance_the_row_is_told(spark, postgres, sink_to, table):
 
 
 @pytest.mark.parametrize("dialect", ["on conflict", "merge"])
-def test_upsert_keeps_the_last(spark, postgres, sink_to, table, dialect, monkeypatch):
+def test_upsert_keeps_the_last_row_of_a_key(spark, postgres, sink_to, table, dialect, monkeypatch):
     postgres.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text VARCHAR(9), note TEXT DEFAULT 'kept')")
     letters = DeadLetters()
     sink = sink_to(UPSERT, letters)
@@ -338,7 +338,7 @@ def test_upsert_keeps_the_last(spark, postgres, sink_to, table, dialect, monkeyp
         assert sink.write(rows, None, batch(spark, 0)).rows == 1000
     expected = [(n, f"row {990 + n}", "kept") for n in range(10)]
     assert postgres.rows(f"SELECT * FROM {table} ORDER BY id") == expected
-    # The last one is bad, so the one before it is the last.
+    # The last row of key 5 is bad, so the one before it is kept.
     rows = spark.createDataFrame(
         [(5, "new"), (5, "newer"), (5, "much too long"), (11, "x"), (None, "no key")], "id long, text string"
     ).coalesce(1)
@@ -374,8 +374,8 @@ def test_every_type_and_every_name(spark, postgres, sink_to, table):
     assert postgres.value(f"SELECT count(*) FROM {table}") == 1
 
 
-def test_times_that_the_zone_of_java_leaves_out(spark, postgres, sink_to, table):
-    """02:30 is not there in Berlin on the day when summer time begins; a time without a zone may be it all the same."""
+def test_local_times_that_do_not_exist_in_the_zone_of_java(spark, postgres, sink_to, table):
+    """In Berlin 02:30 does not exist on the day when summer time begins, but a timestamp without a zone may have it."""
     zones = spark._jvm.java.util.TimeZone
     before = zones.getDefault()
     letters = DeadLetters()
@@ -414,7 +414,7 @@ def test_columns_of_the_databases_own_types(spark, postgres, sink_to, table):
     written = sink.write(rows, None, batch(spark, 0))
     assert (written.rows, written.dead_letters) == (1, 2)
     [(doc, mood, at)] = postgres.rows(f"SELECT doc, mood::text, at FROM {table}")
-    # A time without a zone is in the session's, whatever those of Java and the database are.
+    # A TIMESTAMP column gets the time in the session's zone, whatever the zones of Java and the database are.
     assert (doc, mood, at.isoformat()) == ({"a": 1}, "happy", "2026-07-01T12:00:00")
 
 
@@ -445,7 +445,7 @@ def test_columns_that_do_not_fit(spark, postgres, sink_to, table):
 
 
 def test_values_that_the_table_would_change(spark, postgres, sink_to, table):
-    """Each would be rounded or cut without a word; a cast in SQL or in the sink says that it may be."""
+    """Each value would silently be rounded or truncated; a cast in SQL or in the sink permits it."""
     postgres.execute(
         f"CREATE TABLE {table} (id BIGINT, price NUMERIC(10,2), free NUMERIC, tens NUMERIC(4,-3), short REAL,"
         " long FLOAT8, whole INT, day DATE, at TIMESTAMP(0), moment TIMESTAMPTZ(3), hour TIME, few REAL[], sum MONEY,"
@@ -480,7 +480,7 @@ def test_values_that_the_table_would_change(spark, postgres, sink_to, table):
     sink = sink_to('cast = "At"', letters)
     rows = spark.sql(fits).union(spark.sql(fits.replace("'a  '", "'ab  '"))).coalesce(1)
     sink.prepare(rows.schema)
-    # Of a text that is too long spaces are not cut either.
+    # Trailing spaces of a text that is too long are not truncated either.
     assert sink.write(rows, None, batch(spark, 0)) == WrittenCounts(1, 1)
     assert [json.loads(value)["tag"] for _, value, _ in letters.records] == ["ab  "]
     [found] = postgres.rows(f"SELECT price, free, short, long, whole, day::text, at::text, few, tag FROM {table}")
@@ -489,7 +489,7 @@ def test_values_that_the_table_would_change(spark, postgres, sink_to, table):
 
 
 def test_rows_without_a_key_replace_none(spark, postgres, sink_to, table):
-    """A unique index lets any number of nulls in, so each would be added once more with each batch."""
+    """A unique index permits any number of nulls, so each batch would insert such rows again."""
     postgres.execute(f"CREATE TABLE {table} (id BIGINT UNIQUE, text TEXT)")
     letters = DeadLetters()
     sink = sink_to(UPSERT, letters)
@@ -524,7 +524,7 @@ def test_unique_indexes_as_drivers_report_them(spark, postgres, sink_to, table, 
     whole = {name: index.columns for name, index in found.items() if index.is_complete and name != "_made"}
     assert whole == {"_id_key": ("id",), "_pkey": ("n",), "_two": ("Big", "id")}
     assert not found["_some"].is_complete and found["_made"].columns != ("text",)
-    # As where an upsert goes by any of them.
+    # As in a database whose upsert uses any of them.
     monkeypatch.setattr(PostgreSQL, "replaces_by_any_index", True)
     schema = spark.sql("SELECT 1L AS id, 'x' AS text").schema
     with pytest.raises(SinkError, match=r"unique index .* it could replace rows with other keys"):
@@ -562,7 +562,7 @@ def test_a_batch_without_rows(spark, postgres, sink_to, table):
     assert postgres.value(f"SELECT batch FROM pipeline_batches WHERE target = '{table}'") == 0
 
 
-def test_a_database_that_is_not_there(spark, postgres, tmp_path):
+def test_a_database_that_cannot_be_reached(spark, postgres, tmp_path):
     def said(url, user="shop", password=postgres.password):
         text = f'connector = "jdbc"\nconnection.url = "{url}"\nconnection.user = "{user}"\ntable.name.format = "t"\n'
         sink = sink_for(pipeline_of(f'{text}connection.password = "{password}"', tmp_path), spark)
@@ -583,8 +583,8 @@ def test_a_database_that_is_not_there(spark, postgres, tmp_path):
         said("jdbc:nosuch:x")
 
 
-def test_a_database_that_goes_and_comes_back(spark, sink_to, tmp_path):
-    """Down before the batch, and killed while it is staged: the same call succeeds when it is there again."""
+def test_a_database_that_stops_and_starts_again(spark, sink_to, tmp_path):
+    """Down before the batch, and killed while it is staged: the same call succeeds when it runs again."""
     from spark_it.tests.postgres import PostgreSQL
 
     with PostgreSQL() as own:
@@ -618,7 +618,7 @@ def test_a_database_that_goes_and_comes_back(spark, sink_to, tmp_path):
 
 
 def test_sqlite(spark, tmp_path):
-    """Another database: no SQLSTATE, one writer at a time, types that are hardly any."""
+    """A database without SQLSTATE, with one writer at a time, and with column types that restrict no values."""
     file = tmp_path / "shop.db"
     with closing(sqlite3.connect(file)) as database:
         database.execute("CREATE TABLE sales (id INTEGER PRIMARY KEY, text TEXT CHECK (length(text) < 9))")
@@ -649,7 +649,7 @@ def test_sqlite(spark, tmp_path):
         tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1").fetchall()
         assert tables == [("made",), ("pipeline_batches",), ("sales",)]
 
-    # Its driver keeps milliseconds, its columns 15 digits; where a column is text, all of them.
+    # The driver keeps milliseconds, numeric columns keep 15 digits; columns of text keep all.
     text = f'{keys}table.name.format = "exact"\nauto.create = true'
     much = "CAST('12345678901234567890.123456789' AS DECIMAL(38,9)) AS much"
     frame = spark.sql(f"SELECT {much}, 0.1 AS less, now() AS at")

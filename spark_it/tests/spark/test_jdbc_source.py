@@ -23,7 +23,7 @@ def table(unique):
 
 
 class Streamed:
-    """A pipeline's only source, run like the runner does: `batches` has the rows that each batch gave."""
+    """The only source of a pipeline, run as the runner does. `batches` has the rows of each batch."""
 
     def __init__(self, spark, folder, source, trigger="available-now", generation=29_000_000, home="pipelines"):
         text = f'name = "p"\nhome = "{home}"\ntrigger = "{trigger}"\n[source.t]\nconnector = "jdbc"\n{source}\n'
@@ -55,7 +55,7 @@ class Streamed:
             assert self.came.wait_for(lambda: len(self.ids()) >= count, WAIT_S), self.batches
 
     def run(self):
-        """Takes what there is; returns the ids of this run, and how many batches they came in."""
+        """Read everything available. Return the ids of this run, and the number of its batches."""
         self.batches.clear()
         query = self.start()
         assert query.awaitTermination(WAIT_S)
@@ -78,7 +78,7 @@ connection.password = "{postgres.password}"
     return made
 
 
-def test_rows_come_once_in_batches_and_the_same_when_repeated(postgres, streamed, table):
+def test_rows_are_read_once_and_a_repeated_batch_has_the_same_rows(postgres, streamed, table):
     postgres.execute(
         f'CREATE TABLE {table} ("id" BIGINT, text TEXT)',
         f"INSERT INTO {table} SELECT n, 'row ' || n FROM generate_series(1, 2500) n",
@@ -91,14 +91,14 @@ def test_rows_come_once_in_batches_and_the_same_when_repeated(postgres, streamed
     postgres.execute(f"INSERT INTO {table} SELECT n, 'row ' || n FROM generate_series(2501, 2600) n")
     assert pipe.run() == (list(range(2501, 2601)), 1)
     [(number, rows)] = pipe.batches
-    # The rows are others by now, and more; the batch is not.
+    # The rows of the table have changed; those of the batch have not.
     checkpoint.rewind(pipe.folder)
     postgres.execute(f"UPDATE {table} SET text = 'changed'", f"INSERT INTO {table} VALUES (2550, 'late')")
     pipe.run()
     assert [(again, sorted(found)) for again, found in pipe.batches] == [(number, sorted(rows))]
 
 
-def test_a_new_generation_and_a_lost_checkpoint_begin_anew(postgres, streamed, table):
+def test_a_new_generation_and_a_lost_checkpoint_start_over(postgres, streamed, table):
     postgres.execute(f"CREATE TABLE {table} (id INT)", f"INSERT INTO {table} VALUES (1), (2)")
     pipe = streamed()
     assert pipe.run()[0] == [1, 2]
@@ -112,7 +112,7 @@ def test_a_new_generation_and_a_lost_checkpoint_begin_anew(postgres, streamed, t
     assert [path.name for path in (pipe.pipeline.state_folder / "source" / "t").iterdir()] == ["29000001"]
 
 
-def test_rows_of_one_time_come_together(postgres, streamed, table):
+def test_rows_of_one_time_are_in_one_batch(postgres, streamed, table):
     postgres.execute(
         f"CREATE TABLE {table} (id INT, at TIMESTAMPTZ)",
         f"INSERT INTO {table} SELECT n, '2026-01-01 00:00:00.123456+00'::timestamptz + (n / 30) * interval '1 us'"
@@ -124,7 +124,7 @@ def test_rows_of_one_time_come_together(postgres, streamed, table):
 
 
 @pytest.mark.parametrize("type_", ["TIMESTAMP", "TIMESTAMPTZ"])
-def test_rows_that_commit_late_come_within_the_overlap(postgres, streamed, table, type_):
+def test_rows_that_commit_late_are_read_within_the_overlap(postgres, streamed, table, type_):
     def insert(*rows):
         postgres.execute(*(f"INSERT INTO {table} VALUES ({n}, '2026-01-01 00:{at}+00')" for n, at in rows))
 
@@ -155,7 +155,7 @@ def test_numbers_that_commit_late(postgres, streamed, table):
 @pytest.mark.parametrize(
     ("type_", "overlap"), [("TIMESTAMP", ""), ("TIMESTAMPTZ", 'overlap = "2 days"'), ("DATE", 'overlap = "1 ms"')]
 )
-def test_times_without_a_place_in_the_order_are_left_out(postgres, streamed, table, type_, overlap, caplog):
+def test_times_that_cannot_be_ordered_are_skipped(postgres, streamed, table, type_, overlap, caplog):
     def insert(*rows):
         postgres.execute(*(f"INSERT INTO {table} VALUES ({n}, {at})" for n, at in rows))
 
@@ -175,7 +175,7 @@ def test_times_without_a_place_in_the_order_are_left_out(postgres, streamed, tab
 
 
 @pytest.mark.parametrize("type_", ["NUMERIC", "DOUBLE PRECISION"])
-def test_numbers_without_a_place_in_the_order_are_left_out(postgres, streamed, table, type_, caplog):
+def test_numbers_that_cannot_be_ordered_are_skipped(postgres, streamed, table, type_, caplog):
     postgres.execute(
         f"CREATE TABLE {table} (id {type_})",
         f"INSERT INTO {table} VALUES (1), ('NaN'), (NULL), ('Infinity'), ('-Infinity')",
@@ -212,7 +212,7 @@ def test_a_query_and_times_without_a_zone(postgres, streamed, table):
     )
 
 
-def test_rows_that_come_while_it_runs(postgres, streamed, table, caplog):
+def test_rows_that_are_inserted_while_the_query_runs(postgres, streamed, table, caplog):
     postgres.execute(f"CREATE TABLE {table} (id INT)", f"INSERT INTO {table} VALUES (1), (2)")
     pipe = streamed(trigger="100 ms")
     query = pipe.start()
@@ -236,9 +236,7 @@ def test_rows_that_come_while_it_runs(postgres, streamed, table, caplog):
     assert pipe.ids() == [1, 2, 3, 4]
 
 
-def test_polls_are_put_by_no_faster_than_they_are_taken_and_deleted_when_they_are(
-    postgres, streamed, table, monkeypatch
-):
+def test_polls_wait_for_the_query_and_are_deleted_when_they_are_read(postgres, streamed, table, monkeypatch):
     monkeypatch.setattr(jdbc_source, "RETAINED_POLLS", 2)
     postgres.execute(f"CREATE TABLE {table} (id INT)", f"INSERT INTO {table} SELECT generate_series(1, 12)")
     pipe = streamed(INCREMENTING + "\nbatch.max.rows = 1", trigger="100 ms", home="../a b%20c")
@@ -258,7 +256,7 @@ def test_polls_are_put_by_no_faster_than_they_are_taken_and_deleted_when_they_ar
 
 
 def test_times_in_other_columns(postgres, streamed, table):
-    """Of columns that rows are not read by."""
+    """Columns other than the one that orders the rows."""
     postgres.execute(
         f"CREATE TABLE {table} (id INT, wall TIMESTAMP, moment TIMESTAMPTZ, day DATE)",
         f"INSERT INTO {table} VALUES (1, NULL, 'infinity', 'infinity')",
@@ -272,7 +270,7 @@ def test_times_in_other_columns(postgres, streamed, table):
         pipe.start()
 
 
-def test_what_cannot_be_read(postgres, streamed, table):
+def test_tables_that_cannot_be_read(postgres, streamed, table):
     postgres.execute(f"CREATE TABLE {table} (id INT, at TIMESTAMP)")
     for keys, what, message in (
         ('incrementing.column.name = "ids"', None, "source t: the table has no column ids, did you mean id"),
@@ -293,7 +291,7 @@ def test_what_cannot_be_read(postgres, streamed, table):
 
 
 def test_a_restart_of_the_query_ends_its_poller(spark, broker, postgres, tmp_path, unique, table):
-    """As the runner restarts one whose broker was away. A batch is a poll, and the failed one comes again as it was."""
+    """The runner restarts a query whose broker is unavailable. A failed batch is repeated unchanged: it is one poll."""
     postgres.execute(f"CREATE TABLE {table} (id INT)", f"INSERT INTO {table} SELECT generate_series(1, 20)")
     engine = Engine(spark, broker.bootstrap_servers, tmp_path, unique)
     away = RuntimeError("org.apache.kafka.common.errors.TimeoutException: the topic of another source")
@@ -323,6 +321,6 @@ retry.delay.max.ms = 10
     assert sum("retrying in" in line for line in engine.said) == 3
     assert [row.id for row in engine.kept.rows] == list(range(1, 17))
     assert [number for number, _ in engine.kept.batches] == list(range(16))
-    # One for each run of the query that wrote a batch, and none is left.
+    # Each run of the query that wrote a batch had one poller, and none is left.
     assert all(len(alive) == 1 for alive in pollers) and len(pollers) == 2
     assert not any(thread.name == "poll t" for thread in threading.enumerate())

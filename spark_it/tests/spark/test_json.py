@@ -1,4 +1,4 @@
-"""JSON by Spark: a decoded value is the text's value, or the text is bad."""
+"""JSON decoded by Spark: each value equals that of the text, or the text is bad."""
 
 import json
 import re
@@ -15,7 +15,7 @@ NAMED = (
     "i INT, d DECIMAL(12,2), wide DECIMAL(38,10), at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, small TINYINT,"
     " x DOUBLE, f FLOAT, s STRING, o STRUCT<d: DECIMAL(4,0), s: STRING>"
 )
-"""Columns of which each value has a name: they are searched by name."""
+"""Columns without arrays and maps: each value has a field name, by which texts are searched."""
 SCHEMA = f"{NAMED}, prices ARRAY<DECIMAL(4,1)>, times MAP<STRING, TIMESTAMP>"
 NO_OBJECT = "is not a JSON object with"
 INEXACT = "has fields that do not fit their columns exactly: "
@@ -127,7 +127,7 @@ SAME_VALUES = {
 
 @pytest.fixture(scope="module")
 def decoded(spark):
-    """decoded(texts, schema): for each the value, times as text, or the error."""
+    """decoded(texts, schema): the value of each text, with times as text, or the error."""
     times = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 
     def decode(texts, schema=SCHEMA):
@@ -146,7 +146,7 @@ def _digits(text):
 
 
 def _plain(value):
-    """Decimals as text, whether they have a point or not."""
+    """Convert decimals to text, also those without a decimal point."""
     if isinstance(value, dict):
         return {name: str(one) if name == "d" else _plain(one) for name, one in value.items()}
     return value
@@ -158,7 +158,7 @@ def test_a_text_is_one_object(decoded):
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, NAMED])
-def test_a_value_is_the_one_of_the_text(decoded, schema):
+def test_a_value_equals_that_of_the_text(decoded, schema):
     texts = {text: one for text, one in SAME_VALUES.items() if schema == SCHEMA or not re.search("prices|times", text)}
     found = decoded(texts, schema)
     wanted = [

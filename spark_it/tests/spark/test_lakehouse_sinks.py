@@ -19,7 +19,7 @@ def numbers(spark, count, start=0):
 
 
 class Table:
-    """One of the two, in a folder of the test's own."""
+    """A table of either kind, in a folder of the test's own."""
 
     def __init__(self, kind, spark, folder):
         self.kind, self.spark, self.folder = kind, spark, folder
@@ -44,7 +44,7 @@ def table(request, spark, tmp_path):
     return Table(request.param, spark, tmp_path)
 
 
-def test_a_batch_that_is_repeated_is_there_once(spark, table):
+def test_a_repeated_batch_is_written_once(spark, table):
     sink = table.sink()
     sink.prepare(numbers(spark, 1).schema)
     assert sink.read_marker() == 0
@@ -62,7 +62,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, table):
     assert table.rows() == [(n,) for n in range(2500)]
 
 
-def test_others_and_other_generations_write_for_themselves(spark, table):
+def test_other_pipelines_and_generations_have_batches_of_their_own(spark, table):
     rows = numbers(spark, 10)
     for name, generation in (("orders", 0), ("refunds", 0), ("orders", 1)):
         sink = table.sink(name=name)
@@ -70,7 +70,7 @@ def test_others_and_other_generations_write_for_themselves(spark, table):
         for _ in range(2):
             assert sink.write(rows, None, batch(spark, 0, GENERATION + generation)).rows == 10
     assert len(table.rows()) == 30
-    # What the other has written in between does not matter.
+    # Batches that other pipelines have written in between have no effect.
     refunds = table.sink(name="refunds")
     assert refunds.write(rows, None, batch(spark, 0)).rows == 10
     assert len(table.rows()) == 30
@@ -87,8 +87,8 @@ def rows_in_data_files(folder):
 
 
 @pytest.mark.parametrize("moment", ["CountedFrame", "DataFiles.add"])
-def test_two_drivers_of_which_both_have_looked(spark, tmp_path, monkeypatch, moment):
-    """One of them is believed dead: it has seen that the batch is not written, and wakes when the other has written."""
+def test_two_drivers_that_both_find_the_batch_missing(spark, tmp_path, monkeypatch, moment):
+    """One of them is presumed dead. It has found the batch missing, and wakes when the other one has written it."""
     table = Table("iceberg", spark, tmp_path)
     first, sleeper = table.sink(), table.sink(session=spark.newSession())
     rows, other_rows = numbers(spark, 10), numbers(sleeper._spark, 10)
@@ -104,7 +104,7 @@ def test_two_drivers_of_which_both_have_looked(spark, tmp_path, monkeypatch, mom
     monkeypatch.setattr(f"{lakehouse.__name__}.{moment}", overtaken_there)
     assert sleeper.write(other_rows, None, batch(sleeper._spark, 1)).rows == 10
     assert table.rows() == [(n,) for n in [*range(10), *range(100, 105)]]
-    assert rows_in_data_files(tmp_path / "lake") == 15, "files that nobody has added are left"
+    assert rows_in_data_files(tmp_path / "lake") == 15, "data files outside the table are left"
     first.write(numbers(spark, 10, 10), None, batch(spark, 2))
     with pytest.raises(SinkError, match="the last batch in the table is batch 2, but this is batch 1"):
         sleeper.write(other_rows, None, batch(sleeper._spark, 1))
@@ -112,7 +112,7 @@ def test_two_drivers_of_which_both_have_looked(spark, tmp_path, monkeypatch, mom
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_rows_that_another_pipeline_adds_meanwhile(spark, tmp_path, monkeypatch, version):
-    """They are no reason to write the batch again: its files are added after them."""
+    """The batch is not written again: its files are added after those rows."""
     table = Table("iceberg", spark, tmp_path)
     orders, refunds = table.sink(), table.sink(name="refunds")
     orders.prepare(numbers(spark, 1).schema)
@@ -128,11 +128,8 @@ def test_rows_that_another_pipeline_adds_meanwhile(spark, tmp_path, monkeypatch,
     assert orders.write(numbers(spark, 10), None, batch(spark, 0)).rows == 10
     assert table.rows() == [(n,) for n in range(20)]
     assert rows_in_data_files(tmp_path / "lake") == 20
-    assert (orders.read_marker(), refunds.read_marker()) == (
-        make_marker_number(GENERATION, 0),
-        make_marker_number(GENERATION, 7),
-    )
-    # Readers of a stream refuse other operations.
+    assert (orders.read_marker(), refunds.read_marker()) == (make_marker_number(GENERATION, 0), make_marker_number(GENERATION, 7))
+    # Streaming readers refuse other operations.
     operations = spark.table(f"{orders._table}.snapshots").select("operation").collect()
     assert {row.operation for row in operations} == {"append"}
     assert sorted(spark.table(orders._table).collect()) == sorted(numbers(spark, 20).collect())
@@ -166,7 +163,7 @@ def test_columns_that_do_not_fit_and_columns_that_are_new(spark, table):
         with pytest.raises(SinkError, match=message) as raised:
             table.sink().prepare(spark.sql(f"SELECT {select}").schema)
         assert not raised.value.is_retriable
-    # Narrower ones fit, in any order and case.
+    # Columns of narrower types fit, in any order and case.
     narrow = spark.sql("SELECT CAST(7.5 AS DECIMAL(4,1)) AS Total, 2 AS ID")
     sink = table.sink()
     sink.prepare(narrow.schema)
@@ -182,7 +179,7 @@ def test_columns_that_do_not_fit_and_columns_that_are_new(spark, table):
     ]
 
 
-def test_what_is_never_null_may_be_null_later(spark, table):
+def test_a_column_that_is_never_null_may_be_null_later(spark, table):
     counted = numbers(spark, 10).groupBy().agg(f.count("*").alias("id"))
     assert not counted.schema["id"].nullable
     sink = table.sink()
@@ -195,7 +192,7 @@ def test_what_is_never_null_may_be_null_later(spark, table):
     assert table.rows() == [(10,), (None,)]
 
 
-def test_a_commit_that_comes_to_nothing_is_tried_again(spark, table):
+def test_a_commit_that_fails_is_retriable(spark, table):
     sink = table.sink()
     rows = numbers(spark, 10)
     sink.prepare(rows.schema)
@@ -212,7 +209,7 @@ def test_a_commit_that_comes_to_nothing_is_tried_again(spark, table):
     assert table.rows() == [(n,) for n in range(20)]
 
 
-def test_an_iceberg_table_that_is_not_to_be_made(spark, tmp_path):
+def test_a_missing_iceberg_table_without_auto_create(spark, tmp_path):
     text = 'connector = "iceberg"\niceberg.tables = "shop.t"\n'
     text += 'iceberg.catalog.type = "hadoop"\niceberg.catalog.warehouse = "lake"\n'
     sink = sink_for(pipeline_of(text + "auto.create = false", tmp_path), spark)
@@ -220,7 +217,7 @@ def test_an_iceberg_table_that_is_not_to_be_made(spark, tmp_path):
         sink.prepare(spark.range(1).schema)
 
 
-def test_which_is_which(spark, tmp_path):
+def test_each_connector_has_its_kind_of_table(spark, tmp_path):
     delta = sink_for(pipeline_of('connector = "delta"\npath = "x"', tmp_path), spark)
     assert isinstance(delta, DeltaTable)
     text = 'connector = "iceberg"\niceberg.tables = "a.b"\niceberg.catalog.type = "hadoop"\n'

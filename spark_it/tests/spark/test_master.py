@@ -23,7 +23,7 @@ START_S = 60
 
 
 class Master:
-    """Spark's own, as its start scripts have it, on free ports of this machine."""
+    """Spark's standalone master with two workers, started as its scripts do, on free ports of this machine."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -35,7 +35,7 @@ class Master:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(folder / "local"),
-            # Workers' Python: this one, with the package that is tested.
+            # Workers use this Python, with the tested package.
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(HERE),
         }
@@ -85,7 +85,7 @@ class Master:
                 process.wait()
 
     def running(self):
-        """Processes in the folder: the master's and the workers', and the executors that those have started."""
+        """Processes that work in the folder: master, workers, and the executors that the workers have started."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -94,13 +94,13 @@ class Master:
         return found
 
     def executors(self):
-        """How many the workers have started."""
+        """The number of executors that each worker has started."""
         return [len(list(folder.glob("app-*/*"))) for folder in sorted(self._folder.glob("work?"))]
 
 
 @pytest.mark.timeout(450)
-def test_topic_to_topic_goes_on_on_two_workers(spark, broker, topics, unique, tmp_path):
-    """Begun on this machine, the pipeline goes on at the master, which has the last batch a second time."""
+def test_topic_to_topic_continues_on_two_workers(spark, broker, topics, unique, tmp_path):
+    """A pipeline starts on this machine and continues on the master, which repeats the last batch."""
     source, dead = topics.create(unique, 4), topics.create(f"{unique}-dead")
     target = topics.create(f"{unique}-out", 2)
     file = tmp_path / "p.toml"

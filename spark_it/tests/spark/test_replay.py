@@ -1,4 +1,4 @@
-"""Dead letters that a pipeline has written, and that come back to it."""
+"""Dead letters that a pipeline has written, and that are replayed to it."""
 
 import json
 
@@ -12,7 +12,7 @@ from spark_it.tests.records import messages
 from spark_it.tests.unit.support import pipeline
 
 
-def test_dead_letters_of_a_run_come_back_to_the_next(spark, broker, topics, unique, tmp_path):
+def test_dead_letters_of_a_run_are_replayed_to_the_next(spark, broker, topics, unique, tmp_path):
     source, dead = topics.create(f"{unique}-in", 2), topics.create(f"{unique}-dlq")
     text = f"""
 name = "{unique}"
@@ -52,7 +52,7 @@ deadletterqueue.topic.name = "{dead}"
     [back] = [one for one in messages(broker.bootstrap_servers, source) if one.key() == b"bad"][1:]
     assert back.value() == b'{"id": "two", "items": [2]}' and back.headers() == [("trace", b"7")]
 
-    # What was wrong is put right; a record that has come back is read like any other.
+    # The schema is corrected; a record that was sent back is read like any other.
     mended = pipeline(text.replace("id BIGINT", "id STRING"), folder=tmp_path)
     run(mended, Options(), lambda _: None, spark=spark)
     rows = [json.loads(line) for path in tmp_path.glob("out/**/*.json") for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Folders of a pipeline on a cluster, with tasks that see them and tasks that do not."""
+"""Folders of a pipeline on a cluster, with tasks that share them and tasks that do not."""
 
 import shutil
 
@@ -21,7 +21,7 @@ format = "text"
 """
 
 
-def test_folders_are_held_against_what_tasks_see(spark, tmp_path, monkeypatch):
+def test_the_drivers_folders_are_compared_with_those_of_tasks(spark, tmp_path, monkeypatch):
     one = parse(FILES, {}, file="p.toml", folder=tmp_path)
     source, out, home = tmp_path / "in", tmp_path / "out", tmp_path / "pipelines" / "lines"
     shared_folders.check(one, None, spark)
@@ -33,7 +33,7 @@ def test_folders_are_held_against_what_tasks_see(spark, tmp_path, monkeypatch):
     listed, found = shared_folders._list_files, []
 
     def gone_below(folder):
-        """What the driver has listed in there is not on the worker's disk."""
+        """Delete what the driver has listed in `folder`, as if it were not on the worker's disk."""
 
         def gone_at_the_worker(path, session):
             found.append(path)

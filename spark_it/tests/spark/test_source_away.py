@@ -1,4 +1,4 @@
-"""A source whose broker is away for longer than Kafka's clients wait."""
+"""A source whose broker is unavailable for longer than Kafka's clients wait."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from spark_it.tests.spark.engine import Engine, order, orders
 HASTY = 'consumer.override."default.api.timeout.ms" = 2000\nconsumer.override."request.timeout.ms" = 1000\n'
 
 
-def test_a_pipeline_goes_on_when_the_broker_of_its_source_is_back(spark, start_broker, tmp_path, unique):
+def test_a_pipeline_continues_when_the_broker_of_its_source_is_back(spark, start_broker, tmp_path, unique):
     broker = start_broker()
     topics = Topics(broker.bootstrap_servers)
     topics.produce(topics.create(unique), [order(1), order(2)])

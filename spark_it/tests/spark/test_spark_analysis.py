@@ -1,4 +1,4 @@
-"""What Spark finds in a pipeline before it runs; no broker and no data are asked for."""
+"""Spark's analysis of a pipeline before it runs, without a broker and without data."""
 
 import pytest
 
@@ -19,7 +19,7 @@ GENERATOR = 'name = "g"\n[source.g]\nconnector = "generator"\n'
         ("SELECT value FROM g OFFSET 1", "CollectLimit in step", "Offset is not supported on streaming"),
     ],
 )
-def test_what_brings_rows_together_is_looked_at_as_the_stream_that_it_is_run_as(spark, sql, why, said):
+def test_operations_on_several_rows_are_analyzed_in_the_plan_of_the_stream(spark, sql, why, said):
     stateful, problems = SparkAnalysis(spark)(pipeline(GENERATOR + transform(sql) + CONSOLE))
     assert stateful == why
     assert [problem.message.startswith(f"transform step: {said}") for problem in problems] == [True] * (

@@ -1,4 +1,4 @@
-"""The topic sink: what rows become, and that a batch written again shows once, whatever happened the first time."""
+"""The topic sink: the records of rows, and batches that are written once whatever happened to earlier attempts."""
 
 import json
 import os
@@ -22,7 +22,7 @@ PARTS = 3
 
 
 class Sunk:
-    """A topic sink, its topics, and a source of PARTS partitions whose records nobody reads."""
+    """A topic sink, its topics, and a source of PARTS partitions, which is never read."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ deadletterqueue.topic.name = "{self.dead}"
         self.transaction_kind = transaction_kind
 
     def _plan(self, batch):
-        """As Spark does before it begins a batch: one may be written without a marker if it was planned just now."""
+        """Plan a batch, as Spark does before it starts. A batch planned just now may be written without a marker."""
         planned = self.pipeline.state_folder / "checkpoint" / str(GENERATION) / "offsets" / str(batch)
         planned.parent.mkdir(parents=True, exist_ok=True)
         about = {"batchTimestampMs": int(time.time() * 1000)}
@@ -115,7 +115,7 @@ def numbered(spark, count, start=0, parts=PARTS):
 
 
 def dead_of(rows):
-    """Dead letters of rows, each with its number."""
+    """The dead letters of rows, each with its number."""
     number = f.col("number").cast("string").cast("binary")
     header = f.array(f.struct(f.lit("why").alias("key"), f.lit("bad").cast("binary").alias("value")))
     return rows.select(f.lit(None).cast("binary").alias("key"), number.alias("value"), header.alias("headers"))
@@ -127,14 +127,14 @@ def is_bad():
 
 @pytest.mark.parametrize("dead", ["few", "many"])
 def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
-    """Rows 30 to 59 are partition 1, where nothing is good."""
+    """Rows 30 to 59 are partition 1, which has no good row."""
     if dead == "many":
         monkeypatch.setattr(topic_sink, "MAX_PACKED_BYTES", 0)
     made = sunk(target_partitions=1)
     every = numbered(made.spark, 90)
     good = every.where(~is_bad() & ~f.col("number").between(30, 59))
     first = f.col("number") == 7
-    # Two frames in one, as of two expectations.
+    # A union of two frames, as two expectations give.
     bad = dead_of(every.where(first)).unionAll(dead_of(every.where(is_bad() & ~first)))
     expected = [n for n in range(90) if n % 10 != 7 and not 30 <= n < 60]
     dead_ones = [n for n in range(90) if n % 10 == 7]
@@ -144,7 +144,7 @@ def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
         [found] = read(made.servers, made.target).values()
         in_order = [json.loads(one.value())["number"] for one in found]
         assert sorted(in_order) == expected
-        # The order within a source partition stays.
+        # The order within a source partition is kept.
         assert [n for n in in_order if n < 30] == [n for n in expected if n < 30]
         assert [n for n in in_order if n >= 60] == [n for n in expected if n >= 60]
         letters = messages(made.servers, made.dead)
@@ -157,7 +157,7 @@ def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
 
 @pytest.mark.parametrize("dead", ["few", "many"])
 def test_no_rows_at_all(sunk, dead, monkeypatch):
-    """Spark knows that there are none, and has no task for any range."""
+    """Spark's optimizer finds the frame empty, so no range has a task."""
     if dead == "many":
         monkeypatch.setattr(topic_sink, "MAX_PACKED_BYTES", 0)
     made = sunk()
@@ -185,7 +185,7 @@ def test_batches_written_again_and_again(sunk):
                 (b"%d" % n, b'{"country":"%d","number":12}' % n) for n in range(50)
             }
             assert len(values(made.servers, made.dead)) == 60 * (batch + 1)
-    # Nothing is written, and yet the batch is.
+    # A batch without rows counts as written.
     for _ in range(2):
         assert made.write(counted.where("false"), None, 2) == WrittenCounts(0, 0)
     assert made.write(counted, None, 3) == WrittenCounts(50, 0)
@@ -219,7 +219,7 @@ def test_rows_that_are_not_computed_range_by_range(sunk):
     with pytest.raises(SinkError, match="do not match the source partitions; set stateful = true"):
         made.write(numbered(made.spark, 30, parts=2))
     assert made.written() == []
-    # A transaction of which Spark has said nothing must not pass for an empty one.
+    # A transaction without a task must not count as an empty one.
     transactions = made.sink._markers.transactions(Batch(0, GENERATION, made.spark, ranges(made.source, 0)))
     with pytest.raises(SinkError, match=r"has run no tasks for transactions \[2\] of the batch"):
         made.sink._write_transactions(made.sink._records(numbered(made.spark, 30, parts=2)), transactions, {})
@@ -229,7 +229,7 @@ def test_rows_that_are_not_computed_range_by_range(sunk):
 @pytest.mark.side_by_side
 @pytest.mark.parametrize(("kind", "moment"), [(TransactionKind.OFFSETS, "before"), (TransactionKind.BATCHES, "after")])
 def test_a_worker_killed_around_its_commit(sunk, tmp_path, kind, moment):
-    """All four are tried in tests/crash, without Spark."""
+    """tests/crash has all four combinations, without Spark."""
     made = sunk(transaction_kind=kind)
     flag = str(tmp_path / "killed")
     made.sink._clients = Killing(made.servers, flag=flag, moment=moment)
@@ -245,18 +245,18 @@ def test_a_worker_killed_around_its_commit(sunk, tmp_path, kind, moment):
 
 @pytest.mark.parametrize("kind", list(TransactionKind))
 def test_rows_that_cannot_be_computed(sunk, kind):
-    """Of a transaction that Spark gives up in its middle nothing is written, though it looks to the task like a whole
-    one. Nor is it left open: a reader of committed records would wait for it."""
+    """A transaction whose rows Spark stops computing is aborted, although its input looks complete to the task. It does
+    not stay open, because readers of committed records would wait for it."""
     made = sunk(transaction_kind=kind)
     fails = f.when(f.col("number") == 59_999, f.raise_error("broken").cast("boolean"))
     every = numbered(made.spark, 90_000)
-    # Once may be luck: Spark ends the worker too, but not at once.
+    # Twice, because one success may be luck: Spark ends the worker too, but not at once.
     for _ in range(2):
         with pytest.raises(Exception, match="broken"):
             made.write(every.where(fails.isNull() | fails))
         found = made.numbers()
         assert len(found) == len(set(found))
-        # Other transactions may be there, but only as a whole.
+        # Other transactions may be committed, but only complete ones.
         if kind is TransactionKind.OFFSETS:
             assert len(found) % 30_000 == 0 and not set(found) & set(range(30_000, 60_000))
         else:
@@ -265,13 +265,13 @@ def test_rows_that_cannot_be_computed(sunk, kind):
     assert made.numbers() == list(range(90_000))
 
 
-def test_an_attempt_that_is_overtaken_says_so(sunk):
+def test_an_attempt_that_is_overtaken_fails(sunk):
     made = sunk()
     rows = numbered(made.spark, 30)
     made.write(rows)
 
     made.sink._clients = Overtaken(made.servers)
-    # The first times it may be a task that Spark has yet to end.
+    # At first the later attempt may be a task that Spark has yet to end.
     for is_retriable in (True, True, False):
         with pytest.raises(SinkError, match="a later attempt has fenced it") as said:
             made.write(numbered(made.spark, 30), batch=1)
@@ -308,7 +308,7 @@ def test_text_with_a_key_and_tombstones_and_one_too_large(sunk):
         assert made.write(rows) == WrittenCounts(3, 1)
         found = sorted((one.key(), one.value()) for one in messages(made.servers, made.target))
         assert found == [(b"0", b"v0"), (b"1", None), (b"2", b"v2")]
-        # Nor does the dead-letter topic take it.
+        # The record is too large for the dead-letter topic, too.
         [letter] = messages(made.servers, made.dead)
         assert (letter.key(), letter.value()) == (None, None)
         why = dict(letter.headers())["__connect.errors.exception.message"]
@@ -334,7 +334,7 @@ def test_rows_that_cannot_be_records(sunk, keys, columns, message):
     assert not refused.value.is_retriable
 
 
-def test_a_topic_that_is_not_there(sunk):
+def test_a_missing_topic(sunk):
     made = sunk()
     made.sink._target = made.sink._target._replace(dead_topic=f"{made.name}-missing")
     with pytest.raises(SinkError, match=f"topic {made.name}-missing does not exist .*; create it"):

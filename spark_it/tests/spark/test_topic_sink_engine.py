@@ -1,5 +1,5 @@
-"""Pipelines from topic to topic, run by the engine: batches repeated, checkpoints put back, markers gone, and the lag
-that Kafka's own tool shows."""
+"""Pipelines from topic to topic: repeated batches, restored checkpoints, lost markers, and the lag that Kafka's tool
+shows."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ class Copies:
         self.made = 0
 
     def produce(self, count):
-        """Every hundredth is no JSON."""
+        """Produce orders; every hundredth record is not JSON."""
         for partition in range(PARTITIONS):
             numbers = range(self.made, self.made + count)
             made = [(b"k", b"{") if n % 100 == 99 else order(n) for n in numbers if n % PARTITIONS == partition]
@@ -55,7 +55,7 @@ class Copies:
         return get_checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
 
     def check(self):
-        """Each record once: what is good in the target, what is not among the dead letters."""
+        """Check that each good record is in the target once, and each bad one in the dead letters."""
         good = [n for n in range(self.made) if n % 100 != 99]
         found = messages(self.servers, self.target)
         assert sorted(json.loads(one.value())["id"] for one in found) == good
@@ -87,7 +87,7 @@ def copies(spark, topics, tmp_path, unique):
 
 
 @pytest.mark.side_by_side
-def test_a_topic_copied_with_batches_repeated_and_the_lag_that_kafka_shows(copies):
+def test_repeated_batches_of_a_topic_and_the_lag_that_kafka_shows(copies):
     made = copies()
     made.produce(1500)
     made.run()
@@ -104,7 +104,7 @@ def test_a_topic_copied_with_batches_repeated_and_the_lag_that_kafka_shows(copie
     assert made.shown() == dict.fromkeys(range(PARTITIONS), (600, 600, 0))
 
 
-def test_an_older_copy_of_the_checkpoint_and_markers_that_are_gone(copies, tmp_path):
+def test_an_older_copy_of_the_checkpoint_and_lost_markers(copies, tmp_path):
     made = copies()
     made.produce(300)
     made.run()
@@ -131,8 +131,8 @@ def test_an_older_copy_of_the_checkpoint_and_markers_that_are_gone(copies, tmp_p
 
 
 @pytest.mark.side_by_side
-def test_two_topics_in_one_with_batches_repeated(copies, topics):
-    """Batch transactions: rows of several sources."""
+def test_repeated_batches_of_two_topics(copies, topics):
+    """Rows of several sources are written in batch transactions."""
     made = copies()
     other = topics.create(f"{made.name}-other")
     step = "[[transform]]\nname = \"both\"\nsql = 'SELECT id FROM orders UNION ALL SELECT id FROM others'\n"

@@ -1,4 +1,4 @@
-"""Pipelines for tests, as their files have them."""
+"""Pipelines for tests, from the text of their files."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def pipeline(text, environment=None, folder=Path("/pipelines")):
 
 
 def problems(text, **options):
-    """The lines that say what is wrong, without the file's name."""
+    """The problems of a pipeline, one in a line, without the file's name."""
     try:
         validate(pipeline(text, **options))
     except PipelineError as error:

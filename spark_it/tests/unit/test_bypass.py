@@ -33,5 +33,5 @@ def both(left, right):
         ('[[transform]]\nname = "made"\npython = "m.f"\ninput = "orders"\n' + both("made", "orders"), "made", True),
     ],
 )
-def test_ways_round_a_table(text, table, expected):
+def test_tables_that_are_bypassed(text, table, expected):
     assert is_bypassed(pipeline(SOURCE + text + CONSOLE), table) is expected

@@ -30,7 +30,7 @@ def at(*minutes):
         ((), [0]),
     ],
 )
-def test_what_is_late_has_a_file_of_its_own_after_an_empty_one(tmp_path, minutes, sizes):
+def test_late_rows_are_in_a_file_of_their_own_after_an_empty_one(tmp_path, minutes, sizes):
     assert [len(lines) for lines in files(tmp_path, at(*minutes))] == sizes
 
 
@@ -38,7 +38,7 @@ def test_the_column_with_the_time_may_be_in_capitals(tmp_path):
     assert [len(lines) for lines in files(tmp_path, at(0, 60, 49), time="PLACED")] == [2, 0, 1]
 
 
-def test_without_state_all_is_in_one_file(tmp_path):
+def test_rows_of_a_stateless_pipeline_are_in_one_file(tmp_path):
     assert [len(lines) for lines in files(tmp_path, at(60, 0), separates_late_rows=False)] == [2]
 
 

@@ -65,12 +65,12 @@ def test_values_are_compared_by_type(of, expected, actual):
         (schema(x=t.LongType()), "{ y = 1 }"),
     ],
 )
-def test_values_that_are_of_another_type(of, expected):
+def test_values_of_another_type(of, expected):
     [said] = compared(f"{{ a = {expected} }}", [{"a": None}], schema(a=of))
     assert said.startswith("expected row 1: a = ") and said.endswith(of.simpleString())
 
 
-def test_rows_in_any_order_and_as_often():
+def test_rows_are_compared_in_any_order_and_counted():
     of = schema(a=t.LongType())
     assert compared("{ a = 1 }, { a = 2 }, { a = 1 }", [{"a": 2}, {"a": 1}, {"a": 1}], of) == []
     assert compared("{ a = 1 }, { a = 2 }", [{"a": 1}, {"a": 1}, {}], of) == [
@@ -78,12 +78,12 @@ def test_rows_in_any_order_and_as_often():
     ]  # fmt: skip
 
 
-def test_many_rows_are_cut():
+def test_a_long_list_of_rows_is_truncated():
     said = compared("", [{"a": number} for number in range(100)], schema(a=t.LongType()))
     assert len(said) == 22 and said[-1] == "  + and 80 more"
 
 
-def test_what_the_source_adds_counts_only_where_it_is_expected():
+def test_columns_that_the_source_adds_are_compared_only_if_expected():
     of = schema(a=t.LongType(), _offset=t.LongType())
     assert compared("{ a = 1 }", [{"a": 1, "_offset": 7}], of) == []
     assert compared("{ a = 1, _offset = 8 }", [{"a": 1, "_offset": 7}], of)[1:] == [
@@ -104,7 +104,7 @@ def test_the_time_of_a_row():
     assert parse_event_micros("soon") is None and parse_event_micros(None) is None
 
 
-def test_a_row_takes_the_place_of_the_one_with_the_same_key():
+def test_a_row_replaces_the_one_with_the_same_key():
     batches = [['{"Id":1,"n":1}', '{"Id":2,"n":1}'], ['{"Id":1,"n":2}']]
     assert merge_by_keys(batches, ("id",)) == ['{"Id":1,"n":2}', '{"Id":2,"n":1}']
     assert merge_by_keys(batches, ("ID", "n")) == [*batches[0], *batches[1]]

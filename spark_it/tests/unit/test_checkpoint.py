@@ -7,7 +7,7 @@ from odradek.spark_it.state.checkpoint import CheckpointError, read, read_batch,
 
 
 def checkpoint(folder, planned, done, source='{"orders":{"0":%d,"1":7}}'):
-    """A checkpoint as Spark 4.0 leaves it."""
+    """Write a checkpoint as Spark 4.0 does, and return its folder."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     (folder / "metadata").write_text('{"id":"7cbbd64b-04ab-4ddf-8c30-6e0d8a1e9d1c"}')
@@ -28,7 +28,7 @@ def test_no_checkpoint(tmp_path):
     assert read(tmp_path / "none") is None
 
 
-def test_a_query_that_has_done_nothing(tmp_path):
+def test_a_query_without_batches(tmp_path):
     found = read(checkpoint(tmp_path, -1, -1))
     assert (found.planned, found.done, found.is_in_batch) == (None, None, False)
 
@@ -42,7 +42,7 @@ def test_between_batches(tmp_path):
 
 
 def test_a_partition_that_two_sources_read(tmp_path):
-    """The group's offset and a reset must not pass over what the slower one has yet to read."""
+    """The group's offset and a reset must not skip records that the slower source has yet to read."""
     found = read(checkpoint(tmp_path, 3, 3, '{"orders":{"0":10,"1":7}}\n{"orders":{"0":50}}\n{"logOffset":1}'))
     assert found.done.parse_by_source() == [{("orders", 0): 10, ("orders", 1): 7}, {("orders", 0): 50}]
     assert found.done.parse_topic_offsets() == {("orders", 0): 10, ("orders", 1): 7}
@@ -55,7 +55,7 @@ def test_in_a_batch(tmp_path):
     assert (found.planned.id, found.done, found.is_in_batch) == (0, None, True)
 
 
-def test_a_query_that_goes_on_meanwhile(tmp_path, monkeypatch):
+def test_a_query_that_continues_during_the_read(tmp_path, monkeypatch):
     folder = checkpoint(tmp_path, 3, 3)
     look = module.find_newest
 
@@ -70,13 +70,13 @@ def test_a_query_that_goes_on_meanwhile(tmp_path, monkeypatch):
     assert read(folder).done.id == 3
 
 
-def test_offsets_of_something_else(tmp_path):
+def test_offsets_of_a_source_without_topics(tmp_path):
     found = read(checkpoint(tmp_path, 0, 0, '{"logOffset":3}'))
     assert found.done.offsets == ('{"logOffset":3}', None)
     assert found.done.parse_topic_offsets() == {}
 
 
-def test_rewind_takes_the_newest_commit_back(tmp_path):
+def test_rewind_removes_the_newest_commit(tmp_path):
     folder = checkpoint(tmp_path, 3, 3)
     assert rewind(folder) == 3
     assert sorted(path.name for path in (folder / "commits").iterdir()) == [
@@ -87,7 +87,7 @@ def test_rewind_takes_the_newest_commit_back(tmp_path):
         rewind(folder)
 
 
-def test_rewind_of_nothing(tmp_path):
+def test_rewind_without_a_completed_batch(tmp_path):
     for folder in (tmp_path, checkpoint(tmp_path / "one", -1, -1)):
         with pytest.raises(CheckpointError, match="has no completed batch"):
             rewind(folder)
@@ -107,13 +107,13 @@ def test_rewind_of_nothing(tmp_path):
         ("commits/5", "v1\n{}", "batch 5 as completed, but has no plan for it"),
     ],
 )
-def test_what_is_not_a_checkpoint(tmp_path, file, text, message):
+def test_damaged_checkpoints(tmp_path, file, text, message):
     folder = checkpoint(tmp_path, 1, 1)
     (folder / file).write_text(text)
     with pytest.raises(CheckpointError, match=message):
         read(folder)
 
 
-def test_a_batch_that_is_not_there(tmp_path):
+def test_a_missing_batch(tmp_path):
     with pytest.raises(CheckpointError, match="offsets/4 is missing"):
         read_batch(checkpoint(tmp_path, 1, 1), 4)

@@ -63,7 +63,7 @@ def test_validate(capsys, file):
     )
 
 
-def test_ctrl_c_is_no_error_of_python(capsys, file, monkeypatch):
+def test_ctrl_c_prints_no_traceback(capsys, file, monkeypatch):
     def interrupted(_):
         raise KeyboardInterrupt
 
@@ -72,7 +72,7 @@ def test_ctrl_c_is_no_error_of_python(capsys, file, monkeypatch):
     assert capsys.readouterr() == ("", "")
 
 
-def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
+def test_all_problems_are_printed_and_the_exit_code_is_2(capsys, file):
     file.write_text("nam = 1\n" + transform("SELECT 1") + CONSOLE, "utf-8")
     assert cli.main(["validate", str(file)]) == 2
     out, err = capsys.readouterr()
@@ -84,13 +84,13 @@ def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
     )
 
 
-def test_a_pipeline_that_runs_is_not_reset(capsys, file):
+def test_a_running_pipeline_is_not_reset(capsys, file):
     with hold_lock(load(file, {}).state_folder):
         assert cli.main(["reset", str(file), "--to", "earliest"]) == 1
     assert "is already running as process" in capsys.readouterr().err
 
 
-def test_a_broker_that_is_not_there(capsys, file, monkeypatch):
+def test_a_broker_that_cannot_be_reached(capsys, file, monkeypatch):
     file.write_text(
         f'bootstrap.servers = "127.0.0.1:1"\nadmin.override."socket.timeout.ms" = 500\n{SOURCE}{TOPIC}', "utf-8"
     )
@@ -99,14 +99,14 @@ def test_a_broker_that_is_not_there(capsys, file, monkeypatch):
     out, err = capsys.readouterr()
     assert out == "orders: stopped, has never run\n"
     assert err.startswith("odradek pipeline: cannot list topics at 127.0.0.1:1: ") and err.count("\n") == 1
-    # A run says so before it starts Spark.
+    # These commands fail before they start Spark.
     for command in (["run"], ["reset", "--to", "earliest"], ["replay-dlq"]):
         assert cli.main([command[0], str(file), *command[1:]]) == 1
         out, err = capsys.readouterr()
         assert out == "" and err.startswith("odradek pipeline: ") and err.count("\n") == 1
 
 
-def test_a_lock_that_is_damaged(capsys, file):
+def test_a_damaged_lock(capsys, file):
     state = load(file, {}).state_folder
     state.mkdir(parents=True)
     (state / "pipeline.lock.toml").write_text("version = 2")
@@ -129,7 +129,7 @@ def test_a_reset_does_not_need_the_lock(capsys, file, odradek_broker):
 
 
 def test_a_task_that_outlives_its_driver_writes_nothing_after_a_reset(capsys, file, odradek_broker):
-    """Its marker would not count, since it is older than what the reset commits."""
+    """The reset fences the task. Its marker, which is older than the offset of the reset, would have no effect."""
     servers = odradek_broker.bootstrap_servers
     create(servers, "orders", "out")
     file.write_text(f'bootstrap.servers = "{servers}"\n{SOURCE}{TOPIC}', "utf-8")
@@ -178,14 +178,12 @@ def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
     assert "source orders: lag 0\n" in capsys.readouterr().out
 
 
-def test_what_is_read_and_written_is_looked_up(capsys, file, odradek_broker):
-    from confluent_kafka.admin import AdminClient, NewTopic
-
+def test_validate_and_run_look_up_topics(capsys, file, odradek_broker):
     file.write_text(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{TOPIC}', "utf-8")
     asked = ["validate", "--without-spark", "--connect", str(file)]
     assert cli.main(asked) == 1
     assert capsys.readouterr().err == "odradek pipeline: topics orders, out do not exist; create them\n"
-    # A run says so before it starts Spark.
+    # A run fails before it starts Spark.
     assert cli.main(["run", str(file)]) == 1
     assert capsys.readouterr().err == "odradek pipeline: topic orders does not exist; create it\n"
     admin = AdminClient({"bootstrap.servers": odradek_broker.bootstrap_servers})

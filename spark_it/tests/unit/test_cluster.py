@@ -1,4 +1,4 @@
-"""What is asked of a cluster whose coordinators are not ready."""
+"""Requests to a cluster: offsets while coordinators are not ready, patterns, topic ids, and new topics."""
 
 import socket
 import struct
@@ -45,8 +45,8 @@ SOURCE_OF_BYTES = '[source.all]\nconnector = "topic"\ntopics.regex = ".*"\nvalue
 
 
 class Between:
-    """Passes bytes on between clients and a broker; the first `times` answers to OffsetFetch and to OffsetCommit become
-    NOT_COORDINATOR."""
+    """A proxy between clients and a broker. The error in the first `times` responses to OffsetFetch and to OffsetCommit
+    becomes NOT_COORDINATOR."""
 
     def __init__(self, times):
         self.changed = Counter()
@@ -91,8 +91,8 @@ class Between:
         if key not in (OFFSET_FETCH, OFFSET_COMMIT) or self.changed[key] >= self._times:
             return frame
         self.changed[key] += 1
-        # The error stands before the tagged fields: of the answer, and from version 8 on of the group or, in an answer
-        # about one partition, of that and its topic.
+        # The error precedes the tagged fields, one byte each: of the response and, from version 8 on, of the group
+        # (OffsetFetch) or of partition and topic (OffsetCommit).
         tags = (0 if version < 6 else 1 if version < 8 else 2) if key == OFFSET_FETCH else 0 if version < 8 else 3
         end = len(frame) - tags
         return frame[: end - 2] + NOT_COORDINATOR + frame[end:]
@@ -105,7 +105,7 @@ def between():
     one.close()
 
 
-def test_a_group_is_asked_again_while_its_coordinator_is_not_ready(between):
+def test_group_requests_are_retried_while_the_coordinator_is_not_ready(between):
     between.broker_port = lasting_port()
     listeners = {
         "listeners": f"PLAINTEXT://127.0.0.1:{between.broker_port}",
@@ -113,7 +113,7 @@ def test_a_group_is_asked_again_while_its_coordinator_is_not_ready(between):
     }
     with OdradekBroker(listeners):
         Topics(f"127.0.0.1:{between.port}").create("orders", 2)
-        # In a process of its own, which a client that takes this badly would end.
+        # In a process of its own, because a client that mishandles the error would end the process.
         done = subprocess.run(
             [sys.executable, "-c", ASK, f"127.0.0.1:{between.port}"], capture_output=True, text=True, timeout=60
         )
@@ -121,8 +121,8 @@ def test_a_group_is_asked_again_while_its_coordinator_is_not_ready(between):
     assert between.changed[OFFSET_FETCH] == between.changed[OFFSET_COMMIT] == 2
 
 
-def test_a_pattern_does_not_match_what_kafka_keeps_for_itself(broker, topics, unique):
-    """Nor does it to Spark, which refuses offsets of what it does not read."""
+def test_a_pattern_does_not_match_internal_topics(broker, topics, unique):
+    """Spark does not match them either, and refuses offsets of topics that it does not read."""
     topics.create(unique, 2)
     one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
     cluster = Cluster(one.settings)
@@ -133,7 +133,7 @@ def test_a_pattern_does_not_match_what_kafka_keeps_for_itself(broker, topics, un
 
 
 @pytest.mark.side_by_side
-def test_topics_are_told_from_others_of_their_names(broker, topics, unique):
+def test_a_topic_that_is_created_again_has_another_id(broker, topics, unique):
     one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
     cluster = Cluster(one.settings)
     topics.create(unique)
@@ -142,7 +142,7 @@ def test_topics_are_told_from_others_of_their_names(broker, topics, unique):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics([unique])[unique].result(30)
     topics.create(unique)
-    # Brokers hear of it one after the other.
+    # Brokers get the change one after the other.
     give_up_at = time.monotonic() + 30
     while cluster.fetch_topic_ids([unique]) in (first, {}):
         assert time.monotonic() < give_up_at

@@ -49,14 +49,14 @@ deadletterqueue.topic.name = "dead"
 
 
 class AnyTopics:
-    """Each topic is there."""
+    """A cluster that has every topic."""
 
     def list_partitions(self, source):
         return [(source.topics[0], 0)]
 
 
 class SomeTopics:
-    """Those topics are there, of one partition each, on so many brokers."""
+    """A cluster of `brokers` brokers that has these topics, of one partition each."""
 
     def __init__(self, *there, brokers=3):
         self._there = [*there]

@@ -1,4 +1,4 @@
-"""What is said of databases without one."""
+"""Dialects, names and checks of databases, without a database."""
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
@@ -44,7 +44,7 @@ def test_names_of_tables():
     assert len(make_staging_prefix("A very long name of a pipeline", "t")) < 50
 
 
-def test_halves_lose_nothing_and_end():
+def test_halves_contain_all_rows_down_to_one():
     def split(part):
         if sum(map(len, part)) == 1:
             return [part[0].first]
@@ -102,7 +102,7 @@ def test_dialects():
     assert next(iter(PostgreSQL().make_begin_statements("Europe/Vienna"))) == "SET LOCAL TIME ZONE 'Europe/Vienna'"
 
 
-def test_what_errors_mean():
+def test_kinds_of_errors():
     def error(state, code=0, *kinds):
         return DatabaseError("x", state, code, kinds)
 
@@ -137,7 +137,7 @@ def test_only_postgresqls_own_types_are_cast(type_, name, of_text, value):
     assert PostgreSQL().make_value_expression("c0", of_text, TableColumn("x", type_, name, True)) == value
 
 
-def test_texts_with_more_spaces_than_there_is_room():
+def test_trailing_spaces_of_texts_are_not_truncated():
     column = TableColumn("x", 12, "varchar", True, 3, 0)
     expected = "CASE WHEN CHAR_LENGTH(c0) > 3 THEN c0 || '.' ELSE c0 END"
     assert PostgreSQL().make_value_expression("c0", True, column) == expected
@@ -165,7 +165,7 @@ def test_keys_of_an_upsert_by_any_unique_index():
 
 
 class FakeResults:
-    """Rows of a ResultSet, by the names of their columns."""
+    """A ResultSet, with rows by the names of their columns."""
 
     def __init__(self, rows, columns=()):
         self._rows = list(rows)
@@ -213,8 +213,8 @@ class FakeColumns:
 
 
 class FakeMySQL:
-    """A connection to MySQL, as Connector/J answers: databases are catalogs, a functional part of an index has no name,
-    and nothing but the information schema tells that an index has the beginning of a column."""
+    """A connection to MySQL that answers as Connector/J does: databases are catalogs, a functional part of an index has
+    no name, and only the information schema shows that an index has a prefix of a column."""
 
     TABLE = (
         TableColumn("id", -5, "BIGINT", False, 19, 0),

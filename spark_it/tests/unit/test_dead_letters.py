@@ -1,4 +1,4 @@
-"""Dead letters that cannot be written: whether to try again."""
+"""The writer of dead letters: retriable and permanent errors."""
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,7 @@ LETTER = {"key": b"k", "value": b"v" * 2000, "headers": [{"key": "h", "value": N
 
 
 class Frame:
-    """Computes in this process what Spark would have workers compute."""
+    """A DataFrame whose tasks run in this process instead of Spark's workers."""
 
     def select(self, *_):
         return self
@@ -44,14 +44,14 @@ def test_dead_letters_are_counted(writer):
     assert writer().write(Frame()) == 1
 
 
-def test_what_will_not_pass_is_not_tried_again(writer):
-    """Such as a setting that there is not."""
+def test_permanent_errors(writer):
+    """For example a setting that does not exist."""
     with pytest.raises(SinkError, match=r"cannot be written to topic .*: No such configuration .*no\.such") as refused:
         writer('producer.override."no.such" = "1"\n').write(Frame())
     assert not refused.value.is_retriable
 
 
-def test_what_may_pass_is_tried_again(writer):
+def test_retriable_errors(writer):
     one = writer('producer.override."message.timeout.ms" = 1000\n')
     one._find_max_size()
     one._configuration["bootstrap.servers"] = "127.0.0.1:1"

@@ -16,7 +16,7 @@ def test_intervals(text, ms):
 
 
 @pytest.mark.parametrize("text", ["", " ", "10", "ten seconds", "10 weeks", "seconds", "1.5 seconds", "-1 second"])
-def test_no_intervals(text):
+def test_texts_that_are_not_intervals(text):
     assert not is_interval(text)
 
 

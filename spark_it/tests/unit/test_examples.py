@@ -1,4 +1,4 @@
-"""What of the examples needs no Spark: their files, their folders, their data."""
+"""Files, folders and data of the examples, without Spark."""
 
 import pytest
 
@@ -11,14 +11,14 @@ from odradek.spark_it.validation.report import validate
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_file_is_in_order_and_exactly_once(name, tmp_path):
+def test_every_file_is_valid_and_exactly_once(name, tmp_path):
     files = sorted(copy_example(name, tmp_path).glob("*.toml"))
     assert {file.name for file in files} >= set(EXAMPLES[name].files)
     for file in files:
         assert validate(load(file, {})).level is Level.EXACTLY_ONCE
 
 
-def test_a_folder_is_brought_once_and_what_runs_left_goes(tmp_path):
+def test_a_folder_is_copied_once_and_the_output_of_runs_is_deleted(tmp_path):
     folder = copy_example("sensors", tmp_path)
     changed = folder / "files_to_topic.toml"
     changed.write_text(changed.read_text("utf-8") + "# mine\n", "utf-8")
@@ -30,14 +30,14 @@ def test_a_folder_is_brought_once_and_what_runs_left_goes(tmp_path):
     assert there == {"pipelines", "pipelines/other", "warehouse"}
 
 
-def test_a_folder_that_is_another_is_left_alone(tmp_path):
+def test_a_folder_that_is_not_the_example_is_not_changed(tmp_path):
     (tmp_path / "orders" / "pipelines" / "example-orders").mkdir(parents=True)
     with pytest.raises(ExampleError, match="is not the example"):
         copy_example("orders", tmp_path)
     assert (tmp_path / "orders" / "pipelines" / "example-orders").is_dir()
 
 
-def test_the_second_file_of_the_sensors_has_a_column_more_and_the_same_state(tmp_path):
+def test_the_second_file_of_the_sensors_has_one_more_column_and_the_same_state(tmp_path):
     folder = copy_example("sensors", tmp_path)
     first, second = (load(folder / name, {}) for name in ("files_to_topic.toml", "files_to_topic_2.toml"))
     assert first.name == second.name and first.state_folder == second.state_folder

@@ -21,11 +21,11 @@ def test_variables(text, result):
     assert expand(text, {"A": "1", "E": ""}) == result
 
 
-def test_what_is_expanded_is_not_expanded_again():
+def test_values_of_variables_are_not_expanded():
     assert expand("${A}", {"A": "${A}"}) == "${A}"
 
 
 @pytest.mark.parametrize("text", ["${B}", "${", "${1}", "${A:x}", "${B:-x"])
-def test_wrong_variables(text):
+def test_invalid_variables(text):
     with pytest.raises(ExpansionError):
         expand(text, {"A": "1"})

@@ -20,7 +20,7 @@ format = "parquet"
 
 
 class Files(dict):
-    """Stands for a `_FileSystem`: texts of files by their names."""
+    """A `_FileSystem` in memory: texts of files by their names."""
 
     def __init__(self, *_):
         super().__init__()
@@ -55,15 +55,15 @@ def write(folders, name, whole=True):
         folders._files.create(f"{name}/part-{part}", "abc")
 
 
-def test_a_whole_folder_is_marked_as_done_after_a_crash(folders: FolderSink):
-    """Readers delete what they have read, so that the names of its files no longer say that it was whole."""
+def test_a_complete_folder_is_marked_as_done_after_a_crash(folders: FolderSink):
+    """Readers delete files that they have read, so file names no longer show that the folder was complete."""
     write(folders, "batch=1-0")
     assert folders._read_row_count("batch=1-0") == 7
     del folders._files["batch=1-0/part-0"]
     assert folders._read_row_count("batch=1-0") == 7
 
 
-def test_a_whole_folder_of_another_driver_is_marked_as_done(folders: FolderSink):
+def test_a_complete_folder_of_another_driver_is_marked_as_done(folders: FolderSink):
     write(folders, "batch=1-0")
     write(folders, ".batch=1-0.ab")
     folders._rename_attempt(".batch=1-0.ab", "batch=1-0")

@@ -16,7 +16,7 @@ from spark_it.tests.unit.support import CONSOLE, pipeline
 NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 NOON_MICROS = 1_767_268_800_123_456
 
-# (schema, Spark's type, value as fastavro's own logical types have it, value that we decode)
+# (schema, Spark's type, value for fastavro and its logical types, value of our codec)
 VALUES = [
     ("boolean", "boolean", True, True),
     ("int", "int", -(2**31), -(2**31)),
@@ -67,8 +67,8 @@ def record(of, **more):
 
 def by_fastavro(schema, value):
     target = io.BytesIO()
-    with_digits = fastavro.parse_schema(schema)
-    fastavro.schemaless_writer(target, with_digits, value)
+    parsed_schema = fastavro.parse_schema(schema)
+    fastavro.schemaless_writer(target, parsed_schema, value)
     return target.getvalue()
 
 
@@ -86,7 +86,7 @@ def test_a_value_of_each_type_is_read_and_written(schema, of_spark, given, value
     assert not [*find_mismatches(of_row, parse_schema_text(text, "S"), "row")]
 
 
-def test_records_within_records_and_types_that_are_used_again_by_name():
+def test_nested_records_and_references_to_named_types():
     point = {"type": "record", "name": "P", "namespace": "geo", "fields": [{"name": "x", "type": "int"}]}
     schema = record({"type": "array", "items": point})
     schema["fields"].append({"name": "b", "type": ["null", "geo.P"]})
@@ -114,19 +114,19 @@ GOOD = json.dumps(record("string"))
         (b"\xff" * 20, "."),
     ],
 )
-def test_bytes_that_are_no_record(data, said):
+def test_bytes_that_are_not_a_record(data, said):
     with pytest.raises(Exception, match=said):
         make_decoder(GOOD)(data)
 
 
-def test_values_that_no_type_of_spark_holds_are_errors_and_not_other_values():
+def test_values_that_no_type_of_spark_can_hold_are_errors():
     decimal = json.dumps(record({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}))
     with pytest.raises(ValueError, match="more than the 2 digits"):
         make_decoder(decimal)(by_fastavro(record("bytes"), {"a": b"\x64"}))
     millis = json.dumps(record({"type": "long", "logicalType": "timestamp-millis"}))
     with pytest.raises(ValueError, match="outside Spark's range of timestamps"):
         make_decoder(millis)(by_fastavro(record("long"), {"a": 2**62}))
-    # Spark would stop at it when it makes a time without a zone of the number.
+    # Spark fails when it converts such a number to a TIMESTAMP_NTZ.
     local = json.dumps(record({"type": "long", "logicalType": "local-timestamp-micros"}))
     with pytest.raises(ValueError, match="1000000000000000000 µs is outside Spark's range"):
         make_decoder(local)(by_fastavro(record("long"), {"a": 10**18}))
@@ -145,7 +145,7 @@ def test_values_that_no_type_of_spark_holds_are_errors_and_not_other_values():
         ({"type": "array", "items": ["null", "int"]}, b"\x02\x01\x02\x00"),
     ],
 )
-def test_a_branch_with_a_negative_number_is_none(of, data):
+def test_a_negative_number_of_a_branch_is_an_error(of, data):
     with pytest.raises(ValueError, match="has an index outside of its schema"):
         make_decoder(json.dumps(record(of)))(data)
     more = record(of)
@@ -154,12 +154,12 @@ def test_a_branch_with_a_negative_number_is_none(of, data):
         make_decoder(json.dumps(record(of)), json.dumps(more))(data)
 
 
-def test_a_date_far_away_is_read_as_its_day():
+def test_a_date_outside_pythons_range_is_its_number_of_days():
     days = json.dumps(record({"type": "int", "logicalType": "date"}))
     assert make_decoder(days)(by_fastavro(record("int"), {"a": 2**31 - 1})) == {"a": 2**31 - 1}
 
 
-def test_a_record_of_an_older_schema_becomes_what_the_newer_says():
+def test_a_record_of_an_older_schema_is_read_with_the_newer_one():
     old = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}, {"name": "gone", "type": "string"}]}
     new = {
         "type": "record",
@@ -182,11 +182,11 @@ def test_a_record_of_an_older_schema_becomes_what_the_newer_says():
     wanted = {
         "amount": 5, "note": "none", "mark": b"\xff", "price": Decimal("2.56"), "at": 5000, "in": {"a": 7000},
     }  # fmt: skip
-    for _ in range(2):  # a default is not changed by being read
+    for _ in range(2):  # a read must not change a default
         assert read(by_fastavro(old, {"n": 5, "gone": "x"})) == wanted
 
 
-def test_what_the_whole_record_is_called_does_not_matter():
+def test_the_name_of_the_whole_record_is_not_compared():
     written = {**record("int"), "name": "Order", "namespace": "com.shop"}
     wanted = {**record("long"), "aliases": ["Other"]}
     assert make_decoder(json.dumps(written), json.dumps(wanted))(by_fastavro(written, {"a": 5})) == {"a": 5}
@@ -203,13 +203,13 @@ def test_what_the_whole_record_is_called_does_not_matter():
         (lambda enum: {"type": "map", "values": ["null", enum]}, b"\x02\x02k\x02\x02\x00", {"k": "B"}),
     ],
 )
-def test_what_is_no_record_is_read_too(of, data, value):
+def test_values_that_are_not_records_are_read_too(of, data, value):
     written, wanted = (of({"type": "enum", "name": "E", "symbols": symbols}) for symbols in (["A", "B"], ["B", "C"]))
     assert make_decoder(json.dumps(written))(data) == value
     assert make_decoder(json.dumps(written), json.dumps(wanted))(data) == value
 
 
-def test_a_record_that_cannot_become_what_the_schema_says_is_bad():
+def test_a_record_that_does_not_fit_the_readers_schema_is_bad():
     read = make_decoder(json.dumps(record("string")), json.dumps(record("int")))
     with pytest.raises(Exception, match="mismatch"):
         read(by_fastavro(record("string"), {"a": "x"}))
@@ -236,7 +236,7 @@ def of_scale(scale):
         (["null", of_scale(3), "string"], of_scale(2)),
     ],
 )
-def test_bytes_that_would_say_something_else_are_not_read(written, wanted):
+def test_values_whose_meaning_would_change_are_not_read(written, wanted):
     number = next(one for one in written if isinstance(one, dict)) if isinstance(written, list) else written
     branch = b"\x02" if isinstance(written, list) else b""
     read = make_decoder(json.dumps(record(written)), json.dumps(record(wanted)))
@@ -262,7 +262,7 @@ def stamped(name, unit):
 
 
 @pytest.mark.parametrize("before", [stamped("T", "millis"), {"type": "array", "items": stamped("T", "millis")}])
-def test_a_type_that_a_field_which_is_not_read_defines_is_compared_too(before):
+def test_a_type_that_a_skipped_field_defines_is_compared_too(before):
     written = {**record(before), "fields": [{"name": "a", "type": before}, {"name": "b", "type": "T"}]}
     wanted = {**record("T"), "fields": [{"name": "b", "type": stamped("T", "micros")}]}
     with pytest.raises(ValueError, match=r"value\.b\.at was written as timestamp-millis"):
@@ -296,7 +296,7 @@ def test_a_record_of_another_name_in_a_union_does_not_clash():
         ("7", "is not an Avro schema"),
     ],
 )
-def test_schemas_that_are_none_or_have_no_counterpart(schema, said):
+def test_invalid_schemas_and_schemas_without_a_counterpart(schema, said):
     with pytest.raises(FormatError, match=said):
         to_spark_type(parse_schema_text(schema, "S"), "S")
 
@@ -318,7 +318,7 @@ def test_schemas_that_are_none_or_have_no_counterpart(schema, said):
         ({"type": "array", "items": "int"}, [None], r"value.a\[\] is null"),
     ],
 )
-def test_values_that_a_schema_does_not_take(schema, value, said):
+def test_values_that_do_not_fit_a_schema(schema, value, said):
     with pytest.raises(ValueError, match=said):
         make_encoder(json.dumps(record(schema)))(Row(a=value))
 
@@ -338,7 +338,7 @@ def test_values_that_a_schema_does_not_take(schema, value, said):
         ({**record("bytes", default="x"), "name": "I"}, {"a": "y"}, {"a": b"y"}),
     ],
 )
-def test_a_column_that_is_not_there_gets_its_default(of, default, value):
+def test_a_missing_column_gets_its_default(of, default, value):
     schema = json.dumps(record(of, default=default))
     assert make_decoder(schema)(make_encoder(schema)(Row(other=1))) == {"a": value}
 
@@ -397,7 +397,7 @@ def test_a_schema_in_a_file(tmp_path):
         of_value(one)
 
 
-def test_an_address_of_a_registry_that_is_none():
+def test_an_invalid_address_of_a_registry():
     one = pipeline(source('value.format = "avro"', 'schema.registry.url = "me:secret@localhost:8081"'))
     with pytest.raises(FormatError, match="= localhost:8081: write http://host:port"):
         of_value(one)

@@ -53,7 +53,7 @@ def test_nan_is_not_null():
     assert math.isnan(made[0].as_py()) and made.null_count == 1 and errors == [None, None]
 
 
-def test_a_registry_that_is_away_is_no_error_of_a_record():
+def test_an_unavailable_registry_is_not_an_error_of_a_record():
     def away(data):
         raise UnavailableError("away")
 

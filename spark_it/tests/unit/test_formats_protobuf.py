@@ -46,7 +46,7 @@ def full_message():
 
 
 def row(value):
-    """Plain values as the Row that Spark hands to Python."""
+    """Plain values as the Row that Spark passes to Python."""
     return Row(**{key: row(one) if key in ("line",) and one is not None else one for key, one in value.items()})
 
 
@@ -60,7 +60,7 @@ def test_a_message_of_each_kind_of_field_is_read_and_written():
     assert make_encoder(SET, ORDER)(row(FULL)) == data
 
 
-def test_what_is_not_there_is_null_only_where_that_can_be_known():
+def test_absent_fields_are_null_only_if_they_have_presence():
     assert make_decoder(SET, ORDER)(b"") == NOTHING
     assert make_encoder(SET, ORDER)(row(NOTHING)) == b""
     assert make_encoder(SET, ORDER)(row(dict.fromkeys(NOTHING))) == b""
@@ -73,13 +73,13 @@ def test_a_value_that_an_enum_does_not_name_is_its_number():
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 12, b"\x42\x05ab", b"\x42\x02\xff\xfe"])
-def test_bytes_that_are_no_message(data):
+def test_bytes_that_are_not_a_message(data):
     with pytest.raises(ValueError, match=r"this is not a message shop\.Order"):
         make_decoder(SET, ORDER)(data)
 
 
-def test_an_instant_that_spark_does_not_have_is_a_bad_record():
-    # Spark would stop at the number, whatever errors.tolerance says.
+def test_a_timestamp_outside_sparks_range_is_a_bad_record():
+    # Spark fails at such a number, whatever errors.tolerance is.
     for seconds in (2**62, -(2**62)):
         order = messages.classes()[ORDER]()
         order.placed.seconds = seconds
@@ -106,7 +106,7 @@ def test_required_fields_of_proto2():
         ({"u64": Decimal(2**64)}, "range|large|int"),
     ],
 )
-def test_values_that_a_message_does_not_take(given, said):
+def test_values_that_do_not_fit_a_message(given, said):
     with pytest.raises(Exception, match=said):
         make_encoder(SET, ORDER)(Row(**given))
 
@@ -140,7 +140,7 @@ def test_columns_that_do_not_fit_a_message():
         (messages.descriptors(with_imports=False), ORDER, "was --include_imports given"),
     ],
 )
-def test_files_and_messages_that_are_none(descriptors, message, said):
+def test_invalid_files_and_unknown_messages(descriptors, message, said):
     with pytest.raises(FormatError, match=said):
         to_spark_type(find_descriptor(descriptors, message))
 

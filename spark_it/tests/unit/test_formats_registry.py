@@ -52,7 +52,7 @@ def test_a_schema_is_fetched_once(served):
     assert served.asked == [("GET", f"/schemas/ids/{schema_id}")]
 
 
-def test_an_id_that_is_not_there_is_asked_for_again_only_later(served):
+def test_an_unknown_id_is_requested_again_only_after_a_while(served):
     now = [0.0]
     registry = Registry(RegistryAddress(served.url), wait=lambda _: None, now=lambda: now[0])
     assert registry.schema(1) is None and registry.schema(1) is None
@@ -71,7 +71,7 @@ def test_subjects(served):
     assert served.asked[0] == ("GET", "/subjects/a%2Fb-value/versions/latest")
 
 
-def test_a_registry_that_does_not_answer_is_asked_again(served):
+def test_a_request_that_the_registry_fails_is_retried(served):
     schema_id = served.add(LONG)
     served.fails = [500, 503, 429]
     assert client(served).schema(schema_id) == LONG
@@ -81,14 +81,14 @@ def test_a_registry_that_does_not_answer_is_asked_again(served):
     assert len(served.asked) == 4 + 5
 
 
-def test_a_registry_that_is_not_there():
+def test_a_registry_that_cannot_be_reached():
     with serving() as gone:
         address = gone.url
     with pytest.raises(UnavailableError, match="Connection refused"):
         Registry(RegistryAddress(address), wait=lambda _: None).schema(1)
 
 
-def test_the_next_of_several_addresses_is_taken(served):
+def test_the_next_of_several_addresses_is_tried(served):
     schema_id = served.add(LONG)
     with serving() as gone:
         address = gone.url
@@ -137,7 +137,7 @@ def test_an_address_where_no_registry_answers():
         answering.join()
 
 
-def test_schemas_that_are_not_avro_or_not_whole(served):
+def test_schemas_that_are_not_avro_or_have_references(served):
     served.add("syntax", schemaType="PROTOBUF")
     served.add(STRING, references=[{"name": "x", "subject": "x", "version": 1}])
     with pytest.raises(RegistryError, match="schema 1 is PROTOBUF"):
@@ -160,7 +160,7 @@ def test_records_of_several_writers_are_read_as_one(served):
     assert len(served.asked) == 4
 
 
-def test_what_is_written_is_read(served):
+def test_a_written_record_is_read_back(served):
     write = make_registry_encoder(LONG, served.add(LONG))
     assert make_registry_decoder(RegistryAddress(served.url), LONG)(write(Row(a=5))) == {"a": 5}
 
@@ -188,7 +188,7 @@ def made(served, schema=None, subject="orders-value"):
     return AvroFormat(schema, RegistryAddress(served.url), subject, "orders_value")
 
 
-def test_what_is_read_without_a_schema_is_what_the_newest_of_the_subject_says(served):
+def test_the_default_schema_is_the_newest_of_the_subject(served):
     with pytest.raises(FormatError, match="has no subject orders-value; register"):
         made(served).schema()
     served.add(INT, "orders-value")

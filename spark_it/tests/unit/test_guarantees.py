@@ -35,7 +35,7 @@ def of(text):
         ('[[transform]]\nname = "step"\npython = "m.f"\nstateful = false\n', None),
     ],
 )
-def test_what_is_stateful(step, why):
+def test_stateful_transforms(step, why):
     assert find_stateful_reason(pipeline(SOURCE + step + CONSOLE)) == why
 
 
@@ -54,8 +54,8 @@ LARGE = '[expect.step]\nx = { sql = "id > 1", action = "dead-letter" }\n'
         (STAMPED + "stateful = false\n" + LARGE + DLQ, None),
     ],
 )
-def test_rows_and_dead_letters_are_parted_at_one_time(more, why):
-    """What keeps no state computes them one after the other, by two readings of the clock."""
+def test_rows_and_dead_letters_are_separated_at_one_time(more, why):
+    """A stateless pipeline computes rows and dead letters one after the other, and reads the clock each time."""
     assert find_stateful_reason(pipeline(SOURCE + more + CONSOLE)) == why
 
 
@@ -81,7 +81,7 @@ def test_a_stateful_topic_sink_writes_batch_transactions():
     )
 
 
-def test_so_does_one_whose_source_is_no_topic():
+def test_a_topic_sink_of_another_source_writes_batch_transactions():
     text = 'name = "g"\n[source.g]\nconnector = "generator"\n' + TOPIC
     assert of(text).transaction_kind is TransactionKind.BATCHES
 
@@ -94,7 +94,7 @@ def test_other_sinks(name, step):
     assert (one.transaction_kind, one.dead_letters) == (None, Level.AT_LEAST_ONCE)
 
 
-def test_what_sinks_ask_of_what_they_write_to():
+def test_conditions_of_sinks():
     assert [of(SOURCE + SINKS[name]).conditions for name in ("files", "delta", "iceberg", "jdbc", "console")] == [
         (
             "the file system renames folders atomically, as local file systems and HDFS do, or nothing reads during a "
@@ -110,26 +110,26 @@ def test_what_sinks_ask_of_what_they_write_to():
 
 
 @pytest.mark.parametrize("name", ["console", "python"])
-def test_what_cannot_be_exactly_once_is_refused_when_it_is_required(name):
+def test_exactly_once_is_refused_for_sinks_that_do_not_support_it(name):
     text = SOURCE + SINKS[name] + 'exactly.once.support = "required"\n'
     (problem,) = problems(text)
     assert "cannot write exactly once" in problem
     assert text.split("\n")[int(problem.split(":")[0]) - 1].startswith("exactly.once.support")
 
 
-def test_what_comes_out_otherwise_is_refused_in_batch_units():
+def test_nondeterministic_transforms_are_refused_in_batch_transactions():
     step = transform("SELECT customer, first(amount) a\nFROM orders\nGROUP BY customer, rand()")
     found = problems(SOURCE + step + TOPIC)
     assert [problem.split(" may differ")[0] for problem in found] == ["9: step: first()", "11: step: rand()"]
     assert "and batches are written in parts (GROUP BY in step)" in found[0]
     assert problems(SOURCE + step + SINKS["files"]) == []
     requested = of(SOURCE + step + TOPIC + 'exactly.once.support = "requested"\n' + DLQ)
-    # A row that falls to another part is lost where that part is written already.
+    # A row that moves to another part is lost if that part is already written.
     assert (requested.level, requested.dead_letters) == (Level.NOT_IF_REPEATED, Level.NOT_IF_REPEATED)
     assert "dead letters: once, but twice or never if a batch is repeated after a crash, in" in str(requested)
 
 
-def test_the_clock_is_the_batchs_own_only_where_it_is_part_of_the_stream():
+def test_the_clock_is_that_of_the_batch_only_in_the_streaming_plan():
     generator = 'name = "g"\n[source.g]\nconnector = "generator"\n'
     now = transform(
         "SELECT *, current_timestamp() AS at,\nunix_timestamp() AS s, unix_timestamp(d), t.current_date FROM g t"
@@ -147,7 +147,7 @@ def test_the_clock_is_the_batchs_own_only_where_it_is_part_of_the_stream():
     assert [one.split(" may")[0] for one in problems(generator + old + TOPIC)] == ["5: old: now()"]
 
 
-def test_ties_and_sums_of_numbers_that_are_not_exact_are_conditions():
+def test_ties_and_sums_of_inexact_numbers_are_conditions():
     step = transform("SELECT customer, max_by(a, b) m, sum(a) s FROM orders GROUP BY customer")
     assert of(SOURCE + step + TOPIC).conditions == (
         "readers use isolation.level=read_committed",
@@ -159,10 +159,10 @@ def test_ties_and_sums_of_numbers_that_are_not_exact_are_conditions():
     assert list(list_conditions("SELECT count(*), max(a) FROM t")) == []
 
 
-def test_what_is_read_again_is_the_same():
+def test_conditions_of_sources():
     jdbc = '[source.t]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.whitelist = "t"\n'
     jdbc += 'incrementing.column.name = "id"\n'
-    # A database is not asked twice: the first answer is kept. What it leaves out is a condition.
+    # A poll of a database is stored, and not repeated. Rows that no poll finds are a condition.
     left_out = "no row of source t commits with id null, infinite, or {} a value already read"
     assert of(f'name = "p"\n{jdbc}{TOPIC}').conditions[1:] == (left_out.format("not above"),)
     late = 'overlap = "10"\npk.fields = "id"\n'
@@ -171,11 +171,11 @@ def test_what_is_read_again_is_the_same():
     assert of(f'name = "p"\n{files}{TOPIC}').conditions[1:] == ("files that source t has read do not change",)
 
 
-def test_it_does_not_matter_in_offset_transactions():
+def test_nondeterministic_transforms_are_permitted_in_offset_transactions():
     assert of(SOURCE + transform("SELECT uuid() id FROM orders") + TOPIC).level is Level.EXACTLY_ONCE
 
 
-def test_a_deeper_look_may_know_better():
+def test_the_analysis_replaces_the_static_result():
     one = pipeline(SOURCE + transform("SELECT uuid() id, count(*) n FROM orders") + TOPIC)
     with pytest.raises(PipelineError, match=r"uuid\(\) may differ"):
         validate(one)
@@ -218,7 +218,7 @@ def test_functions_in_python_are_a_condition():
         ("WITH one(a, b) AS (SELECT 1, 2), two AS (SELECT 1) SELECT explode(split(a, ',')) FROM one", []),
     ],
 )  # fmt: skip
-def test_what_may_come_out_otherwise(sql, found):
+def test_expressions_that_are_not_deterministic(sql, found):
     assert [one.what for one in find_expressions(sql)] == found
 
 

@@ -1,4 +1,4 @@
-"""Spark's Java process ends while a pipeline runs on it."""
+"""An exit of the Spark JVM while a pipeline runs."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def java():
 
 
 def on(process):
-    """A session whose Java is that process."""
+    """A session whose JVM is `process`."""
 
     def stop():
         raise ConnectionRefusedError(111, "Connection refused")
@@ -32,7 +32,7 @@ def on(process):
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "")])
-def test_it_is_said_that_java_has_ended(java, tmp_path, monkeypatch, error):
+def test_an_exit_of_the_jvm_is_reported(java, tmp_path, monkeypatch, error):
     def run(_):
         java.kill()
         raise error
@@ -43,7 +43,7 @@ def test_it_is_said_that_java_has_ended(java, tmp_path, monkeypatch, error):
         runner.run(pipeline(GENERATED + CONSOLE, folder=tmp_path), Options(), print)
 
 
-def test_it_has_not_ended_where_something_else_fails(java, tmp_path, monkeypatch):
+def test_another_connection_error_is_not_reported_as_an_exit(java, tmp_path, monkeypatch):
     def run(_):
         raise ConnectionResetError(104, "by something else")
 

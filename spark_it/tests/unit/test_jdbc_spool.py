@@ -32,7 +32,7 @@ def test_polls_on_disk(tmp_path):
         assert spool.add(rows(number, number), {"end": str(number)}, number - 1) == number
     times = [path.stat().st_mtime for path in sorted(spool.rows.iterdir())]
     assert times == sorted(set(times))
-    # Killed before the rows were in place: what was to be is not taken for what is.
+    # A writer killed before the rename leaves a file that does not count.
     (spool.rows / "000000000004.parquet").rename(spool.rows / ".000000000004.killed.new")
     spool = claimed(tmp_path)
     assert spool.read_last() == LastPoll(3, {"end": "3"})
@@ -61,7 +61,7 @@ def test_an_earlier_writer_changes_nothing(tmp_path):
     assert [path for path in new.rows.iterdir() if path.suffix != ".parquet"] == []
 
 
-def test_a_poll_that_follows_another_is_refused(tmp_path):
+def test_a_poll_with_another_predecessor_is_refused(tmp_path):
     spool = claimed(tmp_path)
     spool.add(rows(1, 10), {"end": "10"}, -1)
     for after in (-1, 1):
@@ -71,8 +71,8 @@ def test_a_poll_that_follows_another_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("ends", ["claimed", "cleared", "deleted"])
-def test_a_write_is_refused_that_was_compared_before_the_claim(tmp_path, monkeypatch, ends):
-    """As where another machine does not see the lock."""
+def test_a_write_that_was_checked_before_the_claim_is_refused(tmp_path, monkeypatch, ends):
+    """As on a file system whose locks do not reach other machines."""
     monkeypatch.setattr(jdbc_spool.fcntl, "flock", lambda *_: None)
     old = claimed(tmp_path / "spool")
     old.add(rows(1, 10), {"end": "10"}, -1)
@@ -95,7 +95,7 @@ def test_a_write_is_refused_that_was_compared_before_the_claim(tmp_path, monkeyp
 
 
 def test_writers_that_take_the_spool_from_each_other(tmp_path):
-    """Each adds the ten numbers after those that are there, as a poll does."""
+    """Each writer adds the ten numbers after the last one, as a poll does."""
     failures = []
 
     def write():
@@ -117,17 +117,17 @@ def test_writers_that_take_the_spool_from_each_other(tmp_path):
         writer.join()
     assert failures == []
     polls = contents(Spool(tmp_path))
-    # The last to claim is refused nothing.
+    # The last writer to claim the spool is never fenced.
     assert len(polls) >= 5
     assert [number for poll in polls for number in poll] == [*range(1, 10 * len(polls) + 1)]
 
 
 def event(spool, taken):
-    """Of a query that has come so far."""
+    """A progress event of a query that has read the polls up to `taken`."""
     return {"sources": [{"description": f"FileStreamSource[file:{spool.rows}]", "endOffset": {"logOffset": taken}}]}
 
 
-def test_what_an_earlier_run_has_put_by_is_not_deleted_before_it_is_taken(tmp_path, monkeypatch):
+def test_polls_of_an_earlier_run_are_not_deleted_before_they_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(jdbc_source, "RETAINED_POLLS", 1)
     spool = claimed(tmp_path)
     for number in range(10):

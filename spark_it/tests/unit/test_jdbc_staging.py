@@ -27,7 +27,7 @@ table.name.format = "sales"
 
 
 class Database:
-    """Stands for a `Database` and for its connection."""
+    """A `Database` and its connection, on SQLite in memory."""
 
     shown_url = "jdbc:sqlite:"
 
@@ -70,7 +70,7 @@ def database():
 
 @pytest.fixture
 def copy(database, monkeypatch):
-    """Makes the sinks of copies of one pipeline."""
+    """Make the sinks of copies of one pipeline."""
     monkeypatch.setattr(jdbc_sink, "Database", lambda *_: database)
     monkeypatch.setattr(jdbc_sink, "Preparation", lambda *_: SimpleNamespace(prepare_target=lambda _: None))
 
@@ -98,20 +98,20 @@ def test_a_copy_that_is_refused_drops_nothing(database, copy):
 
 
 @pytest.mark.parametrize("owner", ["one", "two"])
-def test_the_owner_drops_what_is_left_over(database, copy, owner):
+def test_the_owner_drops_staging_tables_of_earlier_runs(database, copy, owner):
     copy().claim(Claim("one", 1, is_new=True))
     database.execute(f"CREATE TABLE {staging_of(database).name} (id BIGINT)")
     copy().claim(Claim(owner, 2, frozenset({"one"})))
     assert database.list_tables(make_staging_prefix("orders", "sales")) == []
 
 
-def test_a_staging_table_that_is_dropped_is_made_again(database):
-    """By a copy that takes the place of this one; the next attempt finds out which of them owns the sink."""
+def test_a_dropped_staging_table_is_a_retriable_error(database):
+    """A copy that replaces this one drops it. The next attempt checks which copy owns the sink."""
     staging = staging_of(database)
     with pytest.raises(SinkError, match=f"{staging.name} was dropped") as raised, staging.create_temporarily(database):
         database.execute(f"DROP TABLE {staging.name}")
         database.query_rows(f"SELECT * FROM {staging.name}")
     assert raised.value.is_retriable
-    # It is the target that is gone.
+    # A missing target is not a dropped staging table.
     with pytest.raises(DatabaseError, match="no such table: sales"), staging.create_temporarily(database):
         database.query_rows("SELECT * FROM sales")

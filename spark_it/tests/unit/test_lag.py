@@ -62,7 +62,7 @@ def test_topics_by_pattern(one, cluster):
     assert cluster.list_partitions(matching.sources["orders"]) == [A, B, ("orders-2", 0)]
 
 
-def test_a_topic_that_is_not_there(cluster):
+def test_a_missing_topic(cluster):
     other = pipeline(SOURCE.replace('topics = "orders"', 'topics = "none"') + CONSOLE)
     with pytest.raises(ClusterError, match="topic none does not exist"):
         cluster.list_partitions(other.sources["orders"])

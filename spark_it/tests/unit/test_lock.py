@@ -51,7 +51,7 @@ def test_markers_grow_with_batches_and_generations():
              {"orders": {("a.b", 0): 5, ("c", 12): 0}, "none": {}}, True, {"a.b": "x-_", "c": "y"}, "0a1b", True),
     ],
 )  # fmt: skip
-def test_what_is_written_is_read(tmp_path, one):
+def test_a_written_lock_is_read_back(tmp_path, one):
     assert read_lock(tmp_path / "state") is None
     write_lock(tmp_path / "state", one)
     assert read_lock(tmp_path / "state") == one
@@ -66,7 +66,7 @@ def test_what_is_written_is_read(tmp_path, one):
         ("version = 2", "damaged"),
     ],
 )
-def test_what_is_no_lock(tmp_path, text, message):
+def test_damaged_locks(tmp_path, text, message):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(LockError, match=message):
         read_lock(tmp_path)
@@ -89,7 +89,7 @@ def test_each_generation_has_its_checkpoint(tmp_path):
         (SOURCE + TOPIC, SOURCE + TOPIC + 'key.fields = "amount"\n'),
     ],
 )  # fmt: skip
-def test_changes_that_a_checkpoint_outlives(before, after):
+def test_changes_that_keep_the_checkpoint(before, after):
     assert changed(before, after) == []
 
 
@@ -108,7 +108,7 @@ def test_changes_that_a_checkpoint_outlives(before, after):
          "tasks.max changed from 2 to 3", "earliest"),
     ],
 )  # fmt: skip
-def test_changes_that_it_does_not(before, after, what, first):
+def test_changes_that_need_a_reset(before, after, what, first):
     (change,) = changed(before, after)
     assert (change.what, change.resets[0]) == (what, first)
 
@@ -128,7 +128,7 @@ def test_several_changes():
     )
 
 
-def test_what_spark_has_found_is_known_without_it():
+def test_the_lock_has_the_result_of_sparks_analysis():
     one = pipeline(SOURCE + transform("SELECT amount FROM orders") + TOPIC)
     found = make_lock(one, "Exchange in step", 7)
     assert locks.find_stateful_reason(one, found) == "Spark's plan"
@@ -151,7 +151,7 @@ def test_what_spark_has_found_is_known_without_it():
         ("jdbc:sqlserver://h;password={o;ld};database=d", "jdbc:sqlserver://h;password=new;database=d"),
     ],
 )
-def test_a_new_password_is_no_other_place(before, after):
+def test_a_new_password_is_not_another_place(before, after):
     def sink(url):
         return f'{SOURCE}[sink]\nconnector = "jdbc"\nconnection.url = "{url}"\ntable.name.format = "t"\n'
 

@@ -1,4 +1,4 @@
-"""Which columns change values of which types: pairs of both kinds, as the databases' drivers report the columns."""
+"""Pairs of a Spark type and a column that changes its values or keeps them. Columns are as drivers report them."""
 
 import re
 
@@ -57,7 +57,7 @@ MYSQL = {
     "BINARY(4)": ("BINARY", -2, 4, 0),
     "VARBINARY(4)": ("VARBINARY", -3, 4, 0),
 }
-# Whose columns have affinities, by the name that the type begins with.
+# SQLite's columns have an affinity, by the name that the type begins with.
 NAMES = ("INTEGER", "NUMERIC", "DECIMAL(10,2)", "REAL", "DOUBLE PRECISION", "TEXT", "VARCHAR(3)", "BLOB", "DATETIME")
 SQLITE = {name: (name.partition("(")[0], 2, 0, 0) for name in NAMES}
 OTHERS = {
@@ -109,7 +109,7 @@ def is_lossy(dialect, columns, type_, name):
 
 
 def check(dialect, columns, pairs):
-    """Pairs: a Spark type, columns that keep its values or refuse them, and columns that change them."""
+    """Check `pairs`: a Spark type, columns that keep its values or refuse them, and columns that change them."""
     for type_, good, bad in pairs:
         found = {name for name in columns if is_lossy(dialect, columns, type_, name)}
         assert found >= set(bad), (type_, set(bad) - found)
@@ -218,7 +218,7 @@ def test_other_databases():
     ],
 )
 def test_values_that_are_cast_fit(dialect, columns, without):
-    """`without` have no type of Spark's own."""
+    """Columns in `without` have no type of Spark that fits."""
     lossy = set()
     for name, (type_name, number, precision, scale) in columns.items():
         column = dialect.normalize_column(TableColumn("x", number, type_name, True, precision, scale))

@@ -1,4 +1,4 @@
-"""Which transactions a batch has, which markers must be there, and that none grows too old."""
+"""The transactions of a batch, the markers that must exist, and their renewal."""
 
 import json
 import threading
@@ -73,7 +73,8 @@ def write_planned(folder, number, planned_ms, offsets):
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    """Offset transactions of a pipeline, by when batches 0 and 1 were planned. The broker keeps offsets for a week."""
+    """planned(age_ms): markers of a pipeline whose batches 0 and 1 were planned that long ago. The broker retains
+    offsets for a week."""
     monkeypatch.setattr(Markers, "fetch_retention_ms", lambda _: WEEK_MS)
 
     def made(age_ms, before=None):
@@ -96,7 +97,7 @@ def test_offset_transactions(planned):
         (TransactionalSlot("shop:orders-0", "shop", "orders", 0), 5, 9),
         (TransactionalSlot("shop:orders-1", "shop", "orders", 1), 4, 9),
     ]
-    # Partition 0 begins at 5, and had nothing until now; 2 and 3 were added later, and begin where they begin.
+    # Partition 0 is still at its initial offset, 5. Partitions 2 and 3 are new, so any start is their first.
     assert [transaction.is_first for transaction in transactions] == [True, False, True, True]
     assert {(transaction.generation, transaction.batch, transaction.resets) for transaction in transactions} == {
         (GENERATION, 1, "reset --to committed or reset --to earliest")
@@ -108,35 +109,35 @@ def test_offset_transactions(planned):
         found.make_transactions(batch(1, (0, 5, 9), (0, 9, 12)))
 
 
-def test_a_new_partition_without_records_has_its_marker_before_the_batch(planned, monkeypatch):
-    """Of a later batch, which has its first records, nothing shows that they are the first."""
+def test_a_new_partition_without_records_gets_its_marker_before_the_batch(planned, monkeypatch):
+    """A later batch has the partition's first records, but nothing shows that they are the first."""
     claimed = []
     monkeypatch.setattr(markers_module, "claim_slot", lambda slot, first, *_: claimed.append((slot.partition, first)))
-    # Partition 3 is new, and planned at 2; 2 is new, and has a record; all else was there.
+    # Partition 3 is new and has no record; partition 2 is new and has one; the others are not new.
     given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1))
     planned(0).make_transactions(given)
     assert claimed == [(3, BatchMarker(2, GENERATION))]
     planned(0, before={"0": 5, "1": 4, "3": 2}).make_transactions(given)
     planned(WEEK_MS * 0.51).make_transactions(given)
     assert len(claimed) == 1
-    # In the first batch a partition is new that the source did not begin with.
+    # In the first batch a partition is new if the source has no initial offset for it.
     planned(0, before={"0": 5, "1": 4, "2": 0, "3": 2}).make_transactions(batch(0, (1, 0, 4)))
     assert claimed[1:] == [(3, BatchMarker(2, GENERATION))]
 
 
 def test_offset_transactions_of_a_batch_whose_markers_may_have_expired(planned):
-    """What a batch has of a new partition may have been written by a run whose markers are gone."""
+    """Records of a new partition may have been written by a run whose markers have expired."""
     given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2))
     for age_ms, first in (
         (WEEK_MS * 0.49, [True, False, True, True]),
         (WEEK_MS * 0.51, [False] * 4),
-        # The clock of the machine that planned it is ahead, by more than is allowed for.
+        # The clock of the machine that planned the batch is ahead by more than the limit.
         (-WEEK_MS * 0.51, [False] * 4),
     ):
         found = planned(age_ms)
         assert [transaction.is_first for transaction in found.make_transactions(given)] == first
         assert [transaction.is_first for transaction in found.make_transactions(batch(0, (0, 5, 9)))] == first[:1]
-    # Partition 3 was there before, whatever it begins with.
+    # Partition 3 was in the batch before, so it is not new, whatever its first offset.
     found = planned(0, before={"0": 5, "1": 4, "3": 1})
     assert [transaction.is_first for transaction in found.make_transactions(given)] == [True, False, True, False]
 
@@ -157,10 +158,8 @@ def test_batch_transactions():
     assert [transaction.slot for transaction in first] == [
         TransactionalSlot(f"shop:p{part}", "shop:batches", BATCHES_TOPIC, part) for part in range(3)
     ]
-    # The first run of a state gives each part a marker.
-    assert {(transaction.end, transaction.is_first) for transaction in first} == {
-        (make_marker_number(GENERATION, 0), False)
-    }
+    # The first run of a state commits a marker for each part.
+    assert {(transaction.end, transaction.is_first) for transaction in first} == {(make_marker_number(GENERATION, 0), False)}
     assert {(transaction.end, transaction.is_first) for transaction in second} == {
         (make_marker_number(GENERATION, 1), False)
     }
@@ -168,7 +167,7 @@ def test_batch_transactions():
 
 
 def test_no_two_pipelines_have_a_transactional_id_in_common():
-    """Names of both pipelines and topics may have a hyphen."""
+    """Names of pipelines and of topics may contain hyphens."""
     slots = [
         of(declared(name, topic=topic), TransactionKind.OFFSETS)[0]
         .make_transactions(Batch(0, 1, None, (Range(topic, 0, 0, 1),)))[0]
@@ -179,14 +178,14 @@ def test_no_two_pipelines_have_a_transactional_id_in_common():
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"orders": 1}', '{"orders": {"a": 1}}'])
-def test_initial_offsets_that_are_not_there(tmp_path, text):
+def test_missing_or_damaged_initial_offsets(tmp_path, text):
     if text is not None:
         write_initial_offsets(tmp_path, text)
     assert read_initial_offsets(tmp_path) == {}
 
 
 @pytest.mark.side_by_side
-def test_the_topic_of_markers_is_made_and_grows(start_broker, unique):
+def test_the_marker_topic_is_created_and_extended(start_broker, unique):
     servers = start_broker().bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers})
 
@@ -211,7 +210,7 @@ def test_the_topic_of_markers_is_made_and_grows(start_broker, unique):
 
 
 class Refusing:
-    """A cluster with a topic of markers, where making one comes to `answer`."""
+    """An AdminClient whose marker topic has `parts` partitions, and which fails to create topics with `answer`."""
 
     def __init__(self, parts, answer):
         self.parts, self.answer = parts, answer
@@ -233,7 +232,7 @@ class Refusing:
         (TimeoutError(), "no response", True),
     ],
 )
-def test_a_topic_of_markers_that_cannot_be_made(monkeypatch, answer, said, may_pass):
+def test_a_marker_topic_that_cannot_be_created(monkeypatch, answer, said, may_pass):
     found, _ = of(declared("shop", steps=COUNT), TransactionKind.BATCHES)
     monkeypatch.setattr(markers_module, "AdminClient", lambda _: Refusing(2, answer))
     with pytest.raises(SinkError, match=r"cannot create topic __pipeline_batches with 3 partitions at 127\.") as failed:
@@ -256,7 +255,7 @@ def test_a_broker_that_is_down():
 @pytest.mark.side_by_side
 @pytest.mark.parametrize("kind", list(TransactionKind))
 def test_two_copies_that_start_before_the_first_record(broker, topics, unique, kind):
-    """The one that claims the first slot goes on; a reset has the other one take its place, in every slot."""
+    """The copy that claims the first slot continues. After a reset the other one replaces it in every slot."""
     topic = topics.create(unique, 3)
     steps = COUNT if kind is TransactionKind.BATCHES else ""
     made = declared(unique, broker.bootstrap_servers, topic=topic, steps=steps)
@@ -297,8 +296,8 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
 @pytest.mark.parametrize(
     ("owner", "replaced", "claimed"), [("two", set(), None), ("two", {"two"}, {1, 2}), ("", set(), {1, 2})]
 )
-def test_a_lane_that_another_copy_claimed_meanwhile(monkeypatch, owner, replaced, claimed):
-    """The other copy begins with another lowest slot, so that both come to the others."""
+def test_a_slot_that_another_copy_has_claimed(monkeypatch, owner, replaced, claimed):
+    """The other copy has another lowest slot, so both reach the remaining slots."""
     found, _ = of(declared("shop"), TransactionKind.OFFSETS)
     slots = [TransactionalSlot(f"shop:orders-{part}", "shop", "orders", part) for part in range(3)]
     markers = {slots[0]: BatchMarker(0, GENERATION, state="one"), slots[1]: BatchMarker(0, GENERATION, state=owner)}
@@ -319,11 +318,11 @@ def test_a_lane_that_another_copy_claimed_meanwhile(monkeypatch, owner, replaced
 
 @pytest.mark.side_by_side
 @pytest.mark.parametrize("minutes", [2, 10080])
-def test_for_how_long_a_broker_keeps_offsets(start_broker, minutes):
+def test_the_retention_of_offsets(start_broker, minutes):
     servers = start_broker({"offsets.retention.minutes": str(minutes)}).bootstrap_servers
     found, _ = of(declared("shop", servers), TransactionKind.OFFSETS)
     assert found.fetch_retention_ms() == minutes * 60_000
-    # Markers are renewed when a quarter of it is over.
+    # Markers are renewed after a quarter of it.
     now_ms = int(time.time() * 1000)
     slot = TransactionalSlot("t", "shop", "orders", 0)
     found.list_slots = lambda: [slot]
@@ -331,7 +330,7 @@ def test_for_how_long_a_broker_keeps_offsets(start_broker, minutes):
     assert found.list_old_slots(now_ms) == ([slot] if minutes == 2 else [])
 
 
-def test_a_broker_that_does_not_report_for_how_long_it_keeps_offsets(monkeypatch):
+def test_a_broker_that_does_not_report_the_retention_of_offsets(monkeypatch):
     monkeypatch.setattr(AdminClient, "list_topics", lambda *_, **__: SimpleNamespace(brokers={1: None}))
     refused = Future()
     refused.set_exception(KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)))
@@ -342,7 +341,7 @@ def test_a_broker_that_does_not_report_for_how_long_it_keeps_offsets(monkeypatch
 
 @pytest.fixture
 def kept(broker, unique):
-    """A pipeline whose first two partitions have markers, and the third has none."""
+    """A pipeline with markers for its first two partitions, and none for the third."""
     servers = broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(unique, 3, 1)])[unique].result(30)
@@ -350,24 +349,24 @@ def kept(broker, unique):
     found, clients = of(made, TransactionKind.OFFSETS)
     for part in (0, 1):
         claim_slot(found.list_slots()[part], BatchMarker(9, GENERATION), frozenset(), clients)
-    keeper = MarkerRenewal(found, clients, threading.Lock())
-    yield made, found, keeper
-    keeper.close()
+    renewal = MarkerRenewal(found, clients, threading.Lock())
+    yield made, found, renewal
+    renewal.close()
 
 
 def test_markers_are_renewed_when_they_are_old(kept, unique):
-    made, found, keeper = kept
+    made, found, renewal = kept
     now_ms = int(time.time() * 1000)
     later_ms = now_ms + int(RENEW_AFTER_S * 1000) + 60_000
-    assert keeper.renew_old(now_ms) == 0
+    assert renewal.renew_old(now_ms) == 0
     assert [slot.partition for slot in found.list_old_slots(later_ms)] == [0, 1]
-    assert keeper.renew_old(later_ms) == 2
-    # One that a reset has committed does not say when.
+    assert renewal.renew_old(later_ms) == 2
+    # A marker that a reset has committed has no time.
     cluster = Cluster(made.settings)
     cluster.commit(unique, {(unique, 2): 4})
     assert [slot.partition for slot in found.list_old_slots(now_ms)] == [2]
-    assert keeper.renew_old(now_ms) == 1
-    assert keeper.renew_old(now_ms) == 0
+    assert renewal.renew_old(now_ms) == 1
+    assert renewal.renew_old(now_ms) == 0
     assert cluster.fetch_committed(unique, [(unique, part) for part in range(3)]) == {
         (unique, 0): 9,
         (unique, 1): 9,
@@ -375,15 +374,15 @@ def test_markers_are_renewed_when_they_are_old(kept, unique):
     }
 
 
-def test_a_keeper_waits_for_a_batch_and_ends_at_once(kept, monkeypatch):
+def test_a_renewal_waits_for_a_batch_and_ends_at_once(kept, monkeypatch):
     _, found, _ = kept
     monkeypatch.setattr(markers_module, "RENEW_AFTER_S", -60.0)
     lock, renewed = threading.Lock(), threading.Semaphore(0)
     monkeypatch.setattr(markers_module, "renew_marker", lambda slot, clients: renewed.release())
-    keeper = MarkerRenewal(found, found._clients, lock)
+    renewal = MarkerRenewal(found, found._clients, lock)
     with lock:
-        keeper.start()
+        renewal.start()
         assert not renewed.acquire(timeout=0.5)
     assert renewed.acquire(timeout=30) and renewed.acquire(timeout=30)
-    keeper.close()
-    assert not keeper._thread.is_alive()
+    renewal.close()
+    assert not renewal._thread.is_alive()

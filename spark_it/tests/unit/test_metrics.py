@@ -24,7 +24,7 @@ def values(page):
     return dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
 
 
-def test_a_page_says_what_progress_says():
+def test_the_page_shows_progress_and_lag():
     page = make_page("orders", PROGRESS, [PartitionLag("in", 3, 5, 5, 0, 12)])
     assert page.endswith("\n")
     assert values(page) == {
@@ -43,12 +43,12 @@ def test_a_page_says_what_progress_says():
     assert len(names) == len(set(names)) == 10
 
 
-def test_what_did_not_happen_is_not_said():
+def test_the_page_omits_what_is_unknown():
     page = make_page("orders", Progress(batch=0, at_ms=1))
     assert "last_error" not in page and "lag" not in page
 
 
-def test_it_is_served_and_renewed_and_ends():
+def test_the_page_is_served_updated_and_closed():
     with MetricsServer("orders", 0) as metrics:
         assert values(get(metrics.port)) == {'odradek_pipeline_up{connector="orders"}': "1"}
         metrics.update(PROGRESS)
@@ -61,13 +61,13 @@ def test_it_is_served_and_renewed_and_ends():
         assert free.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_port_that_is_taken():
+def test_a_port_in_use():
     with MetricsServer("one", 0) as first, pytest.raises(OSError, match="in use"):
         MetricsServer("two", first.port)
 
 
 @pytest.mark.parametrize(("host", "is_reached"), [(None, False), ("0.0.0.0", True)])
-def test_the_page_is_for_this_machine_alone_unless_it_is_said_otherwise(host, is_reached):
+def test_the_page_is_served_to_this_machine_alone_by_default(host, is_reached):
     """127.0.0.2 stands for another address of the machine."""
     with MetricsServer("orders", 0, *([host] if host else [])) as metrics, socket.socket() as client:
         assert (client.connect_ex(("127.0.0.2", metrics.port)) == 0) is is_reached

@@ -7,7 +7,7 @@ OLD, NEW, OTHER = ("orders", 0), ("orders", 1), ("visits", 3)
 
 
 class Group:
-    """Logs that begin at `first`, and what is committed."""
+    """Partitions with their log start offsets `first` and the committed offsets."""
 
     def __init__(self, first, committed=()):
         self.first = first
@@ -26,7 +26,7 @@ class Group:
 
 
 def planned(folder, *batches):
-    """A checkpoint of which all batches but the last are done; a batch has a text for each source."""
+    """Write a checkpoint in which all batches but the last are completed; a batch has a text for each source."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir()
     (folder / "metadata").write_text('{"id": "q"}')
@@ -38,14 +38,14 @@ def planned(folder, *batches):
             (folder / "commits" / str(number)).write_text("v1\n{}")
 
 
-def test_new_partitions_begin_with_their_first_records(tmp_path):
+def test_new_partitions_start_with_their_first_records(tmp_path):
     planned(
         tmp_path,
         ['{"orders":{"0":4}}', "-", '{"logOffset":0}', "{}"],
         ['{"orders":{"0":5,"1":9}}', "-", '{"logOffset":1}', '{"visits":{"3":20}}'],
     )
     found = admit(tmp_path, Group({NEW: 7, OTHER: 25}), None)
-    # Of what was planned of the other one nothing is left: the next batch finds that.
+    # All planned records of the other partition are deleted, which the next batch reports.
     assert found == {NEW: 7, OTHER: 20}
     assert read_batch(tmp_path, 0).offsets == (
         '{"orders":{"0":4,"1":7}}', None, '{"logOffset":0}', '{"visits":{"3":20}}',
@@ -55,16 +55,24 @@ def test_new_partitions_begin_with_their_first_records(tmp_path):
     assert admit(tmp_path, Group({}), None) == {}
 
 
-def test_a_marker_goes_first(tmp_path):
+def test_markers_are_committed_before_the_checkpoint_changes(tmp_path):
     planned(tmp_path, ['{"orders":{"0":4}}'], ['{"orders":{"0":4,"1":9},"visits":{"3":9}}'])
-    group = Group({NEW: 7, OTHER: 2}, {OLD: 4, OTHER: 3})
+    before = read_batch(tmp_path, 0).offsets
+
+    class Watching(Group):
+        def commit(self, group, offsets):
+            assert read_batch(tmp_path, 0).offsets == before
+            super().commit(group, offsets)
+
+    group = Watching({NEW: 7, OTHER: 2}, {OLD: 4, OTHER: 3})
     assert admit(tmp_path, group, "orders") == {NEW: 7, OTHER: 2}
-    # Whoever has written more of it than that, it was not this checkpoint's pipeline: the sink refuses it.
+    # A higher marker is of another state of the pipeline: it is kept, and the sink refuses it.
     assert group.offsets == {OLD: 4, NEW: 7, OTHER: 3}
+    assert read_batch(tmp_path, 0).offsets != before
 
 
 def test_new_partitions_of_a_first_batch(tmp_path):
-    """They have come after the source looked up where it begins, and before the batch was planned."""
+    """Such partitions were created between the lookup of the initial offsets and the plan of the first batch."""
     planned(tmp_path, ['{"logOffset":0}', '{"orders":{"0":4,"1":9}}'])
     for source, text in enumerate(['{"logOffset":-1}', '{"orders":{"0":2}}']):
         log = tmp_path / "sources" / str(source)
@@ -80,7 +88,7 @@ def test_new_partitions_of_a_first_batch(tmp_path):
 
 
 def test_a_source_that_a_query_reads_twice_in_its_first_batch(tmp_path):
-    """Its second line is not of the next log, nor is that of the source after it."""
+    """Such a source has two lines in the batch, but one file of initial offsets, so lines do not identify files."""
     planned(tmp_path, ['{"orders":{"0":4,"1":9}}', '{"orders":{"0":4,"1":9}}', '{"visits":{"3":9}}'])
     for source, text in enumerate(['{"orders":{"0":2,"1":7}}', '{"visits":{"3":5}}']):
         log = tmp_path / "sources" / str(source)
@@ -89,7 +97,7 @@ def test_a_source_that_a_query_reads_twice_in_its_first_batch(tmp_path):
     assert admit(tmp_path, Group({}), "orders") == {}
 
 
-def test_a_first_batch_has_none_before_it(tmp_path):
+def test_a_checkpoint_without_new_partitions(tmp_path):
     planned(tmp_path, ['{"orders":{"0":4}}'])
     assert admit(tmp_path, Group({}), "orders") == {}
     assert admit(tmp_path / "none", Group({}), "orders") == {}

@@ -26,7 +26,7 @@ NOW_MS = 600_000
 
 
 def begin(one, stateful, group, now_ms, written=None):
-    """What a run does before it reads, with a sink that has `written`, or the markers of the group."""
+    """Do what a run does before it reads. The sink's newest marker is `written`, by default the group's newest."""
     began = plan_start(one, stateful, group, now_ms)
     make_claim(one, began, max(group.markers.values(), default=0) if written is None else written, frozenset())
     return began
@@ -62,7 +62,7 @@ def test_a_first_run(tmp_path):
     assert again.lock == found.lock
 
 
-def test_where_the_file_says_that_it_begins(tmp_path):
+def test_start_offsets_of_the_file(tmp_path):
     for more, begins in (
         ('auto.offset.reset = "latest"', {}),
         ('start.timestamp = "1970-01-01T00:00:00.017Z"', {A: 17, B: 9}),
@@ -86,7 +86,7 @@ def test_a_pattern_that_matches_nothing():
         check_topics(pipeline(text + CONSOLE), Nothing())
 
 
-def test_a_checkpoint_goes_before_all_else(tmp_path):
+def test_a_checkpoint_takes_precedence(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     found = begin(one, None, FakeGroup({A: 30, B: 7}), NOW_MS)
     assert has_checkpoint(found) and found.starts == {} and found.lock == replace(lock, topics={"orders": "first"})
@@ -114,7 +114,7 @@ DAY_MS = 24 * 3_600_000
 @pytest.mark.parametrize(("retention_ms", "is_safe_for_ms"), [(7 * DAY_MS, 3.5 * DAY_MS), (None, DAY_MS // 2)])
 @pytest.mark.parametrize("batch", [0, 4])
 def test_a_batch_whose_markers_may_have_expired(tmp_path, batch, retention_ms, is_safe_for_ms):
-    """A partition whose first records are in it has no marker whether they are written or not."""
+    """A partition whose first records are in the batch has no marker, whether they are written or not."""
     added = '{"orders":{"0":%d,"1":7,"2":3}}' if batch else '{"orders":{"0":%d,"1":7}}'
     one, lock = begun(tmp_path, SOURCE + TOPIC, planned=batch, done=batch - 1)
     offsets = get_checkpoint_folder(one.state_folder, lock) / "offsets" / str(batch)
@@ -129,7 +129,7 @@ def test_a_batch_whose_markers_may_have_expired(tmp_path, batch, retention_ms, i
         assert ("(assumed, because" in said) == (retention_ms is None) and said.endswith("reset --to earliest")
     marked = FakeGroup({A: 5, B: 7, ("orders", 2): 3})
     assert has_checkpoint(begin(one, None, marked, 100 * DAY_MS))
-    # Each state has a marker from its first run: without any they are lost, however young the batch.
+    # A state has markers since its first run: without any they are lost, however young the batch is.
     assert "has no offsets at all" in refusal(one, FakeGroup(), now_ms=DAY_MS)
 
 
@@ -138,19 +138,19 @@ def test_an_old_batch_of_other_sinks(tmp_path):
     assert has_checkpoint(begin(one, None, FakeGroup(), 100 * DAY_MS))
 
 
-def test_a_change_that_does_no_harm(tmp_path):
+def test_a_change_that_keeps_the_checkpoint(tmp_path):
     _, lock = begun(tmp_path, SOURCE + transform("SELECT amount FROM orders") + CONSOLE)
     one = pipeline(SOURCE + transform("SELECT placed FROM orders") + CONSOLE, folder=tmp_path)
     found = begin(one, None, FakeGroup(), NOW_MS)
     assert has_checkpoint(found) and read_lock(one.state_folder) == found.lock != lock
 
 
-def test_a_checkpoint_put_back_from_a_copy(tmp_path):
+def test_a_checkpoint_restored_from_a_copy(tmp_path):
     one, _ = begun(tmp_path, SOURCE + CONSOLE)
     said = refusal(one, FakeGroup({A: 31, B: 7}))
     assert "is older than the offsets of group orders (orders-0: 30 in the checkpoint, 31 committed)" in said
     assert said.endswith("reset --to committed or reset --to earliest")
-    # Offset transactions leave out what is written.
+    # Offset transactions skip what is written.
     one, _ = begun(tmp_path / "units", SOURCE + TOPIC)
     assert has_checkpoint(begin(one, None, FakeGroup({A: 31, B: 7}), NOW_MS))
 
@@ -160,11 +160,11 @@ def test_a_lost_checkpoint(tmp_path):
     said = refusal(one, FakeGroup({A: 31}))
     assert said.startswith("group orders has committed offset 31 of orders-0, but there is no checkpoint in ")
     assert said.endswith("reset --to committed or reset --to earliest")
-    # A group at the very beginning has read nothing.
+    # A group at the first offset has read nothing.
     assert starts(one, FakeGroup({A: 0})) == {}
 
 
-def test_offset_transactions_go_on_without_their_checkpoint(tmp_path):
+def test_offset_transactions_continue_without_their_checkpoint(tmp_path):
     one, _ = begun(tmp_path, SOURCE + TOPIC)
     shutil.rmtree(one.state_folder)
     assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: 0}}
@@ -179,8 +179,8 @@ def test_offset_transactions_go_on_without_their_checkpoint(tmp_path):
         ('start.offsets = "orders:1:4"', {A: 5, B: 4}),
     ],
 )
-def test_offset_transactions_begin_with_markers(tmp_path, more, begins):
-    """Of the partitions where Spark begins, which must be the same when the first run ends before its first batch."""
+def test_offset_transactions_start_with_markers(tmp_path, more, begins):
+    """The markers keep the start offsets, so these are the same if the first run ends before its first batch."""
     one = pipeline(source(more) + TOPIC, folder=tmp_path)
     group = FakeGroup()
     began = plan_start(one, None, group, NOW_MS)
@@ -191,17 +191,17 @@ def test_offset_transactions_begin_with_markers(tmp_path, more, begins):
     assert starts(one, group) == {"orders": begins}
 
 
-def test_offset_transactions_do_not_go_on_where_nothing_is(tmp_path):
-    """Without a checkpoint as little as with one."""
+def test_offset_transactions_do_not_continue_at_offsets_that_do_not_exist(tmp_path):
+    """A run without a checkpoint is refused like one with a checkpoint."""
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
-    assert "orders-0 ends at offset 3, but the pipeline has read up to 31" in refusal(one, MadeAnew({A: 31}))
-    assert "records 31 to 39 of orders-0 were deleted before they were read" in refusal(one, LostRecords({A: 31}))
+    assert "orders-0 ends at offset 3, but the pipeline has read up to 31" in refusal(one, CreatedAgain({A: 31}))
+    assert "records 31 to 39 of orders-0 were deleted before they were read" in refusal(one, DeletedRecords({A: 31}))
     going_on = pipeline(source("fail.on.data.loss = false") + TOPIC, folder=tmp_path)
-    assert starts(going_on, LostRecords({A: 31})) == {"orders": {A: 31, B: 0}}
+    assert starts(going_on, DeletedRecords({A: 31})) == {"orders": {A: 31, B: 0}}
 
 
-def test_offset_transactions_after_a_reset_do_not_name_partitions_that_are_gone(tmp_path):
-    """Spark would refuse them."""
+def test_offset_transactions_after_a_reset_omit_partitions_that_do_not_exist(tmp_path):
+    """Spark refuses offsets of partitions that do not exist."""
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
     write_lock(one.state_folder, replace(make_lock(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))
     assert starts(one, FakeGroup({A: 6})) == {"orders": {A: 6, B: 0}}
@@ -217,8 +217,8 @@ def batches(newest, generation=4):
     return group
 
 
-def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
-    """One of the same number could hold something else, and would be taken for written."""
+def test_batches_that_the_checkpoint_does_not_have(tmp_path):
+    """A batch of the same number could have other rows, and would count as written."""
     one, lock = begun(tmp_path, BATCHES, planned=3, done=2)
     assert has_checkpoint(begin(one, find_stateful_reason(one), batches(3), NOW_MS))
     said = refusal(one, batches(4))
@@ -227,7 +227,7 @@ def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
     assert "batch 0" in refusal(one, batches(0, generation=5))
     shutil.rmtree(get_checkpoint_folder(one.state_folder, lock))
     assert "batch 0" in refusal(one, batches(0))
-    # What an earlier generation has written, a reset knew of.
+    # A reset has taken the batches of an earlier generation into account.
     assert not has_checkpoint(begin(one, find_stateful_reason(one), batches(7, generation=3), NOW_MS))
     shutil.rmtree(one.state_folder)
     assert "batch 7" in refusal(one, batches(7, generation=3))
@@ -244,24 +244,24 @@ def test_batches_of_a_source_that_has_no_offsets(tmp_path):
 FILES = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
 
 
-def test_a_lost_state_of_which_the_sink_knows(tmp_path):
-    """Sources without topics have no group that would know."""
+def test_a_lost_state_whose_batches_are_in_the_sink(tmp_path):
+    """Sources without topics have no group whose offsets would show it."""
     text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + FILES
     one = pipeline(text, folder=tmp_path)
     said = refusal(one, FakeGroup(), make_marker_number(4, 7))
     assert said.startswith("the files sink has batch 7 of pipeline orders, which ")
     assert said.endswith("; reset --to earliest")
-    # Nor does it help to try again.
+    # A second attempt is refused, too.
     assert "batch 7" in refusal(one, FakeGroup(), make_marker_number(4, 7))
     reset.execute_plan(one, reset.plan(one, None, None, "earliest", FakeGroup(), NOW_MS), FakeGroup())
     lock = begin(one, None, FakeGroup(), NOW_MS, make_marker_number(4, 7)).lock
-    # Of the same generation, and the checkpoint is gone; or of a copy that was reset since.
+    # The batch is of the same generation, whose checkpoint is lost, or of a copy that was reset later.
     assert "batch 0" in refusal(one, FakeGroup(), make_marker_number(lock.generation, 0))
     ahead = make_marker_number(lock.generation + 100, 0)
     with pytest.raises(RefusedError, match=r"has batch 0 .*; reset --to earliest"):
         begin(one, None, FakeGroup(), NOW_MS, ahead)
     assert "batch 0" in refusal(one, FakeGroup(), ahead)
-    # That reset helps, however far the sink is ahead of the clock.
+    # The reset is effective, however far the sink's generation is ahead of the clock.
     lock = read_lock(one.state_folder)
     reset.execute_plan(one, reset.plan(one, None, lock, "earliest", FakeGroup(), NOW_MS), FakeGroup())
     assert begin(one, None, FakeGroup(), NOW_MS, ahead).lock.generation == lock.generation + 1
@@ -269,7 +269,7 @@ def test_a_lost_state_of_which_the_sink_knows(tmp_path):
 
 @pytest.mark.parametrize("text", [SOURCE + TOPIC, BATCHES, SOURCE + FILES])
 def test_two_copies_that_start_before_the_first_record(tmp_path, text):
-    """In the same minute; and the second one after a reset, which has it take the first one's place."""
+    """Both start in the same minute. After a reset the second one replaces the first one."""
     one, two = (pipeline(text, folder=tmp_path / name) for name in "ab")
 
     def begun_by(copy, owners, written=0):
@@ -290,7 +290,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
     group = FakeGroup()
     reset.execute_plan(two, reset.plan(two, find_stateful_reason(two), None, "earliest", group, NOW_MS), group)
     if text == SOURCE + TOPIC:
-        # The reset has made the group's offsets its own.
+        # The reset has committed the group's offsets for its state.
         owners = {read_lock(two.state_folder).state}
     second, claim = begun_by(two, owners, written)
     assert claim.replaced == owners - {claim.state}
@@ -298,7 +298,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
     assert not read_lock(two.state_folder).takes_over
     with pytest.raises(RefusedError, match="belongs to another copy"):
         begun_by(one, {claim.state})
-    # It is no longer that of a reset, and does not take the sink back.
+    # The state of the reset has claimed the sink once, and does not claim it again.
     with pytest.raises(RefusedError, match="belongs to another copy"):
         begun_by(two, {"third"})
 
@@ -309,11 +309,11 @@ def test_after_a_reset(tmp_path):
     planned = reset.plan(one, None, lock, "earliest", group, NOW_MS)
     write_lock(one.state_folder, planned.lock)
     found = begin(one, None, group, NOW_MS)
-    # What the reset had left to do is done first.
+    # The pending reset is finished first.
     assert group.offsets == {A: 5, B: 0} and not found.lock.is_pending
     assert found.starts == {"orders": {A: 5, B: 0}} and not has_checkpoint(found)
     assert not get_checkpoint_folder(one.state_folder, lock).exists()
-    # The group went on, and then the checkpoint was lost.
+    # The group's offset advances, then the checkpoint is lost.
     group.offsets[A] = 6
     assert "there is no checkpoint" in refusal(one, group)
 
@@ -329,8 +329,8 @@ def test_after_a_reset_and_another_change(tmp_path):
     assert found.starts == {} and found.lock.is_stateful and found.lock.generation > lock.generation
 
 
-def test_a_topic_that_has_only_the_name_of_the_one_that_was_read(tmp_path):
-    """It may have more records than that had."""
+def test_a_topic_with_the_name_and_not_the_id_of_the_one_that_was_read(tmp_path):
+    """The new topic may have more records than the earlier one had."""
     one, _ = begun(tmp_path, SOURCE + CONSOLE)
     group = FakeGroup()
     assert begin(one, None, group, NOW_MS).lock.topics == {"orders": "first"}
@@ -341,13 +341,13 @@ def test_a_topic_that_has_only_the_name_of_the_one_that_was_read(tmp_path):
     assert "another cluster" in said and said.endswith("reset --to committed or reset --to earliest")
     going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
     assert begin(going_on, None, group, NOW_MS).lock.topics == {"orders": "second"}
-    # What was never read may be another one.
+    # A topic that was never read may be another one.
     fresh = pipeline(SOURCE + CONSOLE, folder=tmp_path / "fresh")
     begin(fresh, None, FakeGroup(), NOW_MS)
     assert not has_checkpoint(begin(fresh, None, group, NOW_MS))
 
 
-def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
+def test_a_topic_that_was_created_again_after_a_reset(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     group = FakeGroup()
     reset.execute_plan(one, reset.plan(one, None, lock, "committed", group, NOW_MS), group)
@@ -355,25 +355,25 @@ def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
     assert "topic orders has another topic id" in refusal(one, group)
 
 
-class LostRecords(FakeGroup):
+class DeletedRecords(FakeGroup):
     def fetch_earliest(self, partitions):
         return {A: 40, B: 0}
 
 
-class MadeAnew(FakeGroup):
+class CreatedAgain(FakeGroup):
     def fetch_latest(self, partitions):
         return {A: 3, B: 9}
 
 
-def test_records_that_are_gone(tmp_path):
+def test_deleted_records(tmp_path):
     one, _ = begun(tmp_path, SOURCE + CONSOLE)
-    assert refusal(one, LostRecords()) == (
+    assert refusal(one, DeletedRecords()) == (
         "records 30 to 39 of orders-0 were deleted before they were read; "
         "set fail.on.data.loss = false to continue without them"
     )
-    said = refusal(one, MadeAnew())
+    said = refusal(one, CreatedAgain())
     assert said.startswith(
         "orders-0 ends at offset 3, but the pipeline has read up to 30: the topic was deleted and created again; reset"
     )
     going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
-    assert has_checkpoint(begin(going_on, None, LostRecords(), NOW_MS))
+    assert has_checkpoint(begin(going_on, None, DeletedRecords(), NOW_MS))

@@ -75,7 +75,7 @@ def test_a_whole_pipeline():
     assert str(one.state_folder) == "/pipelines/pipelines/orders"
 
 
-def test_keys_may_be_written_in_every_way_of_toml():
+def test_keys_may_have_every_form_of_toml():
     start = 'name = "a"\n[source.orders]\nconnector = "topic"\ntopics = "t"\n'
     for keys in (
         'value.format = "string"',
@@ -125,7 +125,7 @@ def test_all_problems_at_once_with_their_lines():
     ]
 
 
-def test_names_are_looked_at_whatever_else_is_wrong():
+def test_names_are_checked_despite_other_problems():
     assert problems(SAMPLE.replace("FROM orders", "FROM ordrs").replace("tasks.max = 4", "tasks.max = 0")) == [
         "4: tasks.max = 0: must be between 1 and 1024",
         "7: source orders is not used",
@@ -139,12 +139,12 @@ def test_names_are_looked_at_whatever_else_is_wrong():
     ("text", "line"),
     [("name = ", 1), ("\n[source.a]\n[source.a]", 3), ('\na = """\n\n', 2), ("name = 5" + CONSOLE, 1)],
 )
-def test_what_is_not_toml(text, line):
+def test_files_that_are_not_toml(text, line):
     (problem,) = problems(text)
     assert problem.startswith(f"{line}: not TOML: ")
 
 
-def test_a_key_that_goes_on_from_one():
+def test_a_key_that_extends_a_key_with_a_value():
     assert messages("[a]\ntopics = 't'\ntopics.regex = 'x'\n") == [
         "not TOML: a key is defined twice, or extends a key that has a value, as topics.regex extends topics"
     ]
@@ -203,7 +203,7 @@ def test_a_key_that_goes_on_from_one():
          "integer; write a string"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_table(text, message):
+def test_problems_in_tables(text, message):
     assert message in messages(text)
 
 
@@ -214,7 +214,7 @@ KEYS = ["name", "sink", "source", "errors", "value.format", "a.b", "connector", 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_damaged_file_is_a_file_with_problems(data):
+def test_a_damaged_file_has_problems_with_lines(data):
     lines = list(SHORT)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(lines) - 1))
@@ -244,7 +244,7 @@ def test_no_secret_is_shown():
     assert "connection.password is an array" in said and "geheim" not in said
 
 
-def test_a_secret_may_change_without_the_place_becoming_another():
+def test_a_place_has_no_secrets():
     keys = {"type": "rest", "uri": "http://x", "token": "a", "s3.secret-access-key": "b", "s3.access-key-id": "c"}
     sink = '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\n'
     sink += "".join(f'iceberg.catalog.{key} = "{value}"\n' for key, value in keys.items())
@@ -275,8 +275,8 @@ def test_a_file(tmp_path):
         assert load(path, {"PASSWORD": "x"}).state_folder == tmp_path / "pipelines" / "orders"
 
 
-def test_paths_have_no_dots(tmp_path):
-    """Spark reports the folder of a stream without them."""
+def test_paths_are_normalized(tmp_path):
+    """Spark reports the folder of a stream without dots."""
     path = tmp_path / "orders.toml"
     path.write_text(SAMPLE.replace('name = "orders" ', 'home = "../state/./x"\nname = "orders" '), "utf-8")
     (tmp_path / "there").mkdir()
@@ -287,7 +287,7 @@ def test_paths_have_no_dots(tmp_path):
     assert one.locate_path("s3a://bucket/a/../b") == "s3a://bucket/a/../b"
 
 
-def test_a_pipeline_that_takes_what_is_there():
+def test_with_available_now():
     read = pipeline(f'trigger = "5 seconds"\nspark.sql.x = "y"\ntasks.max = 7\n{SOURCE}{CONSOLE}')
     taking = read.with_available_now()
     assert (read.settings.trigger_ms, taking.settings.trigger_ms) == (5000, None)

@@ -1,4 +1,4 @@
-"""How large records may be, and that the broker takes what is not larger."""
+"""Limits of record sizes, and records of that size at a broker."""
 
 import pyarrow as pa
 import pytest
@@ -30,7 +30,7 @@ def test_the_size_of_a_record():
         ({"message.max.bytes": "many"}, MAX_MESSAGE_BYTES, "many", 1_000_000),
     ],
 )
-def test_what_a_producer_is_told(monkeypatch, override, largest, most, batch):
+def test_the_configuration_of_a_producer(monkeypatch, override, largest, most, batch):
     monkeypatch.setattr(record_sizes, "_fetch_max_message_bytes", lambda *_: MAX_MESSAGE_BYTES)
     found = find_size_limits(["out"], {}, override)
     assert found.largest == {"out": largest - FRAME}
@@ -38,7 +38,7 @@ def test_what_a_producer_is_told(monkeypatch, override, largest, most, batch):
 
 
 @pytest.mark.side_by_side
-def test_a_topic_that_is_not_there_yet(broker, unique, monkeypatch):
+def test_a_topic_that_does_not_exist_yet(broker, unique, monkeypatch):
     monkeypatch.setattr(record_sizes, "_PROPAGATION_S", 0.2)
     assert find_size_limits([unique], {"bootstrap.servers": broker.bootstrap_servers}, {}).largest == {
         unique: MAX_MESSAGE_BYTES - FRAME
@@ -54,7 +54,7 @@ def test_a_broker_that_is_down(monkeypatch):
 
 @pytest.mark.side_by_side
 def test_records_as_large_as_topics_take(broker, topics, unique):
-    """The largest goes through, and small ones beside it; one more byte and the size says no."""
+    """The largest records are accepted, with small ones in the same transaction."""
     small = topics.create(f"{unique}-small", config={"max.message.bytes": "20000"})
     large = topics.create(f"{unique}-large", config={"max.message.bytes": "3000000"})
     found = find_size_limits([small, large], {"bootstrap.servers": broker.bootstrap_servers}, {})
@@ -63,9 +63,10 @@ def test_records_as_large_as_topics_take(broker, topics, unique):
     producer.init_transactions(30)
     producer.begin_transaction()
     headers = [("h" * 100, b"v" * 100)] * 10
-    room = measure_record(b"", b"", headers)
     for topic, most in found.largest.items():
-        producer.produce(topic, b"v" * (most - room - 1), b"k", headers=headers)
+        value = b"v" * (most - size(b"k", b"", headers))
+        assert size(b"k", value, headers) == most
+        producer.produce(topic, value, b"k", headers=headers)
         for _ in range(200):
             producer.produce(topic, b"v" * 1000)
     producer.commit_transaction(60)

@@ -1,4 +1,4 @@
-"""Dead letters that go back, against a broker."""
+"""Replays of dead letters, against a broker."""
 
 from collections import Counter
 
@@ -72,7 +72,7 @@ def bench(broker, topics, unique, tmp_path):
 
 
 @pytest.mark.side_by_side
-def test_each_goes_back_once_as_it_was(bench):
+def test_each_record_is_sent_back_once_and_unchanged(bench):
     bench.die(1, headers=[("trace", b"\x00\xff"), ("none", None), ("trace", b"2")])
     bench.die(2, partition=1)
     assert bench.replay() == [f"2 records sent back to topic {bench.source}"]
@@ -87,7 +87,7 @@ def test_each_goes_back_once_as_it_was(bench):
     assert bench.group() == [2, 1]
 
 
-def test_without_execute_it_is_only_said(bench):
+def test_without_execute_nothing_is_written(bench):
     bench.die(1, 2)
     assert bench.replay(execute=False) == [
         f"2 records would be sent back to topic {bench.source}", "nothing was written; repeat with --execute to replay",
@@ -103,7 +103,7 @@ def test_keys_and_values_that_are_null(bench):
     assert message.key() is None and message.value() is None
 
 
-def test_what_is_not_ours_or_has_nowhere_to_go_stays(bench):
+def test_records_of_others_and_records_without_a_source_topic_are_left(bench):
     bench.die(1, connector="another")
     bench.topics.produce(bench.dead, [(b"k", b"no headers")], partition=0)
     bench.die(2, is_from_topic=False)
@@ -121,7 +121,7 @@ def test_what_is_not_ours_or_has_nowhere_to_go_stays(bench):
     assert bench.back() == [b"v3", b"v4", b"v5", b"v6"]
 
 
-def test_a_dead_letter_that_was_written_twice_goes_back_once(bench):
+def test_a_dead_letter_that_was_written_twice_is_sent_back_once(bench):
     bench.die(1, 1, 2)
     bench.die(1, partition=1, origin=Origin(bench.source, 0, 1))
     assert bench.replay() == [
@@ -131,8 +131,8 @@ def test_a_dead_letter_that_was_written_twice_goes_back_once(bench):
     assert bench.back() == [b"v1", b"v2"]
 
 
-def test_what_kafka_has_forgotten_does_not_go_back_again(bench):
-    """As an offset is that nobody commits again for a week."""
+def test_records_are_not_sent_back_again_when_the_offsets_have_expired(bench):
+    """An offset that is not committed again expires after a week."""
     bench.die(1, 2)
     bench.die(3, partition=1)
     bench.replay()
@@ -146,14 +146,14 @@ def test_what_kafka_has_forgotten_does_not_go_back_again(bench):
     file = bench.pipeline.state_folder / "replayed.json"
     file.write_text(f'{{"{bench.dead}": {{"0": 99, "1": 1}}}}')
     admin.delete_consumer_groups([group])[group].result(30)
-    # That was another topic of the name.
+    # These positions are of an earlier topic of the same name.
     assert bench.replay(execute=False)[0] == f"3 records would be sent back to topic {bench.source}"
     file.write_text("[]")
     with pytest.raises(ReplayError, match=r"replayed\.json is damaged; restore it from a backup, or delete it"):
         bench.replay()
 
 
-def test_records_of_which_other_rows_were_written_go_back_if_somebody_says_so(bench):
+def test_records_of_which_other_rows_were_written_need_a_decision(bench):
     bench.die(1)
     partly = [(PART_WRITTEN, b"true")]
     bench.die(2, 3, headers=partly)
@@ -185,7 +185,7 @@ def test_records_of_which_other_rows_were_written_go_back_if_somebody_says_so(be
 
 
 def test_records_that_two_sources_read(bench):
-    """One of them may have taken the record that the other one could not."""
+    """One source may have decoded the record that the other one could not."""
     more = f'[source.t]\nconnector = "topic"\ntopics = "{bench.source}"\nvalue.format = "string"\n'
     both = transform("SELECT value FROM s UNION ALL SELECT CAST(value AS BINARY) FROM t")
     bench.pipeline = pipeline(bench.text().replace(CONSOLE, more + both + CONSOLE), folder=bench.pipeline.folder)
@@ -195,8 +195,8 @@ def test_records_that_two_sources_read(bench):
     assert bench.replay(partly_written="send")[0] == f"1 record sent back to topic {bench.source}"
 
 
-def test_what_the_topic_has_without_key_and_value_stays(bench):
-    """It would go back as a record that has none, which in a compacted topic deletes others."""
+def test_dead_letters_that_lack_key_and_value_are_left(bench):
+    """Sent back without a value, it would delete other records of a compacted topic."""
     bench.die(1)
     added = make_error_headers(Origin(bench.source, 0, 2), FAILURE, connector_name=bench.name, task_id=0)
     bench.topics.produce(bench.dead, [(None, None)], partition=0, headers=shorten_headers(added))
@@ -208,7 +208,7 @@ def test_what_the_topic_has_without_key_and_value_stays(bench):
     assert bench.back() == [b"v1"]
 
 
-def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
+def test_a_replay_that_fails_continues_at_its_position(bench, monkeypatch):
     bench.die(*range(10))
     write, calls = replaying.transactions.write_transaction, Counter()
 
@@ -227,7 +227,7 @@ def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
 
 
 @pytest.mark.side_by_side
-def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
+def test_the_open_transaction_of_a_killed_replay_is_aborted(bench):
     bench.die(1, 2)
     slot = f"{bench.name}:replay:{bench.dead}-0"
     killed = Clients(bench.servers).make_producer(slot)
@@ -262,7 +262,7 @@ def test_two_replays_at_once_do_not_write_twice(bench, monkeypatch):
     assert bench.back() == [b"v1", b"v2"]
 
 
-def test_dead_letters_of_aborted_transactions_are_none(bench):
+def test_dead_letters_of_aborted_transactions_are_ignored(bench):
     producer = Producer({"bootstrap.servers": bench.servers, "transactional.id": bench.name})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -276,7 +276,7 @@ def test_dead_letters_of_aborted_transactions_are_none(bench):
     assert bench.back() == [b"v1"]
 
 
-def test_dead_letters_that_are_deleted_do_not_stop_it(bench):
+def test_deleted_dead_letters_do_not_stop_a_replay(bench):
     bench.die(1, 2, 3)
     bench.replay()
     bench.die(4, 5)
@@ -285,7 +285,7 @@ def test_dead_letters_that_are_deleted_do_not_stop_it(bench):
     assert bench.back() == [b"v1", b"v2", b"v3", b"v5"]
 
 
-def test_why_there_is_nothing_to_replay(bench):
+def test_pipelines_that_cannot_be_replayed(bench):
     def refused(text):
         with pytest.raises(ReplayError) as error:
             list(replay(pipeline(text), bench.cluster, execute=True))
@@ -302,7 +302,7 @@ def test_why_there_is_nothing_to_replay(bench):
 
 
 def test_no_pipeline_shares_a_group_or_a_transactional_id_with_the_replay_of_another(bench, broker, topics, tmp_path):
-    """Not even one that is named after the other's replay and reads its dead letters."""
+    """Not even a pipeline that is named after the replay of the other one."""
     one = bench.pipeline
     groups = {one.name, one.batches_group, one.replay_group}
     for suffix in (".replay", ".batches", "-replay"):

@@ -7,13 +7,13 @@ from odradek.spark_it.dead_letters.replay_position import FILE, ReplayPositionEr
 FIRST, SECOND = ("dlq", 0), ("dlq", 1)
 
 
-def test_an_offset_is_of_one_topic_not_of_its_name(tmp_path):
+def test_an_offset_belongs_to_one_id_of_a_topic(tmp_path):
     assert read_position(tmp_path, "dlq", "a") == {}
     write_position(tmp_path, FIRST, "a", 5)
     write_position(tmp_path, ("other", 0), "b", 7)
     write_position(tmp_path, SECOND, "a", 2)
     assert read_position(tmp_path, "dlq", "a") == {FIRST: 5, SECOND: 2}
-    # A topic that was made anew, and has as many records by now.
+    # The topic was deleted and created again, and has as many records.
     assert read_position(tmp_path, "dlq", "c") == {}
     write_position(tmp_path, SECOND, "c", 1)
     assert read_position(tmp_path, "dlq", "c") == {SECOND: 1}

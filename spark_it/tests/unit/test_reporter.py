@@ -1,4 +1,4 @@
-"""What is said and kept after a batch, of progress as Spark says it."""
+"""Messages and stored progress after a batch, from the events of Spark."""
 
 from types import SimpleNamespace
 
@@ -48,7 +48,7 @@ def reports(tmp_path):
     return Reports(tmp_path)
 
 
-def test_a_batch_and_what_is_behind_it(reports):
+def test_a_batch_and_its_lag(reports):
     line = reports.take({"0": 5, "1": 2}, {"0": 9, "1": 1002}, BatchOutcome(0, 3, 1, read=5))
     assert line == "batch 0: 5 read, 3 written, 1 dead letters, 1 dropped in 2.0 s, lag 1,004"
     assert reports.group.committed == {"orders": {("orders", 0): 5, ("orders", 1): 2}}
@@ -56,15 +56,15 @@ def test_a_batch_and_what_is_behind_it(reports):
     assert (progress.batch, progress.read, progress.written, progress.rows_per_second) == (0, 5, 3, 2.5)
 
 
-def test_nothing_is_said_of_a_lag_that_is_not_known(reports):
-    """Spark does not look where topics end before it repeats the batch that a crash has left."""
+def test_an_unknown_lag_is_not_reported(reports):
+    """Spark does not look up the latest offsets before it repeats a batch after a crash."""
     line = reports.take({"0": 5}, None, BatchOutcome(7, 5, 0, read=5))
     assert line == "batch 7: 5 read, 5 written in 2.0 s"
     assert reports.group.committed == {"orders": {("orders", 0): 5}}
 
 
 def test_a_partition_that_two_sources_read(reports):
-    """The group's offset does not pass over what the slower one has yet to read, and its lag is counted once."""
+    """The group's offset does not skip what the slower source has yet to read, and the lag is counted once."""
     fast, slow = ({"endOffset": {"orders": {"0": end}}, "latestOffset": {"orders": {"0": 60}}} for end in (50, 10))
     for batch, sources in enumerate([[fast, slow], [slow, fast]]):
         event = {"batchId": batch, "numInputRows": 5, "durationMs": {"addBatch": 1}, "sources": sources}

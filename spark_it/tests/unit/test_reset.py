@@ -77,7 +77,7 @@ def planned(one, lock, to, group, now_ms=600_000):
     return plan(one, find_stateful_reason(one), lock, to, group, now_ms)
 
 
-def test_to_the_beginning(tmp_path):
+def test_reset_to_earliest(tmp_path):
     one, lock = begun(tmp_path, SOURCE + TOPIC)
     group = FakeGroup({A: 30, B: 7})
     reset = planned(one, lock, "earliest", group)
@@ -95,8 +95,8 @@ def test_to_the_beginning(tmp_path):
     assert not get_checkpoint_folder(one.state_folder, lock).exists()
 
 
-def test_a_reset_is_another_state_and_its_offsets_are_markers(tmp_path):
-    """So what the earlier one has yet to write is refused, and so is a copy of it."""
+def test_a_reset_creates_a_state_and_its_offsets_are_markers(tmp_path):
+    """Transactions of the earlier state that are not yet written are refused, and so is a copy of that state."""
     one, lock = begun(tmp_path, SOURCE + TOPIC)
     group = FakeGroup({A: 30, B: 7})
     first, second = (execute_plan(one, planned(one, lock, "committed", group), group) for _ in range(2))
@@ -111,7 +111,7 @@ def test_a_reset_is_another_state_and_its_offsets_are_markers(tmp_path):
     assert not replace(earlier, state=second.state).is_written(marker)
 
 
-def test_to_where_it_is(tmp_path):
+def test_reset_to_committed(tmp_path):
     one, lock = begun(tmp_path, SOURCE + TOPIC)
     reset = planned(one, lock, "committed", FakeGroup({A: 40, B: 7}))
     assert reset.lock.start == {"orders": {A: 40, B: 7}}
@@ -121,22 +121,22 @@ def test_to_where_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("text", [SOURCE + TOPIC, SOURCE + CONSOLE])
-def test_to_where_it_is_in_a_topic_that_was_made_anew(tmp_path, text):
-    """Neither group nor checkpoint has been in this one."""
+def test_reset_to_committed_in_a_topic_that_was_created_again(tmp_path, text):
+    """The offsets of group and checkpoint are of the earlier topic."""
     one, lock = begun(tmp_path, text)
 
-    class MadeAnew(FakeGroup):
+    class CreatedAgain(FakeGroup):
         def fetch_latest(self, partitions):
             return {A: 12, B: 9}
 
-    reset = planned(one, lock, "committed", MadeAnew({A: 30, B: 7}))
+    reset = planned(one, lock, "committed", CreatedAgain({A: 30, B: 7}))
     assert reset.lock.start == {"orders": {A: 5, B: 7}}
-    again = planned(one, lock, "committed", MadeAnew({A: 11, B: 8}))
+    again = planned(one, lock, "committed", CreatedAgain({A: 11, B: 8}))
     assert again.lock.start == {"orders": {A: 11, B: 8}}
 
 
-def test_to_where_it_is_in_a_topic_that_has_only_the_name(tmp_path):
-    """However many records it has by now."""
+def test_reset_to_committed_in_a_topic_with_another_id(tmp_path):
+    """The number of records in the topic has no effect."""
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     group = FakeGroup()
     group.id = "second"
@@ -147,7 +147,7 @@ def test_to_where_it_is_in_a_topic_that_has_only_the_name(tmp_path):
 
 @pytest.mark.parametrize("ends", [(10, 50), (50, 10)])
 def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
-    """The checkpoint does not name its sources, and another one's offset would pass over records."""
+    """The checkpoint does not name its sources, and the offset of another source would skip records."""
     again = SOURCE.replace('name = "orders"', "").replace("source.orders", "source.again")
     both = transform("SELECT * FROM orders UNION ALL SELECT * FROM again")
     one = pipeline(SOURCE + again + both + CONSOLE, folder=tmp_path)
@@ -167,8 +167,8 @@ def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
 
 
 @pytest.mark.parametrize(("text", "is_doubtful"), [(SOURCE + TOPIC, False), (SOURCE + CONSOLE, True)])
-def test_a_checkpoint_that_is_damaged(tmp_path, text, is_doubtful):
-    """What helps against it is a reset."""
+def test_a_damaged_checkpoint(tmp_path, text, is_doubtful):
+    """The remedy is a reset."""
     one, lock = begun(tmp_path, text)
     (get_checkpoint_folder(one.state_folder, lock) / "offsets" / "3").write_text("")
     group = FakeGroup({A: 30, B: 7})
@@ -180,28 +180,28 @@ def test_a_checkpoint_that_is_damaged(tmp_path, text, is_doubtful):
     assert planned(one, lock, "earliest", group).lock.start == {"orders": {A: 5, B: 0}}
 
 
-def test_a_reset_is_of_a_later_generation_than_a_state_that_was_lost_just_now(tmp_path):
-    """Or what that has written would be taken for this one's."""
+def test_a_reset_has_a_later_generation_than_a_state_that_was_lost_just_now(tmp_path):
+    """Otherwise batches of the lost state would count as batches of this one."""
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
     lost = plan_start(one, None, FakeGroup(), 600_000).lock
     assert planned(one, None, "earliest", FakeGroup()).lock.generation > lost.generation
 
 
-def test_to_where_it_is_in_the_midst_of_a_batch(tmp_path):
+def test_reset_to_committed_in_the_middle_of_a_batch(tmp_path):
     sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
     one, lock = begun(tmp_path, SOURCE + sink, planned=4, done=3)
     assert "a batch is incomplete" in planned(one, lock, "committed", FakeGroup()).sentences[-1]
 
 
-def test_a_batch_that_is_not_done_of_which_the_group_has_forgotten(tmp_path):
-    """Offset transactions know whether it is written as long as there are markers."""
+def test_an_incomplete_batch_without_all_markers(tmp_path):
+    """The markers of offset transactions show whether the batch is written."""
     one, lock = begun(tmp_path, SOURCE + TOPIC, planned=4, done=3)
     [said] = planned(one, lock, "committed", FakeGroup({A: 30, B: 7})).sentences
     assert said == "source orders continues at its current position"
     assert "a batch is incomplete" in planned(one, lock, "committed", FakeGroup({B: 7})).sentences[-1]
 
 
-def test_to_a_time(tmp_path):
+def test_reset_to_a_time(tmp_path):
     one, lock = begun(tmp_path, SOURCE + COUNTS + CONSOLE + '[errors]\ndeadletterqueue.topic.name = "dlq"\n')
     assert planned(one, lock, 45, FakeGroup()).sentences == (
         "source orders skips 17 records, which will not be read",
@@ -210,7 +210,7 @@ def test_to_a_time(tmp_path):
     assert "dead letters among them are written a second time" in planned(one, lock, 6, FakeGroup()).sentences
 
 
-def test_an_upsert_replaces(tmp_path):
+def test_a_reset_with_an_upsert_replaces_rows(tmp_path):
     sink = (
         '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.name.format = "sales"\n'
         'insert.mode = "upsert"\npk.fields = "id"\n'
@@ -220,7 +220,7 @@ def test_an_upsert_replaces(tmp_path):
     assert "rows of sales are replaced by rows with the same id" in sentences
 
 
-def test_only_topics_go_elsewhere_than_to_the_beginning(tmp_path):
+def test_sources_without_topics_are_only_reset_to_earliest(tmp_path):
     one = pipeline('name = "orders"\n[source.g]\nconnector = "generator"\n' + CONSOLE, folder=tmp_path)
     with pytest.raises(ResetError, match="g cannot be reset to committed, only topics can"):
         planned(one, None, "committed", FakeGroup())
@@ -245,7 +245,7 @@ def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
     assert finish_reset(one, read_lock(one.state_folder), None).generation == 10
 
 
-def test_a_reset_after_one_that_was_interrupted_knows_where_it_is(tmp_path):
+def test_a_reset_after_one_that_was_interrupted_keeps_the_position(tmp_path):
     sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
     one, lock = begun(tmp_path, SOURCE + sink)
     group = FakeGroup({A: 20})
@@ -286,13 +286,13 @@ def test_status(tmp_path):
     ]
 
 
-def test_status_of_what_has_never_run(tmp_path):
+def test_status_of_a_pipeline_that_has_never_run(tmp_path):
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
     assert list(describe_state(one, None, None)) == ["orders: stopped, has never run"]
     assert next(describe_group(one, None, FakeGroup())) == "  source orders: lag 54"
 
 
-def test_status_says_what_does_not_go_on(tmp_path):
+def test_status_of_a_pipeline_that_will_not_run(tmp_path):
     _, lock = begun(tmp_path, SOURCE + TOPIC)
     other = pipeline(SOURCE + TOPIC.replace("out", "there"), folder=tmp_path)
     assert list(describe_state(other, None, lock))[2:] == [

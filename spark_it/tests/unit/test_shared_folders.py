@@ -51,5 +51,5 @@ def test_folders_that_tasks_read():
         ("s3a://bucket/out", "file", None),
     ],
 )
-def test_paths_on_the_machine_itself(path, scheme, expected):
+def test_local_paths(path, scheme, expected):
     assert to_local_path(path, scheme) == expected

@@ -66,7 +66,7 @@ def test_the_line_of_a_statement():
     assert find_sql_line(RuntimeError("no line")) == 0
 
 
-def test_a_bad_record_travels_in_an_error():
+def test_a_bad_record_in_the_text_of_an_error():
     error = '{"stage":"VALUE_CONVERTER","class_name":"json","exception_class_name":"x.Y","message":"is \\"no\\" JSON"}'
     origin = '{"topic":"a","partition":1,"offset":7}'
     text = f'[USER_RAISED_EXCEPTION] odradek bad record {{"origin":{origin},"error":{error}}} SQLSTATE: P0001'
@@ -126,7 +126,7 @@ Reason:
          "Could not read records in offset [3, 9) for topic partition\na-0", ".\n\tat x.y.Z(Z.scala:1)"),
     ],
 )  # fmt: skip
-def test_records_that_are_gone(before, reason, after):
+def test_deleted_records(before, reason, after):
     said = describe_error(PySparkException(before + LOST + reason + after))
     assert said.startswith(
         f"records were deleted before they were read: {' '.join(reason.split())}; set fail.on.data.loss = "

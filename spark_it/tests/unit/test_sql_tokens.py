@@ -24,7 +24,7 @@ def test_comments_are_no_tokens():
 @pytest.mark.parametrize(
     "literal", ["'it\\'s -- no'", "'/*'", '"double ` quoted"', "r'raw\\'", "'two\nlines'", "'a''b'", "''"]
 )
-def test_strings_hide_what_is_in_them(literal):
+def test_strings_contain_no_other_tokens(literal):
     found = tokenize(f"SELECT {literal} FROM t")
     assert {token.kind for token in found[1:-2]} == {"string"}
     assert "".join(token.text for token in found[1:-2]) == literal
@@ -48,7 +48,7 @@ def test_lines_count_from_zero():
     ("sql", "line", "what"),
     [("a\n'b", 1, "string"), ("`b", 0, "quoted identifier"), ("a\n\n/* /* */", 2, "comment"), ('"a', 0, "string")],
 )
-def test_what_is_not_closed(sql, line, what):
+def test_unterminated_tokens(sql, line, what):
     with pytest.raises(SqlError, match=what) as raised:
         tokenize(sql)
     assert raised.value.line == line
@@ -112,7 +112,7 @@ def test_tables(sql, read):
         ("", ""),
     ],
 )
-def test_what_is_no_query(sql, word):
+def test_statements_that_are_not_queries(sql, word):
     assert find_other_statement(tokenize(sql)) == word
 
 
@@ -136,5 +136,5 @@ def test_what_is_no_query(sql, word):
         ("SELECT a FROM t LIMIT 3", "LIMIT"),
     ],
 )
-def test_what_keeps_state(sql, why):
+def test_statements_that_keep_state(sql, why):
     assert find_stateful_clause(tokenize(sql)) == why

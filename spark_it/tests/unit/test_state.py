@@ -13,7 +13,7 @@ from odradek.spark_it.state.progress import Progress, read_progress, write_progr
 FAILURE = Failure(Stage.VALUE_CONVERTER, "formats.json", "ValueError", "no JSON: {", "line 1\nline 2")
 
 
-def test_a_file_is_replaced_whole(tmp_path):
+def test_a_file_is_replaced_atomically(tmp_path):
     path = tmp_path / "a" / "file"
     write_atomically(path, "one")
     write_atomically(path, "two")
@@ -39,7 +39,7 @@ def test_progress(tmp_path):
         assert read_progress(tmp_path) is None
 
 
-def test_one_process_has_a_pipeline(tmp_path):
+def test_a_pipeline_runs_in_one_process(tmp_path):
     state = tmp_path / "orders"
     assert find_holder(state) is None
     with hold_lock(state):
@@ -78,10 +78,8 @@ def test_headers_of_a_dead_letter():
     assert connect_headers.replace_error_headers(letter, added) == letter
 
 
-def test_a_dead_letter_of_no_topic():
-    added = connect_headers.make_error_headers(
-        None, FAILURE._replace(stacktrace=None), connector_name="shop", task_id=0
-    )
+def test_a_dead_letter_that_was_not_read_from_a_topic():
+    added = connect_headers.make_error_headers(None, FAILURE._replace(stacktrace=None), connector_name="shop", task_id=0)
     assert "__connect.errors.topic" not in dict(added)
     assert dict(added)["__connect.errors.exception.stacktrace"] is None
     assert connect_headers.find_origin(added) is None

@@ -44,7 +44,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_what_goes_together(text):
+def test_valid_pipelines(text):
     assert problems(text) == []
 
 
@@ -149,11 +149,11 @@ def test_what_goes_together(text):
         (SOURCE + CONSOLE + '[[test]]\nname = "t"\nexpect = []\n' * 2, "test t: another test has the same name"),
     ],
 )  # fmt: skip
-def test_what_does_not(text, message):
+def test_invalid_pipelines(text, message):
     assert message in messages(text)
 
 
-def test_a_mistake_in_sql_has_its_own_line():
+def test_a_problem_in_sql_has_its_own_line():
     text = SOURCE + transform("\n \nSELECT *\nFROM orders\nJOIN custmers") + CONSOLE
     (problem,) = problems(text)
     line = int(problem.split(":")[0])

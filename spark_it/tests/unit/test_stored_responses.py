@@ -45,7 +45,7 @@ def test_an_id_stays_unknown_for_the_batch_and_known_for_the_next_ones(served, t
     assert worker(served, tmp_path, 1)(FIVE) == {"a": 5}
 
 
-def test_a_schema_that_is_none_of_avro_stays_so(served, tmp_path):
+def test_a_schema_that_is_not_avro_is_refused_for_the_whole_batch(served, tmp_path):
     begin_batch(tmp_path, 0)
     served.add(LONG, schemaType="JSON")
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_a_schema_that_is_none_of_avro_stays_so(served, tmp_path):
         served.schemas[0] = {"schema": LONG}
 
 
-def test_a_registry_that_refuses_decides_nothing(served, tmp_path):
+def test_a_refusal_of_the_registry_is_not_stored(served, tmp_path):
     begin_batch(tmp_path, 0)
     served.add(LONG)
     served.fails = [405]
@@ -81,7 +81,7 @@ def test_batches_that_may_be_repeated_are_kept(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["5", "6"]
 
 
-def test_a_machine_that_does_not_have_the_folder(tmp_path):
+def test_a_machine_without_the_folder(tmp_path):
     with pytest.raises(UnavailableError, match="file system that all machines share"):
         StoredResponses(place(tmp_path, 0)).get(1, lambda _: SchemaResponse(LONG))
     with pytest.raises(UnavailableError, match="outside of a batch"):

@@ -95,7 +95,7 @@ def test_lines(path, line):
     assert scan_lines(EVERY_FORM).keys[path] == line
 
 
-def test_what_is_not_there_has_the_line_of_what_would_hold_it():
+def test_a_missing_key_has_the_line_of_its_table():
     lines = scan_lines(EVERY_FORM)
     assert lines.find_line(("source", "orders", "topics")) == 10
     assert lines.find_line(("sink",)) == 1

@@ -1,4 +1,4 @@
-"""What tasks make of Arrow's batches, without Spark."""
+"""Tasks of the topic sink on Arrow batches, without Spark."""
 
 import io
 
@@ -14,7 +14,7 @@ TARGET = TopicTarget("shop", "out", "dead", has_headers=True, has_context_header
 
 
 def batch(**columns):
-    """Columns of records, three unless they say otherwise."""
+    """A batch of records with these columns, by default of three records."""
     types = {"key": pa.binary(), "value": pa.binary(), "headers": HEADERS, "row": pa.binary(), "part": pa.int32()}
     given = {"key": [b"a", None, b"c"], "value": [b"1", b"2", None], **columns}
     arrays = [pa.array(values, types.get(name)) for name, values in given.items()]
@@ -42,7 +42,7 @@ def test_rows():
 
 
 def test_headers_of_a_slice():
-    """Arrow's batches may be a part of larger arrays."""
+    """The arrays of an Arrow batch may be slices of larger ones."""
     headers = [pairs(("a", b"1")), pairs(("b", b"2"), ("c", b"3")), pairs(("d", None))]
     [records] = made(batch(headers=headers).slice(1))
     assert records.headers == [[("b", b"2"), ("c", b"3")], [("d", None)]]
@@ -124,7 +124,7 @@ def test_dead_letters_that_are_too_large_themselves(monkeypatch):
     packed = next(pack_dead_letters([given.drop_columns("is_dead")], 1, 10_000))
     [again] = unpack_dead_letters(packed.column("records").to_pylist(), target)
     assert again == dead
-    # So may a row be that is too large for both.
+    # A row may be too large for both topics.
     [row] = made(batch(value=[large(501), None, None], headers=[None] * 3).slice(0, 1), target=target)
     assert (row.keys, row.values) == ([None], [None])
     assert dict(row.headers[0])["__connect.errors.exception.message"].startswith(b"a record has 502 bytes")
@@ -165,7 +165,7 @@ def test_rows_that_are_complete(rest):
 
 @pytest.mark.parametrize("rest", [b"", b"\xff\xff\xff\xff\0\0\0\0", b"\0"])
 def test_rows_that_end_too_soon(rest):
-    """Java closes the stream, with or without Arrow's end."""
+    """Java closes the stream with or without the end that Arrow writes."""
     taken = topic_tasks._check_complete([1, 2], io.BufferedReader(io.BytesIO(rest)))
     assert (next(taken), next(taken)) == (1, 2)
     with pytest.raises(topic_tasks.IncompleteError):
@@ -179,13 +179,13 @@ def test_the_input_of_a_worker():
     assert main("stream") == ["stream"]
 
 
-def test_a_partition_that_no_transaction_is_for(monkeypatch):
+def test_a_partition_without_a_transaction(monkeypatch):
     monkeypatch.setattr(topic_tasks, "_get_partition_id", lambda: 3)
     with pytest.raises(ValueError, match="partition 3 of a batch with 1 transactions"):
         list(topic_tasks.write_partition([], [None], {}, TARGET, Clients("")))
 
 
-def test_what_a_task_says_of_its_transaction(monkeypatch):
+def test_the_result_of_a_task(monkeypatch):
     monkeypatch.setattr(topic_tasks, "_get_partition_id", lambda: 0)
     monkeypatch.setattr(topic_tasks, "_find_worker_input", lambda: io.BufferedReader(io.BytesIO(END)))
     dead = batch(headers=[None, None, None])

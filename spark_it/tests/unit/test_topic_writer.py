@@ -1,4 +1,4 @@
-"""How often and how long the topic sink tries, without Spark."""
+"""Retries and transaction timeouts of the topic sink, without Spark."""
 
 from types import SimpleNamespace
 
@@ -55,7 +55,7 @@ def test_a_topic_that_cannot_be_written(monkeypatch, code, said, may_pass):
     assert str(failed.value).startswith(said) and failed.value.is_retriable == may_pass
 
 
-def test_a_transaction_gets_longer_each_time_and_keeps_it(writer):
+def test_the_transaction_timeout_grows_with_each_overtaken_attempt(writer):
     one, given = writer(overtaken=2)
     for _ in range(2):
         with pytest.raises(SinkError, match="overtaken") as failed:
@@ -66,7 +66,7 @@ def test_a_transaction_gets_longer_each_time_and_keeps_it(writer):
     assert given == [None, "300000", "900000", "900000"]
 
 
-def test_who_is_overtaken_again_and_again_stops(writer):
+def test_an_attempt_that_is_overtaken_repeatedly_is_not_retried(writer):
     one, given = writer('producer.override."transaction.timeout.ms" = 70000\n', overtaken=9)
     retriable = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""TransactionKind against a broker: written once, whatever attempts there are and in which order they act."""
+"""Transactions against a broker: written once, whatever attempts there are, and in whatever order they act."""
 
 import dataclasses
 import itertools
@@ -62,7 +62,7 @@ class Bench:
         )
 
     def transaction(self, kind, batch=0):
-        """The transaction of batch 0 and the one after, of one kind."""
+        """The transaction of a batch, of one kind."""
         if kind == "offsets":
             return self.offset_transaction(100 * batch, 100 * (batch + 1), batch=batch, is_first=batch == 0)
         return self.batch_transaction(batch)
@@ -124,7 +124,7 @@ def test_a_transaction_is_written_with_its_marker_and_only_once(bench, kind):
 
 
 class Watching(Clients):
-    """Calls `producing` or `reading` with the name of what a producer or consumer is asked, before it is."""
+    """Clients that call `producing` or `reading` with the name of each method before a producer or consumer runs it."""
 
     def make_producer(self, transactional_id):
         return _Watched(super().make_producer(transactional_id), type(self).producing)
@@ -209,7 +209,7 @@ def test_fencing_comes_before_the_marker_is_read(bench):
 
 
 def test_records_are_made_while_the_transaction_begins(bench):
-    """And those that come before it is known that the transaction is written are not lost."""
+    """Records that are made before the marker is read are not lost."""
     has_begun, are_made = threading.Event(), threading.Event()
 
     class Slow(Watching):
@@ -269,7 +269,7 @@ def test_a_transaction_without_records_moves_its_marker(bench):
 
 
 @KINDS
-def test_a_marker_that_is_gone(bench, kind):
+def test_a_missing_marker(bench, kind):
     transaction = bench.transaction(kind, batch=1)
     with pytest.raises(MarkerError, match=r"is gone, expired or deleted.*; reset --to \w+ helps") as refused:
         write_transaction(transaction, [bench.records(1)], bench.clients)
@@ -277,8 +277,8 @@ def test_a_marker_that_is_gone(bench, kind):
     assert bench.written(isolation_level="read_uncommitted") == []
 
 
-def test_a_producer_ends_with_its_attempt_though_the_error_is_kept(bench):
-    """It has a connection, which it opens again and again, and threads."""
+def test_a_producer_ends_with_its_attempt_even_if_the_error_is_kept(bench):
+    """A producer has threads, and a connection that it opens again and again."""
     made = []
 
     class Noted(Clients):
@@ -307,8 +307,8 @@ def test_a_checkpoint_that_is_older_than_what_is_written(bench):
 
 
 @pytest.mark.parametrize("moved_to", [50, 100, 150, 300])
-def test_an_offset_that_somebody_else_has_moved(bench, moved_to):
-    """As far as it is not where the batch begins, it does not say that anything is written."""
+def test_an_offset_that_another_program_has_moved(bench, moved_to):
+    """An offset that is not the start of the batch does not show that anything is written."""
     assert write_transaction(bench.offset_transaction(0, 100), [bench.records(0)], bench.clients).is_new
     bench.cluster().commit(bench.name, {(bench.source, 0): moved_to})
     transaction = bench.offset_transaction(100, 200, batch=1, is_first=False)
@@ -320,7 +320,7 @@ def test_an_offset_that_somebody_else_has_moved(bench, moved_to):
     assert bench.written() == rows(0)
 
 
-def test_what_an_earlier_generation_has_written_is_not_taken_for_this_one(bench):
+def test_records_of_an_earlier_generation_do_not_count_as_written(bench):
     assert write_transaction(bench.offset_transaction(0, 500), [bench.records(0)], bench.clients).is_new
     reset = bench.offset_transaction(0, 300, generation=GENERATION + 1)
     with pytest.raises(MarkerError, match="an earlier state of the pipeline"):
@@ -345,7 +345,7 @@ def test_batches_of_other_generations(bench):
 
 
 @KINDS
-def test_a_marker_renewed_says_the_same(bench, kind):
+def test_a_renewed_marker_has_the_same_content(bench, kind):
     transaction = bench.transaction(kind)
     renew_marker(transaction.slot, bench.clients)
     assert bench.marker(transaction) is None
@@ -363,12 +363,12 @@ def test_a_marker_renewed_says_the_same(bench, kind):
     assert after[:3] == (transaction.end, None, None) and after.at_ms > before.at_ms
 
 
-def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
+def test_a_renewal_does_not_overwrite_a_later_marker(bench):
     first, second = bench.offset_transaction(0, 100), bench.offset_transaction(100, 200, batch=1)
     write_transaction(first, [bench.records(1)], bench.clients)
 
     class Late(Watching):
-        """Between the marker that was read and its commit, an attempt at the next batch."""
+        """Clients that write the next batch between the read of the marker and its commit."""
 
         @staticmethod
         def reading(name):
@@ -381,7 +381,7 @@ def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
 
 
 @pytest.mark.parametrize("metadata", ["", "x", "1:2:3", "1:2:3:4:5", "1:-2:3:", None, "a:b:c:d"])
-def test_metadata_of_others(metadata):
+def test_metadata_of_other_programs(metadata):
     assert BatchMarker.read(5, metadata) == BatchMarker(5)
 
 
@@ -393,8 +393,8 @@ def test_metadata(said):
 
 
 @pytest.mark.side_by_side
-def test_somebody_in_the_group_is_not_in_the_way(bench):
-    """Such as a console consumer with the pipeline's group; what it commits itself is told from what is written."""
+def test_a_member_of_the_group_has_no_effect(bench):
+    """For example a console make_consumer with the pipeline's group."""
     member = bench.clients.make_consumer(bench.name)
     try:
         member.subscribe([bench.target])
@@ -412,7 +412,7 @@ def test_a_transaction_that_takes_too_long(bench):
     transaction = bench.transaction("offsets")
 
     class Sleeping(Watching):
-        """Commits when the broker has put the end of the transaction behind its only record."""
+        """Clients that commit after the broker has ended the transaction, with a marker after its only record."""
 
         @staticmethod
         def producing(name):
@@ -447,7 +447,7 @@ def test_a_broker_that_is_down(bench):
 
 
 @pytest.mark.side_by_side
-def test_a_source_that_was_deleted_does_not_come_back(bench):
+def test_a_deleted_source_topic_is_not_created_again(bench):
     transaction = bench.offset_transaction(0, 10)
     gone = dataclasses.replace(transaction, slot=transaction.slot._replace(topic=f"{bench.name}-gone"))
     with pytest.raises(SinkError):
@@ -455,7 +455,7 @@ def test_a_source_that_was_deleted_does_not_come_back(bench):
     assert f"{bench.name}-gone" not in AdminClient({"bootstrap.servers": bench.servers}).list_topics(timeout=30).topics
 
 
-def test_a_topic_that_goes_away_can_be_tried_again(bench):
+def test_a_missing_topic_is_a_retriable_error(bench):
     clients = Clients(bench.servers, {"message.timeout.ms": "2000", "allow.auto.create.topics": "false"})
     transaction = bench.transaction("offsets")
     gone = TopicRecords("no-such-topic." + bench.name, [None], [b"x"])
@@ -466,7 +466,7 @@ def test_a_topic_that_goes_away_can_be_tried_again(bench):
     assert write_transaction(transaction, [bench.records(1)], bench.clients).is_new
 
 
-def test_a_record_that_is_too_large_is_not_tried_again(bench):
+def test_a_record_that_is_too_large_is_a_permanent_error(bench):
     transaction = bench.transaction("offsets")
     with pytest.raises(SinkError, match="too large") as failed:
         write_transaction(
@@ -476,7 +476,7 @@ def test_a_record_that_is_too_large_is_not_tried_again(bench):
     assert bench.written() == []
 
 
-def test_a_transaction_that_is_to_take_less_than_a_delivery_may(bench):
+def test_a_transaction_timeout_that_is_shorter_than_the_delivery_timeout(bench):
     short = Clients(bench.servers, {"transaction.timeout.ms": "10000"})
     assert write_transaction(bench.transaction("offsets"), [bench.records(1)], short).is_new
 

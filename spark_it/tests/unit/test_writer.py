@@ -30,13 +30,13 @@ def failing(times, error):
     return do
 
 
-def test_what_may_pass_is_tried_again():
+def test_retriable_errors_are_retried():
     one, said = writer()
     assert one.retry_until_done(failing(3, SinkError("down", is_retriable=True))) == "done"
     assert said == ["down; retrying in 0.002 s"] * 3
 
 
-def test_what_will_not_pass_is_not():
+def test_permanent_errors_are_not_retried():
     one, said = writer()
     with pytest.raises(SinkError, match="no table"):
         one.retry_until_done(failing(1, SinkError("no table")))
@@ -45,13 +45,13 @@ def test_what_will_not_pass_is_not():
     assert said == []
 
 
-def test_nothing_is_tried_for_longer_than_it_may():
+def test_retries_end_at_the_timeout():
     one, _ = writer("retry.timeout = 0\n")
     with pytest.raises(SinkError, match="down"):
         one.retry_until_done(failing(1, SinkError("down", is_retriable=True)))
 
 
-def test_waiting_ends_when_the_pipeline_is_to_stop():
+def test_retries_end_when_the_pipeline_is_to_stop():
     stop = threading.Event()
     one, _ = writer(stop=stop)
     stop.set()
@@ -90,7 +90,7 @@ def reported(tmp_path, group, *events, outcomes):
     return said, read_progress(one.state_folder)
 
 
-def test_what_is_said_of_batches(tmp_path):
+def test_messages_about_batches(tmp_path):
     group = FakeGroup()
     outcomes = {
         4: BatchOutcome(4, written=7, dead_lettered=1, read=10, broken={("orders", "x"): 3}),
@@ -109,8 +109,8 @@ def test_what_is_said_of_batches(tmp_path):
     assert progress.rows_per_second == 20.0
 
 
-def test_a_problem_of_another_thread_is_kept(tmp_path, monkeypatch):
-    """Batches are written on a thread of Spark's, while what is done is kept on the main one."""
+def test_a_problem_of_another_thread_is_stored(tmp_path, monkeypatch):
+    """Batches are written on a thread of Spark, while the main thread stores the progress."""
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
     has_begun, may_go_on = threading.Event(), threading.Event()
     at_once = []
@@ -138,7 +138,7 @@ def test_a_problem_of_another_thread_is_kept(tmp_path, monkeypatch):
     assert (progress.batch, progress.written, progress.last_error) == (0, 10, "down")
 
 
-def test_what_ends_a_run_is_kept_whoever_says_it(tmp_path):
+def test_an_error_that_ends_a_run_is_stored(tmp_path):
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
     said = []
     with pytest.raises(SinkError), Reporter(one, None, said.append, is_stateful=False):
@@ -146,7 +146,7 @@ def test_what_ends_a_run_is_kept_whoever_says_it(tmp_path):
     assert read_progress(one.state_folder).last_error == "no table" and said == []
 
 
-def test_a_port_that_is_taken(tmp_path):
+def test_a_port_in_use(tmp_path):
     with MetricsServer("other", 0) as other:
         one = pipeline(f"metrics.port = {other.port}\n{SOURCE}{CONSOLE}", folder=tmp_path)
         with pytest.raises(OSError, match="in use") as error, Reporter(one, None, print, is_stateful=False):
@@ -154,7 +154,7 @@ def test_a_port_that_is_taken(tmp_path):
     assert error.value.filename == f"metrics.host 127.0.0.1, metrics.port {other.port}"
 
 
-def test_the_lag_stays_on_the_page_when_something_goes_wrong(tmp_path):
+def test_the_lag_stays_on_the_page_after_a_problem(tmp_path):
     one = pipeline(f"metrics.port = 0\n{SOURCE}{CONSOLE}", folder=tmp_path)
     guarded = BatchFunction(lambda frame, batch_id: BatchOutcome(0, 10, 0), threading.Event())
     guarded(None, 0)
@@ -165,7 +165,7 @@ def test_the_lag_stays_on_the_page_when_something_goes_wrong(tmp_path):
     assert 'records_lag{connector="orders",topic="orders",partition="0"} 20' in page
 
 
-def test_a_group_that_cannot_be_committed_does_not_stop_it(tmp_path):
+def test_a_group_that_cannot_be_committed_does_not_stop_the_run(tmp_path):
     group = FakeGroup()
     group.fails = True
     said, progress = reported(tmp_path, group, event(0, 10, 10), outcomes={0: BatchOutcome(0, 10, 0)})
