@@ -45,8 +45,8 @@ class _Producer:
 class Overtaken(Clients):
     """Clients whose slot, that of a source partition, another producer takes over as soon as the marker is read."""
 
-    def make_consumer(self, group):
-        return _OvertakenConsumer(super().make_consumer(group), self.bootstrap_servers, group)
+    def make_consumer(self, group, *, is_stable=True):
+        return _OvertakenConsumer(super().make_consumer(group, is_stable=is_stable), self.bootstrap_servers, group)
 
 
 class _OvertakenConsumer:

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # some are not exported explicitly
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -27,7 +31,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 class Digest(NamedTuple):
     """The digest of a set of rows. A lost, duplicated, changed or added row changes it."""
 
-    count: int
+    total: int
     distinct: int
     checksum: int
 

@@ -1,7 +1,13 @@
 """A descriptor set for tests, as protoc writes it: `shop.Order` with a field of each kind, and messages that Spark has
 no type for."""
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
+from google.protobuf import (  # type: ignore[import-untyped]
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 
 F = descriptor_pb2.FieldDescriptorProto
 

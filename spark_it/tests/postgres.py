@@ -101,7 +101,15 @@ class PostgreSQL:
         password.write_text(PASSWORD + "\n")
         if self._owner is not None:
             os.chown(password, self._owner.pw_uid, self._owner.pw_gid)
-        command = [self._programs / "initdb", "-D", self._data, "--username", USER, "--pwfile", password]
+        command: list[str | Path] = [
+            self._programs / "initdb",
+            "-D",
+            self._data,
+            "--username",
+            USER,
+            "--pwfile",
+            password,
+        ]
         command += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync"]
         made = subprocess.run(command, capture_output=True, text=True, timeout=120, **self._as_owner())
         if made.returncode != 0:

@@ -36,8 +36,8 @@ def start_and_end(of_java):
 
 
 def main(of_java):
-    settings = {"spark.driver.extraJavaOptions": " ".join([QUICK, *of_java]), "spark.ui.enabled": "false"}
-    spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.extraJavaOptions", " ".join([QUICK, *of_java])).getOrCreate()
     with tempfile.TemporaryDirectory() as folder:
         spark.range(9).selectExpr("id % 2 AS n").groupBy("n").count().write.parquet(f"{folder}/rows")
         stream = spark.readStream.schema("n BIGINT").parquet(f"{folder}/rows").writeStream.format("noop")

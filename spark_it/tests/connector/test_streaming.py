@@ -12,6 +12,11 @@ DATA_LOSS = r"(?i)data.?loss|data may have been lost"
 QUICKLY = {"processingTime": "200 milliseconds"}
 
 
+def has_read(query, count):
+    """A condition for `wait_for`: the batches of the query have `count` rows."""
+    return lambda: sum(batch["numInputRows"] for batch in batches(query)) == count
+
+
 @pytest.mark.side_by_side
 def test_available_now_in_batches_of_limited_size(kafka, topics, unique):
     topics.produce(topics.create(unique, 3), rows(3000))
@@ -30,7 +35,7 @@ def test_a_processing_time_trigger_reads_new_records(kafka, topics, unique):
     target = topics.create(f"{unique}-target", 2)
     query = kafka.write_stream(kafka.read_stream(unique).select("key", "value"), target, "checkpoint", QUICKLY)
     for done in (500, 900, 1300):
-        wait_for(query, lambda done=done: sum(batch["numInputRows"] for batch in batches(query)) == done)
+        wait_for(query, has_read(query, done))
         if done < 1300:
             topics.produce(unique, rows(400, start=done))
     query.stop()
@@ -119,10 +124,10 @@ def test_a_running_stream_survives_a_restart_of_the_broker(start_broker, own_kaf
     kafka = own_kafka(broker)
     topics.produce(topics.create(unique, 2), rows(1000))
     query = kafka.to_parquet(kafka.read_stream(unique), "checkpoint", QUICKLY)
-    wait_for(query, lambda: sum(batch["numInputRows"] for batch in batches(query)) == 1000)
+    wait_for(query, has_read(query, 1000))
     broker.restart()
     topics.produce(unique, rows(1000, start=1000))
-    wait_for(query, lambda: sum(batch["numInputRows"] for batch in batches(query)) == 2000)
+    wait_for(query, has_read(query, 2000))
     query.stop()
     assert digest(kafka.parquet()) == digest_of(rows(2000))
 

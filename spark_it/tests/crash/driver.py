@@ -22,6 +22,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 from pyspark.java_gateway import ensure_callback_server_started
 
@@ -57,9 +58,11 @@ def main():
         if "twins" in options:
             late_twin.write_once(options.pop("twins"))
         sinks = with_second_driver(make_sink, options.pop("doubled", ()))
-        runner.make_sink = sinks if together is None else meeting(sinks, together, len(pipelines))
-        if not run(pipelines, spark, runner.Options(**options)):
-            return 1
+        if together is not None:
+            sinks = meeting(sinks, together, len(pipelines))
+        with patch.object(runner, "make_sink", sinks):
+            if not run(pipelines, spark, runner.Options(**options)):
+                return 1
         print(ENDED, flush=True)
     session.end(spark)
     return 0

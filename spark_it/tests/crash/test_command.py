@@ -93,7 +93,9 @@ value.format = "string"
 
     def checkpoint(self):
         state = self.folder / "pipelines" / self.name
-        return checkpoint.read(get_checkpoint_folder(state, read_lock(state)))
+        lock = read_lock(state)
+        assert lock is not None
+        return checkpoint.read(get_checkpoint_folder(state, lock))
 
     def check_lag(self, lag):
         """Check that checkpoint, Kafka's tool and `status` agree on offsets and lag. Return the output of `status`."""

@@ -18,6 +18,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -194,7 +195,8 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
     assert set(killed_in_batch) == set(pipelines.sinks), killed_in_batch
     copied_at = chosen.randrange(3)
     with Driver(pipelines, KILLS + 1) as driver:
-        for times, options in enumerate(({"twins": chosen.choice(list(late_twin.MOMENTS))}, {"rewinds": True})):
+        runs: list[dict[str, Any]] = [{"twins": chosen.choice(list(late_twin.MOMENTS))}, {"rewinds": True}]
+        for times, options in enumerate(runs):
             print(options)
             if copied_at == times:
                 check_second_copy(pipelines, driver)

@@ -7,7 +7,7 @@ import time
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it import cli
 from odradek.spark_it.definition.reader import load
@@ -277,7 +277,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     command.runs()
     assert len(values(servers, "copy")) == len(set(values(servers, "copy"))) == 8
     # The batch has only the first records of an added partition.
-    admin.create_partitions([NewPartitions("in", 2)])["in"].result(10)
+    topics.add_partitions("in", 2)
     topics.produce("in", [order(n) for n in range(8, 10)], partition=1)
     command.runs()
     assert len(values(servers, "copy")) == 10
@@ -287,7 +287,9 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     # The other partition has a marker, and this one's may have expired since the batch was planned.
     one = load(command.file, {})
     Cluster(one.settings).commit(unique, {("in", 0): 8})
-    [planned] = get_checkpoint_folder(one.state_folder, read_lock(one.state_folder)).glob("offsets/1")
+    lock = read_lock(one.state_folder)
+    assert lock is not None
+    [planned] = get_checkpoint_folder(one.state_folder, lock).glob("offsets/1")
     at_ms = f'"batchTimestampMs":{int(time.time() * 1000) - 4 * 24 * 3_600_000}'
     planned.write_text(re.sub(r'"batchTimestampMs":\d+', at_ms, planned.read_text()))
     planned.with_name(".1.crc").unlink()

@@ -61,8 +61,8 @@ def read(spark, tmp_path):
             found.extend(frame.select(f.to_json("row", times).alias("row"), "error.message", "value").collect())
 
         stream = make_stream("t", pipeline)
-        query = stream.decode(stream.read_stream(spark, None)).writeStream.foreachBatch(take)
-        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        writer = stream.decode(stream.read_stream(spark, None)).writeStream.foreachBatch(take)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
         assert query.awaitTermination(60)
         return found
 

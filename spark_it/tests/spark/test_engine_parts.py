@@ -172,7 +172,7 @@ def test_dead_letters_name_file_and_line(engine, topics, unique):
         assert all(name.startswith(PREFIX) for name, _ in headers)
         file, line = (dict(headers).get(name) for name in (FILE, LINE))
         found[unquote(Path(file.decode()).name), value.decode(errors="replace"), line and line.decode()] += 1
-    assert found == {
+    expected: dict[tuple[str, str, str | None], int] = {
         **{("a b%20#x.csv", f"bad {at},y", str(at)): 1 for at in (17, 150, 299)},
         ("same.csv", "x,y", "2,4"): 2,
         ("same.csv", "id,name", "3"): 1,
@@ -182,6 +182,7 @@ def test_dead_letters_name_file_and_line(engine, topics, unique):
         ("odd.csv", '{"id":-1}', None): 1,
         ("odd.csv", '{"id":-2,"name":"x"}', None): 1,
     }
+    assert found == expected
 
 
 def test_a_file_name_that_is_a_pattern_is_refused(engine):

@@ -81,7 +81,12 @@ class Runs:
 
     def dead_letters(self, topic):
         """The value and the headers, by name, of each dead letter."""
-        return [(message.value(), dict(message.headers())) for message in self.broker.read_records(topic)]
+        found = []
+        for message in self.broker.read_records(topic):
+            headers = message.headers()
+            assert isinstance(headers, list)
+            found.append((message.value(), dict(headers)))
+        return found
 
 
 @pytest.fixture
@@ -98,7 +103,7 @@ def example(spark, broker, tmp_path):
 
 def test_the_first_pipeline_of_the_page(spark, broker, tmp_path):
     _, _, text = PAGE.read_text("utf-8").partition("## A first pipeline")
-    python, toml = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "toml"))
+    [python], [toml] = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)[:1] for kind in ("python", "toml"))
     here = broker.bootstrap_servers
     exec(python.replace("localhost:9092", here), {})
     (tmp_path / "visits.toml").write_text(toml.replace("localhost:9092", here), "utf-8")
@@ -234,5 +239,5 @@ def in_topic(sensors, registry):
         assert framed[0] == 0
         schema = json.loads(registry.schemas[int.from_bytes(framed[1:5]) - 1]["schema"])
         row = fastavro.schemaless_reader(io.BytesIO(framed[5:]), schema)
-        assert message.key().decode() == row["sensor"]
+        assert isinstance(row, dict) and message.key().decode() == row["sensor"]
         yield sensors_data.Reading(row["sensor"], row["at"], row["celsius"], row.get("humidity"))

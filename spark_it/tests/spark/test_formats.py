@@ -4,6 +4,7 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from pyspark.sql import functions as f
@@ -121,7 +122,7 @@ def test_a_bad_record_is_an_error_of_its_row_alone(spark):
 
 
 def test_a_value_that_its_column_cannot_hold_is_an_error_of_its_row_alone(spark):
-    fields = [{"name": "n", "type": "int"}, {"name": "at", "type": AT_MICROS}]
+    fields: list[dict[str, Any]] = [{"name": "n", "type": "int"}, {"name": "at", "type": AT_MICROS}]
     schema = {"type": "record", "name": "R", "fields": fields}
     fields = [{**one, "type": "long"} for one in fields]
     too_large = by_fastavro({**schema, "fields": fields}, {"n": 2**40, "at": 0})

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from odradek.spark_it.databases import dialects
 from odradek.spark_it.databases.dialects import Dialect, PostgreSQL
-from odradek.spark_it.databases.jdbc import Database
+from odradek.spark_it.databases.jdbc import Connection, Database
 from odradek.spark_it.dead_letters.headers import (
     CLASS_NAME,
     EXCEPTION_CLASS_NAME,
@@ -20,6 +20,7 @@ from odradek.spark_it.dead_letters.headers import (
 from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Claim, SinkError, WrittenCounts
 from odradek.spark_it.sinks import jdbc as jdbc_sink
+from odradek.spark_it.sinks.jdbc_staging import Staging
 from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
 
 
@@ -119,11 +120,11 @@ def test_killed_before_the_transaction_or_within_it(spark, postgres, sink_to, ta
     def dies(*_):
         raise KilledError
 
-    owner = jdbc_sink.StagingTable if window == "read_segments" else jdbc_sink.JdbcTable
+    owner = StagingTable if window == "read_segments" else jdbc_sink.JdbcTable
     with monkeypatch.context() as patched:
         patched.setattr(owner, window, dies)
         # A dead driver drops nothing.
-        patched.setattr(jdbc_sink.Connection, "execute", _without_drops(jdbc_sink.Connection.execute))
+        patched.setattr(Connection, "execute", _without_drops(Connection.execute))
         with pytest.raises(KilledError):
             sink.write(rows, None, batch(spark, 0))
     assert postgres.value(f"SELECT count(*) FROM {table}") == 0
@@ -168,7 +169,7 @@ def test_staged_rows_that_are_duplicated_or_lost_are_detected(spark, postgres, s
     rows = numbers(spark, 100)
     sink = sink_to()
     sink.prepare(rows.schema)
-    fill = jdbc_sink.StagingTable.fill
+    fill = StagingTable.fill
 
     def and_then(statement):
         def filled(staging, *arguments):
@@ -181,12 +182,12 @@ def test_staged_rows_that_are_duplicated_or_lost_are_detected(spark, postgres, s
         ("INSERT INTO {0} SELECT * FROM {0} WHERE odradek_row = 0", "ran a task again"),
         ("TRUNCATE {0}", "the database lost"),
     ):
-        monkeypatch.setattr(jdbc_sink.StagingTable, "fill", and_then(statement))
+        monkeypatch.setattr(StagingTable, "fill", and_then(statement))
         with pytest.raises(SinkError, match=message) as raised:
             sink.write(rows, None, batch(spark, 0))
         assert raised.value.is_retriable
     assert postgres.value(f"SELECT count(*) FROM {table}") == 0
-    monkeypatch.setattr(jdbc_sink.StagingTable, "fill", fill)
+    monkeypatch.setattr(StagingTable, "fill", fill)
     assert sink.write(rows, None, batch(spark, 0)).rows == 100
 
 
@@ -199,12 +200,12 @@ def test_a_twin_of_a_task_that_writes_late(spark, postgres, sink_to, table, monk
     rows = numbers(spark, 10).union(numbers(spark, is_one_bad))
     sink = sink_to(dead_letters=letters)
     sink.prepare(rows.schema)
-    owner = jdbc_sink.JdbcTable if moment == "_insert_all" else jdbc_sink.StagingTable
+    owner = jdbc_sink.JdbcTable if moment == "_insert_all" else StagingTable
     look = getattr(owner, moment)
 
     def and_a_twin(self, *arguments):
         found = look(self, *arguments)
-        (self if owner is jdbc_sink.StagingTable else arguments[1]).fill(rows, 3000)
+        (self if owner is StagingTable else arguments[1]).fill(rows, 3000)
         return found
 
     with monkeypatch.context() as patched:
@@ -226,7 +227,7 @@ def test_a_twin_with_an_open_transaction_does_not_block_the_sink(spark, postgres
     rows = numbers(spark, 10)
     sink = sink_to()
     sink.prepare(rows.schema)
-    check = jdbc_sink.StagingTable.check_unchanged
+    check = StagingTable.check_unchanged
     with postgres.connect() as twin:
         twin.autocommit = False
 
@@ -234,7 +235,7 @@ def test_a_twin_with_an_open_transaction_does_not_block_the_sink(spark, postgres
             twin.execute(f"INSERT INTO {staging.name} SELECT * FROM {staging.name} WHERE odradek_row >= 0")
             check(staging, *arguments)
 
-        monkeypatch.setattr(jdbc_sink.StagingTable, "check_unchanged", and_a_sleeper)
+        monkeypatch.setattr(StagingTable, "check_unchanged", and_a_sleeper)
         assert sink.write(rows, None, batch(spark, 0)).rows == 10
         assert len(left_over(postgres)) == 1
         twin.commit()
@@ -499,7 +500,8 @@ def test_rows_without_a_key_replace_none(spark, postgres, sink_to, table):
         assert sink.write(rows, None, batch(spark, number)) == WrittenCounts(2, 2)
     assert postgres.rows(f"SELECT id, text FROM {table} ORDER BY id") == [(1, "a"), (2, "c")]
     assert [json.loads(value)["text"] for _, value, _ in letters.records] == ["b", "d"] * 2
-    assert b"a row without key cannot be upserted" in letters.records[0][2][EXCEPTION_MESSAGE]
+    why = letters.records[0][2][EXCEPTION_MESSAGE]
+    assert why is not None and b"a row without key cannot be upserted" in why
     with pytest.raises(BadRecordError, match=r'null in pk.fields id.*in row \{"id":null,"text":"b"\}'):
         sink_to(UPSERT, tolerance="none").write(rows, None, batch(spark, 2))
 
@@ -600,7 +602,7 @@ def test_a_database_that_stops_and_starts_again(spark, sink_to, tmp_path):
         own.start()
 
         assert sink.write(rows, None, batch(spark, 0)).rows == 100
-        fill = jdbc_sink.StagingTable.fill
+        fill = StagingTable.fill
 
         def and_dies(staging, *arguments):
             fill(staging, *arguments)
@@ -608,7 +610,7 @@ def test_a_database_that_stops_and_starts_again(spark, sink_to, tmp_path):
             own.start()
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(jdbc_sink.StagingTable, "fill", and_dies)
+            patched.setattr(StagingTable, "fill", and_dies)
             with pytest.raises(SinkError) as raised:
                 sink.write(rows, None, batch(spark, 1))
             assert raised.value.is_retriable, str(raised.value)

@@ -31,9 +31,11 @@ class Streamed:
         self.spark = spark
         self.batches = []
         self.came = threading.Condition()
-        if read_lock(self.pipeline.state_folder) is None:
-            write_lock(self.pipeline.state_folder, make_lock(self.pipeline, None, generation))
-        self.folder = get_checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
+        lock = read_lock(self.pipeline.state_folder)
+        if lock is None:
+            lock = make_lock(self.pipeline, None, generation)
+            write_lock(self.pipeline.state_folder, lock)
+        self.folder = get_checkpoint_folder(self.pipeline.state_folder, lock)
 
     def start(self):
         self.stream = make_stream("t", self.pipeline)

@@ -17,6 +17,7 @@ NAMED = (
 )
 """Columns without arrays and maps: each value has a field name, by which texts are searched."""
 SCHEMA = f"{NAMED}, prices ARRAY<DECIMAL(4,1)>, times MAP<STRING, TIMESTAMP>"
+ONLY_I = t.StructType().add("i", t.IntegerType())
 NO_OBJECT = "is not a JSON object with"
 INEXACT = "has fields that do not fit their columns exactly: "
 
@@ -173,7 +174,7 @@ def test_names_that_occur_twice_in_an_unknown_field(spark, request):
     spark.conf.set(name, make_settings(pipeline(SOURCE + CONSOLE), "local[1]")[name])
     request.addfinalizer(lambda: spark.conf.unset(name))
     frame = spark.createDataFrame([('{"i":1,"u":5,"w":{"a":1,"a":2}}',)], "data STRING")
-    row = frame.select(collect_unknown_fields(f.col("data"), t.StructType.fromDDL("i INT"))).first()
+    row = frame.select(collect_unknown_fields(f.col("data"), ONLY_I)).first()
     assert row[0] == '{"u":5,"w":{"a":2}}'
 
 
@@ -185,9 +186,7 @@ def test_records_without_text(spark):
     made = JsonFormat("i INT", "value.schema")
     rows = [(0, b""), (1, None), (2, b'{"i":1,"new":[1.50]}'), (3, b'{"i":1}')]
     frame = spark.createDataFrame(rows, "n INT, data BINARY")
-    decoded = frame.select(
-        "n", collect_unknown_fields(f.col("data"), t.StructType.fromDDL("i INT")), made.decode(f.col("data"))
-    )
+    decoded = frame.select("n", collect_unknown_fields(f.col("data"), ONLY_I), made.decode(f.col("data")))
     found = [(others, one.value.i, one.error) for _, others, one in decoded.orderBy("n").collect()]
     assert found == [
         (None, None, "is not a JSON object with i INT"), (None, None, None), ('{"new":[1.5]}', 1, None),

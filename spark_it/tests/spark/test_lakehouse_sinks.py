@@ -9,6 +9,7 @@ from pyspark.sql import functions as f
 from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.sinks import lakehouse
+from odradek.spark_it.sinks.iceberg_files import DataFiles
 from odradek.spark_it.sinks.lakehouse import DeltaTable, IcebergTable
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
 from spark_it.tests.tables import column, delta_files, iceberg_files
@@ -117,14 +118,14 @@ def test_rows_that_another_pipeline_adds_meanwhile(spark, tmp_path, monkeypatch,
     orders, refunds = table.sink(), table.sink(name="refunds")
     orders.prepare(numbers(spark, 1).schema)
     spark.sql(f"ALTER TABLE {orders._table} SET TBLPROPERTIES ('format-version' = '{version}')")
-    add = lakehouse.DataFiles.add
+    add = DataFiles.add
 
     def after_another(*given):
         monkeypatch.undo()
         refunds.write(numbers(spark, 10, 10), None, batch(spark, 7))
         return add(*given)
 
-    monkeypatch.setattr(lakehouse.DataFiles, "add", after_another)
+    monkeypatch.setattr(DataFiles, "add", after_another)
     assert orders.write(numbers(spark, 10), None, batch(spark, 0)).rows == 10
     assert table.rows() == [(n,) for n in range(20)]
     assert rows_in_data_files(tmp_path / "lake") == 20

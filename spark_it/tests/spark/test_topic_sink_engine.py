@@ -52,7 +52,9 @@ class Copies:
         return self.engine.pipeline(self.text, self.sink)
 
     def checkpoint(self):
-        return get_checkpoint_folder(self.pipeline.state_folder, read_lock(self.pipeline.state_folder))
+        lock = read_lock(self.pipeline.state_folder)
+        assert lock is not None
+        return get_checkpoint_folder(self.pipeline.state_folder, lock)
 
     def check(self):
         """Check that each good record is in the target once, and each bad one in the dead letters."""

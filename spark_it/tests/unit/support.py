@@ -1,9 +1,11 @@
 """Pipelines for tests, from the text of their files."""
 
 from pathlib import Path
+from typing import Any
 
 from odradek.spark_it.definition.problems import PipelineError
 from odradek.spark_it.definition.reader import parse
+from odradek.spark_it.kafka.group import Group
 from odradek.spark_it.validation.report import validate
 
 SOURCE = """
@@ -15,6 +17,46 @@ value.schema = "order_id BIGINT, amount DECIMAL(12,2), placed TIMESTAMP"
 """
 CONSOLE = '[sink]\nconnector = "console"\n'
 TOPIC = '[sink]\nconnector = "topic"\ntopic = "out"\n'
+
+UNUSED: Any = None
+"""An argument that the tested code does not use, such as a Spark session."""
+
+
+class StubGroup(Group):
+    """A group that permits no request. A fake overrides the requests that its tests expect."""
+
+    def partitions(self, source):
+        raise AssertionError("unexpected request")
+
+    def broker_count(self):
+        raise AssertionError("unexpected request")
+
+    def create_topic(self, topic, replication_factor):
+        raise AssertionError("unexpected request")
+
+    def topic_ids(self, topics):
+        raise AssertionError("unexpected request")
+
+    def earliest(self, partitions):
+        raise AssertionError("unexpected request")
+
+    def latest(self, partitions):
+        raise AssertionError("unexpected request")
+
+    def stable_ends(self, partitions):
+        raise AssertionError("unexpected request")
+
+    def at_time(self, partitions, timestamp_ms):
+        raise AssertionError("unexpected request")
+
+    def committed(self, group, partitions):
+        raise AssertionError("unexpected request")
+
+    def commit(self, group, offsets, metadata=""):
+        raise AssertionError("unexpected request")
+
+    def offsets_retention_ms(self):
+        raise AssertionError("unexpected request")
 
 
 def transform(sql, name="step"):

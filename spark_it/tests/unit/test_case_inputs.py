@@ -3,7 +3,7 @@ import json
 import pytest
 
 from odradek.spark_it.cases.inputs import CaseInput
-from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
+from spark_it.tests.unit.support import CONSOLE, SOURCE, UNUSED, pipeline
 
 
 def files(folder, given, *, separates_late_rows=True, time="placed"):
@@ -11,7 +11,9 @@ def files(folder, given, *, separates_late_rows=True, time="placed"):
     case = f'[[test]]\nname = "t"\ngiven.orders = [{given}]\nexpect = []\n'
     text = f'{SOURCE}watermark = "{time} 10 minutes"\n{CONSOLE}{case}'
     one = pipeline(text, folder=folder)
-    CaseInput(one, "orders", None, folder).write(one.cases[0].given["orders"], separates_late_rows=separates_late_rows)
+    CaseInput(one, "orders", UNUSED, folder).write(
+        one.cases[0].given["orders"], separates_late_rows=separates_late_rows
+    )
     found = sorted((folder / "given" / "orders").iterdir(), key=lambda path: path.stat().st_mtime)
     return [[json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in found]
 

@@ -61,7 +61,9 @@ def test_a_query_that_continues_during_the_read(tmp_path, monkeypatch):
 
     def newest(log):
         found = look(log)
-        batch = str(look(folder / "offsets") + 1)
+        planned = look(folder / "offsets")
+        assert planned is not None
+        batch = str(planned + 1)
         (folder / "offsets" / batch).write_text((folder / "offsets" / "3").read_text())
         (folder / "commits" / batch).write_text((folder / "commits" / "3").read_text())
         return found

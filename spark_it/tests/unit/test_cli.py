@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 import odradek
 from odradek.spark_it import cli
@@ -16,6 +15,7 @@ from odradek.spark_it.exactly_once.transactions import Clients
 from odradek.spark_it.state.lock import make_lock, write_lock
 from odradek.spark_it.state.pid_lock import hold_lock
 from odradek.spark_it.validation import report as validation
+from spark_it.tests.data import Topics
 from spark_it.tests.records import values
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, transform
 
@@ -30,9 +30,8 @@ def file(tmp_path):
 
 
 def create(servers, *topics):
-    admin = AdminClient({"bootstrap.servers": servers})
-    for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
-        made.result(10)
+    for topic in topics:
+        Topics(servers).create(topic)
 
 
 def refused(capsys, *arguments):
@@ -186,9 +185,9 @@ def test_validate_and_run_look_up_topics(capsys, file, odradek_broker):
     # A run fails before it starts Spark.
     assert cli.main(["run", str(file)]) == 1
     assert capsys.readouterr().err == "odradek pipeline: topic orders does not exist; create it\n"
-    admin = AdminClient({"bootstrap.servers": odradek_broker.bootstrap_servers})
-    for name, partitions in (("orders", 2), ("out", 1)):
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
+    topics = Topics(odradek_broker.bootstrap_servers)
+    topics.create("orders", 2)
+    topics.create("out")
     assert cli.main(asked) == 0
     said = capsys.readouterr().out
     assert said.endswith("  source orders: topic orders exists, 2 partitions\n  sink: topic out exists, 1 partition\n")

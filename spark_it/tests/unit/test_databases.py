@@ -13,6 +13,7 @@ from odradek.spark_it.sinks.jdbc import _split_in_halves
 from odradek.spark_it.sinks.jdbc_staging import RowSegment, make_staging_prefix, qualify_name
 from odradek.spark_it.sinks.jdbc_target import Preparation, find_upsert_conflict
 from odradek.spark_it.sinks.marker_checks import check_owners, is_written
+from spark_it.tests.unit.support import UNUSED
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_halves_contain_all_rows_down_to_one():
 
 
 def test_the_last_batch_of_a_sink():
-    batch = Batch(7, 100, None)
+    batch = Batch(7, 100, UNUSED)
     assert not is_written(0, batch, "x")
     assert not is_written(make_marker_number(100, 6), batch, "x")
     assert not is_written(make_marker_number(99, 1000), batch, "x")
@@ -69,7 +70,7 @@ def test_the_last_batch_of_a_sink():
 
 
 def test_a_sink_of_another_copy():
-    batch = Batch(7, 100, None, state="one")
+    batch = Batch(7, 100, UNUSED, state="one")
     check_owners({"one"}, batch, "x")
     check_owners(set(), batch, "x")
     with pytest.raises(SinkError, match=r"x belongs to another copy of this pipeline, .* reset this one") as refused:
@@ -305,7 +306,7 @@ def test_an_upsert_in_mysql_needs_one_unique_index(indexes, cut, refused):
         }
     )
     fake = FakeMySQL(indexes, cut)
-    preparation = Preparation(sink, None, MySQL(), Connection(fake), "orders")
+    preparation = Preparation(sink, UNUSED, MySQL(), Connection(fake), "orders")
     schema = StructType().add("Id", LongType()).add("email", StringType()).add("at", TimestampType())
     if refused is None:
         assert preparation.check(schema) == len(FakeMySQL.TABLE)

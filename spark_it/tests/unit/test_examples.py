@@ -4,6 +4,7 @@ import pytest
 
 from odradek.spark_it.definition.guarantees import Level, find_stateful_reason
 from odradek.spark_it.definition.reader import load
+from odradek.spark_it.definition.source_keys import FilesSource
 from odradek.spark_it.examples import edits_data, orders_data, sensors_data
 from odradek.spark_it.examples.__main__ import EXAMPLES, copy_example
 from odradek.spark_it.examples.topics import ExampleError
@@ -41,8 +42,9 @@ def test_the_second_file_of_the_sensors_has_one_more_column_and_the_same_state(t
     folder = copy_example("sensors", tmp_path)
     first, second = (load(folder / name, {}) for name in ("files_to_topic.toml", "files_to_topic_2.toml"))
     assert first.name == second.name and first.state_folder == second.state_folder
-    schemas = [pipeline.sources["readings"].schema for pipeline in (first, second)]
-    assert schemas[1] == f"{schemas[0]}, humidity DOUBLE"
+    before, after = first.sources["readings"], second.sources["readings"]
+    assert isinstance(before, FilesSource) and isinstance(after, FilesSource)
+    assert after.schema == f"{before.schema}, humidity DOUBLE"
     assert first.sink.get_texts("identity_keys") == second.sink.get_texts("identity_keys")
     assert find_stateful_reason(first) is find_stateful_reason(second) is None
 

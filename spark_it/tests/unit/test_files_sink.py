@@ -6,7 +6,7 @@ import pytest
 
 from odradek.spark_it.sinks import files as files_sink
 from odradek.spark_it.sinks.files import DONE, ROWS, FolderSink
-from spark_it.tests.unit.support import pipeline
+from spark_it.tests.unit.support import UNUSED, pipeline
 
 SINK = """
 name = "orders"
@@ -19,7 +19,7 @@ format = "parquet"
 """
 
 
-class Files(dict):
+class Files(dict[str, str]):
     """A `_FileSystem` in memory: texts of files by their names."""
 
     def __init__(self, *_):
@@ -35,7 +35,7 @@ class Files(dict):
         self[name] = text
 
     def delete(self, name):
-        for file in [file for file in self if file.startswith(f"{name}/")]:
+        for file in [file for file in self if file == name or file.startswith(f"{name}/")]:
             del self[file]
 
     def list_sizes(self, name):
@@ -46,7 +46,7 @@ class Files(dict):
 @pytest.fixture
 def folders(monkeypatch):
     monkeypatch.setattr(files_sink, "_FileSystem", Files)
-    return files_sink.make(pipeline(SINK), None, None, None)
+    return files_sink.make(pipeline(SINK), None, UNUSED, None)
 
 
 def write(folders, name, whole=True):
@@ -59,7 +59,7 @@ def test_a_complete_folder_is_marked_as_done_after_a_crash(folders: FolderSink):
     """Readers delete files that they have read, so file names no longer show that the folder was complete."""
     write(folders, "batch=1-0")
     assert folders._read_row_count("batch=1-0") == 7
-    del folders._files["batch=1-0/part-0"]
+    folders._files.delete("batch=1-0/part-0")
     assert folders._read_row_count("batch=1-0") == 7
 
 
@@ -67,10 +67,10 @@ def test_a_complete_folder_of_another_driver_is_marked_as_done(folders: FolderSi
     write(folders, "batch=1-0")
     write(folders, ".batch=1-0.ab")
     folders._rename_attempt(".batch=1-0.ab", "batch=1-0")
-    assert f"batch=1-0/{DONE}" in folders._files and not folders._files.exists(".batch=1-0.ab")
+    assert folders._files.exists(f"batch=1-0/{DONE}") and not folders._files.exists(".batch=1-0.ab")
 
 
 def test_an_interrupted_copy_is_not_marked_as_done(folders: FolderSink):
     write(folders, "batch=1-0", whole=False)
     assert folders._read_row_count("batch=1-0") is None
-    assert f"batch=1-0/{DONE}" not in folders._files
+    assert not folders._files.is_there(f"batch=1-0/{DONE}")

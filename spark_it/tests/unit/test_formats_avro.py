@@ -407,4 +407,5 @@ def test_a_timestamp_is_written_in_whole_milliseconds_before_1970_too():
     schema = record({"type": "long", "logicalType": "timestamp-millis"})
     before = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(microseconds=1)
     data = make_encoder(json.dumps(schema))(Row(a=-1))
-    assert fastavro.schemaless_reader(io.BytesIO(data), schema, None)["a"] <= before
+    found = fastavro.schemaless_reader(io.BytesIO(data), schema, None)
+    assert isinstance(found, dict) and found["a"] <= before

@@ -3,7 +3,7 @@ import math
 
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]
 from pyspark.sql.pandas.types import to_arrow_type
 
 from odradek.spark_it.formats.avro_codec import make_decoder
@@ -45,7 +45,8 @@ def test_a_string_of_proto2_that_is_not_utf8_is_an_error_of_its_record(label):
     given = [b"\x0a\x01\xff", b"\x0a\x01x"]
     made, errors = decode_batch(given, message_decoder(old, "Old"), pa.struct([("s", of_field)]))
     assert made.to_pylist() == [None, {"s": "x" if label == 1 else ["x"]}]
-    assert "utf8" in errors[0] and errors[1] is None
+    [bad, good] = errors
+    assert bad is not None and "utf8" in bad and good is None
 
 
 def test_nan_is_not_null():

@@ -1,7 +1,7 @@
 from decimal import Decimal
 
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]
 from pyspark.sql import Row
 from pyspark.sql import types as t
 

@@ -1,14 +1,15 @@
 """The spool of a JDBC source: polls on disk, with one writer at a time."""
 
 import contextlib
+import fcntl
 import threading
 
 import pyarrow as pa
 import pytest
 
 from odradek.spark_it.sources import jdbc as jdbc_source
-from odradek.spark_it.sources import jdbc_spool
 from odradek.spark_it.sources.jdbc_spool import LastPoll, Spool, SpoolFencedError
+from spark_it.tests.unit.support import UNUSED
 
 
 def claimed(folder):
@@ -73,7 +74,7 @@ def test_a_poll_with_another_predecessor_is_refused(tmp_path):
 @pytest.mark.parametrize("ends", ["claimed", "cleared", "deleted"])
 def test_a_write_that_was_checked_before_the_claim_is_refused(tmp_path, monkeypatch, ends):
     """As on a file system whose locks do not reach other machines."""
-    monkeypatch.setattr(jdbc_spool.fcntl, "flock", lambda *_: None)
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     old = claimed(tmp_path / "spool")
     old.add(rows(1, 10), {"end": "10"}, -1)
     last_number = old.find_last_number
@@ -132,7 +133,7 @@ def test_polls_of_an_earlier_run_are_not_deleted_before_they_are_read(tmp_path, 
     spool = claimed(tmp_path)
     for number in range(10):
         spool.add(rows(number, number), {"end": str(number)}, number - 1)
-    poller = jdbc_source._Poller("t", None, spool, None, 0.1)
+    poller = jdbc_source._Poller("t", UNUSED, spool, UNUSED, 0.1)
     for taken, first in ((0, 0), (3, 2), (9, 8)):
         poller._drop_processed(event(spool, taken))
         assert min(int(path.stem) for path in spool.rows.iterdir()) == first

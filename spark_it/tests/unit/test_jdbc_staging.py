@@ -12,7 +12,7 @@ from odradek.spark_it.databases.jdbc import DatabaseError
 from odradek.spark_it.interfaces.sink import Claim, SinkError
 from odradek.spark_it.sinks import jdbc as jdbc_sink
 from odradek.spark_it.sinks.jdbc_staging import StagingTable, make_staging_prefix
-from spark_it.tests.unit.support import pipeline
+from spark_it.tests.unit.support import UNUSED, pipeline
 
 SCHEMA = StructType().add("id", LongType())
 SINK = """
@@ -75,7 +75,7 @@ def copy(database, monkeypatch):
     monkeypatch.setattr(jdbc_sink, "Preparation", lambda *_: SimpleNamespace(prepare_target=lambda _: None))
 
     def made():
-        sink = jdbc_sink.make(pipeline(SINK), None, None, None)
+        sink = jdbc_sink.make(pipeline(SINK), None, UNUSED, None)
         sink.prepare(SCHEMA)
         return sink
 

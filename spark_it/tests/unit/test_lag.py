@@ -3,6 +3,7 @@ import pytest
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state.lag import compute_lags
+from spark_it.tests.data import Topics
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 A, B = ("orders", 0), ("orders", 1)
@@ -19,11 +20,9 @@ def test_lag():
 
 @pytest.fixture
 def one(odradek_broker):
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": odradek_broker.bootstrap_servers})
-    for future in admin.create_topics([NewTopic("orders", 2, 1), NewTopic("orders-2", 1, 1)]).values():
-        future.result(10)
+    topics = Topics(odradek_broker.bootstrap_servers)
+    topics.create("orders", 2)
+    topics.create("orders-2")
     return pipeline(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{CONSOLE}')
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.exactly_once import markers as markers_module
@@ -21,12 +21,19 @@ from odradek.spark_it.exactly_once.markers import (
     find_expiry_reason,
     read_initial_offsets,
 )
-from odradek.spark_it.exactly_once.slots import BatchTransaction, MarkerError, OffsetTransaction, TransactionalSlot
+from odradek.spark_it.exactly_once.slots import (
+    BatchTransaction,
+    MarkerError,
+    OffsetTransaction,
+    SinkTransaction,
+    TransactionalSlot,
+)
 from odradek.spark_it.exactly_once.transactions import Clients, claim_slot, write_transaction
 from odradek.spark_it.interfaces.marker import BatchMarker, make_marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
 from odradek.spark_it.kafka.cluster import Cluster
-from spark_it.tests.unit.support import pipeline, transform
+from spark_it.tests.data import Topics
+from spark_it.tests.unit.support import UNUSED, pipeline, transform
 
 GENERATION = 29_000_000
 WEEK_MS = 7 * 24 * 3_600_000
@@ -56,7 +63,7 @@ def of(declared, kind):
 
 
 def batch(number, *ranges):
-    return Batch(number, GENERATION, None, tuple(Range("orders", *one) for one in ranges) or None)
+    return Batch(number, GENERATION, UNUSED, tuple(Range("orders", *one) for one in ranges) or None)
 
 
 def write_initial_offsets(folder, text='{"orders":{"0":5,"1":0}}'):
@@ -148,7 +155,7 @@ def test_how_old_a_batch_may_be(retention_ms, kept):
     for clock in (1, -1):
         assert find_expiry_reason(10**12, 10**12 + clock * (limit_ms - 1), retention_ms) is None
         why = find_expiry_reason(10**12, 10**12 + clock * limit_ms, retention_ms)
-        assert f"retains offsets, {kept}" in why
+        assert why is not None and f"retains offsets, {kept}" in why
 
 
 def test_batch_transactions():
@@ -170,7 +177,7 @@ def test_no_two_pipelines_have_a_transactional_id_in_common():
     """Names of pipelines and of topics may contain hyphens."""
     slots = [
         of(declared(name, topic=topic), TransactionKind.OFFSETS)[0]
-        .make_transactions(Batch(0, 1, None, (Range(topic, 0, 0, 1),)))[0]
+        .make_transactions(Batch(0, 1, UNUSED, (Range(topic, 0, 0, 1),)))[0]
         .slot
         for name, topic in (("orders", "eu-clean"), ("orders-eu", "clean"))
     ]
@@ -276,6 +283,7 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
     def write_batch(state, generation=GENERATION):
         for slot in found.list_slots():
             common = {"slot": slot, "generation": generation, "batch": 0, "is_first": True, "resets": "reset"}
+            transaction: SinkTransaction
             if kind is TransactionKind.OFFSETS:
                 transaction = OffsetTransaction(start=0, end=9, state=state, **common)
             else:
@@ -343,8 +351,7 @@ def test_a_broker_that_does_not_report_the_retention_of_offsets(monkeypatch):
 def kept(broker, unique):
     """A pipeline with markers for its first two partitions, and none for the third."""
     servers = broker.bootstrap_servers
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(unique, 3, 1)])[unique].result(30)
+    Topics(servers).create(unique, 3)
     made = declared(unique, servers, topic=unique)
     found, clients = of(made, TransactionKind.OFFSETS)
     for part in (0, 1):

@@ -2,11 +2,12 @@ import json
 
 from odradek.spark_it.state.checkpoint import read, read_batch
 from odradek.spark_it.state.new_partitions import admit
+from spark_it.tests.unit.support import StubGroup
 
 OLD, NEW, OTHER = ("orders", 0), ("orders", 1), ("visits", 3)
 
 
-class Group:
+class Group(StubGroup):
     """Partitions with their log start offsets `first` and the committed offsets."""
 
     def __init__(self, first, committed=()):
@@ -20,7 +21,7 @@ class Group:
         assert group == "orders"
         return {at: self.offsets[at] for at in partitions if at in self.offsets}
 
-    def commit(self, group, offsets):
+    def commit(self, group, offsets, metadata=""):
         assert group == "orders"
         self.offsets |= offsets
 
@@ -60,9 +61,9 @@ def test_markers_are_committed_before_the_checkpoint_changes(tmp_path):
     before = read_batch(tmp_path, 0).offsets
 
     class Watching(Group):
-        def commit(self, group, offsets):
+        def commit(self, group, offsets, metadata=""):
             assert read_batch(tmp_path, 0).offsets == before
-            super().commit(group, offsets)
+            super().commit(group, offsets, metadata)
 
     group = Watching({NEW: 7, OTHER: 2}, {OLD: 4, OTHER: 3})
     assert admit(tmp_path, group, "orders") == {NEW: 7, OTHER: 2}

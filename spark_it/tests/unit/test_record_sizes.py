@@ -64,9 +64,9 @@ def test_records_as_large_as_topics_take(broker, topics, unique):
     producer.begin_transaction()
     headers = [("h" * 100, b"v" * 100)] * 10
     for topic, most in found.largest.items():
-        value = b"v" * (most - size(b"k", b"", headers))
-        assert size(b"k", value, headers) == most
-        producer.produce(topic, value, b"k", headers=headers)
+        value = b"v" * (most - measure_record(b"k", b"", headers))
+        assert measure_record(b"k", value, headers) == most
+        producer.produce(topic, value, b"k", headers=[*headers])
         for _ in range(200):
             producer.produce(topic, b"v" * 1000)
     producer.commit_transaction(60)

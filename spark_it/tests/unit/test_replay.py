@@ -6,7 +6,6 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from odradek.spark_it.dead_letters import replay as replaying
 from odradek.spark_it.dead_letters.headers import (
     PART_WRITTEN,
     Failure,
@@ -16,6 +15,7 @@ from odradek.spark_it.dead_letters.headers import (
     shorten_headers,
 )
 from odradek.spark_it.dead_letters.replay import ReplayError, replay
+from odradek.spark_it.exactly_once import transactions
 from odradek.spark_it.exactly_once.transactions import Clients
 from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.kafka.requests import ClusterError
@@ -210,7 +210,7 @@ def test_dead_letters_that_lack_key_and_value_are_left(bench):
 
 def test_a_replay_that_fails_continues_at_its_position(bench, monkeypatch):
     bench.die(*range(10))
-    write, calls = replaying.transactions.write_transaction, Counter()
+    write_transaction, calls = transactions.write_transaction, Counter()
 
     def fails_the_third_time(*arguments):
         calls["write"] += 1
@@ -218,7 +218,7 @@ def test_a_replay_that_fails_continues_at_its_position(bench, monkeypatch):
             raise KeyboardInterrupt
         return write(*arguments)
 
-    monkeypatch.setattr(replaying.transactions, "write_transaction", fails_the_third_time)
+    monkeypatch.setattr(transactions, "write_transaction", fails_the_third_time)
     with pytest.raises(KeyboardInterrupt):
         bench.replay(records_per_transaction=3)
     assert len(bench.back()) == 6 and bench.group() == [6, None]
@@ -249,14 +249,14 @@ def test_the_open_transaction_of_a_killed_replay_is_aborted(bench):
 
 def test_two_replays_at_once_do_not_write_twice(bench, monkeypatch):
     bench.die(1, 2)
-    write = replaying.transactions.write_transaction
+    write_transaction = transactions.write_transaction
 
     def after_another(*arguments):
-        monkeypatch.setattr(replaying.transactions, "write_transaction", write)
+        monkeypatch.setattr(transactions, "write_transaction", write_transaction)
         bench.replay()
         return write(*arguments)
 
-    monkeypatch.setattr(replaying.transactions, "write_transaction", after_another)
+    monkeypatch.setattr(transactions, "write_transaction", after_another)
     with pytest.raises(ReplayError, match="another replay"):
         bench.replay()
     assert bench.back() == [b"v1", b"v2"]
@@ -267,7 +267,7 @@ def test_dead_letters_of_aborted_transactions_are_ignored(bench):
     producer.init_transactions(30)
     producer.begin_transaction()
     added = make_error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
-    producer.produce(bench.dead, b"aborted", partition=0, headers=added)
+    producer.produce(bench.dead, b"aborted", partition=0, headers=[*added])
     producer.flush()
     producer.abort_transaction(30)
     assert bench.replay() == [f"{bench.dead} has no records to replay"]

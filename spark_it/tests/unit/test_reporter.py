@@ -1,21 +1,28 @@
 """Messages and stored progress after a batch, from the events of Spark."""
 
-from types import SimpleNamespace
+import threading
 
 import pytest
 
-from odradek.spark_it.execution.batch import BatchOutcome
+from odradek.spark_it.execution.batch import BatchFunction, BatchOutcome
 from odradek.spark_it.execution.reporter import Reporter
 from odradek.spark_it.state.progress import read_progress
-from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
+from spark_it.tests.unit.support import CONSOLE, SOURCE, UNUSED, StubGroup, pipeline
 
 
-class Group:
+class Group(StubGroup):
     def __init__(self):
-        self.committed = {}
+        self.commits = {}
 
-    def commit(self, group, offsets):
-        self.committed[group] = dict(offsets)
+    def commit(self, group, offsets, metadata=""):
+        self.commits[group] = dict(offsets)
+
+
+def written(outcome):
+    """The function of a query that has written one batch."""
+    function = BatchFunction(lambda frame, batch_id: outcome, threading.Event())
+    function(UNUSED, outcome.id)
+    return function
 
 
 class Reports:
@@ -37,9 +44,7 @@ class Reports:
             "sources": [source],
         }
         with self._reporter as reporter:
-            reporter.process_events(
-                [event], SimpleNamespace(take_outcome=lambda batch: outcome if batch == outcome.id else None)
-            )
+            reporter.process_events([event], written(take_outcome))
         return self.said[-1]
 
 
@@ -51,7 +56,7 @@ def reports(tmp_path):
 def test_a_batch_and_its_lag(reports):
     line = reports.take({"0": 5, "1": 2}, {"0": 9, "1": 1002}, BatchOutcome(0, 3, 1, read=5))
     assert line == "batch 0: 5 read, 3 written, 1 dead letters, 1 dropped in 2.0 s, lag 1,004"
-    assert reports.group.committed == {"orders": {("orders", 0): 5, ("orders", 1): 2}}
+    assert reports.group.commits == {"orders": {("orders", 0): 5, ("orders", 1): 2}}
     progress = read_progress(reports.pipeline.state_folder)
     assert (progress.batch, progress.read, progress.written, progress.rows_per_second) == (0, 5, 3, 2.5)
 
@@ -60,7 +65,7 @@ def test_an_unknown_lag_is_not_reported(reports):
     """Spark does not look up the latest offsets before it repeats a batch after a crash."""
     line = reports.take({"0": 5}, None, BatchOutcome(7, 5, 0, read=5))
     assert line == "batch 7: 5 read, 5 written in 2.0 s"
-    assert reports.group.committed == {"orders": {("orders", 0): 5}}
+    assert reports.group.commits == {"orders": {("orders", 0): 5}}
 
 
 def test_a_partition_that_two_sources_read(reports):
@@ -69,6 +74,6 @@ def test_a_partition_that_two_sources_read(reports):
     for batch, sources in enumerate([[fast, slow], [slow, fast]]):
         event = {"batchId": batch, "numInputRows": 5, "durationMs": {"addBatch": 1}, "sources": sources}
         with reports._reporter as reporter:
-            reporter.process_events([event], SimpleNamespace(take_outcome=lambda id: BatchOutcome(id, 5, 0, read=5)))
-        assert reports.group.committed == {"orders": {("orders", 0): 10}}
+            reporter.process_events([event], written(BatchOutcome(batch, 5, 0, read=5)))
+        assert reports.group.commits == {"orders": {("orders", 0): 10}}
         assert reports.said[-1].endswith("lag 50")

@@ -5,11 +5,15 @@ import io
 import pyarrow as pa
 import pytest
 
+from odradek.spark_it.exactly_once.slots import OffsetTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, FencedError, TopicRecords, TransactionOutcome
+from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.sinks import topic_tasks
 from odradek.spark_it.sinks.topic_tasks import TopicTarget, pack_dead_letters, unpack_dead_letters
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SLOT = TransactionalSlot("shop:orders-0", "shop", "orders", 0)
+TRANSACTION = OffsetTransaction(SLOT, end=3, generation=1, batch=0, is_first=True, resets="reset", start=0)
 TARGET = TopicTarget("shop", "out", "dead", has_headers=True, has_context_headers=True)
 
 
@@ -102,7 +106,7 @@ def test_rows_that_are_too_large_for_the_topic():
     quiet = target._replace(has_headers=False, has_context_headers=False)
     assert made(given, target=quiet)[0].headers == [None]
     assert [some.is_dead for some in made(given, target=target._replace(dead_topic=None))] == [False]
-    with pytest.raises(topic_tasks.SinkError, match="a record has 101 bytes, but topic out accepts 100; increase"):
+    with pytest.raises(SinkError, match="a record has 101 bytes, but topic out accepts 100; increase"):
         made(given, target=target._replace(tolerates=False))
 
 
@@ -158,7 +162,7 @@ END = b"\xff\xff\xff\xfc"
 
 @pytest.mark.parametrize("rest", [END, END + b"more", END[:1]])
 def test_rows_that_are_complete(rest):
-    stream = io.BufferedReader(io.BytesIO(rest))
+    stream: io.BufferedReader = io.BufferedReader(io.BytesIO(rest))
     assert list(topic_tasks._check_complete([1, 2], stream)) == [1, 2]
     assert stream.read() == rest
 
@@ -182,7 +186,7 @@ def test_the_input_of_a_worker():
 def test_a_partition_without_a_transaction(monkeypatch):
     monkeypatch.setattr(topic_tasks, "_get_partition_id", lambda: 3)
     with pytest.raises(ValueError, match="partition 3 of a batch with 1 transactions"):
-        list(topic_tasks.write_partition([], [None], {}, TARGET, Clients("")))
+        list(topic_tasks.write_partition([], [TRANSACTION], {}, TARGET, Clients("")))
 
 
 def test_the_result_of_a_task(monkeypatch):
@@ -198,17 +202,17 @@ def test_the_result_of_a_task(monkeypatch):
 
     monkeypatch.setattr(topic_tasks, "write_transaction", written)
     plain = TARGET._replace(has_headers=False)
-    [row] = topic_tasks.write_partition([batch()], ["transaction"], packed, plain, Clients(""))
+    [row] = topic_tasks.write_partition([batch()], [TRANSACTION], packed, plain, Clients(""))
     assert row.to_pylist() == [
         {"transaction": 0, "rows": 3, "dead_letters": 3, "is_new": True, "error": None, "is_retriable": None}
     ]
     assert [some.is_dead for some in taken] == [True, False]
 
     def refused(transaction, records, clients):
-        raise topic_tasks.SinkError("down", is_retriable=True)
+        raise SinkError("down", is_retriable=True)
 
     monkeypatch.setattr(topic_tasks, "write_transaction", refused)
-    [row] = topic_tasks.write_partition([batch()], ["transaction"], {}, plain, Clients(""))
+    [row] = topic_tasks.write_partition([batch()], [TRANSACTION], {}, plain, Clients(""))
     assert (row.to_pylist()[0]["error"], row.to_pylist()[0]["is_retriable"]) == ("down", True)
 
     def overtaken(transaction, records, clients):
@@ -216,4 +220,4 @@ def test_the_result_of_a_task(monkeypatch):
 
     monkeypatch.setattr(topic_tasks, "write_transaction", overtaken)
     with pytest.raises(FencedError):
-        list(topic_tasks.write_partition([batch()], ["transaction"], {}, plain, Clients("")))
+        list(topic_tasks.write_partition([batch()], [TRANSACTION], {}, plain, Clients("")))

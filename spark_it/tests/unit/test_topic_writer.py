@@ -9,13 +9,13 @@ from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.exactly_once.transactions import Clients, FencedError, TransactionOutcome
 from odradek.spark_it.interfaces.sink import Batch, SinkError, WrittenCounts
 from odradek.spark_it.sinks.topic import TopicWriter
-from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
+from spark_it.tests.unit.support import SOURCE, TOPIC, UNUSED, pipeline
 
 
 @pytest.fixture
 def writer(monkeypatch):
     def made(more="", *, overtaken):
-        one = TopicWriter(pipeline(more + SOURCE + TOPIC), TransactionKind.OFFSETS, None)
+        one = TopicWriter(pipeline(more + SOURCE + TOPIC), TransactionKind.OFFSETS, UNUSED)
         left, given = [FencedError("overtaken")] * overtaken, []
 
         def write(*_):
@@ -49,7 +49,7 @@ def test_a_topic_that_cannot_be_written(monkeypatch, code, said, may_pass):
             pass
 
     monkeypatch.setattr(Clients, "make_consumer", lambda *_: Consumer())
-    one = TopicWriter(pipeline(SOURCE + TOPIC), TransactionKind.OFFSETS, None)
+    one = TopicWriter(pipeline(SOURCE + TOPIC), TransactionKind.OFFSETS, UNUSED)
     with pytest.raises(SinkError) as failed:
         one._check_topics()
     assert str(failed.value).startswith(said) and failed.value.is_retriable == may_pass
@@ -59,10 +59,10 @@ def test_the_transaction_timeout_grows_with_each_overtaken_attempt(writer):
     one, given = writer(overtaken=2)
     for _ in range(2):
         with pytest.raises(SinkError, match="overtaken") as failed:
-            one.write(None, None, Batch(0, 1, None))
+            one.write(UNUSED, None, Batch(0, 1, UNUSED))
         assert failed.value.is_retriable
     for batch in range(2):
-        assert one.write(None, None, Batch(batch, 1, None)) == WrittenCounts(5)
+        assert one.write(UNUSED, None, Batch(batch, 1, UNUSED)) == WrittenCounts(5)
     assert given == [None, "300000", "900000", "900000"]
 
 
@@ -71,6 +71,6 @@ def test_an_attempt_that_is_overtaken_repeatedly_is_not_retried(writer):
     retriable = []
     for _ in range(3):
         with pytest.raises(SinkError) as failed:
-            one.write(None, None, Batch(0, 1, None))
+            one.write(UNUSED, None, Batch(0, 1, UNUSED))
         retriable.append(failed.value.is_retriable)
     assert retriable == [True, True, False] and given == ["70000"] * 3

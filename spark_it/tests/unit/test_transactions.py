@@ -129,8 +129,8 @@ class Watching(Clients):
     def make_producer(self, transactional_id):
         return _Watched(super().make_producer(transactional_id), type(self).producing)
 
-    def make_consumer(self, group):
-        return _Watched(super().make_consumer(group), type(self).reading)
+    def make_consumer(self, group, *, is_stable=True):
+        return _Watched(super().make_consumer(group, is_stable=is_stable), type(self).reading)
 
     @staticmethod
     def producing(name):

@@ -9,14 +9,14 @@ from odradek.spark_it.execution.metrics import MetricsServer
 from odradek.spark_it.execution.reporter import Reporter
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.state.progress import read_progress, write_progress
-from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
+from spark_it.tests.unit.support import CONSOLE, SOURCE, UNUSED, pipeline
 from spark_it.tests.unit.test_reset import FakeGroup
 
 
 def writer(text="", stop=None):
     said = []
     one = pipeline(SOURCE + CONSOLE + f"[errors]\nretry.delay.max.ms = 2\n{text}")
-    return BatchWriter(None, None, one.errors, 1, said.append, stop or threading.Event()), said
+    return BatchWriter(UNUSED, None, one.errors, 1, said.append, stop or threading.Event()), said
 
 
 def failing(times, error):
@@ -62,12 +62,17 @@ def test_retries_end_when_the_pipeline_is_to_stop():
 def test_no_batch_begins_when_the_pipeline_is_to_stop():
     stop = threading.Event()
     done = []
-    guarded = BatchFunction(lambda frame, batch_id: done.append(batch_id) or BatchOutcome(batch_id, 1, 0), stop)
-    guarded(None, 0)
+
+    def write(frame, batch_id):
+        done.append(batch_id)
+        return BatchOutcome(batch_id, 1, 0)
+
+    guarded = BatchFunction(write, stop)
+    guarded(UNUSED, 0)
     stop.set()
     guarded.wait_until_idle()
     with pytest.raises(RuntimeError):
-        guarded(None, 1)
+        guarded(UNUSED, 1)
     assert done == [0] and isinstance(guarded.failure, StoppedError)
     assert guarded.take_outcome(0).written == 1 and guarded.take_outcome(0) is None and guarded.take_outcome(1) is None
 
@@ -83,7 +88,7 @@ def reported(tmp_path, group, *events, outcomes):
     said = []
     guarded = BatchFunction(lambda frame, batch_id: outcomes[batch_id], threading.Event())
     for batch in outcomes:
-        guarded(None, batch)
+        guarded(UNUSED, batch)
     with Reporter(one, group, said.append, is_stateful=False) as reporter:
         reporter.process_events(events, guarded)
         reporter.process_events(events, guarded)
@@ -125,7 +130,7 @@ def test_a_problem_of_another_thread_is_stored(tmp_path, monkeypatch):
         assert not at_once
 
     guarded = BatchFunction(lambda frame, batch_id: BatchOutcome(0, 10, 0), threading.Event())
-    guarded(None, 0)
+    guarded(UNUSED, 0)
     with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
         monkeypatch.setattr(reporter_module, "write_progress", slow)
         other = threading.Thread(target=reporter.report_problem, args=("down",))
@@ -157,7 +162,7 @@ def test_a_port_in_use(tmp_path):
 def test_the_lag_stays_on_the_page_after_a_problem(tmp_path):
     one = pipeline(f"metrics.port = 0\n{SOURCE}{CONSOLE}", folder=tmp_path)
     guarded = BatchFunction(lambda frame, batch_id: BatchOutcome(0, 10, 0), threading.Event())
-    guarded(None, 0)
+    guarded(UNUSED, 0)
     with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
         reporter.process_events([event(0, 10, 30)], guarded)
         reporter.report_problem("down")
