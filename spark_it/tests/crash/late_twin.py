@@ -4,7 +4,11 @@ from odradek.spark_it.sinks.jdbc import JdbcTable
 from odradek.spark_it.sinks.jdbc_staging import StagingTable
 
 WROTE = "twins have written"
-MOMENTS = {"staged": (StagingTable, "fill"), "checked": (StagingTable, "read_segments"), "taken over": (JdbcTable, "_insert_all")}
+MOMENTS = {
+    "staged": (StagingTable, "fill"),
+    "checked": (StagingTable, "read_segments"),
+    "taken over": (JdbcTable, "_insert_all"),
+}
 """The step of the driver after which the twins write."""
 
 

@@ -20,7 +20,7 @@ from odradek.spark_it.dead_letters.headers import (
 from odradek.spark_it.interfaces.marker import make_marker_number
 from odradek.spark_it.interfaces.sink import Claim, SinkError, WrittenCounts
 from odradek.spark_it.sinks import jdbc as jdbc_sink
-from odradek.spark_it.sinks.jdbc_staging import Staging
+from odradek.spark_it.sinks.jdbc_staging import StagingTable
 from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
 
 

@@ -129,7 +129,8 @@ def test_rows_that_another_pipeline_adds_meanwhile(spark, tmp_path, monkeypatch,
     assert orders.write(numbers(spark, 10), None, batch(spark, 0)).rows == 10
     assert table.rows() == [(n,) for n in range(20)]
     assert rows_in_data_files(tmp_path / "lake") == 20
-    assert (orders.read_marker(), refunds.read_marker()) == (make_marker_number(GENERATION, 0), make_marker_number(GENERATION, 7))
+    assert orders.read_marker() == make_marker_number(GENERATION, 0)
+    assert refunds.read_marker() == make_marker_number(GENERATION, 7)
     # Streaming readers refuse other operations.
     operations = spark.table(f"{orders._table}.snapshots").select("operation").collect()
     assert {row.operation for row in operations} == {"append"}

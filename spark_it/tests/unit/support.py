@@ -5,7 +5,7 @@ from typing import Any
 
 from odradek.spark_it.definition.problems import PipelineError
 from odradek.spark_it.definition.reader import parse
-from odradek.spark_it.kafka.group import Group
+from odradek.spark_it.kafka.requests import ClusterRequests
 from odradek.spark_it.validation.report import validate
 
 SOURCE = """
@@ -22,40 +22,40 @@ UNUSED: Any = None
 """An argument that the tested code does not use, such as a Spark session."""
 
 
-class StubGroup(Group):
-    """A group that permits no request. A fake overrides the requests that its tests expect."""
+class StubCluster(ClusterRequests):
+    """A cluster that permits no request. A fake overrides the requests that its tests expect."""
 
-    def partitions(self, source):
+    def list_partitions(self, source):
         raise AssertionError("unexpected request")
 
-    def broker_count(self):
+    def count_brokers(self):
         raise AssertionError("unexpected request")
 
     def create_topic(self, topic, replication_factor):
         raise AssertionError("unexpected request")
 
-    def topic_ids(self, topics):
+    def fetch_topic_ids(self, topics):
         raise AssertionError("unexpected request")
 
-    def earliest(self, partitions):
+    def fetch_earliest(self, partitions):
         raise AssertionError("unexpected request")
 
-    def latest(self, partitions):
+    def fetch_latest(self, partitions):
         raise AssertionError("unexpected request")
 
-    def stable_ends(self, partitions):
+    def fetch_stable_ends(self, partitions):
         raise AssertionError("unexpected request")
 
-    def at_time(self, partitions, timestamp_ms):
+    def fetch_offsets_at(self, partitions, timestamp_ms):
         raise AssertionError("unexpected request")
 
-    def committed(self, group, partitions):
+    def fetch_committed(self, group, partitions):
         raise AssertionError("unexpected request")
 
     def commit(self, group, offsets, metadata=""):
         raise AssertionError("unexpected request")
 
-    def offsets_retention_ms(self):
+    def fetch_offsets_retention_ms(self):
         raise AssertionError("unexpected request")
 
 

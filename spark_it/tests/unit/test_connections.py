@@ -6,7 +6,7 @@ from odradek.spark_it.dead_letters.topic import create_if_missing
 from odradek.spark_it.kafka.requests import ClusterError, MissingTopicsError
 from odradek.spark_it.validation.connections import check_connections
 from spark_it.tests.fake_registry import serving
-from spark_it.tests.unit.support import StubGroup, pipeline
+from spark_it.tests.unit.support import StubCluster, pipeline
 from spark_it.tests.unit.test_formats_avro import record
 
 TOPICS = """name = "p"
@@ -48,14 +48,14 @@ deadletterqueue.topic.name = "dead"
 """
 
 
-class AnyTopics(StubGroup):
+class AnyTopics(StubCluster):
     """A cluster that has every topic."""
 
     def list_partitions(self, source):
         return [(source.topics[0], 0)]
 
 
-class SomeTopics(StubGroup):
+class SomeTopics(StubCluster):
     """A cluster of `brokers` brokers that has these topics, of one partition each."""
 
     def __init__(self, *there, brokers=3):

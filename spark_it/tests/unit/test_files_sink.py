@@ -73,4 +73,4 @@ def test_a_complete_folder_of_another_driver_is_marked_as_done(folders: FolderSi
 def test_an_interrupted_copy_is_not_marked_as_done(folders: FolderSink):
     write(folders, "batch=1-0", whole=False)
     assert folders._read_row_count("batch=1-0") is None
-    assert not folders._files.is_there(f"batch=1-0/{DONE}")
+    assert not folders._files.exists(f"batch=1-0/{DONE}")

@@ -166,7 +166,9 @@ def test_batch_transactions():
         TransactionalSlot(f"shop:p{part}", "shop:batches", BATCHES_TOPIC, part) for part in range(3)
     ]
     # The first run of a state commits a marker for each part.
-    assert {(transaction.end, transaction.is_first) for transaction in first} == {(make_marker_number(GENERATION, 0), False)}
+    assert {(transaction.end, transaction.is_first) for transaction in first} == {
+        (make_marker_number(GENERATION, 0), False)
+    }
     assert {(transaction.end, transaction.is_first) for transaction in second} == {
         (make_marker_number(GENERATION, 1), False)
     }

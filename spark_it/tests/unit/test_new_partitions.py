@@ -2,12 +2,12 @@ import json
 
 from odradek.spark_it.state.checkpoint import read, read_batch
 from odradek.spark_it.state.new_partitions import admit
-from spark_it.tests.unit.support import StubGroup
+from spark_it.tests.unit.support import StubCluster
 
 OLD, NEW, OTHER = ("orders", 0), ("orders", 1), ("visits", 3)
 
 
-class Group(StubGroup):
+class Group(StubCluster):
     """Partitions with their log start offsets `first` and the committed offsets."""
 
     def __init__(self, first, committed=()):

@@ -216,7 +216,7 @@ def test_a_replay_that_fails_continues_at_its_position(bench, monkeypatch):
         calls["write"] += 1
         if calls["write"] == 3:
             raise KeyboardInterrupt
-        return write(*arguments)
+        return write_transaction(*arguments)
 
     monkeypatch.setattr(transactions, "write_transaction", fails_the_third_time)
     with pytest.raises(KeyboardInterrupt):
@@ -254,7 +254,7 @@ def test_two_replays_at_once_do_not_write_twice(bench, monkeypatch):
     def after_another(*arguments):
         monkeypatch.setattr(transactions, "write_transaction", write_transaction)
         bench.replay()
-        return write(*arguments)
+        return write_transaction(*arguments)
 
     monkeypatch.setattr(transactions, "write_transaction", after_another)
     with pytest.raises(ReplayError, match="another replay"):

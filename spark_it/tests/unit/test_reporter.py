@@ -7,10 +7,10 @@ import pytest
 from odradek.spark_it.execution.batch import BatchFunction, BatchOutcome
 from odradek.spark_it.execution.reporter import Reporter
 from odradek.spark_it.state.progress import read_progress
-from spark_it.tests.unit.support import CONSOLE, SOURCE, UNUSED, StubGroup, pipeline
+from spark_it.tests.unit.support import CONSOLE, SOURCE, UNUSED, StubCluster, pipeline
 
 
-class Group(StubGroup):
+class Group(StubCluster):
     def __init__(self):
         self.commits = {}
 
@@ -44,7 +44,7 @@ class Reports:
             "sources": [source],
         }
         with self._reporter as reporter:
-            reporter.process_events([event], written(take_outcome))
+            reporter.process_events([event], written(outcome))
         return self.said[-1]
 
 

@@ -12,14 +12,14 @@ from odradek.spark_it.state.lock import get_checkpoint_folder, make_lock, read_l
 from odradek.spark_it.state.progress import Progress, write_progress
 from odradek.spark_it.state.reset import ResetError, execute_plan, finish_reset, plan
 from odradek.spark_it.state.status import describe_group, describe_state
-from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, StubGroup, pipeline, transform
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, StubCluster, pipeline, transform
 from spark_it.tests.unit.test_checkpoint import checkpoint
 
 A, B = ("orders", 0), ("orders", 1)
 COUNTS = transform("SELECT amount, count(*) n FROM orders GROUP BY amount")
 
 
-class FakeGroup(StubGroup):
+class FakeGroup(StubCluster):
     """A topic with offsets 5 to 50 in partition 0, 0 to 9 in partition 1."""
 
     def __init__(self, committed=None):
@@ -243,7 +243,7 @@ def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
     finished = finish_reset(one, pending, group)
     assert finished == read_lock(one.state_folder) == replace(pending, is_pending=False)
     assert group.offsets == {A: 5, B: 0}
-    assert finish_reset(one, finished, StubGroup()) == finished and finished.generation == 10
+    assert finish_reset(one, finished, StubCluster()) == finished and finished.generation == 10
 
 
 def test_a_reset_after_one_that_was_interrupted_keeps_the_position(tmp_path):

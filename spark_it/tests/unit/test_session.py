@@ -18,7 +18,10 @@ def settings(text, folder, master="local[2]"):
 
 def test_packages_that_a_pipeline_needs(tmp_path):
     assert packages.list_packages(pipeline(SOURCE + TOPIC)) == [KAFKA]
-    assert packages.list_packages(pipeline(SOURCE + JDBC.format("postgresql"))) == [KAFKA, "org.postgresql:postgresql:42.7.7"]
+    assert packages.list_packages(pipeline(SOURCE + JDBC.format("postgresql"))) == [
+        KAFKA,
+        "org.postgresql:postgresql:42.7.7",
+    ]
     generated = 'name = "g"\n[source.g]\nconnector = "generator"\n'
     assert packages.list_packages(pipeline(generated + CONSOLE)) == []
     dead = '[errors]\ndeadletterqueue.topic.name = "dead"\n'

@@ -79,7 +79,8 @@ def test_headers_of_a_dead_letter():
 
 
 def test_a_dead_letter_that_was_not_read_from_a_topic():
-    added = connect_headers.make_error_headers(None, FAILURE._replace(stacktrace=None), connector_name="shop", task_id=0)
+    failure = FAILURE._replace(stacktrace=None)
+    added = connect_headers.make_error_headers(None, failure, connector_name="shop", task_id=0)
     assert "__connect.errors.topic" not in dict(added)
     assert dict(added)["__connect.errors.exception.stacktrace"] is None
     assert connect_headers.find_origin(added) is None
