@@ -46,7 +46,7 @@ class Faults:
         """Stop injecting faults and repair everything; restart a broker that lost a log directory."""
         self._is_over = True
         world = self._world
-        world.disk.repair()
+        world.broker.disk.repair()
         world.metadata.repair()
         world.network.habits = world.network.habits._replace(slow_share=0.0)
         world.trace("all faults are over")
@@ -75,7 +75,7 @@ class Faults:
     def kill_while_writing(self) -> None:
         """Kill the process between two disk operations, or during a write."""
         self._crash_is_power_loss = False
-        self._world.disk.crash_at(self._random.randint(1, 60))
+        self._world.broker.disk.crash_at(self._random.randint(1, 60))
 
     def lose_power(self) -> None:
         """Power off the machine."""
@@ -87,7 +87,7 @@ class Faults:
     def lose_power_while_writing(self) -> None:
         """Power off the machine during a write."""
         self._crash_is_power_loss = True
-        self._world.disk.crash_at(self._random.randint(1, 60))
+        self._world.broker.disk.crash_at(self._random.randint(1, 60))
 
     def stop(self) -> None:
         """Stop the broker cleanly."""
@@ -107,28 +107,28 @@ class Faults:
     def fail_once(self) -> None:
         """Fail one disk operation."""
         error = self._random.choice((errno.EIO, errno.ENOSPC))
-        self._world.disk.fail(self._random.choice(_OPERATIONS), after=self._random.randint(1, 20), error=error)
+        self._world.broker.disk.fail(self._random.choice(_OPERATIONS), after=self._random.randint(1, 20), error=error)
         self._repair_later()
 
     def fail_sync(self) -> None:
         """Fail the sync of a file, whose unsynced data is lost once the page cache is dropped."""
-        self._world.disk.fail("sync", after=self._random.randint(1, 5), error=errno.EIO)
+        self._world.broker.disk.fail("sync", after=self._random.randint(1, 5), error=errno.EIO)
         self._repair_later()
 
     def fill_disk(self) -> None:
         """Fill the disk for a limited time."""
-        self._world.disk.is_full = True
+        self._world.broker.disk.is_full = True
         self._repair_later()
 
     def run_out_of_files(self) -> None:
         """Refuse new files for a limited time; existing files can still grow."""
-        self._world.disk.takes_no_files = True
+        self._world.broker.disk.takes_no_files = True
         self._repair_later()
 
     def break_directory(self) -> None:
         """Fail a log directory until the operator repairs it."""
         directories = self._world.broker.directories
-        self._world.disk.broken[self._random.choice(directories)] = None
+        self._world.broker.disk.broken[self._random.choice(directories)] = None
         self._repair_later()
 
     def fail_store(self) -> None:
@@ -193,9 +193,9 @@ class Faults:
     def _repair(self) -> None:
         """Repair the disk, and restart the broker if it has taken a log directory offline."""
         world = self._world
-        world.disk.is_full = world.disk.takes_no_files = False
-        world.disk.broken.clear()
-        world.disk.heal()
+        world.broker.disk.is_full = world.broker.disk.takes_no_files = False
+        world.broker.disk.broken.clear()
+        world.broker.disk.heal()
         world.metadata.repair()
         if world.broker.is_up and self._has_lost_directory():
             if self._random.random() < 0.7:
@@ -210,17 +210,17 @@ class Faults:
 
     def _broker_ended(self, how: str) -> None:
         world, random = self._world, self._random
-        self._history.has_unfinished_end |= world.disk.has_refused
+        self._history.has_unfinished_end |= world.broker.disk.has_refused
         if how == "died while writing":
             if self._crash_is_power_loss:
-                world.disk.come_down(is_power_loss=True, lose_names=random.random() < 0.5)
+                world.broker.disk.come_down(is_power_loss=True, lose_names=random.random() < 0.5)
             else:
-                world.disk.come_down(is_power_loss=False)
+                world.broker.disk.come_down(is_power_loss=False)
         if how == "power lost" or (how == "died while writing" and self._crash_is_power_loss):
             self._history.crash(CrashKind.POWER_LOSS)
         elif how in ("killed", "died while writing"):
             self._history.crash(CrashKind.PROCESS_KILL)
-        if world.disk.forget_unsynced():
+        if world.broker.disk.forget_unsynced():
             self._history.crash(CrashKind.DISK_FAILURE)
         world.clock.callLater(0.05 if self._is_over else random.choice((0.01, 0.1, 1.0)), self._start)
 
@@ -228,7 +228,7 @@ class Faults:
         if not self._world.broker.is_alive:
             change, self._change = self._change, None
             if change is not None:
-                self._world.disk.repair()
+                self._world.broker.disk.repair()
                 change()
             self._world.broker.start()
 
@@ -238,7 +238,7 @@ class Faults:
 
     def _start_failed(self, why: str) -> None:
         """Fail the run, unless a disk operation failed: then a start may fail, and the operator repairs the disk."""
-        disk = self._world.disk
+        disk = self._world.broker.disk
         if not disk.has_refused:
             self._world.fail(f"the broker does not start although no disk operation failed: {why}")
         self._failed_starts += 1

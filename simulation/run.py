@@ -53,7 +53,7 @@ def run_seed(
     gc.disable()
     try:
         _Run(world, make_clients).run()
-        world.disk.is_down = True
+        world.broker.disk.is_down = True
         _collect()
     except Exception as error:
         world.fail("the simulation itself failed", error)

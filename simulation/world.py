@@ -58,11 +58,11 @@ class World:
         self.clock = SimulatedClock()
         self.threads = SimulatedThreads(self.clock, self.new_random())
         self.wall_clock = WallClock(self.clock)
-        self.disk = SimulatedDisk(self.wall_clock.now_ms, self.new_random(), self._crashed)
+        disk = SimulatedDisk(self.wall_clock.now_ms, self.new_random(), self._crashed)
         self.network = Network(self.clock, self.new_random(), habits or NetworkHabits())
         self.network.note_bytes = self._note_bytes
         self.metadata = SimulatedMetadata(self, self.new_random())
-        self.broker = BrokerProcess(self, ADDRESS, {"log.dirs": "/data", **(properties or {})})
+        self.broker = BrokerProcess(self, ADDRESS, {"log.dirs": "/data", **(properties or {})}, disk)
         self.on_broker_up: Callable[[], None] = lambda: None
         self.on_broker_end: Callable[[str], None] = lambda how: None
         self.on_start_failure: Callable[[str], None] = self.fail

@@ -22,6 +22,7 @@ from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.server.work.clock import Reactor
 from odradek.simulation.machine.clock import Call
+from odradek.simulation.machine.disk import SimulatedDisk
 from odradek.simulation.machine.network import Port
 
 if TYPE_CHECKING:
@@ -90,12 +91,12 @@ class SimulatedEnvironment(Environment):
 
     slice_s = 0.0
 
-    def __init__(self, world: "World", reactor: ProcessReactor, random: Random) -> None:
+    def __init__(self, world: "World", disk: SimulatedDisk, reactor: ProcessReactor, random: Random) -> None:
         # It implements the parts of a reactor that a broker in simulated time uses.
         self.reactor = cast(Reactor, reactor)
         self._process_reactor = reactor
         self.random_source = random
-        self.fs = world.disk
+        self.fs = self._disk = disk
         self._world = world
 
     def now_ms(self) -> int:
@@ -124,7 +125,7 @@ class SimulatedEnvironment(Environment):
             action()
 
     def has_metadata_store(self, directory: str) -> bool:
-        self._world.disk.before_read(directory)
+        self._disk.before_read(directory)
         return self._world.metadata.is_in(directory)
 
     def open_metadata_store(self, directory: str) -> MetadataStore:
@@ -134,7 +135,7 @@ class SimulatedEnvironment(Environment):
         return path
 
     def is_writable(self, directory: str) -> bool:
-        return self._world.disk.is_writable(directory)
+        return self._disk.is_writable(directory)
 
     def host_name(self) -> str:
         return "broker"
@@ -145,16 +146,19 @@ class SimulatedEnvironment(Environment):
 
 
 class BrokerProcess:
-    """A machine with one broker.
+    """A machine with one broker: its address, its disk, and a session of its metadata store in each life.
 
     broker: the running broker, None if there is none
     is_up: true once the broker has started and accepts clients
     lives: number of starts
     """
 
-    def __init__(self, world: "World", address: tuple[str, int], properties: dict[str, str]) -> None:
+    def __init__(
+        self, world: "World", address: tuple[str, int], properties: dict[str, str], disk: SimulatedDisk
+    ) -> None:
         self.address = address
         self.properties = properties
+        self.disk = disk
         self.broker: Broker | None = None
         self.is_up = False
         self.is_stopping = False
@@ -180,9 +184,9 @@ class BrokerProcess:
         self.lives += 1
         self.is_stopping = False
         world.trace(f"broker starts, life {self.lives}")
-        world.disk.come_up()
+        self.disk.come_up()
         reactor = self._reactor = ProcessReactor(world, self, world.new_random())
-        environment = SimulatedEnvironment(world, reactor, world.new_random())
+        environment = SimulatedEnvironment(world, self.disk, reactor, world.new_random())
         host, port = self.address
         properties = {"listeners": f"PLAINTEXT://{host}:{port}", **self.properties}
         self.broker = broker = Broker(BrokerConfig(properties), environment)
@@ -228,13 +232,13 @@ class BrokerProcess:
         """Kill the process (SIGKILL): memory is lost, files are unchanged."""
         if self.is_alive:
             self._end("killed")
-            self._world.disk.come_down(is_power_loss=False)
+            self.disk.come_down(is_power_loss=False)
 
     def lose_power(self, *, lose_names: bool) -> None:
         """Power off the machine: a part of the unsynced data is lost."""
         if self.is_alive:
             self._end("power lost")
-        self._world.disk.come_down(is_power_loss=True, lose_names=lose_names)
+        self.disk.come_down(is_power_loss=True, lose_names=lose_names)
 
     def crashed(self) -> None:
         """Called by the disk when the process dies during a write."""
@@ -261,5 +265,5 @@ class BrokerProcess:
         self.broker = None
         self._world.network.process_died(reactor)
         if how in ("stopped", "could not start"):
-            self._world.disk.come_down(is_power_loss=False)
+            self.disk.come_down(is_power_loss=False)
         self._world.process_ended(how)

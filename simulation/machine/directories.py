@@ -50,7 +50,7 @@ class Directories:
 
     def add_foreign(self) -> None:
         """Add a directory that is no partition but is named like one."""
-        fs = self._world.disk
+        fs = self._world.broker.disk
         path = f"{self._random.choice(self._world.broker.directories)}/{self._random.choice(_FOREIGN)}"
         fs.is_down = False
         fs.make_directory(path)
@@ -84,7 +84,7 @@ class Directories:
 
     def check(self) -> None:
         """Fail the run if a directory that is no partition was changed."""
-        fs = self._world.disk
+        fs = self._world.broker.disk
         for path in self._foreign:
             if not fs.exists(f"{path}/readme.txt") or fs.read_bytes(f"{path}/readme.txt") != _TEXT:
                 self._world.fail(f"{path}, which is no partition, has been changed")

@@ -102,7 +102,7 @@ class SimulatedMetadata:
         return results
 
     def _failure(self, when: str) -> StoreUnavailableError:
-        self._world.disk.has_refused = True
+        self._world.broker.disk.has_refused = True
         self._world.trace(f"a transaction of the metadata store fails {when}")
         return StoreUnavailableError("simulated failure of the metadata store")
 
@@ -136,10 +136,10 @@ class _Session(MemoryMetadataStore):
             raise SimulatedCrash("metadata")
         if not self.is_connected:
             raise StoreUnavailableError("the outcome of the last change is not known yet")
-        self.world.disk.before("commit", "metadata")
+        self.world.broker.disk.before("commit", "metadata")
         carry_out = super()._carry_out
         results = self.metadata.carry_out(lambda: carry_out(operations), self._lose_contact)
-        self.world.disk.before("committed", "metadata")
+        self.world.broker.disk.before("committed", "metadata")
         return results
 
     def _lose_contact(self) -> None:

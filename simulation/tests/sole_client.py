@@ -61,7 +61,7 @@ class SoleClient:
 
     def lose_power(self):
         """Power off the machine; all unsynced data is lost."""
-        self.world.disk._random = None  # type: ignore[assignment]
+        self.world.broker.disk._random = None  # type: ignore[assignment]
         self.world.broker.lose_power(lose_names=False)
 
     def restart_after_power_loss(self):
@@ -106,7 +106,7 @@ class SoleClient:
 
     def replace_file(self, path, content):
         """Replace the content of a file; return the old one."""
-        disk = self.world.disk
+        disk = self.world.broker.disk
         disk.is_down = False
         old = disk.read_bytes(path)
         write_whole(disk, path, content, sync=True)

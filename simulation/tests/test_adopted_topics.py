@@ -53,7 +53,7 @@ def with_lost_shards():
     client = SoleClient(offsets_topic_num_partitions="8")
     client.create_topic()
     client.produce(b"a")
-    make_directory = client.world.disk.make_directory
+    make_directory = client.world.broker.disk.make_directory
 
     def make(path):
         """No inodes are left."""
@@ -61,11 +61,11 @@ def with_lost_shards():
             raise OSError(errno.ENOSPC, "no inodes are left", path)
         make_directory(path)
 
-    client.world.disk.make_directory = make
+    client.world.broker.disk.make_directory = make
     committed = commit_all(client)
     assert len(committed) > 15
     client.world.broker.kill()
-    client.world.disk.make_directory = make_directory
+    client.world.broker.disk.make_directory = make_directory
     return client, committed
 
 
@@ -166,8 +166,8 @@ def test_partitions_that_are_added_again_have_no_earlier_epoch():
     client.wait(5)
     client.restart_after_kill(times=4)
     client.stop()
-    client.world.disk.is_down = False
-    client.world.disk.remove_tree("/data/t-1")
+    client.world.broker.disk.is_down = False
+    client.world.broker.disk.remove_tree("/data/t-1")
     client.adopt()
     assert len(client.epochs()) == 1
     client.add_partitions(2)

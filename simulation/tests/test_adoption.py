@@ -66,7 +66,7 @@ def with_topics_and_no_store(seed):
 
 
 def directories(world):
-    return sorted(name for path in ("/data1", "/data2") for name in world.disk.list_names(path))
+    return sorted(name for path in ("/data1", "/data2") for name in world.broker.disk.list_names(path))
 
 
 def put_kraft_metadata(world, ids):
@@ -76,12 +76,12 @@ def put_kraft_metadata(world, ids):
         kraft.config(kraft.TOPIC, "kept", "retention.ms", "-1"),
         *kraft.topic("__consumer_offsets", ids["__consumer_offsets"], 2),
     ]
-    world.disk.is_down = False
-    kraft.put_log(world.disk, records, log_directory="/data2")
-    world.disk.sync_path(f"/data2/{DIRECTORY}/{0:020d}.log")
+    world.broker.disk.is_down = False
+    kraft.put_log(world.broker.disk, records, log_directory="/data2")
+    world.broker.disk.sync_path(f"/data2/{DIRECTORY}/{0:020d}.log")
     for path in ("/data2", f"/data2/{DIRECTORY}"):
-        world.disk.sync_directory(path)
-    world.disk.is_down = True
+        world.broker.disk.sync_directory(path)
+    world.broker.disk.is_down = True
 
 
 def adopt_with_a_crash_at(change, *, is_power_loss, with_kraft):
@@ -94,10 +94,10 @@ def adopt_with_a_crash_at(change, *, is_power_loss, with_kraft):
 
     def ended(how):
         ends.append(how)
-        world.disk.come_down(is_power_loss=is_power_loss, lose_names=is_power_loss)
+        world.broker.disk.come_down(is_power_loss=is_power_loss, lose_names=is_power_loss)
 
     world.on_broker_end = ended
-    world.disk.crash_at(change)
+    world.broker.disk.crash_at(change)
     world.broker.start()
     world.run(lambda: world.broker.is_up or bool(ends) or bool(world.failures), 60)
     assert world.failures == []
@@ -105,7 +105,7 @@ def adopt_with_a_crash_at(change, *, is_power_loss, with_kraft):
     if crashed:
         world.broker.start()
         assert world.run(lambda: world.broker.is_up, 60), world.failures
-    world.disk.repair()
+    world.broker.disk.repair()
     world.run(lambda: False, 5)
     assert world.failures == []
     services = world.broker.broker.services

@@ -23,7 +23,7 @@ def fail_start(client, *, at_transaction=0):
 
 
 def clean_marks(client):
-    disk = client.world.disk
+    disk = client.world.broker.disk
     disk.come_up()
     marks = [checkpoints.read_clean_shutdown(disk, path) for path in client.world.broker.directories]
     disk.come_down(is_power_loss=False)
@@ -80,10 +80,10 @@ def new_producer_ids(client, count=1):
 
 def kill_start(client, change):
     """Kill the process at a change of the disk or of the store during its start."""
-    client.world.disk.crash_at(change)
+    client.world.broker.disk.crash_at(change)
     client.world.broker.start()
     assert client.world.run(lambda: not client.world.broker.is_alive, 60)
-    client.world.disk.come_down(is_power_loss=False)
+    client.world.broker.disk.come_down(is_power_loss=False)
 
 
 STOPS = pytest.mark.parametrize(

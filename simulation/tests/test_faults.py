@@ -26,27 +26,27 @@ def lock_out(world):
     """Lock the directory by another process: a start then fails without a disk error."""
     assert start(world)
     world.broker.kill()
-    world.disk.come_up()
-    world.disk.lock(f"{world.broker.directories[0]}/.lock")
+    world.broker.disk.come_up()
+    world.broker.disk.lock(f"{world.broker.directories[0]}/.lock")
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_a_start_may_fail_because_of_an_error_that_has_ended(world, error):
     for _ in range(10):
-        world.disk.fail("write", error=error)
+        world.broker.disk.fail("write", error=error)
         assert not start(world)
     assert world.failures == []
     assert start(world)
 
 
 def test_a_start_may_fail_because_of_a_directory_that_cannot_be_written(world):
-    world.disk.broken.update(dict.fromkeys(world.broker.directories))
+    world.broker.disk.broken.update(dict.fromkeys(world.broker.directories))
     assert not start(world)
     assert world.failures == []
 
 
 def test_a_start_may_not_fail_because_of_an_error_in_the_start_before(world):
-    world.disk.fail("write")
+    world.broker.disk.fail("write")
     assert not start(world)
     lock_out(world)
     assert not start(world)
@@ -56,7 +56,7 @@ def test_a_start_may_not_fail_because_of_an_error_in_the_start_before(world):
 
 def test_a_start_may_not_fail_because_of_an_error_that_did_not_occur(world):
     lock_out(world)
-    world.disk.fail("write", after=10_000)
+    world.broker.disk.fail("write", after=10_000)
     assert not start(world)
     assert len(world.failures) == 1
 

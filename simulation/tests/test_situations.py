@@ -140,11 +140,11 @@ def test_a_changed_directory_that_is_no_partition_fails_the_run(world):
     world.broker.kill()
     directories = directories_of(world)
     directories.add_foreign()
-    world.disk.come_up()
+    world.broker.disk.come_up()
     directories.check()
     assert world.failures == []
     (path,) = directories._foreign
-    world.disk.remove_tree(path)
+    world.broker.disk.remove_tree(path)
     directories.check()
     assert len(world.failures) == 1
 
