@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from odradek.simulation.world import World
 
 _MOST_FAILED_STARTS: Final = 5
+_LATE_REPORTS_S: Final = 10
+"""The failure of work on a slow thread takes a log directory offline when it is reported, seconds after it occurred."""
 _OPERATIONS: Final = ("write", "write", "sync", "sync", "create", "rename", "remove", "truncate", "sync_directory")
 
 
@@ -50,8 +52,12 @@ class Faults:
         world.metadata.repair()
         world.network.habits = world.network.habits._replace(slow_share=0.0)
         world.trace("all faults are over")
-        if world.broker.is_up and self._has_lost_directory():
-            world.broker.stop()
+        for seconds in range(_LATE_REPORTS_S):
+            world.clock.callLater(seconds, self._stop_without_directory)
+
+    def _stop_without_directory(self) -> None:
+        if self._world.broker.is_up and self._has_lost_directory():
+            self._world.broker.stop()
 
     def _next(self) -> None:
         self._world.clock.callLater(self._random.expovariate(1 / self._plan.interval_s), self._inject)

@@ -474,10 +474,10 @@ class History:
         self._note(client, f"fetched {group} {name_of(partition)} committed {offset} stable {stable}")
 
     def record_assignment(
-        self, client: str, group: str, generation: int, member: str, partitions: Iterable[Partition]
+        self, client: str, invoked: Moment, group: str, generation: int, member: str, partitions: Iterable[Partition]
     ) -> None:
-        """Record the assignment of a member."""
-        assignment = Assignment(client, self.moment(), group, generation, member, tuple(partitions))
+        """Record the assignment of a member, which a request at `invoked` returned."""
+        assignment = Assignment(client, invoked, group, generation, member, tuple(partitions))
         self._end(assignment, Outcome.OK)
         self.assignments.append(assignment)
         names = " ".join(map(name_of, assignment.partitions))

@@ -99,6 +99,7 @@ class Membership:
                 for member, owned in shares.items()
             ]
         connection = await self._link.connection()
+        invoked = self._link.history.moment()
         synced = await self._link.request(
             SyncGroupRequest(
                 group_id=self.group,
@@ -118,7 +119,7 @@ class Membership:
         self._joined_over = connection
         # A static member keeps its partitions and generation under a new member id.
         owner = self.instance_id or self.member_id
-        self._link.history.record_assignment(self._link.name, self.group, self.generation, owner, owned)
+        self._link.history.record_assignment(self._link.name, invoked, self.group, self.generation, owner, owned)
         return owned
 
     def _refused(self, what: str, response: Any) -> None:

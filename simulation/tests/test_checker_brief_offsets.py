@@ -170,8 +170,16 @@ def test_a_fetch_across_a_deletion_returns_no_earlier_commit(story):
 
 @pytest.mark.parametrize(("deletes", "found"), [(True, set()), (False, {"TWO_OWNERS"})])
 def test_the_generations_of_a_deleted_group_begin_again(story, deletes, found):
-    story.history.record_assignment("c1", "g", 1, "m1", [A])
+    story.history.record_assignment("c1", story.history.moment(), "g", 1, "m1", [A])
     if deletes:
         story.delete_group()
-    story.history.record_assignment("c2", "g", 1, "m2", [A])
+    story.history.record_assignment("c2", story.history.moment(), "g", 1, "m2", [A])
     assert story.found() == found
+
+
+def test_an_assignment_may_arrive_after_the_deletion_of_its_group(story):
+    invoked = story.history.moment()
+    story.delete_group()
+    story.history.record_assignment("c1", invoked, "g", 1, "m1", [A])
+    story.history.record_assignment("c2", story.history.moment(), "g", 1, "m2", [A])
+    assert story.found() == set()

@@ -432,15 +432,15 @@ def test_a_commit_of_records_that_two_members_received(story):
 
 
 def test_two_owners(story):
-    story.history.record_assignment("c1", "g", 1, "m1", [A, B])
-    story.history.record_assignment("c2", "g", 1, "m2", [B])
+    story.history.record_assignment("c1", story.history.moment(), "g", 1, "m1", [A, B])
+    story.history.record_assignment("c2", story.history.moment(), "g", 1, "m2", [B])
     assert story.found() == {"TWO_OWNERS"}
 
 
 def test_one_owner_after_another(story):
-    story.history.record_assignment("c1", "g", 1, "m1", [A, B])
-    story.history.record_assignment("c1", "g", 2, "m1", [A])
-    story.history.record_assignment("c2", "g", 2, "m2", [B])
+    story.history.record_assignment("c1", story.history.moment(), "g", 1, "m1", [A, B])
+    story.history.record_assignment("c1", story.history.moment(), "g", 2, "m1", [A])
+    story.history.record_assignment("c2", story.history.moment(), "g", 2, "m2", [B])
     assert story.found() == set()
 
 

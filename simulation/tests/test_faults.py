@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from odradek.log.storage.filesystem import LogDirFailure
 from odradek.simulation.faults import Faults
 from odradek.simulation.history import History
 from odradek.simulation.scenario import FaultPlan
@@ -28,6 +29,19 @@ def lock_out(world):
     world.broker.kill()
     world.broker.disk.come_up()
     world.broker.disk.lock(f"{world.broker.directories[0]}/.lock")
+
+
+def test_a_broker_that_loses_a_directory_after_the_last_fault_is_restarted():
+    """The failure was reported late."""
+    world = World(1, {"log.dirs": "/data1,/data2"})
+    faults = Faults(world, History(world.now_ms), FaultPlan({}, 1.0), world.new_random())
+    assert start(world)
+    faults.end()
+    world.run(lambda: False, 2)
+    world.broker.broker.services.logs.log_dirs.work_failed("/data1", LogDirFailure("/data1", "removing failed"))
+    world.run(lambda: False, 5)
+    assert world.broker.lives == 2
+    assert world.broker.broker.services.logs.online_directories == ["/data1", "/data2"]
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
