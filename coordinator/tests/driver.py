@@ -2,40 +2,17 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard import GroupShard
 from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.result import CoordinatorRecord, CoordinatorResult
+from odradek.coordinator.shard_interface import Shard
 from odradek.coordinator.steps import Steps
 from odradek.protocol.errors import ErrorCode
 
 T = TypeVar("T")
-
-
-class Shard(Protocol):
-    """The methods of group and transaction shards that a driver calls."""
-
-    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
-
-    def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]: ...
-
-    def resign(self, now_ms: int) -> CoordinatorResult: ...
-
-    def on_appended(
-        self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
-    ) -> None: ...
-
-    def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult: ...
-
-    def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult: ...
-
-    def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult: ...
-
-    def next_deadline_ms(self) -> int | None: ...
-
-    def tick(self, now_ms: int) -> CoordinatorResult: ...
 
 
 S = TypeVar("S", bound=Shard)

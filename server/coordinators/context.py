@@ -1,12 +1,10 @@
-"""A coordinator's shard whose partition this broker leads: its interface for the runtime, and its runtime state."""
+"""A coordinator's shard whose partition this broker leads: its runtime state."""
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from odradek.coordinator.coordinator_state import CoordinatorState
-from odradek.coordinator.result import CoordinatorResult
-from odradek.coordinator.steps import Steps
+from odradek.coordinator.shard_interface import Shard
 from odradek.log.validation.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.server.work.clock import DelayedCall
@@ -16,33 +14,6 @@ if TYPE_CHECKING:
     from odradek.log.append import AppendInfo
     from odradek.replication.replicas.partition import Partition
     from odradek.server.request import Reply
-
-
-class Shard(Protocol):
-    """The interface of group and transaction shards for the runtime."""
-
-    @property
-    def coordinator_state(self) -> CoordinatorState: ...
-
-    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
-
-    def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]: ...
-
-    def resign(self, now_ms: int) -> CoordinatorResult: ...
-
-    def on_appended(
-        self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
-    ) -> None: ...
-
-    def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult: ...
-
-    def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult: ...
-
-    def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult: ...
-
-    def next_deadline_ms(self) -> int | None: ...
-
-    def tick(self, now_ms: int) -> CoordinatorResult: ...
 
 
 S = TypeVar("S", bound=Shard)
