@@ -373,7 +373,7 @@ SAFEGUARDS: Final = (
     ),
     Safeguard(
         "generations",
-        "Only members of the present generation can commit offsets.",
+        "Only members of the current generation can commit offsets.",
         (
             (offset_commands, "_check_commit", _any_generation),
             (transactional_offsets, "_check", _any_generation),
@@ -436,7 +436,7 @@ SAFEGUARDS: Final = (
     ),
     Safeguard(
         "monotonic-clock",
-        "Sessions and rebalances time out by the monotonic clock.",
+        "Timeouts of sessions and rebalances use the monotonic clock.",
         ((SimulatedEnvironment, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
         ("expelled from", "no response in", "gave up on", "still has members"),
         22,

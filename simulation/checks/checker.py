@@ -1,7 +1,7 @@
 """The checker: finds violations of Kafka's guarantees in a history.
 
-A pure function of the clients' operations with their outcomes, and of the final reads. It uses no code of the broker,
-and therefore cannot contain the broker's errors. Modelled on Jepsen's Kafka workload.
+`check` is a pure function of the clients' operations with their outcomes, and of the final reads. It uses no code of the
+broker, so a defect of the broker cannot also hide in the check for it. It is modelled on Jepsen's Kafka workload.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
 
 
 def check(history: History, final: FinalState) -> list[Violation]:
-    """Return all violations. Takes time about linear in the number of records."""
+    """Return all violations. The time is about linear in the number of records."""
     evidence = Evidence(history, final)
     violations = [
         Violation(ViolationKind.INVALID_RESPONSE, f"{client} at {moment.time_ms}: {text}")
         for moment, client, text in history.odd
     ]
-    for look in CHECKS:
-        violations += look(evidence)
+    for find_violations in CHECKS:
+        violations += find_violations(evidence)
     return violations
