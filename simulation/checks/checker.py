@@ -1,7 +1,7 @@
 """The checker: finds violations of Kafka's guarantees in a history.
 
-`check` is a pure function of the clients' operations with their outcomes, and of the final reads. It uses no code of the
-broker, so a defect of the broker cannot also hide in the check for it. It is modelled on Jepsen's Kafka workload.
+`check` is a pure function of the clients' operations with their outcomes, and of the final reads. It uses no code of
+the broker, so a defect of the broker cannot also be in the check for it. It is modelled on Jepsen's Kafka workload.
 """
 
 from __future__ import annotations
