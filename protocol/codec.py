@@ -8,7 +8,7 @@ Sizes read from the wire are compared with the remaining bytes before memory is 
 raise `DecodeError`.
 
 Large messages are decoded and encoded in steps, by generators compiled from the same declarations: `step_decoder` and
-`step_encoder`. `decoder` is for messages of up to `SMALL_MESSAGE_BYTES`; `small_encoder` refuses a larger one early.
+`step_encoder`. `decoder` is for messages of up to `SMALL_MESSAGE_BYTES`, and `small_encoder` stops at a larger one.
 """
 
 import struct
@@ -32,8 +32,8 @@ MAX_ELEMENTS: Final = 100_000
 """Maximum number of array elements of one request, all arrays together. More are rejected before memory is allocated.
 
 A Fetch request for 50,000 partitions of as many topics has 100,000 elements. An element of 2 bytes becomes an object of
-100 to 250 bytes, so this bounds the memory of a request, and also the time of steps that treat all elements at once, as
-the sort of a list or the release of its memory.
+100 to 250 bytes, so this limit bounds the memory of a request. It also bounds the time of a step that handles all
+elements at once, such as sorting or freeing a list.
 """
 
 
@@ -50,9 +50,9 @@ def decoder(cls: type[Message], version: int) -> Decoder:
 
 @cache
 def step_decoder(cls: type[Message], version: int) -> StepDecoder:
-    """Return a decoder as `decoder` does, but a generator of steps that returns the result.
+    """Return a decoder with the result of `decoder`, as a generator that yields after each step.
 
-    Its fourth parameter is the maximum number of array elements, usually `MAX_ELEMENTS`.
+    Its fourth parameter is the maximum number of array elements of the message, usually `MAX_ELEMENTS`.
     """
     compiled: StepDecoder = _compile_decoder(cls, version, in_steps=True)
     return compiled
@@ -67,9 +67,9 @@ def encoder(cls: type[Message], version: int) -> Encoder:
 
 @cache
 def small_encoder(cls: type[Message], version: int) -> Encoder:
-    """Return an encoder that raises `LargeMessageError` for a large message within a ms.
+    """Return an encoder that raises `LargeMessageError` within 1 ms if the message is large.
 
-    The output is then incomplete and has to be discarded.
+    The caller then discards the incomplete output.
     """
     compiled: Encoder = _compile_encoder(cls, version, only_small=True)
     return compiled
@@ -77,17 +77,20 @@ def small_encoder(cls: type[Message], version: int) -> Encoder:
 
 @cache
 def step_encoder(cls: type[Message], version: int) -> StepEncoder:
-    """Return an encoder as `encoder` does, but a generator of steps."""
+    """Return an encoder with the output of `encoder`, as a generator that yields after each step."""
     compiled: StepEncoder = _compile_encoder(cls, version, in_steps=True)
     return compiled
 
 
 MALFORMED: Final = (struct.error, IndexError, ValueError)
-"""Exceptions that a decoder may raise for malformed bytes."""
+"""Exceptions that a decoder may raise for malformed bytes. `DecodeError` is a ValueError."""
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
-    """Decode a whole message. Bytes behind it are an error, as in Kafka."""
+    """Decode a message that occupies all of `buffer` from `position` on.
+
+    Raises DecodeError for malformed bytes and for bytes after the message.
+    """
     end = len(buffer)
     try:
         message, position = decoder(cls, version)(buffer, position, end)
@@ -123,7 +126,7 @@ def _compile_decoder(cls: type[Message], version: int, in_steps: bool) -> Any:
     source.scope["new"] = object.__new__
     name, parameters = f"decode_{cls.__name__}_v{version}", "buf, pos, end"
     if in_steps:
-        name, parameters = f"{name}_in_steps", f"{parameters}, most"
+        name, parameters = f"{name}_in_steps", f"{parameters}, max_elements"
         # The `yield` makes the decoder of a message without arrays a generator.
         source.add(1, "elements = 0", f"pause = pos + {STEP_BYTES}", "if 0: yield")
     source.struct(1, "o", cls)

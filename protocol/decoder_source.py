@@ -133,7 +133,7 @@ class DecoderSource(Source):
         self.add(indent + 1, f"if {count} * {least} > end - pos: raise past_end({what!r})")
         if self.in_steps:
             self.add(indent + 1, f"elements += {count}")
-            self.add(indent + 1, f"if elements > most: raise too_many_elements({what!r}, most)")
+            self.add(indent + 1, f"if elements > max_elements: raise too_many_elements({what!r}, max_elements)")
         if isinstance(wire.element, FixedType):
             self.fixed_array(indent + 1, target, wire.element, count)
             return
