@@ -1,10 +1,11 @@
 """Fetch 4-18: record batches of many partitions, served unchanged; waits until enough bytes are available.
 
-The response is sent when min_bytes are available, when a partition fails, diverges or is read up to the end of an older
-segment, or after max_wait_ms. A fetch that waits keeps a count of available bytes for each partition, so that an append
-costs the same for a fetch of many partitions as for one of a few. All partitions are read when the fetch begins, and
-again when it completes; many partitions in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader
-epochs: KIP-320.
+The response is sent when min_bytes are available or after max_wait_ms. It is sent earlier if a partition has an error
+(other than that it does not exist) or diverges, if its records come from a segment that is not the active one, or if
+its records do not fit into the response. A fetch that waits keeps a count of available bytes for each partition, so
+that an append costs the same for a fetch of many partitions as for one of a few. All partitions are read when the fetch
+begins, and again when it completes; many partitions are read in slices. Sessions: KIP-227. Topics by id from version 13
+on (KIP-516). Leader epochs: KIP-320.
 """
 
 from collections import OrderedDict
@@ -66,9 +67,9 @@ CONSUMER: Final = -1
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
 ENDED_INPUT_WAIT_MS: Final = 1000
-"""Longest wait for a client that has closed its side of the connection: it may still read the response."""
+"""Maximum wait of a fetch whose client has closed its side of the connection, but may still read the response."""
 PARTITIONS_PER_STEP: Final = 100
-"""Largest number of partitions that are read in one step, which takes up to 0.5 ms. A larger fetch takes several."""
+"""Maximum number of partitions that are read in one step, which takes up to 0.5 ms. A larger fetch takes more."""
 
 _ITEMS_FREED_PER_STEP: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -76,7 +77,7 @@ _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC
 FetchPartitions = dict[PartitionKey, FetchPartition]
 ReadSteps = Generator[None, None, FetchResponse]
 FirstReadSteps = Generator[None, None, FetchResponse | None]
-"""Returns the response, or None if the fetch has to wait."""
+"""Steps that return the response, or None if the fetch has to wait."""
 
 
 class FetchServices(Protocol):
@@ -101,7 +102,7 @@ def fetch(services: FetchServices, context: "RequestContext", request: FetchRequ
 
 
 def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> FetchResponse:
-    """Return `error` for the whole request; before version 7 for every partition."""
+    """Return `error` once for the whole request; before version 7, in the row of every partition."""
     if version >= ERROR_AT_TOP_SINCE:
         return FetchResponse(error_code=error.code)
     return FetchResponse(
@@ -120,7 +121,7 @@ class _Fetch:
 
     targets: the partitions that can be read
     refused, reasons: the other partitions, and the error of each
-    available_bytes: those of all targets, while the fetch waits
+    available_bytes: the total of all targets, while the fetch waits
     """
 
     __slots__ = (
@@ -216,7 +217,7 @@ class _Fetch:
                 yield
                 count = 0
         if self.version >= ERROR_AT_TOP_SINCE:
-            # An error response does not need the topics either, and they take more memory than the fetch that waits.
+            # Free the topics, which occupy more memory than the fetch that waits. Error responses do not contain them.
             topics, self.request.topics = self.request.topics, []
             yield from _free_in_steps(topic.partitions for topic in topics)
             yield from _free_in_steps([topics])
@@ -240,7 +241,7 @@ class _Fetch:
                 forgotten = 0
 
     def _end_broken_session(self, failure: Failure) -> Failure:
-        """End a session to which only a part of the request was applied."""
+        """Remove the session if only a part of the request was applied to it."""
         session = self.session
         if session is not None and session.is_busy:
             self.services.fetch_sessions.remove(session.id)
@@ -255,7 +256,7 @@ class _Fetch:
         read = self._make_read()
         items = iter(wanted.items()) if self._keeps_wanted() else _drain_items(wanted)
         try:
-            # Another request of the session advances its epoch before it changes the partitions.
+            # Stop before another request changes the session's partitions: it advances the epoch first.
             while not self._is_superseded() and (some := list(islice(items, PARTITIONS_PER_STEP))):
                 found = self._find_targets(some)
                 if operation is not None:
@@ -292,8 +293,8 @@ class _Fetch:
     def _respond_in_steps(self, read: LimitedRead) -> ReadSteps:
         """Make the response in steps, like `_respond`.
 
-        Another request may continue the session between two steps. Then values that were recorded as sent, but are not
-        sent, are recorded as not sent.
+        Another request may continue the session between two steps. This response then becomes an error, and the rows
+        that were already recorded as sent are reset to NOT_SENT.
         """
         rows, session = read.rows, self.session
         topics: list[FetchResponseFetchableTopicResponse] = []
@@ -328,7 +329,10 @@ class _Fetch:
         return self.operation
 
     def _wait(self, operation: DelayedOperation[FetchResponse]) -> "Deferred[FetchResponse]":
-        """Wait for max_wait_ms; for a short time if the client may be gone, because a fetch may hold much memory."""
+        """Wait for max_wait_ms, or for at most ENDED_INPUT_WAIT_MS if the client has closed its side of the connection.
+
+        A waiting fetch may hold much memory.
+        """
         max_wait_ms = self.request.max_wait_ms
         if self.context.has_input_ended:
             max_wait_ms = min(max_wait_ms, ENDED_INPUT_WAIT_MS)
@@ -422,7 +426,7 @@ class _Fetch:
             if partition is None or (replicas.deleted_topics and replicas.is_deleted(partition)):
                 self._refuse_partition(requested, self._find_missing_error(requested))
             elif replica_id > CONSUMER:
-                # No other broker has replicas yet, so that a fetch with a replica id is rejected.
+                # Replication between brokers is not implemented yet, so fetches of followers are rejected.
                 has_epoch = requested.current_leader_epoch >= 0
                 code = ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
                 self._refuse_partition(requested, code)
@@ -453,7 +457,7 @@ class _Fetch:
         return LimitedRead(self.version, self.request.isolation_level, self.max_bytes, names_all, self._find_cause)
 
     def _add_refused(self, read: LimitedRead, start: int, end: int) -> None:
-        """Add error rows. A missing partition does not end the wait, which may be for the other partitions."""
+        """Add error rows. A partition that does not exist does not end the wait for the others."""
         for requested, error in zip(self.refused[start:end], self.reasons[start:end], strict=True):
             read.refuse(requested, error, is_urgent=error.code not in _MISSING)
 
@@ -461,7 +465,7 @@ class _Fetch:
         return read.is_urgent or not self.targets or read.read_bytes >= self.min_bytes
 
     def _find_cause(self, requested: FetchPartition, error: KafkaError) -> KafkaError:
-        """Return the error for a failed read: the partition may have been deleted since the request arrived."""
+        """Return the error to report for a failed read: UNKNOWN_TOPIC_OR_PARTITION if the partition was deleted."""
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             replicas, index = self.services.replicas, requested.index
             if self.uses_ids:
@@ -488,7 +492,7 @@ class _Fetch:
         return INVALID_SESSION_ID if session is None else session.id
 
     def _respond_in_session(self, session: FetchSession, read: LimitedRead) -> FetchResponse:
-        """Return a response with the partitions that have changed since the last one of the session."""
+        """Return a response with the partitions that have changed since the session's last response."""
         if session.epoch != self.epoch:
             return self._refuse_superseded(session)
         self._record_sent(read.rows)
@@ -500,7 +504,7 @@ class _Fetch:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
 
     def _record_sent(self, rows: list[Row]) -> None:
-        """Record the values sent to the client. Partitions with records move to the end of the order."""
+        """Record the values sent to the client. Partitions with records move to the end of the session (KIP-227)."""
         session = self.session
         for requested, row in rows:
             requested.record_sent(row.high_watermark, row.log_start_offset, bool(row.error_code))
@@ -558,7 +562,7 @@ class _Freeable(Protocol):
 
 @cache
 def _get_shared_error(code: ErrorCode) -> KafkaError:
-    """Return one error for all partitions with this code: a waiting fetch refers to an error for each of them."""
+    """Return one shared error for all partitions with this code, because a waiting fetch stores an error for each."""
     return KafkaError(code)
 
 
@@ -573,7 +577,7 @@ def _is_large_request(request: FetchRequest) -> bool:
 
 
 def _drain_items(wanted: FetchPartitions) -> Iterator[tuple[PartitionKey, FetchPartition]]:
-    """Remove the items one by one: freeing a large dictionary at once takes long."""
+    """Yield the items and remove them one by one: freeing a large dictionary at once takes long."""
     assert isinstance(wanted, OrderedDict)
     while wanted:
         yield wanted.popitem(last=False)

@@ -1,14 +1,14 @@
 """Produce 3-13: appends one record batch to each partition of the request.
 
 With acks=0 there is no response, and a failure closes the connection; with acks=1 the response follows the leader's
-append, with acks=-1 (the clients' default since KIP-679) the appends of all in-sync replicas. Other values are
-INVALID_REQUIRED_ACKS. Topics are given by id from version 13 on (KIP-516). From version 8 on an error lists the records
-that caused it (KIP-467), from 10 on NOT_LEADER_OR_FOLLOWER has the current leader (KIP-951). The response to a
+append, with acks=-1 (the clients' default since KIP-679) it follows the appends of all in-sync replicas. Other values
+get INVALID_REQUIRED_ACKS. Topics are given by id from version 13 on (KIP-516). From version 8 on an error lists the
+records that caused it (KIP-467), from 10 on NOT_LEADER_OR_FOLLOWER has the current leader (KIP-951). The response to a
 duplicate of an appended batch has the offsets of that append (KIP-98). A transaction's first batch on a partition is
-verified by the transaction's coordinator, or from version 12 on adds the partition to the transaction (KIP-890). With
-flush.messages or flush.before.acks the response waits for a sync. A batch that takes long to validate is validated in
-steps between other requests; its append checks leadership, properties, transaction and sequence, which may have changed
-meanwhile.
+verified by the transaction's coordinator; from version 12 on the coordinator adds the partition to the transaction
+(KIP-890). With flush.messages or flush.before.acks the response waits for a sync. A batch that takes long to validate
+is validated in steps between other requests. Leadership, topic configuration, transaction and sequence may change in
+the meantime, so its append checks them again.
 """
 
 from collections.abc import Callable, Generator
@@ -54,15 +54,16 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 PARTITIONS_PER_STEP: Final = 8
-"""Largest number of partitions that are appended to in one step. A small batch takes 20 us."""
+"""Maximum number of partitions that are appended to in one step. The append of a small batch takes 20 us."""
 
 BYTES_PER_STEP: Final = 1 << 20
-"""Largest number of bytes in batches of several partitions that are appended in one step: max.request.size of a
-producer by default.
+"""Maximum total size of the batches of several partitions that are appended in one step. It is the default of a
+producer's max.request.size.
 
-One batch is always appended in one step, which takes 3 to 6 ms for each MB, nearly all of it in the kernel's write.
-Its limit is max.message.bytes: a batch of 100 MB may block the thread for half a second. A write in pieces, or on a
-thread, would require every other append, roll, truncation and deletion of the log to wait until it ends.
+A single batch is always appended in one step, which takes 3 to 6 ms for each MB, nearly all of it in the kernel's
+write. Its size is limited by max.message.bytes only: a batch of 100 MB may block the thread for half a second. A write
+in pieces, or on a thread, would require every other append, roll, truncation and deletion of the log to wait until it
+ends.
 """
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
@@ -72,7 +73,7 @@ _CHECKED_PER_STEP: Final = 200
 _VALID_ACKS: Final = (-1, 1, 0)
 ProduceOutcome = ProduceResponse | NoResponse
 _Unfinished = dict["Partition", tuple[int, ProduceResponsePartitionProduceResponse]]
-"""By partition, the offset that its high watermark has to reach, and the row of the response that waits for it."""
+"""By partition, the offset that its high watermark has to reach before the response is sent, and its response row."""
 
 _WITHOUT_LOG_START: Final = frozenset(
     (
@@ -111,9 +112,10 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
     Each partition has its own error. Raises KafkaError TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch
     without a transactional id, INVALID_PRODUCER_ID_MAPPING for batches of several producers in one transaction.
 
-    As in Kafka, a request is completed even if the connection is lost: with acks=0 a client may close right after it.
-    Two waits end with the connection: that for replicas, after all appends, and that of a large batch for a place in
-    `RecordWork`; the batch is then not appended. Otherwise batches of lost connections could fill the memory.
+    As in Kafka, a request is completed even if the connection is lost: with acks=0 a client may close the connection
+    right after sending the request. Only two waits end when the connection is lost: the wait for replicas, which begins
+    after all appends, and the wait of a large batch for one of the places of `RecordWork`. In the second case the batch
+    is not appended; otherwise the batches of lost connections could fill the memory.
     """
     topics = request.topic_data
     topic_count = len(topics)
@@ -145,7 +147,7 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
 def _produce_in_slices(
     services: ProduceServices, context: "RequestContext", request: ProduceRequest
 ) -> "Deferred[ProduceOutcome]":
-    """Append to many partitions in slices. Each partition is looked up in its own step."""
+    """Append to many partitions, or many bytes, in slices. Each partition is looked up in the step of its append."""
 
     def check() -> Generator[None, None, None]:
         yield from _drop_repeated(request, context.api_version)
@@ -255,7 +257,7 @@ class _Appends:
         position: int,
         validation: StepwiseValidationRequired,
     ) -> Generator[Step, None, None]:
-        """Validate a large batch in steps, then append it if it is still allowed."""
+        """Validate a large batch in steps, then append it if the request may still write to the partition."""
         from odradek.log.validation.long_batch import check_in_steps
 
         now_ms = self._services.now_ms
@@ -265,7 +267,7 @@ class _Appends:
                 results[position] = self._append(topic, data, now_ms(), checked)
                 return
             except StepwiseValidationRequired as again:
-                # The topic's properties have changed meanwhile, or the topic was deleted and created again.
+                # The topic's configuration has changed meanwhile, or the topic was deleted and created again.
                 validation = again
             except KafkaError as error:
                 self._has_failed = True
@@ -292,8 +294,9 @@ class _Appends:
         partition: Partition | None = None
         try:
             partition = _find_writable(self._services, self._context, request, topic, data.index, self._verified)
-            # A reference, because a watcher that the append wakes may discover a disk failure, which releases the log.
-            log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
+            # Read `partition.log` before the append: a watcher that the append wakes may discover a disk failure, which
+            # sets it to None.
+            log: PartitionLog = partition.log  # type: ignore[assignment] # with None the append raises
             info = partition.append_as_leader(
                 data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
                 required_acks=request.acks,
@@ -335,7 +338,7 @@ def _find_writable(
 
 
 def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, None, None]:
-    """Remove all entries for a repeated partition but the last."""
+    """Keep only the last entry of a partition that the request repeats."""
     seen: set[tuple[str | bytes, int]] = set()
     is_repeated = False
     count = 0
@@ -385,7 +388,7 @@ def finish_append(
     request: ProduceRequest,
     info: AppendInfo,
 ) -> "Deferred[ProduceOutcome]":
-    """Return the response for one partition whose batch is appended, after replication or a sync."""
+    """Return the response for one partition whose batch is appended, once it is replicated and synced as required."""
     row = _make_row(partition.index, info)
     response = ProduceResponse(
         responses=[
@@ -438,7 +441,7 @@ def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> P
 def _make_error_row(
     index: int, error: KafkaError, partition: "Partition | None"
 ) -> ProduceResponsePartitionProduceResponse:
-    """Return the error row of one partition. It has the log start offset of `partition` if that rejected the batch."""
+    """Return the error row of one partition. If `partition` rejected the batch, the row has its log start offset."""
     row = ProduceResponsePartitionProduceResponse(
         index=index, error_code=error.code, base_offset=-1, error_message=error.message
     )
@@ -489,7 +492,7 @@ def _wait_until_done(
     unfinished: _Unfinished,
     flushes: list["Deferred[None]"],
 ) -> "Deferred[ProduceOutcome]":
-    """Return the response when every partition is replicated and synced, has failed, or the timeout expires."""
+    """Return the response once every partition is replicated and synced or has failed, or once the timeout expires."""
 
     def settle(partition: "Partition") -> None:
         offset, row = unfinished[partition]
