@@ -4,12 +4,14 @@ A transport passes frames and events to it; responses go to the transport's writ
 connection is in progress at a time, and the next begins when the socket has accepted the previous response. This keeps
 the order of responses and bounds the memory of a connection.
 
-A frame that arrives alone begins at once if the scheduler allows it. All others are added to the backlog: the
-connection waits in a line of the scheduler, which calls `begin_next` once for each request.
+The request of a frame that arrives alone begins at once if the scheduler allows it. All other frames are added to the
+backlog, and the connection is queued in one of the scheduler's lines. The scheduler calls `begin_next` once for each
+request.
 
-The state of the connection is one of `connection_state`. It is not stored whether the next request has to wait: it has
-to if a request is in progress or the writer is not idle. The end of either (the handler's Deferred, `output_drained`)
-only puts the connection in the line, so that no order of events can lose a request.
+The state of the connection is one of `connection_state.ConnectionState`. There is no state for waiting: `begin_next`
+does nothing while a request is in progress or the writer is not idle. When the request is complete (its Deferred has
+fired) or the writer is idle again (`output_drained`), the connection is queued again. Thus no request is lost, whatever
+the order of these events.
 """
 
 import logging
@@ -33,9 +35,9 @@ logger = logging.getLogger(__name__)
 _BACKLOG_LIMIT: Final = 16
 _BACKLOG_LIMIT_BYTES: Final = 1048576
 _LARGE_FRAME_BYTES: Final = 122_880
-"""The response to a request of this size is sent at once, because the request has taken long already."""
+"""The response to a request in a larger frame is sent at once, because the request has already taken long."""
 
-# Looked up once: access to a member of an enumeration is a call.
+# Constants, because the access to a member of an enumeration is a slow call.
 _OPEN: Final = ConnectionState.OPEN
 _INPUT_ENDED: Final = ConnectionState.INPUT_ENDED
 _REFUSED: Final = ConnectionState.REFUSED
@@ -45,13 +47,13 @@ _CLOSED: Final = ConnectionState.CLOSED
 class Connection:
     """The order of requests and responses of one connection.
 
-    in_progress: the request that has no response yet
+    in_progress: the request that has begun and has no response yet
 
-    Of the scheduler:
+    Set by the scheduler:
     api_key, expected_s: API of the last request, and the expected time of the next request of this API
-    is_in_line: `begin_next` will be called
+    is_in_line: the connection is in a line, so `begin_next` will be called
     level, sequence: the line and the position in it
-    is_cost_guessed: the level follows from the cost of the API on other connections
+    is_cost_guessed: the level was chosen by the cost of the API on other connections
     """
 
     def __init__(self, transport: ConnectionTransport, dispatch: Dispatch, context: RequestContext) -> None:
@@ -108,7 +110,7 @@ class Connection:
         self._get_in_line()
 
     def input_ended(self) -> None:
-        """Close after the last response, as in Kafka: the client has closed its side, but may still read."""
+        """Close after the last response, as in Kafka. The client has closed its side, but may still read."""
         self.context.has_input_ended = True
         self._change_state(ConnectionEvent.INPUT_END)
         if self.in_progress is not None:
@@ -116,7 +118,7 @@ class Connection:
         self._get_in_line()
 
     def closing(self) -> None:
-        """Begin no other request, because the connection is about to be closed. One in progress may still complete."""
+        """Begin no more requests, because the transport is closing. The request in progress may still complete."""
         self._backlog.clear()
         self._change_state(ConnectionEvent.TRANSPORT_CLOSE)
 
@@ -140,7 +142,7 @@ class Connection:
         self._close()
 
     def refuse_in_turn(self, why: str) -> None:
-        """Close the connection because of malformed input, after the responses to the requests before it."""
+        """Close the connection because of malformed input, after the responses to the requests that preceded it."""
         self._refusal = why
         self._change_state(ConnectionEvent.REFUSAL)
         self._get_in_line()
@@ -163,14 +165,14 @@ class Connection:
         self._close()
 
     def _get_in_line(self) -> None:
-        """Ask the scheduler for a turn to begin the next request, or to close."""
+        """Queue the connection in the scheduler if it has a request to begin, or may have to close."""
         if self._backlog or self._state is _INPUT_ENDED or self._state is _REFUSED:
             self._scheduler.add(self)
 
     def begin_next(self) -> int:
-        """Begin the next request of the backlog, unless it has to wait. Nothing else takes requests from the backlog.
+        """Begin the next request of the backlog, unless it has to wait. No other method takes a request from it.
 
-        Return the API of the request after it if that may begin, else -1.
+        Return the API of the following request if that request may begin too, else -1.
         """
         try:
             if self.in_progress is not None or not self._transport.writer.is_idle or self._state is _CLOSED:
@@ -194,7 +196,7 @@ class Connection:
         return -1
 
     def _begin(self, frame: bytes | memoryview) -> None:
-        """Begin a request. No exception leaves this method."""
+        """Begin a request. All exceptions are handled here."""
         try:
             output = self._pipeline.begin(frame)
             if isinstance(output, bytearray):
@@ -214,7 +216,7 @@ class Connection:
         self._scheduler.end_request(self, frame)
 
     def _close_if_ended(self) -> None:
-        """Close the connection if its input was malformed or has ended. The backlog is empty."""
+        """Close the connection if its input was malformed or has ended. Called with an empty backlog."""
         if not self._transport.writer.is_idle:
             return
         if self._state is _REFUSED:
