@@ -1,6 +1,6 @@
-"""The transaction coordinator of one partition of `__transaction_state`: the only public class of transactions.
+"""`TransactionShard`: the transaction coordinator of one partition of `__transaction_state`.
 
-It is used like `GroupShard`; in addition the server writes markers:
+It is the only public class of this package. The server uses it like `GroupShard`, and in addition writes markers:
 
     result = shard.end_txn(request, context, token, now_ms)
     while result.records:
@@ -15,8 +15,8 @@ It is used like `GroupShard`; in addition the server writes markers:
 
 A result must be appended before the shard's next request or `tick`. `on_write_failed` may be called only if the records
 are not in the log and never will be. If that is uncertain, the shard must `resign` and be loaded again; otherwise one
-transaction could be both committed and aborted. On election, `replay` is called for every record, then
-`finish_loading`.
+transaction could be both committed and aborted. When the broker becomes leader of the partition, `replay` is called for
+every record, then `finish_loading`.
 """
 
 import logging
@@ -63,13 +63,13 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class TransactionShard:
-    """Transactions of one partition, from loading to resignation. No I/O, no threads.
+    """Transactions of one partition, from loading to resignation. It uses no I/O and no threads.
 
     `coordinator_epoch`: the partition's leader epoch
     `take_producer_id`: returns a new producer id; raises COORDINATOR_LOAD_IN_PROGRESS while none is available
     `monotonic_ms`: the clock of deadlines and transaction timeouts; `now_ms` of the methods is the wall clock
-    `begin_producer_ids_at`: called with the successor of the largest producer id that was loaded, because a restored
-    metadata store may be older than these records
+    `begin_producer_ids_at`: called after loading with the largest producer id in the records + 1, because a restored
+    metadata store may be older than these records and could allocate their ids again
     """
 
     __slots__ = ("_begin_producer_ids_at", "_coordinator_state", "_state")
@@ -198,7 +198,7 @@ class TransactionShard:
     ) -> Steps[list[ListTransactionsResponseTransactionState]]:
         """ListTransactions 0-2 for this shard, with the filters of `admin.list_transactions`.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS, with which the whole request fails, and INVALID_REGULAR_EXPRESSION.
+        Raises COORDINATOR_LOAD_IN_PROGRESS, with which the whole request fails, or INVALID_REGULAR_EXPRESSION.
         """
         if self._coordinator_state is CoordinatorState.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -219,9 +219,9 @@ class TransactionShard:
     ) -> CoordinatorResult:
         """Handle the result of an outcome's marker in one partition, (topic, index).
 
-        The error is NONE if the marker is written or the partition was deleted, which the sender determines from the
-        metadata. UNKNOWN_TOPIC_OR_PARTITION from a broker may mean that its metadata is not up to date; the marker is
-        then retried, and is part of a later result.
+        `error` is NONE if the marker is written or if the partition was deleted; the sender determines the latter from
+        the metadata. UNKNOWN_TOPIC_OR_PARTITION from a broker may mean that its metadata is not up to date. The marker
+        is then sent again, as part of a later result's outcome.
         """
         result = CoordinatorResult()
         transaction = self._state.transactions.get(transactional_id)
@@ -241,7 +241,8 @@ class TransactionShard:
     ) -> None:
         """Replay the result's records, which are in the log from `base_offset` on.
 
-        Clients get the state before them until `on_written`, which follows immediately if they are replicated.
+        Until `on_written` is called, responses contain the state before these records, because records that are not
+        replicated may be lost. With `is_replicated`, `on_written` is called immediately.
         """
         for offset, record in enumerate(result.records, base_offset):
             change = record.change if isinstance(record.change, Change) else None
@@ -301,9 +302,10 @@ class TransactionShard:
     # -- election, resignation, deadlines ------------------------------------------------------------------------
 
     def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]:
-        """Become active after all records are replayed and replicated, and complete decided transactions.
+        """Become active, and resume the transactions that were decided (PrepareCommit, PrepareAbort) but not completed.
 
-        A decision that is not replicated could be lost after its markers were written.
+        Called when all records are replayed and replicated: a decision that is not replicated could be lost after its
+        markers were written.
         """
         state = self._state
         result = CoordinatorResult()
@@ -326,9 +328,9 @@ class TransactionShard:
         return result
 
     def resign(self, now_ms: int) -> CoordinatorResult:
-        """Discard the state, because another broker becomes the coordinator.
+        """Discard the state, because leadership of the partition ends or the shard has to be loaded again.
 
-        `on_write_failed` is called for pending writes and replies to their requests.
+        Afterwards the runtime calls `on_write_failed` for each pending write, which replies to its requests.
         """
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state
@@ -338,11 +340,11 @@ class TransactionShard:
         return CoordinatorResult()
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` is due next, on the monotonic clock."""
+        """Return the next deadline, at which `tick` has to be called, on the monotonic clock; None if there is none."""
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> CoordinatorResult:
-        """Handle a few due deadlines, up to the first with records."""
+        """Handle a few due deadlines, up to and including the first that returns records."""
         result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
@@ -356,7 +358,7 @@ class TransactionShard:
         return result
 
     def _gate(self, transactional_id: str) -> ErrorCode:
-        """Return the error of a request that precedes the lookup of its transaction."""
+        """Return the error of a request that is rejected before its transaction is looked up; NONE if it is not."""
         return self._coordinator_state.value if transactional_id else ErrorCode.INVALID_REQUEST
 
     def _add(

@@ -2,9 +2,10 @@
 
 A shard handles a request by returning records and responses. The runtime appends the records and makes the shard apply
 them before the next request, with the same function as during loading. The responses are sent when the records are
-replicated. A response without records may depend on another request's record (`after_offset`) and then waits for that
-one. A failed append changes no state. If some records may have been appended, or if leadership ends while records wait
-for replication, the state is discarded and loaded again. A shard is loaded in small steps (`loading`); until it is
+replicated. A result without records may depend on the record of another request; its `after_offset` is then the offset
+of that record, and its responses are sent when that record is replicated. A failed append changes no state. If only a
+part of the records was appended, the state is discarded and loaded again. If leadership ends, the state is discarded,
+and requests whose records wait for replication get an error. A shard is loaded in small steps (`loading`); until it is
 loaded, requests get COORDINATOR_LOAD_IN_PROGRESS.
 """
 
@@ -39,17 +40,18 @@ logger = logging.getLogger(__name__)
 
 _MAX_TIMER_S: Final = 3600.0
 _RECORDS_PER_BATCH: Final = 1000
-"""Limit of a batch of independent records, such as the tombstones of expired offsets."""
+"""Maximum number of records in a batch of independent records, such as the tombstones of expired offsets."""
 _BATCH_BYTES: Final = 65_536
-"""Limit of the keys and values in such a batch: far below `max.message.bytes`, unless a single record is larger."""
+"""Maximum size of the keys and values in such a batch, unless a single record is larger. It is far below the default of
+`max.message.bytes`."""
 _RECORD_OVERHEAD_BYTES: Final = 16
 
 
 class CoordinatorRuntime(ABC, Generic[S]):
     """The coordinators of one kind on this broker.
 
-    `partition_count` returns the number of partitions of their topic, 0 while it does not exist. `now_ms` is the wall
-    clock; deadlines are on the monotonic clock. `codec` is the compression of the batches written.
+    `partition_count` returns the number of partitions of the topic, 0 while the topic does not exist. `now_ms` is the
+    wall clock; deadlines use the monotonic clock. `codec` compresses the batches written.
     """
 
     codec = Codec.NONE
@@ -80,7 +82,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._write_timeout_ms = write_timeout_ms
         self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
         self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
-        """By partition, the oldest pending write when a timeout was last logged."""
+        """By partition, the callback of the write that was the oldest pending one when a timeout was last logged."""
 
     @abstractmethod
     def _make_absent(self) -> S:
@@ -88,7 +90,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     @abstractmethod
     def _make_shard(self, partition: "Partition") -> S:
-        """Return a shard that is to be loaded."""
+        """Return a new shard, which is not loaded yet."""
 
     def _replay_marker(self, shard: S, producer_id: int, is_commit: bool, offset: int) -> None:
         """Apply a marker of the partition's log while the shard is loaded."""
@@ -115,7 +117,10 @@ class CoordinatorRuntime(ABC, Generic[S]):
         return [context.shard for context in self._contexts.values()]
 
     def run(self, key: str, decide: Callable[[S, PendingReply[R], int], CoordinatorResult]) -> "Reply[R]":
-        """Pass a request to the shard of a group or transactional id. Return its response, or a Deferred of it."""
+        """Pass a request to the shard of a group or transactional id. Return its response, or a Deferred of it.
+
+        `decide` is called with the shard, the token of the request and the time. It calls a method of the shard.
+        """
         return self.run_on(self.index_of(key), decide)
 
     def run_on(self, index: int, decide: Callable[[S, PendingReply[R], int], CoordinatorResult]) -> "Reply[R]":
@@ -174,7 +179,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._load(context, context.shard)
 
     def resign(self, index: int) -> None:
-        """Resign as the coordinator of a partition, which has another leader now, or none."""
+        """Discard the shard of a partition, and send errors to the requests that wait for it."""
         context = self._contexts.pop(index, None)
         if context is None:
             return
@@ -187,7 +192,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             context.waiting.popleft()[1](ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def stop(self) -> None:
-        """Resign everywhere, which sends responses to all waiting requests, and cancel all timers."""
+        """Resign as the coordinator of all partitions, and cancel all timers."""
         for index in list(self._contexts):
             self.resign(index)
         self._timeouts.stop()
@@ -262,7 +267,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _carry_out(self, context: CoordinatorContext[S], result: CoordinatorResult) -> None:
-        """Write a result's records or send its replies, and handle the results that follow likewise."""
+        """Write a result's records, or send its replies if it has none, and handle the following results likewise."""
         shard = context.shard
         while result.records:
             now_ms = self._now_ms()
@@ -307,7 +312,10 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """Hook: a result that is not atomic was written in part, and the shard is being loaded again."""
 
     def when_replicated(self, context: CoordinatorContext[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
-        """Call `done` with NONE when a record is replicated, after all earlier calls, or with an error."""
+        """Call `done` with NONE when the record at `offset` is replicated, or with an error if leadership ends before.
+
+        Functions are called in the order of registration.
+        """
         if self._is_current(context):
             context.waiting.append((offset, done))
             self._on_replicated(context)
@@ -345,20 +353,20 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     @abstractmethod
     def _remove_timed_out_replies(self, result: CoordinatorResult) -> CoordinatorResult:
-        """Return the remaining result after its requests got a timeout error."""
+        """Return the result without the replies whose requests got a timeout error."""
 
     def _on_replicated(self, context: CoordinatorContext[S]) -> None:
         partition = context.partition
         if partition.log is None and self._is_current(context):
             # The log directory has failed. The next load determines whether the last records are on the disk.
             self.resign(partition.index)
-        # A follower's high watermark may pass offsets with records of another leader.
+        # Only while this broker leads: on a follower, other records may be at the same offsets.
         while context.waiting and context.leads() and is_replicated(partition, context.waiting[0][0]):
             done = context.waiting.popleft()[1]
             try:
                 done(ErrorCode.NONE)
             except Exception:
-                # The requests behind it still get their responses; the shard is loaded again from the log.
+                # The state may be wrong, so the shard is loaded again. The writes that still wait get an error.
                 logger.exception(
                     "a coordinator failed after a write and is loaded again; please report this error partition=%s-%d",
                     self.topic, partition.index,
@@ -367,7 +375,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                     self._reload(context)
 
     def _set_alarm(self, context: CoordinatorContext[S]) -> None:
-        """Set the timer for the shard's next deadline. A timer that is too early has no effect."""
+        """Set the timer for the shard's next deadline. A timer that is already set for an earlier time is kept."""
         if context.is_ticking:
             return
         deadline_ms = context.shard.next_deadline_ms()
@@ -386,8 +394,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
     def _on_alarm(self, context: CoordinatorContext[S]) -> None:
         """Handle due deadlines after one more reactor iteration.
 
-        If the broker itself was blocked beyond a deadline, that iteration reads the heartbeats that members have sent
-        meanwhile, and these move the deadlines.
+        If the broker was blocked until after a deadline, that iteration reads the heartbeats that members sent in the
+        meantime, and these heartbeats move the deadlines.
         """
         context.alarm_ms = 0
         context.alarm = self._reactor.callLater(0, self._begin_ticks, context)
@@ -420,7 +428,7 @@ def report_failure(failure: Failure) -> None:
 
 
 def _limit_batch_bytes(partition: "Partition") -> int:
-    """Return the limit of the keys and values of one of several batches."""
+    """Return the maximum size of the keys and values in a batch, for a result that is written as several batches."""
     log = partition.log
     if log is None:
         return _BATCH_BYTES
@@ -434,7 +442,7 @@ def _encode_batches(result: CoordinatorResult, now_ms: int, batch_bytes: int) ->
 
 
 def _split_records(records: list[CoordinatorRecord], batch_bytes: int) -> Iterator[list[CoordinatorRecord]]:
-    """Divide the records into lists of limited count and size, because names may be 32 KiB long."""
+    """Divide the records into lists of limited count and size. A record may be large: a group id has up to 32 KiB."""
     start = size_bytes = 0
     for index, record in enumerate(records):
         record_bytes = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD_BYTES
