@@ -181,7 +181,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 producer_epoch=client.epoch,
                 topics=topics,
             )
-            self.driver.call("add_partitions_of", self.ask("add"), transaction, 5)
+            self.driver.call("add_or_verify_partitions", self.ask("add"), transaction, 5)
             return
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=client.transactional_id,

@@ -150,7 +150,7 @@ class TransactionPlayer(Player[TransactionDriver]):
             verify_only=verify == "yes",
             topics=topics_of(added),
         )
-        self.driver.call("add_partitions_of", token, transaction, int(v))
+        self.driver.call("add_or_verify_partitions", token, transaction, int(v))
 
     def do_verify(self, token: str, added: str, *, by: str, t: str = "t", v: str = "5") -> None:
         self.do_add(token, added, by=by, t=t, v=v, verify="yes")

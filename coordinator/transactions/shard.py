@@ -129,14 +129,17 @@ class TransactionShard:
             now_ms,
         )
 
-    def add_partitions_of(
+    def add_or_verify_partitions(
         self,
         transaction: AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
         context: RequestContext,
         token: Token,
         now_ms: int,
     ) -> CoordinatorResult:
-        """One transaction of AddPartitionsToTxn 4-5; the reply is its AddPartitionsToTxnResult."""
+        """One transaction of AddPartitionsToTxn 4-5; the reply is its AddPartitionsToTxnResult.
+
+        With `verify_only` no partition is added: the reply states which partitions the transaction contains.
+        """
         transactional_id, topics, version = transaction.transactional_id, transaction.topics, context.api_version
         if transaction.verify_only:
             return self._verify(transaction, version, token)

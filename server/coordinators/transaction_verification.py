@@ -299,7 +299,7 @@ class TransactionVerifier:
             ],
         )
         return coordinators.run_on(
-            index, lambda shard, token, now_ms: shard.add_partitions_of(transaction, _AS_BROKER, token, now_ms)
+            index, lambda shard, token, now_ms: shard.add_or_verify_partitions(transaction, _AS_BROKER, token, now_ms)
         )
 
 

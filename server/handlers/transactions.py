@@ -116,7 +116,7 @@ def _add_one(
         return missing
     return services.transactions.run(
         transaction.transactional_id,
-        lambda shard, token, now_ms: shard.add_partitions_of(transaction, context, token, now_ms),
+        lambda shard, token, now_ms: shard.add_or_verify_partitions(transaction, context, token, now_ms),
     )
 
 

@@ -38,7 +38,7 @@ class Coordinators:
 
     def run_on(self, index, decide):
         asked = []
-        decide(SimpleNamespace(add_partitions_of=lambda *args: asked.append(args[0])), None, 0)
+        decide(SimpleNamespace(add_or_verify_partitions=lambda *args: asked.append(args[0])), None, 0)
         self.asked += asked
         answer = self.answers.pop(0)
         if isinstance(answer, Deferred):
