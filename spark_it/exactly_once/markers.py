@@ -1,10 +1,10 @@
 """The markers of a topic sink, on the driver: their slots, the markers that a batch requires, and their renewal.
 
 Kafka deletes an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one
-before Kafka 2.0. After that a missing marker no longer proves that its transaction is not written. The first run of a
-state therefore commits a marker in each existing slot (`Markers.claim`). Only a partition that was added later has no
-marker before its first records. There a missing marker is accepted as long as no marker of the batch can have expired
-(`find_expiry_reason`).
+before Kafka 2.0. Once a marker may have been deleted, its absence no longer proves that its transaction is not written.
+The first run of a pipeline's state therefore commits a marker in each existing slot (`Markers.claim`). A partition that
+is added to a source later has no marker before the batch with its first records. In that batch a missing marker is
+accepted as long as no marker of the batch can have expired (`find_expiry_reason`).
 """
 
 import contextlib
@@ -43,9 +43,9 @@ batches. Pipelines share the topic and have different groups."""
 
 RENEW_AFTER_S = 6 * 3600.0
 CHECK_EVERY_S = 3600.0
-"""Maximum interval of checks; it is shorter if brokers retain offsets for less than eight hours."""
+"""Maximum interval between checks for old markers, shorter if brokers retain offsets for less than eight hours."""
 ASSUMED_RETENTION_MS = 24 * 3_600_000
-"""Kafka's shortest default of `offsets.retention.minutes`, for brokers that do not report theirs."""
+"""Kafka's shortest default of `offsets.retention.minutes`, assumed for brokers that do not report the setting."""
 _TIMEOUT_S = 30.0
 _THREADS = 8
 
@@ -53,8 +53,8 @@ _THREADS = 8
 def find_expiry_reason(planned_ms: int, now_ms: int, retention_ms: int | None) -> str | None:
     """Return the reason why markers of a batch may have expired since it was planned; None if they cannot have expired.
 
-    Half of the retention is a margin for a difference between this clock and that of the machine that planned the
-    batch.
+    Only half of the retention is used, because this machine's clock may differ from that of the machine that planned
+    the batch.
     """
     assumed_ms = ASSUMED_RETENTION_MS if retention_ms is None else retention_ms
     if abs(now_ms - planned_ms) < assumed_ms // 2:
@@ -92,7 +92,7 @@ class Markers:
             _create_batches_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0, **passed}), parts)
         except KafkaException as error:
             kafka_error = error.args[0]
-            hint = "" if is_transient(kafka_error) else "; create it without records"
+            hint = "" if is_transient(kafka_error) else "; create it before the run (it stays empty)"
             raise SinkError(f"{what}: {kafka_error.str()}{hint}", is_retriable=is_transient(kafka_error)) from None
         except TimeoutError:
             raise SinkError(f"{what}: no response", is_retriable=True) from None
@@ -100,7 +100,7 @@ class Markers:
     def make_transactions(self, batch: Batch) -> list[SinkTransaction]:
         """Return the transactions of a batch; index i corresponds to `batch.ranges[i]`, or to part i.
 
-        Before, commit the first markers of partitions that are new in the batch and have no records in it.
+        First commits the first markers of partitions that are new in the batch and have no records in it.
         """
         if self._kind is TransactionKind.OFFSETS:
             if batch.ranges is None:
@@ -161,7 +161,7 @@ class Markers:
         partitions_without_marker = set()
         for one in batch.ranges:
             at = one.topic, one.partition
-            # An added partition starts at its log start offset, which may be above 0.
+            # A partition that was added later starts at its log start offset, which may be above 0.
             is_added = previous is not None and at not in previous
             if batch.id == 0 or is_added or one.start <= start_offsets.get(at, 0):
                 partitions_without_marker.add(at)
@@ -177,8 +177,9 @@ class Markers:
         """Commit the first marker of each partition that is new in the batch, starts above offset 0 and has no records
         in the batch.
 
-        The batch with its first records cannot otherwise detect that the partition has no transaction yet. A repeated
-        batch does not commit the marker again, nor does one whose marker may have expired.
+        Without this marker, the later batch with the first records of the partition could not determine whether the
+        partition has a transaction already. A repeated batch does not commit the marker again. No marker is committed
+        if it may have expired since the batch was planned.
         """
         assert batch.ranges is not None
         planned = None if previous is None else _read_planned_batch(self._get_checkpoint_folder(batch), batch.id)
@@ -221,7 +222,7 @@ class Markers:
         return self._retention_ms
 
     def read_owners(self) -> set[str]:
-        """Return the identities of the states that have markers."""
+        """Return the identities of the pipeline states that have markers."""
         return {marker.state for marker in self._read_all().values() if marker.state}
 
     def read_newest(self) -> int:
@@ -234,7 +235,8 @@ class Markers:
     def claim(self, claimed: Claim) -> None:
         """Commit the first marker of each slot, for a state without batches.
 
-        Every copy of the pipeline claims the same slot first, so only one of them claims the others.
+        Several copies of the pipeline may start at the same time. All claim the same slot first, so only the copy that
+        succeeds claims the others.
         """
         if not claimed.is_new:
             return
@@ -255,7 +257,7 @@ class Markers:
             return
         lowest = min(starts, key=lambda slot: (slot.topic, slot.partition))
         claim_slot(lowest, BatchMarker(starts[lowest], generation, state=state), claimed.replaced, self._clients)
-        # Another state reaches this line only if its lowest slot is a different one.
+        # A copy with another state also reaches this line only if its lowest slot is a different one.
         markers = self._read_markers(starts, is_strict=True)
         rest = {slot: begin for slot, begin in starts.items() if slot not in markers or markers[slot].state != state}
         for slot in rest:
@@ -283,7 +285,7 @@ class Markers:
             raise SinkError(str(error), is_retriable=True) from None
 
     def list_old_slots(self, now_ms: int) -> list[TransactionalSlot]:
-        """Return the slots whose marker is due for renewal: it is old, or has no time."""
+        """Return the slots whose marker is due for renewal: it is old, or does not contain the time of its commit."""
         slots = self.list_slots()
         markers = self._read_markers(slots)
         retention_ms = self.fetch_retention_ms() or ASSUMED_RETENTION_MS
@@ -295,14 +297,17 @@ class Markers:
         ]
 
     def _read_all(self) -> dict[TransactionalSlot, BatchMarker]:
-        """Return all markers without waiting for open transactions, which after a kill only the next attempts end."""
+        """Return all markers, without waiting for open transactions: those of a killed run are aborted only by the next
+        attempts."""
         return self._read_markers(self.list_slots(), is_strict=True)
 
     def _read_markers(
         self, slots: Iterable[TransactionalSlot], *, is_strict: bool = False
     ) -> dict[TransactionalSlot, BatchMarker]:
-        """Return the existing markers. With `is_strict` do not wait for open transactions, and raise SinkError for a
-        marker that cannot be read."""
+        """Return the existing markers. A marker that cannot be read is omitted.
+
+        With `is_strict` it raises SinkError instead, and open transactions are not waited for.
+        """
         slots_by_partition = {(slot.topic, slot.partition): slot for slot in slots}
         if not slots_by_partition:
             return {}
@@ -338,7 +343,7 @@ def _read_planned_batch(folder: Path, batch_id: int) -> checkpoint.PlannedBatch 
 
 
 def read_initial_offsets(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
-    """Read the initial offsets of a query with a single source from its checkpoint; none if they are not recorded.
+    """Read the initial offsets of a query with a single source from its checkpoint; empty if they are not recorded.
 
     Source: Spark 4.0, KafkaSourceInitialOffsetWriter: a zero byte, a line with the version, a line of JSON.
     """
@@ -350,10 +355,10 @@ def read_initial_offsets(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
 
 
 class MarkerRenewal:
-    """Thread that renews old markers, also while no batch runs; `lock` excludes the transactions of a batch.
+    """Thread that renews old markers, even while no batch runs. It holds `lock` during a renewal, as a batch does.
 
-    A failed renewal is retried at the next check. This is early enough, because a marker is due for renewal at a
-    quarter of the retention.
+    A failed renewal is retried at the next check. This is early enough, because a marker is due for renewal after a
+    quarter of the retention at the latest.
     """
 
     def __init__(self, markers: Markers, clients: Clients, lock: threading.Lock) -> None:
@@ -381,7 +386,7 @@ class MarkerRenewal:
             self._ended.wait(min(CHECK_EVERY_S, retention_ms / 8000))
 
     def renew_old(self, now_ms: int) -> int:
-        """Renew the markers that are due for renewal at a time; return their number. Raises SinkError."""
+        """Renew the markers that are due for renewal at `now_ms`; return their number. Raises SinkError."""
         renewed = 0
         for slot in self._markers.list_old_slots(now_ms):
             with self._lock:
@@ -397,7 +402,7 @@ class _AlreadyExistsError(Exception):
 
 
 def _create_batches_topic(admin: AdminClient, parts: int) -> None:
-    """Create the topic or add partitions, only if necessary: the user may not be authorized to create topics.
+    """Create the topic or add partitions, but only if necessary: the user may lack the authorization to create topics.
 
     Raises KafkaException, TimeoutError.
     """
@@ -407,7 +412,7 @@ def _create_batches_topic(admin: AdminClient, parts: int) -> None:
     if _count_partitions(admin) < parts:
         with contextlib.suppress(_AlreadyExistsError):
             _wait_for(admin.create_partitions([NewPartitions(BATCHES_TOPIC, parts)], request_timeout=_TIMEOUT_S))
-    # Brokers receive the new metadata one after the other.
+    # A broker may not have the new metadata yet.
     give_up_at = time.monotonic() + _TIMEOUT_S
     while _count_partitions(admin) < parts:
         if time.monotonic() > give_up_at:

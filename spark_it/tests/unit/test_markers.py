@@ -236,7 +236,7 @@ class Refusing:
 @pytest.mark.parametrize(
     ("answer", "said", "may_pass"),
     [
-        (KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)), "; create it without records", False),
+        (KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)), "; create it before the run", False),
         (KafkaException(KafkaError(KafkaError.NOT_CONTROLLER)), "controller", True),
         (TimeoutError(), "no response", True),
     ],
