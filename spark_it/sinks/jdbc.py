@@ -1,9 +1,9 @@
 """The database sink, exactly once: Spark's tasks write a batch to a staging table, then the driver moves its rows to
-the table in one transaction with the number of the batch.
+the table, in one transaction that also records the number of the batch.
 
-Rows that the table rejects (SQLSTATE 22 and 23, not for example a lost connection) are found by bisection: a half
-without such rows is moved with one statement. Rejected rows are written to the dead-letter topic before the
-transaction commits.
+Rows that the table rejects (SQLSTATE classes 22 and 23; errors such as a lost connection reject no rows) are found by
+bisection: a half without such rows is moved with one statement. Rejected rows are written to the dead-letter topic
+before the transaction commits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,8 @@ from odradek.spark_it.sinks.jdbc_staging import ROW, RowSegment, StagingTable, c
 from odradek.spark_it.sinks.jdbc_target import Preparation, TableTarget
 
 _ROW_BY_ROW_LIMIT = 2000
-"""Maximum size of a part with a bad row that is moved row by row, in databases that support this in one statement."""
+"""Maximum number of rows of a part with a bad row that is moved row by row. Not all databases can do this in one
+statement."""
 _REJECTED_TABLE = "odradek_refused"
 _DEAD_TYPE = "key binary, value binary, headers array<struct<key: string, value: binary>>"
 
@@ -98,7 +99,7 @@ class JdbcTable:
     def claim(self, claim: Claim) -> None:
         with self._wrapping_errors(), self._database.connect() as connection:
             self._markers.claim(connection, claim)
-            # Not before the claim: until then another copy may be writing to its staging tables.
+            # Only after the claim: until then another copy of the pipeline may be writing to its staging tables.
             drop_leftover_tables(connection, self._dialect, self._name, self._sink.table_name_format)
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
@@ -110,14 +111,14 @@ class JdbcTable:
                 return written
             try:
                 return self._attempt_write(connection, rows, batch, [])
-            except _StagingRejectedError as refused:
-                storable, bad = self._split_storable(rows, refused.error)
+            except _StagingRejectedError as rejected:
+                storable, bad = self._split_storable(rows, rejected.error)
             return self._attempt_write(connection, storable, batch, bad)
 
     def _attempt_write(
         self, connection: Connection, rows: DataFrame, batch: Batch, bad: list[_BadRow]
     ) -> WrittenCounts:
-        """Write the rows; `bad` are the rows of the batch that the staging table has rejected."""
+        """Write the rows; `bad` has the rows that the staging table rejected in the previous attempt at the batch."""
         table = self._sink.table_name_format
         staging = StagingTable(self._database, self._dialect, self._name, table, rows.schema)
         with staging.create_temporarily(connection):
@@ -130,7 +131,7 @@ class JdbcTable:
             return self._move_in_transaction(connection, staging, batch, bad)
 
     def _split_storable(self, rows: DataFrame, error: DatabaseError) -> tuple[DataFrame, list[_BadRow]]:
-        """Return the rows that the staging table can store, and the others. Raises `error` if it can store all rows."""
+        """Return the rows that the staging table can store, and the others. Raises `error` if there are no others."""
         condition = self._dialect.make_unstorable_condition(rows.schema)
         bad = [] if condition is None else [_BadRow(row, error) for row in collect_as_json(rows, condition)]
         if condition is None or not bad:
@@ -161,18 +162,18 @@ class JdbcTable:
     ) -> WrittenCounts:
         assert self._target is not None
         segments = staging.read_segments(connection)
-        refused = [
+        rejected = [
             (number, self._make_null_key_error())
             for number in staging.find_null_keys(connection, self._target.nullable_keys)
         ]
-        refused = sorted([*refused, *insert(connection, staging, segments)], key=itemgetter(0))
-        json_by_number = staging.read_as_json(batch.spark, connection, [number for number, _ in refused])
-        # Bad rows may be duplicates that a repeated task has written; so they are reported after this check.
+        rejected = sorted([*rejected, *insert(connection, staging, segments)], key=itemgetter(0))
+        json_by_number = staging.read_as_json(batch.spark, connection, [number for number, _ in rejected])
+        # A repeated task may have written duplicates of bad rows, so bad rows are reported only after this check.
         staging.check_unchanged(connection, segments)
-        bad = [*bad, *(_BadRow(json_by_number[number], error) for number, error in refused)]
-        if refused:
-            self._require_tolerance(bad[-len(refused)])
-        return self._finish(connection, batch, segments, bad, len(refused))
+        bad = [*bad, *(_BadRow(json_by_number[number], error) for number, error in rejected)]
+        if rejected:
+            self._require_tolerance(bad[-len(rejected)])
+        return self._finish(connection, batch, segments, bad, len(rejected))
 
     def _make_null_key_error(self) -> DatabaseError:
         message = f"null in pk.fields {', '.join(self._sink.pk_fields)}: a row without key cannot be upserted"
@@ -210,12 +211,12 @@ class JdbcTable:
     ) -> list[_RejectedRow]:
         """Move all rows that the table accepts; return the numbers of the others, sorted.
 
-        With errors.tolerance none, stop at the first rejected row. Rows are moved in their order, so that of two rows
-        with the same key the later one is rejected, or replaces the earlier one in an upsert.
+        With errors.tolerance none, stop at the first rejected row. Rows are moved in order: of two rows with the same
+        key the later one is rejected, or in an upsert replaces the earlier one.
         """
-        refused: list[_RejectedRow] = []
+        rejected: list[_RejectedRow] = []
         waiting = [list(segments)]
-        while waiting and (self._tolerates or not refused):
+        while waiting and (self._tolerates or not rejected):
             part = waiting.pop()
             try:
                 with connection.savepoint():
@@ -225,15 +226,15 @@ class JdbcTable:
                     raise
                 size = sum(map(len, part))
                 if size == 1:
-                    refused.append((part[0].first, error))
+                    rejected.append((part[0].first, error))
                     continue
                 is_row_by_row = size <= _ROW_BY_ROW_LIMIT and self._tolerates
-                rejected = self._insert_row_by_row(connection, staging, part, error) if is_row_by_row else None
-                if rejected is not None:
-                    refused += rejected
+                bad_rows = self._insert_row_by_row(connection, staging, part, error) if is_row_by_row else None
+                if bad_rows is not None:
+                    rejected += bad_rows
                 else:
                     waiting += reversed(_split_in_halves(part))
-        return refused
+        return rejected
 
     def _insert_row_by_row(
         self, connection: Connection, staging: StagingTable, part: Sequence[RowSegment], error: DatabaseError
@@ -274,7 +275,7 @@ class JdbcTable:
         bad: Sequence[_BadRow],
         staged_bad: int = 0,
     ) -> WrittenCounts:
-        """Write the outcome and the dead letters. Not after the commit, because a crash would lose them."""
+        """Write the outcome and the dead letters. Precedes the commit, because a crash after it would lose them."""
         written = WrittenCounts(sum(map(len, segments)) - staged_bad, len(bad))
         self._markers.write_outcome(connection, written)
         if bad:
