@@ -76,13 +76,13 @@ FAILURES: tuple[type[Exception], ...] = (
     SinkError,
     SourceError,
 )
-"""Exceptions that refuse or stop a run. `cli` handles further ones, which can be imported without Spark."""
+"""Exceptions of a run that is refused or stops. `cli` also handles exceptions that it can import without Spark."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line. `master` overrides the key in the file; with `rewinds` the last batch is
-    repeated."""
+    """Options of the command line. `master` overrides the key `master` of the pipeline's file; with `rewinds` the last
+    batch is repeated."""
 
     is_available_now: bool = False
     master: str | None = None
@@ -209,7 +209,7 @@ class _Run:
             record_claim(pipeline, start)
             self._log("started")
             self._run_until_end(
-                lambda streams: self._start_query(writer, start, stateful, kind, streams), reporter, start
+                lambda closing: self._start_query(writer, start, stateful, kind, closing), reporter, start
             )
 
     def _start_query(
@@ -220,7 +220,7 @@ class _Run:
         kind: TransactionKind | None,
         closing: contextlib.ExitStack,
     ) -> tuple[StreamingQuery, BatchFunction]:
-        """Start the query. `closing` closes its sources, some of which work in the background."""
+        """Start the query. `closing` gets the close functions of its sources, some of which work in the background."""
         pipeline, plan = self._pipeline, Plan(self._pipeline)
         responses = start.folder / "decisions" if needs_stored_responses(pipeline, kind) else None
         streams = {name: make_stream(name, pipeline, responses) for name in pipeline.sources}
@@ -238,17 +238,17 @@ class _Run:
             )
             mode = find_output_mode(pipeline, frame)
         batch_function = BatchFunction(batches, self._stop, lambda batch_id: begin_responses(responses, batch_id))
-        query = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(batch_function)
+        stream_writer = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(batch_function)
         # The state package reads the checkpoint from the local file system, whatever Hadoop's default file system is.
-        query = query.option("checkpointLocation", f"file:{start.folder.absolute()}")
+        stream_writer = stream_writer.option("checkpointLocation", f"file:{start.folder.absolute()}")
         if self._is_available_now:
-            query = query.trigger(availableNow=True)
+            stream_writer = stream_writer.trigger(availableNow=True)
         else:
-            query = query.trigger(processingTime=f"{pipeline.settings.trigger_ms} milliseconds")
-        run = query.start()
+            stream_writer = stream_writer.trigger(processingTime=f"{pipeline.settings.trigger_ms} milliseconds")
+        query = stream_writer.start()
         for stream in streams.values():
-            stream.start_background_work(run)
-        return run, batch_function
+            stream.start_background_work(query)
+        return query, batch_function
 
     def _run_until_end(
         self,
@@ -256,13 +256,13 @@ class _Run:
         reporter: Reporter,
         start: RunStart,
     ) -> None:
-        """Run the query until it ends. Restart it from its checkpoint after a topic's broker was unavailable or Spark
-        refused a new partition. Raises RunError."""
+        """Run the query until it ends. Restart it from its checkpoint if the broker of a source is unavailable or Spark
+        refuses a new partition. Raises RunError."""
         backoff = Backoff(self._pipeline.errors)
         while True:
             last_batch = reporter.batch
-            with contextlib.ExitStack() as streams:
-                failure = self._process_batches(*start_query(streams), reporter)
+            with contextlib.ExitStack() as closing:
+                failure = self._process_batches(*start_query(closing), reporter)
             if failure is None:
                 return
             if new_partitions.is_refused(failure) and self._admit_new_partitions(start):
@@ -304,7 +304,7 @@ class _Run:
                 failure = self._stop_query(query, batch_function)
             reporter.process_events(events.read_new(), batch_function)
         except Exception:
-            # For example, the disk is full. The query must not continue without the reporter.
+            # The reporter failed, for example because the disk is full. The query must not continue without it.
             self._stop.set()
             if not session.has_ended(self._spark):
                 with contextlib.suppress(PySparkException, Py4JError):
