@@ -1,4 +1,4 @@
-"""Appends to a partition's log: of produced batches, of coordinators' records, and of replicated batches.
+"""Appends to a partition's log: produced batches, coordinators' records and replicated batches.
 
 Sources: Kafka documentation ("Log"), KIP-98 (idempotent and transactional producers).
 """
@@ -47,10 +47,11 @@ _pack_stamp = STAMP.pack
 
 
 class AppendInfo:
-    """Result of an append, created when the log's end has advanced.
+    """Result of an append. Create it after the log's end has advanced, because `flush_due` is computed from it.
 
-    `log_append_time_ms` is -1 unless the topic has LogAppendTime. For a duplicate, offsets and time are those of the
-    first append. `flush_due`: flush.messages or flush.before.acks requires a sync before the acknowledgement.
+    `log_append_time_ms` is -1 unless the topic has LogAppendTime. For a duplicate the offsets are those of the first
+    append, and both times are its largest timestamp, as in Kafka. `flush_due`: flush.messages or
+    flush.before.acks requires a sync before the acknowledgement.
     """
 
     __slots__ = (
@@ -86,7 +87,7 @@ class AppendInfo:
 
 
 class UnexpectedOffsetError(KafkaError):
-    """A follower received batches that begin before its log's end."""
+    """Replicated batches begin below the follower's log end."""
 
     def __init__(self, first_offset: int, last_offset: int, log_end_offset: int) -> None:
         text = f"offsets {first_offset} to {last_offset} cannot follow log end {log_end_offset}"
@@ -121,14 +122,16 @@ class Appender:
         `is_verified`: the transaction coordinator has confirmed the transaction of a transactional batch;
         `transaction_version` is that of the transaction that a marker ends. Raises KafkaError (Kafka's order of
         checks); then nothing was appended, though a new segment may have been begun. Raises StepwiseValidationRequired
-        if the records of a client's batch have to be checked in steps first; `checked` is the result of that, and is
-        valid as long as the topic's properties do not change.
+        if the records of a client's batch have to be checked in steps first; `checked` is the result of these steps.
+        It is ignored if the topic's properties have changed since.
 
-        This method is the fast path, for a valid batch without compression and control records; any other batch
-        takes `_append_validated`. It makes no avoidable Python call.
+        This method is the fast path for a valid batch without compression and control records, and avoids Python
+        calls; any other batch takes `_append_validated`.
         """
         log = self._log
         size_bytes = len(records)
+        # Literals, because a lookup of each constant takes time: origin 0 is CLIENT; of the attributes 0x10 is
+        # transactional, and 0x2F are codec, timestamp type and control.
         is_simple = origin == 0 and log.is_plain and size_bytes > RECORD_BATCH_OVERHEAD
         if is_simple:
             (
@@ -144,7 +147,7 @@ class Appender:
                     and count == last_delta + 1
                     and (count == 1 or FEW_RECORDS < count <= MAX_RECORDS_PER_STEP)
                     and base_offset == 0
-                    and max_timestamp - now_ms <= log.after_max_ms
+                    and max_timestamp - now_ms <= log.timestamp_after_max_ms
                     and (sequence >= 0 if producer_id >= 0 else not attributes & 0x10)
                     and size_bytes <= log.segment_limit_bytes
                     and log.failure is None
@@ -214,7 +217,7 @@ class Appender:
             try:
                 batches = [check_batch(batch, log.config, origin, now_ms) for batch in found]
             except StepwiseValidationRequired as large:
-                # A client that repeats a request because the check took long needs no second check.
+                # The check may have taken so long that the client repeated the request: the batch is in the log then.
                 duplicate = self._find_duplicate(read_header(large.batch))
                 if duplicate is None:
                     raise
@@ -271,8 +274,8 @@ class Appender:
     ) -> AppendInfo | None:
         """Append batches from the leader, offsets and bytes unchanged; return None if there is none to append.
 
-        Batches of an epoch above `leader_epoch` are omitted: this broker does not follow their leader yet. Raises
-        KafkaError CORRUPT_MESSAGE, UnexpectedOffsetError.
+        The first batch of an epoch above `leader_epoch` and those after it are omitted: this broker does not follow
+        their leader yet. Raises KafkaError CORRUPT_MESSAGE, UnexpectedOffsetError.
         """
         log = self._log
         log.raise_if_failed()
@@ -343,7 +346,7 @@ class Appender:
 
 
 def _measure(headers: list[BatchHeader]) -> tuple[list[tuple[int, int, int]], int, int]:
-    """Return (size, last offset, largest timestamp) of each batch, their total size, and their largest timestamp."""
+    """Return (size, last offset, largest timestamp) of each batch, the total size, and the largest timestamp of all."""
     extents: list[tuple[int, int, int]] = []
     total_bytes = 0
     largest_timestamp = headers[0].max_timestamp

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PRODUCER_EXPIRATION_MS = 86_400_000
 _MAX_SEQUENCE = 0x7FFFFFFF
-_LAST = 1 << 63
+_MAX_OFFSET = 1 << 63
 
 
 class DamagedLogError(Exception):
@@ -128,7 +128,7 @@ class _Loader:
         self.segments: list[Segment] = []
         self.rebuilt: set[Segment] = set()
         # True if a segment was truncated and later ones were kept.
-        self.has_hole = False
+        self.has_gap = False
         self.epochs = LeaderEpochs()
         self.has_found_segments = False
 
@@ -137,8 +137,8 @@ class _Loader:
         self._read_epochs()
         bases = self._open_segments()
         first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
-        self._rebuild_lacking(self.segments[:first], log_start_offset, is_clean=is_clean)
-        if not is_clean and bases and self._lacks_epochs(max(log_start_offset, bases[0])):
+        self._rebuild_damaged(self.segments[:first], log_start_offset, is_clean=is_clean)
+        if not is_clean and bases and self._lacks_first_epochs(max(log_start_offset, bases[0])):
             self.epochs.clear()
         if not self.epochs.entries:
             self._find_epochs(self.segments[:first])
@@ -158,12 +158,12 @@ class _Loader:
         if end_offset is not None and end_offset < log_start_offset:
             if is_clean:
                 raise DamagedLogError(
-                    f"the log in {self.directory} ends at {end_offset}, but "
-                    f"{checkpoints.LOG_START_OFFSETS_FILE} has it begin at {log_start_offset}; correct that entry, or "
-                    "remove it to have all of the log"
+                    f"the log in {self.directory} ends at {end_offset}, but its start in "
+                    f"{checkpoints.LOG_START_OFFSETS_FILE} is {log_start_offset}; correct that entry, or remove it to "
+                    "keep the whole log"
                 )
             logger.warning(
-                "log ends before its start and is emptied directory=%s end=%d start=%d",
+                "log ends before its log start offset and is emptied directory=%s end=%d start=%d",
                 self.directory,
                 end_offset,
                 log_start_offset,
@@ -186,8 +186,8 @@ class _Loader:
         producer_replay.rebuild(producers, self.segments, start_offset, end_offset, self.now_ms, is_clean=is_clean)
         restore_batches(producers, self.segments, self.now_ms)
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
-        if self.has_hole:
-            # Unsynced ones would lower the recovery point, and the next recovery would truncate the log at the hole.
+        if self.has_gap:
+            # Unsynced segments would lower the recovery point, and the next recovery would truncate the log at the gap.
             # The removed bytes must not reappear after a crash either.
             for path in [segment.path(kind) for segment in rebuilt for kind in SEGMENT_SUFFIXES]:
                 self.fs.sync_path(path)
@@ -196,7 +196,7 @@ class _Loader:
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
 
     def _find_end(self, log_start_offset: int) -> int:
-        """Return the log's end. If the last segment's file continues behind its last batch, recover and truncate it."""
+        """Return the log's end. If the last segment's file has bytes after its last batch, recover and truncate it."""
         last = self.segments[-1]
         next_offset, position = last.find_end()
         if position == last.size_bytes:
@@ -211,10 +211,13 @@ class _Loader:
         try:
             self.epochs = LeaderEpochs(checkpoints.read_leader_epochs(self.fs, path))
         except checkpoints.MalformedFileError as error:
-            logger.warning("finding leader epochs in the batches again: %s", error)
+            logger.warning("rebuilding leader epochs from the batches: %s", error)
 
-    def _lacks_epochs(self, start_offset: int) -> bool:
-        """Return whether the first epoch begins after the log's end: a crash has undone a later start of the log."""
+    def _lacks_first_epochs(self, start_offset: int) -> bool:
+        """Return whether the first epoch begins after the log's start.
+
+        The epochs below a later log start were removed, and then a crash has undone the move of the log start.
+        """
         earliest = self.epochs.earliest()
         return earliest is not None and earliest[1] > start_offset
 
@@ -238,14 +241,14 @@ class _Loader:
         """Remove deleted and incomplete files, and put complete replacements (.swap) in place of the replaced files."""
         names = self.fs.list_names(self.directory)
         cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
-        first_cleaned = min((_base_offset(name) for name in cleaned), default=_LAST)
+        first_cleaned = min((_base_offset(name) for name in cleaned), default=_MAX_OFFSET)
         swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
-        # A swap file after an incomplete one belongs to the same unfinished change.
+        # A .swap file at or after the first .cleaned file belongs to the same unfinished change.
         unfinished = [name for name in swaps if _base_offset(name) >= first_cleaned]
         for name in [name for name in names if name.endswith(DELETED_SUFFIX)] + unfinished + cleaned:
             self._remove(name)
         swaps = [name for name in swaps if name not in unfinished]
-        low, high = _LAST, -1
+        low, high = _MAX_OFFSET, -1
         for name in swaps:
             if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
                 segment = self._segment(_base_offset(name), suffix=SWAP_SUFFIX)
@@ -276,18 +279,19 @@ class _Loader:
                 self._remove(name)
         return [segment.base_offset for segment in self.segments]
 
-    def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
-        """Rebuild segments whose indexes are missing or damaged."""
+    def _rebuild_damaged(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
+        """Rebuild those of `segments` whose indexes are missing or damaged."""
         names = set(self.fs.list_names(self.directory))
         for number, segment in enumerate(segments):
-            # All bytes up to the end are on the disk, but the file may have been extended for appends since.
+            # The batches of the last one are on the disk, but a power loss may have undone the truncation of its
+            # preallocated files.
             is_last = not is_clean and number == len(segments) - 1
             if self._must_rebuild(segment, names, segments[: number + 1], is_clean=is_clean) or (
-                is_last and self._was_never_cut(segment)
+                is_last and self._has_untrimmed_file(segment)
             ):
                 self._rebuild_flushed(segment, number, log_start_offset)
 
-    def _must_rebuild(self, segment: Segment, names: set[str], up_to_it: list[Segment], *, is_clean: bool) -> bool:
+    def _must_rebuild(self, segment: Segment, names: set[str], segments: list[Segment], *, is_clean: bool) -> bool:
         for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if file_name(segment.base_offset, kind) not in names and (segment.size_bytes or kind == INDEX_SUFFIX):
                 logger.warning("rebuilding segment because of a missing index file=%s", segment.path(kind))
@@ -297,13 +301,13 @@ class _Loader:
                 entries = segment.transaction_index.entries()
                 # After a clean stop the index is valid; in a compacted log a transaction's first batch may be missing.
                 if not (is_clean or self.config.compacts or segment.base_offset < self.cleaned_to):
-                    check_transaction_index(segment, up_to_it, entries, self.cleaned_to)
+                    check_transaction_index(segment, segments, entries, self.cleaned_to)
             except CorruptTransactionIndexError as error:
                 logger.warning("rebuilding segment because of its transaction index: %s", error)
                 return True
         return False
 
-    def _was_never_cut(self, segment: Segment) -> bool:
+    def _has_untrimmed_file(self, segment: Segment) -> bool:
         for index in (segment.offset_index, segment.time_index):
             if index.ends_in_zeros:
                 logger.warning("rebuilding segment because of an index that ends in zeros file=%s", index.path)
@@ -319,17 +323,17 @@ class _Loader:
     # Recovery
 
     def _rebuild_flushed(self, segment: Segment, index: int, log_start_offset: int) -> None:
-        """Recover a segment below the recovery point. Later segments contain acknowledged records, and are kept."""
+        """Recover a segment below the recovery point. Later segments are kept: they contain acknowledged records."""
         flaw = self._recover(segment, log_start_offset, index)
         if flaw is None:
             return
         logger.error(
-            "segment cut at its first bad byte, what follows it in other segments is kept file=%s at=%d why=%s",
+            "segment truncated at its first bad byte; later segments are kept file=%s at=%d why=%s",
             segment.path(LOG_SUFFIX),
             segment.size_bytes,
             flaw,
         )
-        self.has_hole = True
+        self.has_gap = True
 
     def _recover_from(self, first: int, log_start_offset: int) -> None:
         """Recover the segments from `first` on, which may not have been flushed: the first bad byte ends the log."""
@@ -342,7 +346,7 @@ class _Loader:
                 flaw = f"its end is missing: the next segment begins at {later[0].base_offset}"
             if flaw is not None:
                 logger.warning(
-                    "log cut at its first bad byte file=%s at=%d why=%s removed_bytes=%d removed_segments=%d "
+                    "log truncated at its first bad byte file=%s at=%d why=%s removed_bytes=%d removed_segments=%d "
                     "end_offset=%d",
                     segment.path(LOG_SUFFIX),
                     segment.size_bytes,
@@ -355,13 +359,13 @@ class _Loader:
                 self.report.removed_segments = len(later)
                 self._delete(later)
                 del self.segments[index + 1 :]
-                # Otherwise the removed bytes might reappear in the next crash, after newer ones.
+                # Otherwise the removed bytes might reappear after a crash, behind newer batches.
                 segment.file.sync()
                 self.fs.sync_directory(self.directory)
                 return
 
     def _recover(self, segment: Segment, log_start_offset: int, index: int) -> str | None:
-        """Scan a segment, truncate it at the first bad byte, and rebuild its indexes; return the flaw."""
+        """Scan a segment, truncate it at the first bad byte, and rebuild its indexes; return the flaw, or None."""
         before, after = self.segments[:index], self.segments[index + 1 : index + 2]
         base_offset = segment.base_offset
         producers = self._producer_state()
@@ -369,7 +373,7 @@ class _Loader:
         producer_replay.rebuild(producers, before, log_start_offset, base_offset, self.now_ms, is_clean=False)
         self.rebuilt.add(segment)
 
-        def take(fields: tuple[int, ...], batch: memoryview) -> None:
+        def visit(fields: tuple[int, ...], batch: memoryview) -> None:
             start, _, epoch, _, _, attributes, last_delta, _, timestamp, producer_id, producer_epoch, first, _ = fields
             if epoch > self.epochs.latest_epoch:
                 self.epochs.assign(epoch, start)
@@ -384,8 +388,8 @@ class _Loader:
                 producer_id, producer_epoch, last_sequence, start, start + last_delta, timestamp, is_transactional
             )
 
-        limit_offset = after[0].base_offset if after else _LAST
-        found, removed_bytes = segment.rebuild(limit_offset, self.epochs.latest_epoch, take)
+        limit_offset = after[0].base_offset if after else _MAX_OFFSET
+        found, removed_bytes = segment.rebuild(limit_offset, self.epochs.latest_epoch, visit)
         producers.end_offset = max(producers.end_offset, found.next_offset)
         producers.settle_latest_snapshot(sync=bool(after))
         report = self.report
@@ -393,7 +397,7 @@ class _Loader:
         if found.flaw is not None:
             report.removed_bytes += removed_bytes
         elif removed_bytes:
-            # Without `preallocate` a power loss may have left them in place of unsynced data.
+            # Without `preallocate` the zeros may be in place of unsynced data that a power loss destroyed.
             level = logging.INFO if self.config.preallocate else logging.WARNING
             path, at = segment.path(LOG_SUFFIX), segment.size_bytes
             logger.log(level, "removed the zeros after the last batch file=%s at=%d bytes=%d", path, at, removed_bytes)
@@ -403,8 +407,9 @@ class _Loader:
     def _has_lost_end(self, segment: Segment, later: list[Segment], *, has_trailing_zeros: bool) -> bool:
         """Return whether batches are missing before the next segment: its file was durable, this one's end was not.
 
-        Batches after a hole must be removed, or a replica with a hole could become leader. Only compaction leaves
-        holes: anywhere while the topic is compacted, and up to the compacted offset afterwards. It leaves no zeros.
+        Batches after such a gap must be removed, or a replica with a gap could become leader. Only gaps that compaction
+        left are kept: all gaps while the topic is compacted, and those up to the compacted offset afterwards.
+        Compaction leaves no zeros.
         """
         if not later or segment.next_offset() >= later[0].base_offset:
             return False

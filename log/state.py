@@ -85,7 +85,7 @@ class LogState:
         self.max_segment_ms = config.max_segment_ms
         self.max_message_bytes = config.max_message_bytes
         self.flush_messages = 1 if config.flush_before_acks else config.flush_messages
-        self.after_max_ms = config.message_timestamp_after_max_ms
+        self.timestamp_after_max_ms = config.message_timestamp_after_max_ms
         # No property of the topic requires a check of each record, or changes batches.
         self.is_plain = (
             config.message_timestamp_type == "CreateTime"

@@ -231,11 +231,11 @@ CASES = {
     ),
     "batch fails its checksum": Case(
         flipped(MIDDLE, 1, 70),
-        r"cut at its first bad byte file=\S+\.log at=\d+ why=a batch does not match its checksum",
+        r"log truncated at its first bad byte file=\S+\.log at=\d+ why=a batch does not match its checksum",
         is_clean=False, point=lambda stored: 0, keep=up_to(MIDDLE, 1),
     ),
     "base offset is wrong": Case(
-        flipped(MIDDLE, 1, 4), r"cut at its first bad byte file=\S+\.log .*why=a batch has offsets",
+        flipped(MIDDLE, 1, 4), r"log truncated at its first bad byte file=\S+\.log .*why=a batch has offsets",
         is_clean=False, point=base(MIDDLE), keep=up_to(MIDDLE, 1),
     ),
     "batch has another format": Case(
@@ -254,7 +254,7 @@ CASES = {
     "zeros at the end after a clean stop": Case(grown(-1, ".log", 5000), r"zeros .*file=\S+\.log at=\d+ bytes=\d+"),
     "garbage at the end": Case(
         lambda stored: stored.write(stored.path(-1, ".log"), stored.segments[-1].size_bytes, b"garbage" * 30),
-        r"cut at its first bad byte file=\S+\.log", is_clean=False,
+        r"log truncated at its first bad byte file=\S+\.log", is_clean=False,
     ),
     "segment lost its end": Case(
         lambda stored: stored.fs.open(stored.path(1, ".log")).truncate(stored.position(1, 1)),
@@ -271,7 +271,7 @@ CASES = {
     ),
     "epochs are garbage": Case(
         lambda stored: stored.write(f"{DIRECTORY}/leader-epoch-checkpoint", 0, b"xx"),
-        r"finding leader epochs in the batches again: \S+leader-epoch-checkpoint",
+        r"rebuilding leader epochs from the batches: \S+leader-epoch-checkpoint",
     ),
     "epochs behind the end": Case(
         lambda stored: checkpoints.write_leader_epochs(
@@ -368,7 +368,7 @@ def test_a_flipped_byte_below_the_recovery_point_is_detected_by_the_checksum_onl
 
 def test_a_wrong_log_start_removes_no_records():
     stored = StoredLog()
-    with pytest.raises(DamagedLogError, match="log-start-offset-checkpoint has it begin at 9999; correct that entry"):
+    with pytest.raises(DamagedLogError, match="its start in log-start-offset-checkpoint is 9999; correct that entry"):
         open_log(stored.fs, SMALL, recovery_point=stored.end, log_start_offset=9999)
     assert read_all(open_log(stored.fs, SMALL, recovery_point=stored.end)) == stored.expected
 
