@@ -171,7 +171,7 @@ class PartitionLog:
         """Make the next flush, or the close of the log, sync the directory's name and the topic id in it."""
         self.state.has_unsynced_name = True
 
-    def end_of_holes(self) -> int:
+    def end_of_gaps(self) -> int:
         """Return the base of the last segment before which offsets are missing, as after a compaction; 0 if none are.
 
         Reads the end of each segment.

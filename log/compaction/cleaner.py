@@ -1,8 +1,8 @@
 """Log cleaner: selection of the logs to compact (cleanup.policy=compact), and replacement of their segments.
 
-The log with the highest dirty ratio is compacted first. A worker maps the last offset of each key in the dirty part,
-which is not compacted yet. It then rewrites the log, one group of segments after the other, without the records that a
-later record with the same key supersedes. The main thread replaces each group by its cleaned segment.
+The log with the highest dirty ratio is compacted first. A worker maps each key in the dirty part (not compacted yet) to
+its last offset. It then rewrites the log, one group of segments after the other, without the records that a
+later record with the same key supersedes. The main thread replaces each group with its cleaned segment.
 cleaner-offset-checkpoint records the offset up to which each log is compacted. The cleaner also applies retention to
 these logs, so that no segment is deleted during its compaction.
 
@@ -38,7 +38,7 @@ Key = tuple[str, int]
 # A smaller log is compacted in a thread, which takes less time than the start of a process.
 _MIN_BYTES_FOR_PROCESS = 256 * 1024
 _BYTES_PER_OFFSET = 4
-"""Bytes that an offset counts as, because time and memory also depend on the number of records."""
+"""Assumed size of a record, for the size of a compaction: its time and memory also depend on the number of records."""
 _VISITS_PER_STEP = 200
 _MAX_WORKER_LOSSES = 3
 _MIN_BACKOFF_MS = 100
@@ -83,8 +83,9 @@ class Cleaner:
     """Compacts the logs of a host, at most log.cleaner.threads at a time.
 
     `offsets`: the offset up to which each log is compacted
-    `uncleanable`: logs with records that cannot be read; they are not compacted until the next start
-    `start_worker(is_idle_priority)` starts a process or raises OSError; at idle priority it exits on a busy machine.
+    `uncleanable`: logs that cannot be read, or lost several workers; they are not compacted until the next start
+    `start_worker(is_idle_priority)` starts a process or raises OSError. A process at idle priority exits if it gets
+    too little processor time.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Cleaner:
         self._running: dict[Key, Compaction] = {}
         self._processes: list[Worker] = []
         self._worker_losses: dict[Key, int] = {}
-        # When a log whose process stalled is tried again (s, `monotonic`).
+        # The time (s, `monotonic`) at which the compaction of a log whose worker stalled is tried again.
         self._retry_s: dict[Key, float] = {}
         self._sweep: Iterator[PartitionLog] | None = None
         self._due_in_sweep: list[CleanableRange] = []
@@ -125,7 +126,7 @@ class Cleaner:
 
     @property
     def backoff_ms(self) -> int:
-        """Interval of the sweeps over all logs while there is nothing to compact."""
+        """Interval between the sweeps over all logs while there is nothing to compact."""
         return max(_MIN_BACKOFF_MS, self.settings.log_cleaner_backoff_ms)
 
     def is_running(self, key: Key) -> bool:
@@ -183,14 +184,17 @@ class Cleaner:
                 self._due_in_sweep.append(cleanable)
 
     def _check_checkpoint(self, log: PartitionLog, key: Key) -> None:
-        """Reset a checkpoint outside the log. A log that grew beyond it would not be compacted below it."""
+        """Reset a checkpoint that is outside the log.
+
+        Otherwise a log that later grows beyond the checkpoint would count as compacted below it.
+        """
         checkpoint = self.offsets.get(key)
         if checkpoint is None:
             return
         first_dirty = first_dirty_offset(log, checkpoint)
         if first_dirty == checkpoint:
             return
-        # With cleanup.policy=compact,delete retention moves the log's start past the checkpoint.
+        # No warning in the normal case: with cleanup.policy=compact,delete retention moves the log start past it.
         if checkpoint > first_dirty or not log.config.deletes:
             logger.warning(
                 "compacting from the log's start: the cleaner checkpoint is outside the log log=%s checkpoint=%d",
@@ -294,8 +298,8 @@ class Cleaner:
             else:
                 self._abort(compaction, error)
 
-        # A cleaned segment may end below the base offset of the next one. Beyond the recovery point, recovery would
-        # consider such a gap as the lost end of a segment and truncate the log there.
+        # A cleaned segment may end below the base offset of the next one. Above the recovery point, recovery would
+        # treat such a gap as the lost end of a segment and truncate the log there.
         self._host.record_recovery_point(compaction.log, compaction.cleanable.end_offset, recorded)
 
     def _next_group(self, compaction: Compaction) -> None:
@@ -388,7 +392,7 @@ class Cleaner:
         self._run_in_thread(lambda: self._fs.sync_directory(compaction.directory), finish)
 
     def _finish(self, compaction: Compaction) -> None:
-        """Record the compaction, after all replacements are durable."""
+        """End a compaction whose replacements are all durable, and write its checkpoint."""
         log = compaction.log
         logger.info(
             "compacted log=%s up_to=%d bytes_before=%d bytes_after=%d keys=%d",
@@ -483,7 +487,7 @@ class Cleaner:
         self._retry_s.pop(key, None)
 
     def truncated(self, key: Key, offset: int) -> None:
-        """Lower the compacted offset of a truncated log to `offset`, because later batches will be new."""
+        """Lower the compacted offset of a log that was truncated to `offset`: batches above it are not compacted."""
         self.cancel(key)
         if self.offsets.get(key, -1) > offset:
             self.offsets[key] = offset

@@ -219,7 +219,7 @@ class LogLoader:
                 is_clean=directory.was_clean,
                 log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
                 recovery_point=stored_point,
-                cleaned_to=self._holes_to(found),
+                cleaned_to=self._find_gap_limit(found),
                 producer_expiration_ms=self._settings.producer_id_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
                 report=report,
@@ -227,17 +227,17 @@ class LogLoader:
             log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
             if not directory.was_clean:
                 log.directory_unsynced()
-            if is_unknown and (holes_end := log.end_of_holes()):
-                # The next recovery would truncate the log at a hole that no checkpoint attributes to compaction.
-                cleaned_to = max(cleaned_to or 0, holes_end)
+            if is_unknown and (gaps_end := log.end_of_gaps()):
+                # The next recovery would truncate the log at a gap that no checkpoint attributes to compaction.
+                cleaned_to = max(cleaned_to or 0, gaps_end)
                 has_new_point = True
             if has_new_point or (config.flush_before_acks and not directory.was_clean):
                 # The found data may be in memory only, and is about to be read.
                 log.flush(self._schedule.monotonic_ms())
             if report.segments > 0 and log.recovery_point < stored_point:
                 # Rebuilt indexes are not durable yet, and the stored recovery point may be above them, from a close.
-                # The next recovery would truncate the log at the holes between the two.
-                cleaned_to = max(cleaned_to or 0, log.end_of_holes())
+                # The next recovery would truncate the log at the gaps between the two.
+                cleaned_to = max(cleaned_to or 0, log.end_of_gaps())
                 has_new_point = True
         except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
             failure = error
@@ -247,7 +247,7 @@ class LogLoader:
             failure = _repair_without_room(directory, error)
         return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, has_new_point)
 
-    def _holes_to(self, found: _FoundLog) -> int:
+    def _find_gap_limit(self, found: _FoundLog) -> int:
         """Return the offset below which missing offsets may result from compaction, and are not a lost end.
 
         It is unlimited for a log with an unknown history: one to adopt, and one in a directory that no broker has used.

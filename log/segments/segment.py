@@ -1,6 +1,7 @@
 """Segment of a partition's log: a .log file of record batches with its indexes.
 
-Index entries, lookups and the changes on a roll follow Apache Kafka's rules, so that its tools accept all files.
+Index entries, lookups and the trimming of files on a roll follow Apache Kafka's rules, so that its tools accept all
+files.
 """
 
 import logging
@@ -67,11 +68,11 @@ class Segment:
     """One segment. Any method that accesses the disk may raise OSError.
 
     `size_bytes`: the size of the complete, appended batches. The .log file may be longer in two cases: with
-    `preallocate` zeros follow in the active segment (a hole); and if the disk refused to truncate the file after a
-    failed append, for which `is_torn` is set.
+    `preallocate` the active segment ends in zeros (a hole in a sparse file); and `is_torn` is set if an append failed
+    and the file could not be truncated afterwards.
 
-    `roll_timestamp`: `first_timestamp`, prepared for a single comparison per append: far in the future while the
-    segment is empty, far in the past if the segment's age is determined otherwise.
+    `roll_timestamp`: `first_timestamp` for a single comparison per append. It is far in the future while the segment is
+    empty, and far in the past if `first_timestamp` is not read yet or is -1.
 
     `is_repaired`: an index was damaged and was rebuilt.
 
@@ -145,7 +146,7 @@ class Segment:
         self.is_torn = False
         self.is_repaired = False
         self.has_checked_batches = fresh
-        # (largest timestamp of the records, size in bytes of the batches that were read for it)
+        # (largest timestamp of the records, size in bytes of the batches from which it was read)
         self._read_timestamp: tuple[int, int] | None = None
         self.hints: dict[int, int] = {}
         self._bytes_since_entry = 0
@@ -249,7 +250,7 @@ class Segment:
         return position
 
     def _lacks_entries(self, floor: int, end: int) -> bool:
-        """Return whether the distance between two positions is too long to be without an entry."""
+        """Return whether the distance between two positions is so long that an index entry between them is missing."""
         allowed = _LONG_SCAN_INTERVALS * self._index_interval_bytes
         for position, header in self.headers(floor, end):
             if position == floor:
@@ -296,8 +297,8 @@ class Segment:
     def _repair_once(self, why: str) -> None:
         """Rebuild offset and time index from the headers of the batches.
 
-        A damaged header does not lead to the next batch. Behind damage the rebuild continues at the next old entry that
-        points to a batch, so that later batches stay readable.
+        After a damaged header the position of the next batch is unknown. The rebuild then continues at the next old
+        entry that points to a batch, so that later batches stay readable.
         """
         if self.is_repaired:
             return
@@ -334,7 +335,7 @@ class Segment:
             )
 
     def _index_batches(self, start: int) -> tuple[int, int]:
-        """Add entries for the batches from `start` up to damage. Return where the last of them starts and ends."""
+        """Add entries for the batches from `start` up to the first damage; return start and end of the last batch."""
         last = end = start
         with suppress(IndexOffsetError):
             for position, header in self.headers(start):
@@ -344,7 +345,7 @@ class Segment:
                 last = position
                 if header.max_timestamp > self._max_timestamp:
                     self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
-                # No header leads to the first batch behind damage, so it needs an entry.
+                # A scan does not find the first batch after damage, so that batch needs an entry.
                 if self._bytes_since_entry > self._index_interval_bytes or position == start > 0:
                     self._add_entries(header.last_offset, position)
                 self._bytes_since_entry += header.size_bytes
@@ -361,7 +362,7 @@ class Segment:
         return None
 
     def add_hint(self, offset: int, position: int) -> None:
-        """Record that all batches before `position` end below `offset`, and the batch there (now or later) does not."""
+        """Record the position of the first batch, present or future, whose last offset is at or above `offset`."""
         hints = self.hints
         if len(hints) >= _MAX_HINTS:
             del hints[next(iter(hints))]
@@ -370,7 +371,7 @@ class Segment:
     def move_hint(self, offset: int, next_offset: int, position: int) -> None:
         """Replace the hint for `offset`, which a reader has used, by one for `next_offset` at `position`.
 
-        A reader that reads many batches thus does not evict the hints of all others.
+        A reader of many batches therefore does not evict the hints of other readers.
         """
         self.hints.pop(offset, None)
         self.add_hint(next_offset, position)
@@ -448,7 +449,7 @@ class Segment:
         if self.size_bytes == 0:
             return None
         entry = self.time_index.last_entry if self.time_index.count else None
-        if entry is not None and not self._is_timed(*entry):
+        if entry is not None and not self._has_max_timestamp(*entry):
             return f"no batch has the last time index entry, timestamp {entry[0]} at offset {entry[1]}"
         latest = entry[0] if entry is not None else NO_TIMESTAMP
         for _, header in self.headers(self.floor_position(self.offset_index.last_offset)):
@@ -456,8 +457,8 @@ class Segment:
             return f"timestamp {header.max_timestamp} is missing in the time index" if is_missing else None
         return None
 
-    def _is_timed(self, timestamp: int, offset: int) -> bool:
-        """Return whether the batch that contains `offset` has this largest timestamp."""
+    def _has_max_timestamp(self, timestamp: int, offset: int) -> bool:
+        """Return whether `timestamp` is the largest one of the batch that contains `offset`."""
         try:
             position = self.locate(offset)
         except CorruptSegmentError:
@@ -469,7 +470,7 @@ class Segment:
     def time_floor(self, timestamp: int) -> int:
         """Return the offset where a search for `timestamp` starts: all batches before it have lower timestamps."""
         entry = self.time_index.floor_entry(timestamp)
-        if entry is not None and not self._is_timed(*entry):
+        if entry is not None and not self._has_max_timestamp(*entry):
             self._repair_once(f"no batch has the time index entry, timestamp {entry[0]} at offset {entry[1]}")
             entry = self.time_index.floor_entry(timestamp)
         return self.base_offset if entry is None else entry[1]
@@ -531,7 +532,7 @@ class Segment:
 
     @property
     def is_sealed(self) -> bool:
-        """Return whether the files contain exactly what was appended: none of them is extended, torn or repaired."""
+        """True if no file is preallocated, torn or repaired: the files contain exactly the appended batches."""
         return not (
             self._is_extended
             or self.is_torn
@@ -638,7 +639,7 @@ class Segment:
             self.transaction_index.path = path
 
     def mark_deleted(self) -> DeletedSegment:
-        """Rename the files with the suffix .deleted, with which the next start removes them at the latest."""
+        """Add the suffix .deleted to the file names. The next start removes files that still exist."""
         try:
             self.rename(DELETED_SUFFIX)
         except OSError as error:

@@ -565,7 +565,7 @@ def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_restores_records
 
 
 def test_a_crash_at_any_point_loses_nothing_of_a_log_that_is_no_longer_compacted() -> None:
-    """A hole that compaction left between segments does not end the log, whatever cleanup.policy is by then."""
+    """A gap that compaction left between segments does not end the log, whatever cleanup.policy is by then."""
     config = {"internal.segment.bytes": "200"}
     is_complete = False
     at = 0

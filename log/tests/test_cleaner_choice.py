@@ -313,7 +313,7 @@ def test_a_new_backoff_applies_from_the_time_of_the_change():
     assert manager.cleaner.offsets == {("t", 0): 2}
 
 
-def test_a_log_that_is_no_longer_compacted_keeps_its_holes_through_a_crash():
+def test_a_log_that_is_no_longer_compacted_keeps_its_gaps_through_a_crash():
     fs = MemoryFileSystem()
     manager, log = make_log(fs, {"internal.segment.bytes": "200"})
     for index in range(6):

@@ -148,7 +148,7 @@ def test_a_long_list_is_shortened(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(("ids", "end_offset"), [({}, 9), ({"t": NEW_ID}, 3)], ids=["to adopt", "not compacted"])
-def test_a_hole_in_a_log_to_adopt_counts_as_compacted(ids: dict[str, bytes], end_offset: int) -> None:
+def test_a_gap_in_a_log_to_adopt_counts_as_compacted(ids: dict[str, bytes], end_offset: int) -> None:
     """A broker was killed before the checkpoint of a finished compaction, and its metadata store was lost."""
     fs = MemoryFileSystem()
     manager = make_manager(fs, ["/data/a"], {"cleanup.policy": "compact", "internal.segment.bytes": "300"})
@@ -172,7 +172,7 @@ def test_a_hole_in_a_log_to_adopt_counts_as_compacted(ids: dict[str, bytes], end
     reopened.open(0, known({"t": NEW_ID}))
     found = served(reopened)
     assert found.log_end_offset == end_offset
-    # Rebuilt indexes lower the recovery point to a segment below the hole.
+    # Rebuilt indexes lower the recovery point to a segment below the gap.
     fs.crash()
     with suppress(FileNotFoundError):
         fs.remove("/data/a/recovery-point-offset-checkpoint")

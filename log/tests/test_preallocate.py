@@ -98,14 +98,14 @@ def test_a_power_loss_leaves_a_prefix(seed: int) -> None:
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_zeros_in_place_of_batches_end_the_log(policy: str) -> None:
-    """A power loss may lose the end of a segment but not the next one. Compaction leaves holes, but no zeros."""
+    """A power loss may lose the end of a segment but not the next one. Compaction leaves gaps, but no zeros."""
     fs, cfg = MemoryFileSystem(), config(cleanup_policy=policy)
     log = open_log(fs, cfg)
     append(log, [b"first"])
     segment, kept_bytes = log.active_segment, log.size_bytes
     append(log, [b"lost"])
     log.roll(NOW_MS)
-    append(log, [b"behind the hole"])
+    append(log, [b"behind the gap"])
     lost_bytes = segment.size_bytes - kept_bytes
     segment.file.write_pieces(kept_bytes, [bytes(lost_bytes)], lost_bytes)
     log = open_log(fs, cfg, is_clean=False)

@@ -88,7 +88,7 @@ def test_locate(fs: MemoryFileSystem, interval_bytes):
     positions, offset = {}, BASE
     for count in (3, 1, 2, 5, 1, 1, 4):
         position = segment.size_bytes
-        # Compaction leaves holes: a lookup of an offset in one returns the next batch.
+        # Compaction leaves gaps: a lookup of an offset in one returns the next batch.
         positions |= dict.fromkeys(range(offset, offset + count + 2), position)
         put(segment, offset + 2, count)
         offset += count + 2

@@ -107,11 +107,11 @@ def _check_acknowledged(evidence: Evidence, partition: Partition, crashes: Lossy
                     f"acks={send.acks}, is missing; the offset has {label_text(found.value) if found else 'nothing'}",
                 )
     if not is_compacted:
-        # In a compacted log a hole of a power loss cannot be distinguished from one of compaction.
-        yield from _check_holes(partition, crashes, kept, lost)
+        # In a compacted log a gap from a power loss cannot be distinguished from one of compaction.
+        yield from _check_gaps(partition, crashes, kept, lost)
 
 
-def _check_holes(
+def _check_gaps(
     partition: Partition, crashes: LossyCrashes, kept: list[tuple[int, int, Send, int]], lost: list[tuple[int, int]]
 ) -> Iterator[Violation]:
     """A crash that lost a record lost all records after it."""

@@ -31,7 +31,7 @@ T = TypeVar("T")
 class SimulatedMetadata:
     """All stores of a machine. As with the embedded store, transactions of a running broker suspend.
 
-    was_lost: logs were found without their configuration; data behind a hole in such a log is kept
+    was_lost: logs were found without their configuration; data behind a gap in such a log is kept
     """
 
     def __init__(self, world: "World", random: Random) -> None:

@@ -219,7 +219,7 @@ def test_records_acknowledged_after_the_power_loss_exist(story):
     assert story.found() == {"LOST_WRITE"}
 
 
-def test_a_power_loss_leaves_no_hole(story):
+def test_a_power_loss_leaves_no_gap(story):
     story.send("x", 0)
     story.send("y", 1)
     story.crash()

@@ -1,4 +1,4 @@
-"""Recoveries keep the records behind a hole that compaction left, whatever cleanup.policy is by then."""
+"""Recoveries keep the records behind a gap that compaction left, whatever cleanup.policy is by then."""
 
 import errno
 
@@ -32,7 +32,7 @@ def create_log(manager: LogManager) -> PartitionLog:
     return log
 
 
-def log_with_a_hole(fs: MemoryFileSystem) -> PartitionLog:
+def log_with_a_gap(fs: MemoryFileSystem) -> PartitionLog:
     """Create a log whose second segment compaction has removed, with a configuration that is lost."""
     log = create_log(start(fs))
     log.flush(0)
@@ -51,7 +51,7 @@ def remove_second_segment(fs: MemoryFileSystem, log: PartitionLog) -> None:
 @pytest.mark.parametrize("file_name", ["cleaner-offset-checkpoint", "recovery-point-offset-checkpoint"])
 def test_without_room_for_the_checkpoints_of_an_adopted_log_its_directory_is_offline(file_name: str) -> None:
     fs = MemoryFileSystem()
-    log = log_with_a_hole(fs)
+    log = log_with_a_gap(fs)
     end = refuse_new_files(fs, errno.ENOSPC, lambda path: file_name in path)
     manager = start(fs)
     assert log.log_directory not in manager.online_directories
@@ -65,7 +65,7 @@ def test_without_room_for_the_checkpoints_of_an_adopted_log_its_directory_is_off
 
 def test_without_descriptors_for_the_checkpoints_of_an_adopted_log_the_start_fails() -> None:
     fs = MemoryFileSystem()
-    log_with_a_hole(fs)
+    log_with_a_gap(fs)
     end = refuse_new_files(fs, errno.EMFILE, lambda path: "cleaner-offset-checkpoint" in path)
     with pytest.raises(ExhaustedError):
         start(fs)
@@ -86,12 +86,12 @@ def move(fs: MemoryFileSystem, log: PartitionLog) -> None:
 
 
 def adopted(fs: MemoryFileSystem) -> LogManager:
-    """A manager that has adopted a log with a hole; its topic is in the store from the next start on."""
-    log_with_a_hole(fs)
+    """A manager that has adopted a log with a gap; its topic is in the store from the next start on."""
+    log_with_a_gap(fs)
     return start(fs)
 
 
-def test_a_log_that_is_moved_after_a_clean_stop_keeps_its_holes() -> None:
+def test_a_log_that_is_moved_after_a_clean_stop_keeps_its_gaps() -> None:
     fs = MemoryFileSystem()
     manager = adopted(fs)
     log = served(manager)
@@ -104,7 +104,7 @@ def test_a_log_that_is_moved_after_a_clean_stop_keeps_its_holes() -> None:
     assert served(start(fs, IDS)).log_end_offset == END + 1
 
 
-def test_a_log_that_is_moved_after_a_kill_keeps_its_holes() -> None:
+def test_a_log_that_is_moved_after_a_kill_keeps_its_gaps() -> None:
     fs = MemoryFileSystem()
     log = served(adopted(fs))
     kill(fs)
@@ -114,7 +114,7 @@ def test_a_log_that_is_moved_after_a_kill_keeps_its_holes() -> None:
         kill(fs)
 
 
-def test_a_log_that_is_moved_into_a_new_log_directory_keeps_its_holes() -> None:
+def test_a_log_that_is_moved_into_a_new_log_directory_keeps_its_gaps() -> None:
     fs = MemoryFileSystem()
     log = served(adopted(fs))
     kill(fs)
@@ -126,7 +126,7 @@ def test_a_log_that_is_moved_into_a_new_log_directory_keeps_its_holes() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"malformed"], ids=["unfinished compaction", "damaged checkpoint"])
-def test_holes_below_a_recovery_point_that_is_lowered_are_kept(content: bytes | None) -> None:
+def test_gaps_below_a_recovery_point_that_is_lowered_are_kept(content: bytes | None) -> None:
     fs = MemoryFileSystem()
     manager = start(fs)
     log = create_log(manager)
@@ -142,7 +142,7 @@ def test_holes_below_a_recovery_point_that_is_lowered_are_kept(content: bytes | 
         kill(fs)
 
 
-def test_a_lost_end_of_a_new_log_is_no_hole_although_a_deleted_log_had_its_name() -> None:
+def test_a_lost_end_of_a_new_log_is_no_gap_although_a_deleted_log_had_its_name() -> None:
     fs = MemoryFileSystem()
     manager = start(fs)
     old = manager.create_log("t", 0, TOPIC_ID, 0)
