@@ -1,4 +1,4 @@
-"""A broker: makes its parts, starts them in order and stops them in reverse order.
+"""A broker: creates its parts, starts them in order and stops them in reverse order.
 
 Start: bind the listeners, open the metadata store, lock the log directories and load the logs, register, become
 controller, apply the metadata image to the replicas; then accept clients. Stop: close connections, flush the logs, and
@@ -80,7 +80,7 @@ from odradek.server.work.slices import Slices
 logger = logging.getLogger(__name__)
 
 EXIT_FAILED: Final = 1
-_CATCH_UP_S: Final = 1
+_CATCH_UP_RETRY_S: Final = 1
 _PRELOAD_AFTER_S: Final = 1
 """Delay of preloading, which takes 0.2 s of CPU time and 5 MB: a broker that is stopped sooner needs none."""
 _STORE_FAILURES = (MetadataStoreError, StartError)
@@ -94,7 +94,7 @@ class BrokerStartError(Exception):
 class Broker:
     """One broker. Call `start` before or while the reactor runs, and `stop` while it runs.
 
-    has_failed: set when the broker stops the reactor because no log directory is online
+    has_failed: set if the start failed, or when the broker stops the reactor because no log directory is online
     watchdog: the reactor's watchdog, enabled while the broker runs; None in simulated time
 
     `environment` provides everything outside the broker: reactor, clock, randomness, files.
@@ -110,7 +110,7 @@ class Broker:
         self._random = environment.random_source
         self._slices = Slices(self._reactor, environment.monotonic, environment.slice_s)
         self._image = ClusterMetadata()
-        # The parts that `start` makes, in the order of creation.
+        # The parts that `start` creates, in order of creation.
         self._store: MetadataStore | None = None
         self._logs: LogManager | None = None
         self._replicas: ReplicaManager | None = None
@@ -173,7 +173,7 @@ class Broker:
         return advertised
 
     async def stop(self) -> None:
-        """Stop the broker. The stop is recorded as clean if `start` had succeeded; else the record is left as found."""
+        """Stop the broker; record a clean stop if `start` had succeeded, otherwise keep the record of the last stop."""
         has_started, self._is_running = self._is_running, False
         if self.watchdog is not None:
             self.watchdog.threshold_s = math.inf
@@ -198,7 +198,7 @@ class Broker:
         if self._logs is not None:
             # A second call after a failed start must not write to log directories that are unlocked.
             logs, self._logs = self._logs, None
-            logs.close(self._environment.monotonic_ms(), self._find_epoch(), has_started=has_started)
+            logs.close(self._environment.monotonic_ms(), self._find_broker_epoch(), has_started=has_started)
         if self._store is not None:
             store, self._store = self._store, None
             try:
@@ -263,7 +263,7 @@ class Broker:
         return make
 
     async def _open(self, advertised: tuple[Listener, ...]) -> Services:
-        """Make the parts between the store and the handlers; return when the metadata image is applied."""
+        """Create the parts between the store and the handlers; return when the metadata image is applied."""
         image = self._image
         store, is_adopting = await open_store(
             self._environment, self.directories, adopts=self.config.log_dirs_adopt
@@ -298,7 +298,7 @@ class Broker:
                 store,
                 logs,
                 self.config.node_id,
-                self._find_epoch(),
+                self._find_broker_epoch(),
                 self._now_ms(),
                 self._environment.run_all,
                 imported_next_id=0 if kraft is None else kraft.metadata.next_producer_id,
@@ -345,7 +345,7 @@ class Broker:
         )
 
     def _start_pacing(self, services: Services, store: MetadataStore) -> None:
-        """Apply metadata changes in slices between the requests of clients from now on."""
+        """From now on apply metadata changes in slices, between the requests of clients."""
         environment = self._environment
         pacing = ReactorPacing(
             self._reactor, self._slices, environment.monotonic, environment.run_in_thread, environment.slice_s
@@ -361,7 +361,7 @@ class Broker:
         return find_kraft_metadata(self._fs, list(dict.fromkeys(directories)))
 
     async def _find_cluster_id(self, store: MetadataStore) -> str:
-        """Return the id in the log directories, else that in the store, else a new one."""
+        """Return the cluster id in the log directories, else that in the store, else a new one."""
         for directory in self.directories:
             try:
                 meta = read_meta_properties(self._fs, directory)
@@ -374,12 +374,12 @@ class Broker:
         return znodes.uuid_text(random_topic_id(self._random))
 
     async def _load_logs(self, store: MetadataStore, cluster_id: str, adoption: Adoption | None) -> LogManager:
-        """Load the logs with the ids and properties of their topics in the store, or in an adoption."""
+        """Load the logs with the ids and properties that their topics have in the store, or in the adoption."""
         stored = ClusterMetadata()
         self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored)
         await load_image(store, stored)
         if adoption is not None:
-            adoption.complete(stored)
+            adoption.add_kraft_metadata(stored)
         logs = LogManager(
             self._fs,
             self.directories,
@@ -419,10 +419,10 @@ class Broker:
         return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
 
     async def _adopt(self, services: Services, adoption: Adoption) -> None:
-        """Add the topics found to the store.
+        """Add the topics found in the log directories to the store.
 
-        Raises StartError if a log directory failed, which may have more topics, or if a partition cannot be read, whose
-        topic id and epochs are then unknown.
+        Raises StartError if a log directory failed, because it may contain more topics, or if a partition cannot be
+        read, because its topic id and epochs are unknown.
         """
         failed = [directory for directory in services.logs.directories.values() if directory.failure is not None]
         for directory in failed:
@@ -451,7 +451,7 @@ class Broker:
             configured = self.config.transaction_state_log_num_partitions
         else:
             return found
-        # Imported here because only an adoption uses it; it imports the coordinators' records.
+        # Imported here because only an adoption needs this module and the coordinators' records that it imports.
         from odradek.server.coordinators.partition_count import count_partitions
 
         logs = [log for log in self.services.logs.all_logs() if log.topic == topic]
@@ -466,7 +466,7 @@ class Broker:
             services.groups_in_use.topics_deleted(deleted)
 
     def _on_replicas(self, topic: str) -> None:
-        """Lead the coordinator shards of an internal topic whose replicas have changed their roles."""
+        """Start and stop the coordinator shards of an internal topic after its replicas have changed their roles."""
         services = self.services
         if topic == GROUP_METADATA_TOPIC:
             services.groups.lead_only(services.replicas.list_led(topic))
@@ -484,7 +484,7 @@ class Broker:
         if self._is_running:
             self._set_watchdog_threshold()
         self.services.logs.update_settings(LogManagerSettings.of(new))
-        # The replicas apply their topics' new properties in steps, because there may be many.
+        # The replicas apply the new properties of their topics in steps, because there may be many topics.
         self.services.logs.default_config = self.services.configs.topic_defaults
 
     def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:
@@ -528,8 +528,8 @@ class Broker:
                 await controller.reload()
             await self.services.features.load(controller.store)
         except (MetadataStoreError, KafkaError, StartError) as error:
-            logger.error("the metadata image is not up to date; retrying in %s s error=%s", _CATCH_UP_S, error)
-            self._reactor.callLater(_CATCH_UP_S, self._on_store_session, event)
+            logger.error("the metadata image is not up to date; retrying in %s s error=%s", _CATCH_UP_RETRY_S, error)
+            self._reactor.callLater(_CATCH_UP_RETRY_S, self._on_store_session, event)
 
     def _run_background(self) -> None:
         try:
@@ -540,7 +540,7 @@ class Broker:
         delay_s = min(max(delay_ms, 1) / 1000, 60.0)
         self._background = self._reactor.callLater(delay_s, self._run_background)
 
-    def _find_epoch(self) -> int:
+    def _find_broker_epoch(self) -> int:
         me = self._image.brokers.get(self.config.node_id)
         return -1 if me is None else me.epoch
 
@@ -558,7 +558,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
     broker = Broker(config, environment)
 
     def started(advertised: tuple[Listener, ...]) -> None:
-        # The objects made up to here live until the end: without them garbage collections delay requests less.
+        # The objects created so far live until the end: garbage collections that skip them delay requests less.
         gc.collect()
         gc.freeze()
         # The middle generation is collected after 10,000 new objects, which takes some 3 ms; after 50,000 it would take

@@ -1,8 +1,8 @@
-"""The controller: one event loop for the election, and for every change of topics, partitions and configurations.
+"""The controller: one event loop for its election, and for every change of topics, partitions and configurations.
 
-An event writes its change to the store, in one transaction that also checks that this broker still is the controller.
-Then it changes the controller's own image and publishes what changed: brokers serve a metadata cache, to which these
-updates are applied in their order. `topic_admin` and `config_admin` validate requests.
+An event writes its change to the store, in one transaction that also checks that this broker is still the controller.
+Then it changes the controller's own image and publishes the change. Brokers apply these updates in order to the
+metadata image from which they answer requests. `topic_admin` and `config_admin` validate requests.
 """
 
 import logging
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Controller:
-    """One broker's part in the control of its cluster. Each public coroutine submits events and returns their result.
+    """The controller of one broker, active or on standby. Its public coroutines submit events and return their result.
 
     context: role, epoch and image
     changes, configs, deletion: the changes that events make
@@ -69,7 +69,7 @@ class Controller:
 
     @property
     def image(self) -> ClusterMetadata:
-        """The controller's own image, on which it decides."""
+        """The controller's own image, on which its decisions are based."""
         return self.context.image
 
     @property
@@ -88,12 +88,12 @@ class Controller:
         return self.context.epoch
 
     def run_on(self, executor: Executor) -> None:
-        """Process further events on `executor`, beside clients' requests."""
+        """Process further events on `executor`, between the requests of clients."""
         self._events.executor = executor
         self.context.pause = executor.pause
 
     async def pause(self) -> None:
-        """Let other work run if this iteration of the reactor has done enough."""
+        """Let other work run if the time slice of this reactor iteration is used up."""
         await self.context.pause()
 
     def check_active(self) -> None:
@@ -113,14 +113,14 @@ class Controller:
         new_leader_epochs: bool = False,
         found_epochs: FoundEpochs | None = None,
     ) -> None:
-        """Register the broker, have the controller elected and load the image.
+        """Register the broker, take part in the election of the controller, and load the image.
 
-        If this broker becomes the controller it elects leaders for partitions without a live one;
-        `new_leader_epochs` begins a new leader epoch for every partition that it leads. It is required after an unclean
-        stop: records that the log lost must not be mistaken for later records at the same offsets. Epochs are not below
-        `found_epochs`, those of the log directories: a store that was restored from a backup lacks the last ones.
-        Topics whose deletion was begun are not in the image of brokers; the caller calls `finish_deletions` once
-        replicas follow the image. Raises StartError.
+        If this broker becomes the controller it elects leaders for partitions without a live one. `new_leader_epochs`
+        begins a new leader epoch for every partition that this broker leads. It is required after an unclean stop:
+        later records must not be mistaken for lost records at the same offsets. Epochs are not below `found_epochs`,
+        those of the log directories: a store that was restored from a backup lacks the last ones. Topics whose deletion
+        was begun are not in the image of brokers; call `finish_deletions` once replicas follow the image. Raises
+        StartError.
         """
 
         async def work() -> None:
@@ -144,14 +144,14 @@ class Controller:
         is_behind = found.is_ahead_of(image, image.brokers[self.broker_id].epoch)
         if is_behind and image.topics:
             logger.warning(
-                "the metadata store is older than the logs; all partitions begin a leader epoch above those in use "
+                "the metadata store is older than the logs; all partitions begin leader epochs above those in the logs "
                 "topics=%d",
                 len(image.topics),
             )
         return found.least_epoch(image, self.context.now_ms(), store_is_behind=is_behind)
 
     async def rejoin(self) -> None:
-        """Begin a new session after the last one expired: register again, then have the controller elected.
+        """Begin a new session after the last one expired: register again and take part in the election.
 
         Raises MetadataStoreError, KafkaError, StartError; call it again then.
         """
@@ -199,9 +199,9 @@ class Controller:
         await self._take_role(await self._watched_controller())
 
     async def _take_role(self, stat: NodeStat | None) -> bool:
-        """Become the controller if its node is missing, or this session's; return False if nothing changed.
+        """Become the controller if its node is missing or belongs to this session; return False if nothing changed.
 
-        This session owns the node without having the role if the outcome of a claim was unknown.
+        If the outcome of a claim was unknown, this session may own the node without having the role.
         """
         if stat is None:
             return await self._claim()
@@ -214,7 +214,7 @@ class Controller:
         return True
 
     async def _claim(self) -> bool:
-        """Become the controller in a new epoch; return False if another broker was faster, or this one stops."""
+        """Become the controller in a new epoch; return False if another broker was faster or this broker is stopped."""
         if self.context.role is ControllerRole.STOPPED:
             return False
         epoch, version = await read_node(
@@ -244,7 +244,7 @@ class Controller:
         self.context.stop()
 
     async def close(self) -> None:
-        """Resign and remove the registration, so that the cluster need not wait until the session expires."""
+        """Resign and remove the registration, so that the cluster does not wait until the session expires."""
         self.stop()
         mine: list[Operation] = []
         try:
@@ -306,7 +306,7 @@ class Controller:
         return errors
 
     async def finish_deletions(self) -> None:
-        """Finish the deletion of topics that a stop of the controller interrupted."""
+        """Finish deletions of topics that were interrupted by a stop of the controller."""
         if self.is_active:
             await self._events.submit(EventKind.DELETION, "resume deletions", self.deletion.resume)
             await self._finish(self.deletion.unfinished)

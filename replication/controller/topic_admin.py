@@ -79,12 +79,14 @@ def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None
 
 
 class TopicAdmin:
-    """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies.
+    """Creation, growth and deletion of topics on the controller.
+
+    `random` chooses topic ids, the first broker of each assignment, and the order of deletion results.
 
     `applied` returns when this broker's replicas have applied the published changes. The response is sent then, so that
-    a client can use a new topic at once, on this broker at least.
+    a client can use a new topic immediately, on this broker at least.
 
-    `spare_descriptors` returns the number of files that this broker may still open; each partition keeps one open.
+    `spare_descriptors` returns the number of files that this broker may still open; a new partition keeps one open.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class TopicAdmin:
     # Create
 
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Create topics; with `validate_only` only return the results that a creation would have.
+        """Create topics; with `validate_only` return only the results that the creation would have.
 
         Raises KafkaError NOT_CONTROLLER.
         """
@@ -133,9 +135,10 @@ class TopicAdmin:
         return CreateTopicsResponse(topics=results)
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
-        """Create topics that a client named but did not create, internal ones included; return errors by name.
+        """Create topics that a client uses without having created them, or internal topics; return errors by name.
 
-        `names` are distinct. If they are more than a request may create, none is created and the result is empty.
+        `names` are distinct. If there are more topics or partitions than a request may create, none is created and the
+        result is empty.
         """
         topics: list[CreateTopicsRequestCreatableTopic] = []
         if len(names) <= MAX_PARTITIONS_PER_REQUEST:
@@ -186,7 +189,7 @@ class TopicAdmin:
     async def _create(
         self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool
     ) -> dict[str, NewTopic | KafkaError]:
-        """Create topics; return for each its new state, or the error for which it was not created."""
+        """Create topics; return for each its new state, or the error because of which it was not created."""
         outcomes: dict[str, NewTopic | KafkaError] = {}
         with self._capacity.claims() as claim:
             # Each batch is an event, so that other changes can be made in between.
@@ -235,7 +238,7 @@ class TopicAdmin:
         return max(0, topic.num_partitions)
 
     def _plan(self, topic: CreateTopicsRequestCreatableTopic) -> NewTopic:
-        """Return the topic to create. Raises KafkaError, of several errors the one that Kafka reports."""
+        """Return the topic to create. Raises KafkaError: of several errors, the one that Kafka reports."""
         name = topic.name
         if name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -254,7 +257,7 @@ class TopicAdmin:
     def _new_partitions(
         self, replicas: Sequence[tuple[int, ...]], leader_epoch: int = 0
     ) -> tuple[PartitionMetadata, ...]:
-        """Return the first states of partitions; those with the same replicas share one object."""
+        """Return the initial states of partitions; those with the same replicas share one object."""
         live, epoch = self._image.brokers, self._controller.epoch
         states = {brokers: new_partition(brokers, live, epoch, leader_epoch) for brokers in set(replicas)}
         return tuple([states[brokers] for brokers in replicas])
@@ -399,7 +402,8 @@ class TopicAdmin:
         if topic.count < old_count:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name} has {old_count} partitions already, {topic.count} would not be more",
+                f"topic {topic.name} already has {old_count} partitions; the number can be increased, not set to "
+                f"{topic.count}",
             )
         if is_internal(topic.name):
             # The coordinator's partition is the key's hash modulo the count: with another count the state is not found.
@@ -420,7 +424,8 @@ class TopicAdmin:
             if added > MAX_PARTITIONS_PER_REQUEST:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_LARGE)
             replicas = self._further_replicas(current, added, factor)
-        # The new partitions of an adopted topic or a restored store may have existed before, with a leader epoch.
+        # The new partitions of an adopted topic or a restored store may have existed before, with leader epochs below
+        # those of the current partitions.
         least_epoch = min(partition.leader_epoch for partition in current.partitions)
         partitions = self._new_partitions(replicas, least_epoch)
         return current._replace(partitions=current.partitions + partitions), old_count
@@ -463,7 +468,7 @@ class TopicAdmin:
             elif topic.topic_id in found or topic.topic_id in twice:
                 twice.add(topic.topic_id)
                 found.pop(topic.topic_id, None)
-                text = "The topic is given by its name and by its id."
+                text = "The request contains both the name and the id of the topic."
                 results.append(_deletion_result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
             else:
                 found[topic.topic_id] = topic
@@ -496,12 +501,12 @@ class TopicAdmin:
     def _collect_requested(
         request: DeleteTopicsRequest, results: list[DeleteTopicsResponseDeletableTopicResult]
     ) -> tuple[list[str], list[bytes]]:
-        """Return the names and the ids that occur once in the request; errors of the others go to `results`."""
+        """Return the names and the ids that occur once in the request; add errors for the others to `results`."""
         names = Counter(request.topic_names)
         ids: Counter[bytes] = Counter()
         for topic in request.topics:
             if topic.name is not None and topic.topic_id != ZERO_UUID:
-                text = "A topic is given either by its name or by its id."
+                text = "A topic must be given by its name or by its id, not by both."
                 results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
             elif topic.name is not None:
                 names[topic.name] += 1

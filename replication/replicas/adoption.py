@@ -7,8 +7,8 @@ and partitions are those of its directories, and its id is that in `partition.me
 No record is deleted because a configuration is unknown: retention and compaction of a topic begin only if they were
 configured for it, and are suspended by its own configuration otherwise.
 
-From its first transaction until all topics are in it, the store contains a mark that an adoption is in progress, so
-that a start after a crash continues the adoption.
+From its first transaction until it has all topics, the store contains a mark that an adoption is in progress, so that a
+start after a crash continues the adoption.
 """
 
 import logging
@@ -52,8 +52,8 @@ class Adoption:
             for broker_id in (None, controller.broker_id):
                 self._broker_values.update(kraft.broker_configs.get(broker_id, {}))
 
-    def complete(self, image: ClusterMetadata) -> None:
-        """Add this broker's topics and configurations in Apache Kafka's metadata to the image, to load logs with it."""
+    def add_kraft_metadata(self, image: ClusterMetadata) -> None:
+        """Add this broker's topics and configurations from Apache Kafka's metadata to `image`, for loading the logs."""
         if self.kraft is None:
             return
         for topic in self._kraft_topics():
@@ -73,7 +73,7 @@ class Adoption:
         return {key: configs[key] for key in (None, self._controller.broker_id) if key in configs}
 
     def has_partition(self, topic: str, partition: int) -> bool:
-        """Return whether this broker has a partition of the completed image, by Kafka's metadata or a directory."""
+        """Return whether Kafka's metadata has a replica of the partition on this broker; True for a topic not in it."""
         known = None if self.kraft is None else self.kraft.topics.get(topic)
         if known is None:
             return True
@@ -90,8 +90,8 @@ class Adoption:
         """Create the topics that the store lacks; partitions without a directory are created empty.
 
         `internal_configs` returns the configuration of an internal topic, and an empty one for any other topic.
-        `count_partitions` returns the number of partitions of a topic, given the number of those found.
-        Raises StartError if a topic cannot be adopted: those before it are in the store, and the next start continues.
+        `count_partitions` returns the number of partitions of a topic, given the number according to its directories.
+        Raises StartError if a topic cannot be adopted: topics before it are in the store, and the next start continues.
         """
         controller = self._controller
         for broker_id, configs in self._kraft_broker_configs().items():
@@ -114,15 +114,15 @@ class Adoption:
         logger.info("adopted topics found in log.dirs count=%d: %s", len(names), format_names(names))
         if suspended:
             logger.warning(
-                "retention and compaction of adopted topics are suspended, since what was configured for them is "
-                "unknown count=%d: %s; set retention.ms, retention.bytes and cleanup.policy of each topic, or delete "
-                "these configurations to have the broker's defaults",
+                "retention and compaction of adopted topics are suspended, because their configuration is unknown "
+                "count=%d: %s; set retention.ms, retention.bytes and cleanup.policy of each topic, or delete "
+                "these configurations to use the broker's defaults",
                 len(suspended),
                 format_names(sorted(suspended)),
             )
 
     async def _grow(self, planned: TopicMetadata) -> None:
-        """Add partitions to a topic that an earlier start adopted, perhaps with fewer log directories."""
+        """Add partitions to a topic that an earlier start adopted, when perhaps some log directories were missing."""
         current = self._controller.image.topics[planned.name]
         count = len(current.partitions)
         if len(planned.partitions) <= count:
@@ -187,16 +187,16 @@ class Adoption:
         for log in logs:
             if log.topic_id not in (None, adopted.topic_id):
                 raise StartError(
-                    f"the directory of {name}-{log.partition} has another topic id than topic {name}, which is adopted "
-                    "already; move it out of log.dirs"
+                    f"the directory of {name}-{log.partition} has another topic id than topic {name}, which is already "
+                    "adopted; move it out of log.dirs"
                 )
         return adopted.topic_id
 
     def _warn_of_counts(self, names: Sequence[str]) -> None:
         if names:
             logger.warning(
-                "the partition counts of adopted topics are those of the directories found, and too small where "
-                "the last partitions have none count=%d: %s; add the partitions that are missing",
+                "the partition counts of adopted topics follow from the directories found; a count is too small if the "
+                "directories of the last partitions are missing count=%d: %s; add the missing partitions",
                 len(names),
                 format_names(sorted(names)),
             )
@@ -223,11 +223,11 @@ class Adoption:
         logs: Sequence[FoundLog] = (),
         coordinator_epoch: int = NEVER_LED,
     ) -> TopicMetadata:
-        """Return a topic whose partitions this broker leads, each in an epoch that is larger than any before.
+        """Return a topic whose partitions this broker leads, each in an epoch that is larger than all earlier ones.
 
-        A log has no trace of an epoch without records, nor of one whose records were lost: epochs begin at the current
-        time, unless Apache Kafka's metadata has the last one. `coordinator_epoch` is the largest of the markers found:
-        the leader epoch of `__transaction_state` is the coordinator's.
+        A log has no trace of an epoch without records, nor of one whose records were lost. Epochs therefore begin at
+        the current time, unless Apache Kafka's metadata has the last one. `coordinator_epoch` is the largest in the
+        markers found: the coordinator epoch is the leader epoch of a partition of `__transaction_state`.
         """
         controller = self._controller
         epochs = {log.partition: log.latest_epoch for log in logs}
@@ -258,7 +258,7 @@ class Adoption:
         return {**known, **suspended}, bool(suspended)
 
     def _suspend_retention(self, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return properties that suspend retention of a topic of Kafka's metadata; none if retention is configured."""
+        """Return properties that suspend retention of a topic in Kafka's metadata; none if retention is configured."""
         policy = self._find_configured("cleanup.policy", configs)
         if policy is not None and "delete" not in {part.strip() for part in policy.split(",")}:
             return {}

@@ -1,9 +1,10 @@
 """A partition's replica on this broker: its role, the replicas in sync, and the high watermark.
 
 The leader appends and serves reads. The high watermark is the smallest log end among the replicas in sync; consumers
-read below it. With one replica it is the log end; nothing else differs. With flush.before.acks the leader counts as in
+read below it. With a single replica the high watermark is the log end. With flush.before.acks the leader counts as in
 sync only up to its last sync to disk: the high watermark follows the sync, and acknowledgements, coordinators and
 consumers follow the high watermark.
+
 Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
 """
 
@@ -53,8 +54,8 @@ class Follower:
 class Partition:
     """A replica on this broker.
 
-    log: its log; None while it is offline, or while a resource to create it is short
-    is_leader, leader, leader_epoch, partition_epoch, replicas, isr: as decided by the controller
+    log: its log; None while it is offline, or cannot be created for lack of disk space, descriptors or memory
+    is_leader, leader, leader_epoch, partition_epoch, replicas, isr: set by the controller
     watchers: requests that wait for the high watermark or the log start, in the order of their arrival
     log_end_watchers: requests that wait for the log end, which followers read up to
 
@@ -276,10 +277,10 @@ class Partition:
             raise
 
     def region_to_end(self, offset: int, max_bytes: int) -> FileRegion | None:
-        """Return batches from `offset` on, also those above the high watermark, for coordinators, which wrote them.
+        """Return batches from `offset` on, including those above the high watermark, to load a coordinator from them.
 
-        At least one; None at the end. The bytes may be read on a thread; an OSError there is passed to `read_failed`.
-        Raises KafkaError: as `read`.
+        At least one batch; None at the log end. The bytes may be read on a thread; an OSError there is passed to
+        `read_failed`. Raises KafkaError: as `read`.
         """
         log = self.leading_log()
         try:
@@ -289,7 +290,7 @@ class Partition:
             raise self.read_failed(error) from error
 
     def read_failed(self, error: OSError) -> KafkaError:
-        """Return the error to raise for a failed read, after taking the log directory of a failed disk offline.
+        """Return the error to raise for a failed read; after a disk failure take the log directory offline.
 
         Raises KafkaError: as `leading_log`.
         """
@@ -315,7 +316,7 @@ class Partition:
             raise
 
     def leading_log(self, current_leader_epoch: int = NO_EPOCH) -> PartitionLog:
-        """Return the log, if this broker leads the partition, in the caller's epoch if the caller has one (KIP-320).
+        """Return the log if this broker leads the partition, in `current_leader_epoch` if that is given (KIP-320).
 
         Raises KafkaError FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one,
         NOT_LEADER_OR_FOLLOWER if another broker leads, KAFKA_STORAGE_ERROR when offline.
@@ -449,10 +450,10 @@ class Partition:
             self._wake(self.watchers)
 
     def _advance_high_watermark(self) -> bool:
-        """Raise the high watermark to the smallest log end in sync; return whether it moved. It never falls.
+        """Raise the high watermark to the smallest log end of the in-sync replicas; return whether it moved.
 
-        It does not move while fewer replicas are in sync than min.insync.replicas. With flush.before.acks the leader's
-        own end is its last sync to disk.
+        It never falls, and does not move while fewer replicas are in sync than min.insync.replicas. With
+        flush.before.acks the leader's own end is its last sync to disk.
         """
         log = self._leader_log
         if log is None or len(self.isr) < self._min_isr:
@@ -469,9 +470,9 @@ class Partition:
         return True
 
     def has_reached(self, offset: int) -> bool:
-        """Return whether all replicas in sync have everything below `offset`, which acks -1 waits for.
+        """Return whether all in-sync replicas have all records below `offset`, for which acks -1 waits.
 
-        Raises KafkaError: as `leading_log`, NOT_ENOUGH_REPLICAS_AFTER_APPEND if they have it but are too few.
+        Raises KafkaError: as `leading_log`, NOT_ENOUGH_REPLICAS_AFTER_APPEND if they have the records but are too few.
         """
         log = self.leading_log()
         if log.high_watermark < offset:

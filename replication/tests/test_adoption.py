@@ -38,7 +38,7 @@ class Start:
         run_now(prepare_store(self.store, "a-cluster", begins_adoption=True))
         self.adoption = Adoption(self.controller, kraft, static or {})
         self.loading = ClusterMetadata()
-        self.adoption.complete(self.loading)
+        self.adoption.add_kraft_metadata(self.loading)
         run_now(self.controller.start(broker(1)))
 
     def adopt(self, *found):

@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 MAX_NAME_BYTES = MAX_STRING_BYTES - 100
-"""Limit of a client or instance id within a member id, which must not exceed the length of a protocol string."""
+"""Limit of a client or instance id within a member id; the member id must fit into a protocol string."""
 
 
 class _Join:
-    """A JoinGroup request in progress."""
+    """A JoinGroup request in progress, and the result for it."""
 
     __slots__ = ("context", "now_ms", "parked", "request", "result", "state")
 
@@ -67,7 +67,7 @@ class _Join:
 def join_group(
     state: ShardState, request: JoinGroupRequest, context: RequestContext, token: Token, now_ms: int
 ) -> CoordinatorResult:
-    """Handle a JoinGroup after its prechecks: reply to it, or park it until its generation starts."""
+    """Handle a JoinGroup after its prechecks: reply to it, or park it until the next generation starts."""
     join = _Join(state, request, context, token, now_ms)
     group = state.groups.get(request.group_id)
     if group is not None:
@@ -80,7 +80,7 @@ def join_group(
 
 
 def _join_new_group(join: _Join) -> None:
-    """Create the group with its first JoinGroup, even if that is rejected: the group's record is written first."""
+    """Write the record of a new group; then `_GroupCreation` continues its first JoinGroup, which may be rejected."""
     join.result.records.append(creation_record(join.request.group_id, join.now_ms))
     join.result.completions.append(_GroupCreation(join))
 
@@ -104,8 +104,8 @@ def _join_group(join: _Join, group: Group) -> None:
 def _has_room(state: ShardState, group: Group, member_id: str) -> bool:
     """Return whether the group has room for this member (KIP-389).
 
-    During PreparingRebalance the parked joins are counted instead of the members: after group.max.size was lowered, the
-    members that rejoin last are rejected.
+    In PreparingRebalance the parked joins are counted instead of the members: if group.max.size was lowered, the members
+    that rejoin last are rejected.
     """
     if group.state in (EMPTY, DEAD):
         return True
@@ -231,14 +231,15 @@ def _join_with_id(join: _Join, group: Group) -> None:
     elif group.state is STABLE and is_unchanged and not is_leader:
         join.result.reply(join.parked.token, join_success(group, member, with_members=False))
     else:
-        # A leader rejoins a stable group for a reason that is not in its metadata, such as new partitions.
+        # The metadata has changed, the group is in a rebalance, or the leader rejoins for another reason, such as new
+        # partitions.
         why = f"member {member.member_id} rejoined in {group.state.value}; {join.reason}"
         _update_member(join, group, member)
         rebalance.start_or_complete(join.state, group, why, join.result, join.now_ms)
 
 
 def _update_member(join: _Join, group: Group, member: Member) -> None:
-    """Update a member with its JoinGroup, and park the request."""
+    """Update a member from its JoinGroup, and park the request. An earlier parked JoinGroup is rejected."""
     group.set_protocols(member, join.request.protocols)
     member.rebalance_timeout_ms = join.rebalance_timeout_ms
     member.session_timeout_ms = join.request.session_timeout_ms
@@ -250,7 +251,7 @@ def _update_member(join: _Join, group: Group, member: Member) -> None:
 
 
 class _GroupCreation(Completion):
-    """Continues the first JoinGroup of a group when the group's record is in the log."""
+    """Continues the first JoinGroup of a group once the group's record is in the log."""
 
     __slots__ = ("is_applied", "join")
 
@@ -271,7 +272,7 @@ class _GroupCreation(Completion):
 
 
 class _StaticJoin(Completion):
-    """Replies to a static member that rejoined without a rebalance, when the record of its new id is replicated."""
+    """Replies to a static member that rejoined without a rebalance, once the record of its new id is replicated."""
 
     __slots__ = ("group", "join", "member", "member_id", "old_leader_id", "old_member_id")
 
@@ -296,10 +297,11 @@ class _StaticJoin(Completion):
             is_leader = member.member_id == group.leader_id
             response = join_success(group, member, with_members=is_leader, skip_assignment=is_leader)
         else:
-            # An old client that is the leader in the response would send an assignment, which a stable group ignores.
+            # The response names the old leader id: an old client that is the leader in its response would send an
+            # assignment, which a stable group ignores.
             response = join_success(group, member, leader_id=self.old_leader_id, with_members=False)
         result.reply(parked.token, response)
-        # If the session deadline expired while the join was parked, it had no effect and must be set again.
+        # A session deadline that expired while the join was parked had no effect, so it is set again.
         rebalance.refresh_session(self.join.state, group, member)
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
@@ -307,7 +309,7 @@ class _StaticJoin(Completion):
             self._reject(result, self.join.parked, self.group.members[self.old_member_id], error)
 
     def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        """Reply with the error. The new id stays, as in the log, until the client rejoins or the session expires."""
+        """Reply with the error. The new id remains, as in the log, until the client rejoins or the session expires."""
         member = self.member
         parked = None if member is None else self._take_join(member)
         if member is not None and parked is not None:
