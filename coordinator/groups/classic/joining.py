@@ -104,8 +104,8 @@ def _join_group(join: _Join, group: Group) -> None:
 def _has_room(state: ShardState, group: Group, member_id: str) -> bool:
     """Return whether the group has room for this member (KIP-389).
 
-    In PreparingRebalance the parked joins are counted instead of the members: if group.max.size was lowered, the members
-    that rejoin last are rejected.
+    In PreparingRebalance the parked joins are counted instead of the members: if group.max.size was lowered, the
+    members that rejoin last are rejected.
     """
     if group.state in (EMPTY, DEAD):
         return True
