@@ -45,7 +45,7 @@ _VISITS_PER_STEP = 200
 
 
 class LogManager:
-    """The public face of a broker's logs. Create it, `open` it, call `run_due` periodically, and `close` it.
+    """Facade of a broker's logs. Create it, `open` it, call `run_due` periodically, and `close` it.
 
     All methods are called in one thread. Blocking work is passed to `run_in_thread`, except for loading at `open` and
     for `close`, which wait for `run_all`.

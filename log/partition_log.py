@@ -23,7 +23,7 @@ from odradek.protocol.batches.streaming import Step
 
 
 class PartitionLog:
-    """The public face of a log: its state, and the methods of the parts that read and change it.
+    """Facade of a log: its state, and the methods of the parts that read and change it.
 
     Created by `odradek.log.recovery.open_partition_log`. Not thread-safe, except for `LogSync.run`,
     `remove_deleted` and regions that were read.
