@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from odradek.coordinator.transactions.producer_ids import ProducerIdManager
     from odradek.log.background.tasks import RunInThread
     from odradek.log.log_manager import LogManager
-    from odradek.replication.controller.config_admin import ConfigAdmin
-    from odradek.replication.controller.config_description import ConfigDescriber
+    from odradek.replication.controller.configs.admin import ConfigAdmin
+    from odradek.replication.controller.configs.description import ConfigDescriber
     from odradek.replication.controller.controller import Controller
     from odradek.replication.controller.features import Features
     from odradek.replication.controller.topic_admin import TopicAdmin
@@ -122,14 +122,14 @@ class Services:
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
         """Changes configurations."""
-        from odradek.replication.controller.config_admin import ConfigAdmin
+        from odradek.replication.controller.configs.admin import ConfigAdmin
 
         return ConfigAdmin(self.controller, self.configs)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
         """Describes configurations."""
-        from odradek.replication.controller.config_description import ConfigDescriber
+        from odradek.replication.controller.configs.description import ConfigDescriber
 
         return ConfigDescriber(self.config.node_id, self.metadata, self.configs)
 

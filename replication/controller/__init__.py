@@ -8,15 +8,11 @@
 - `epoch_floor`: least leader epochs, from what the log directories contain
 - `topic_changes`: changes of topics and partitions
 - `topic_deletion`: deletion in two steps
-- `config_changes`: changes of configurations
 - `store_changes`: watches on the store, and updates of the image when they fire
 - `topic_admin`: validation of CreateTopics, CreatePartitions and DeleteTopics
 - `topic_ids`: random ids
 - `assignment`: replicas of new partitions
 - `log_capacity`: file descriptors for new logs
-- `config_admin`: validation of AlterConfigs and IncrementalAlterConfigs
-- `config_limits`: size limits of configurations
-- `config_description`: DescribeConfigs
-- `config_sources`: sources of configuration values
+- `configs`: configurations and their admin requests
 - `features`: finalized features
 """

@@ -2,7 +2,7 @@
 
 An event writes its change to the store, in one transaction that also checks that this broker is still the controller.
 Then it changes the controller's own image and publishes the change. Brokers apply these updates in order to the
-metadata image from which they answer requests. `topic_admin` and `config_admin` validate requests.
+metadata image from which they answer requests. `topic_admin` and `configs.admin` validate requests.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.config_changes import ConfigChanges
+from odradek.replication.controller.configs.changes import ConfigChanges
 from odradek.replication.controller.context import ControllerContext, ControllerRole
 from odradek.replication.controller.epoch_floor import FoundEpochs, LeastEpoch
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work

@@ -34,8 +34,8 @@ from odradek.protocol.messages.delete_topics import (
 )
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.assignment import RandomSource, assign_replicas
-from odradek.replication.controller.config_limits import check_value_sizes
-from odradek.replication.controller.config_sources import topic_config_source
+from odradek.replication.controller.configs.limits import check_value_sizes
+from odradek.replication.controller.configs.sources import topic_config_source
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.log_capacity import Claim, LogCapacity
 from odradek.replication.controller.partition_states import new_partition

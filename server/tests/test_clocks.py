@@ -24,7 +24,7 @@ COMPARED_WITH_TIMESTAMPS = {
     "log/retention.py": "retention of records",
     "log/roll.py": "age of a segment by its records",
     "log/validation/batch.py": "records too far ahead or behind",
-    "replication/controller/config_changes.py": "retention of notices in the metadata store",
+    "replication/controller/configs/changes.py": "retention of notices in the metadata store",
 }
 OWN_CLOCKS = {
     "log/compaction/process.py": "the child process",

@@ -28,10 +28,10 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients import topic_admin
-from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import GROUP, RETRIABLE, GaveUp, Link, Versions
-from odradek.simulation.clients.produce import NEVER_EXPECTED, NOT_WRITTEN
-from odradek.simulation.clients.values import Values
+from odradek.simulation.clients.producers.batches import batch_of, draw_packing
+from odradek.simulation.clients.producers.produce import NEVER_EXPECTED, NOT_WRITTEN
+from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,

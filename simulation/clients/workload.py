@@ -7,19 +7,19 @@ from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from odradek.simulation.api import Client
-from odradek.simulation.clients.assigned import AssignedConsumer
-from odradek.simulation.clients.batches import draw_wrong_packing
-from odradek.simulation.clients.brief_offsets import BriefCommitter
-from odradek.simulation.clients.copier import Copier
-from odradek.simulation.clients.flood import Flood
+from odradek.simulation.clients.consumers.assigned import AssignedConsumer
+from odradek.simulation.clients.consumers.brief_offsets import BriefCommitter
+from odradek.simulation.clients.consumers.copier import Copier
+from odradek.simulation.clients.consumers.group_consumer import GroupConsumer
 from odradek.simulation.clients.group_admin import GroupAdmin
-from odradek.simulation.clients.group_consumer import GroupConsumer
-from odradek.simulation.clients.hostile import CONTRADICTIONS, HostileProducer
-from odradek.simulation.clients.idempotent import IdempotentProducer
-from odradek.simulation.clients.plain import PlainProducer
+from odradek.simulation.clients.producers.batches import draw_wrong_packing
+from odradek.simulation.clients.producers.flood import Flood
+from odradek.simulation.clients.producers.hostile import CONTRADICTIONS, HostileProducer
+from odradek.simulation.clients.producers.idempotent import IdempotentProducer
+from odradek.simulation.clients.producers.plain import PlainProducer
+from odradek.simulation.clients.producers.transaction_session import Flow
+from odradek.simulation.clients.producers.transactional import TransactionalProducer
 from odradek.simulation.clients.topic_owner import TopicOwner
-from odradek.simulation.clients.transaction_session import Flow
-from odradek.simulation.clients.transactional import TransactionalProducer
 from odradek.simulation.history import Copy, History, Isolation, Partition
 from odradek.simulation.scenario import RETENTION_MS
 

@@ -28,12 +28,12 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import ControlType, build_batch, build_control_batch, iter_records, read_header
 from odradek.simulation.api import ConnectionLost
-from odradek.simulation.clients import membership
-from odradek.simulation.clients.fetching import Fetcher, OutOfRange
-from odradek.simulation.clients.idempotent import IdempotentProducer
+from odradek.simulation.clients.consumers import membership
+from odradek.simulation.clients.consumers.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.consumers.offsets import commit
 from odradek.simulation.clients.link import Link, Versions
-from odradek.simulation.clients.offsets import commit
-from odradek.simulation.clients.plain import PlainProducer
+from odradek.simulation.clients.producers.idempotent import IdempotentProducer
+from odradek.simulation.clients.producers.plain import PlainProducer
 from odradek.simulation.history import History, Isolation, Outcome, copied_value, label_of, origin_of
 
 TOPIC_ID = bytes(range(16))

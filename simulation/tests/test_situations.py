@@ -15,9 +15,9 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.records import iter_records
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import NoNodeError, StoreUnavailableError
-from odradek.simulation.clients.batches import _LARGEST, Packing, batch_of
-from odradek.simulation.clients.hostile import CONTRADICTIONS, KINDS
-from odradek.simulation.clients.values import YEARS_MS, Values
+from odradek.simulation.clients.producers.batches import _LARGEST, Packing, batch_of
+from odradek.simulation.clients.producers.hostile import CONTRADICTIONS, KINDS
+from odradek.simulation.clients.producers.values import YEARS_MS, Values
 from odradek.simulation.history import History, SentRecord
 from odradek.simulation.machine.directories import Directories
 from odradek.simulation.machine.network import NetworkHabits, Pipe, SimulatedSocket

@@ -16,9 +16,9 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
-from odradek.simulation.clients.flood import Flood
+from odradek.simulation.clients.consumers.membership import LIMITS, Membership
 from odradek.simulation.clients.link import Link, Versions
-from odradek.simulation.clients.membership import LIMITS, Membership
+from odradek.simulation.clients.producers.flood import Flood
 from odradek.simulation.history import Guarantee, History, Outcome, SentRecord
 from odradek.simulation.machine.disk import EPOCH_MS
 from odradek.simulation.machine.network import NetworkHabits

@@ -34,7 +34,7 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponseConfigResource,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.controller.config_limits import (
+from odradek.replication.controller.configs.limits import (
     MAX_ENTRIES,
     check_total_size,
     check_value_sizes,

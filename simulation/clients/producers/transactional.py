@@ -11,8 +11,13 @@ from twisted.internet.defer import Deferred
 
 from odradek.simulation.api import World
 from odradek.simulation.clients.link import ClientDied, GaveUp
-from odradek.simulation.clients.transaction_session import FencedProducer, Flow, MustAbort, TransactionalSession
-from odradek.simulation.clients.values import Values
+from odradek.simulation.clients.producers.transaction_session import (
+    FencedProducer,
+    Flow,
+    MustAbort,
+    TransactionalSession,
+)
+from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import History, Partition
 
 _TIMEOUTS_MS: Final = (300, 1_000, 5_000)

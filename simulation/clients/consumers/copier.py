@@ -13,18 +13,18 @@ from typing import Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.consumers.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.consumers.membership import LIMITS, LOST_MEMBERSHIP, FencedMember, Membership
+from odradek.simulation.clients.consumers.offsets import fetch_committed
 from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
-from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, FencedMember, Membership
-from odradek.simulation.clients.offsets import fetch_committed
-from odradek.simulation.clients.transaction_session import (
+from odradek.simulation.clients.producers.transaction_session import (
     GROUP_ERRORS,
     FencedProducer,
     Flow,
     MustAbort,
     TransactionalSession,
 )
-from odradek.simulation.clients.values import Values
+from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import Copy, History, Isolation, Partition, ReadRecord, SentRecord, copied_value
 
 _OFFSET_FETCH = {9: (7, 10)}

@@ -7,10 +7,10 @@ from random import Random
 
 from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients.batches import Packing, batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, Link, Versions
-from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
-from odradek.simulation.clients.values import Values
+from odradek.simulation.clients.producers.batches import Packing, batch_of, draw_packing
+from odradek.simulation.clients.producers.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
+from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
 

@@ -26,10 +26,10 @@ from odradek.protocol.messages.list_offsets import (
 from odradek.protocol.messages.metadata import MetadataRequest
 from odradek.protocol.schema import Message
 from odradek.simulation.api import ClientConnection, ConnectionLost, World
-from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import GROUP, NEEDS_IDS, GaveUp, Link, Versions
-from odradek.simulation.clients.produce import NOT_WRITTEN, parse_produced, produce_request
-from odradek.simulation.clients.values import Values
+from odradek.simulation.clients.producers.batches import batch_of, draw_packing
+from odradek.simulation.clients.producers.produce import NOT_WRITTEN, parse_produced, produce_request
+from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
 _MOST_PRODUCED: Final = 15

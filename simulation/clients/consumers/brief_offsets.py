@@ -23,7 +23,7 @@ from odradek.protocol.messages.offset_fetch import (
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.group_admin import delete_group
 from odradek.simulation.clients.link import GROUP, GaveUp, Link, Versions
-from odradek.simulation.clients.produce import NEVER_EXPECTED
+from odradek.simulation.clients.producers.produce import NEVER_EXPECTED
 from odradek.simulation.history import History, Outcome, Partition
 
 _LIMITS: Final = {8: (2, 4), 9: (8, 9), 10: (1, 6)}

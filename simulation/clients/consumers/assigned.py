@@ -7,9 +7,9 @@ from random import Random
 from typing import Final
 
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.consumers.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.consumers.offsets import list_end
 from odradek.simulation.clients.link import NEEDS_IDS, GaveUp, Link, Versions
-from odradek.simulation.clients.offsets import list_end
 from odradek.simulation.history import History, Isolation, Partition
 
 FETCH_WITH_ZSTD: Final = (10, 18)

@@ -17,8 +17,8 @@ from odradek.protocol.messages.describe_configs import (
 )
 from odradek.protocol.messages.describe_configs import DescribeConfigsResponseDescribeConfigsResult as _Result
 from odradek.protocol.schema import rows
-from odradek.replication.controller.config_admin import ResourceType, parse_broker_id
-from odradek.replication.controller.config_sources import ConfigSource, SourcedValue, broker_values
+from odradek.replication.controller.configs.admin import ResourceType, parse_broker_id
+from odradek.replication.controller.configs.sources import ConfigSource, SourcedValue, broker_values
 from odradek.replication.metadata.broker_configs import BrokerConfigs, broker_synonyms, listener_base
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name

@@ -17,10 +17,10 @@ from odradek.protocol.batches.record_batch import ATTRIBUTES_POSITION, CRC_POSIT
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records import Codec
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients.batches import Packing, batch_of
 from odradek.simulation.clients.link import NEEDS_IDS, Link, Versions
-from odradek.simulation.clients.produce import produce_request
-from odradek.simulation.clients.values import Values
+from odradek.simulation.clients.producers.batches import Packing, batch_of
+from odradek.simulation.clients.producers.produce import produce_request
+from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, SentRecord
 
 _BASE_OFFSET, _LENGTH, _MAGIC = 0, 8, 16

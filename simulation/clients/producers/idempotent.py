@@ -19,10 +19,10 @@ from twisted.internet.defer import Deferred
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, ClientDied, GaveUp, Link, Versions
-from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
-from odradek.simulation.clients.values import Values
+from odradek.simulation.clients.producers.batches import batch_of, draw_packing
+from odradek.simulation.clients.producers.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
+from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
 MOST_IN_FLIGHT: Final = 5

@@ -25,7 +25,7 @@ from odradek.protocol.records import (
 )
 from odradek.simulation.api import ConnectionLost
 from odradek.simulation.clients.link import RETRIABLE, Link
-from odradek.simulation.clients.produce import NEVER_EXPECTED
+from odradek.simulation.clients.producers.produce import NEVER_EXPECTED
 from odradek.simulation.history import History, Isolation, Moment, Partition, Poll, ReadRecord, name_of
 
 _NOWHERE: Final = -1

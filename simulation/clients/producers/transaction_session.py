@@ -27,9 +27,9 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, TRANSACTION, GaveUp, Link, Versions
-from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
+from odradek.simulation.clients.producers.batches import batch_of, draw_packing
+from odradek.simulation.clients.producers.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
 from odradek.simulation.history import (
     Guarantee,
     History,

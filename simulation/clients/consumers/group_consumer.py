@@ -8,10 +8,16 @@ from random import Random
 
 from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.consumers.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.consumers.membership import (
+    LIMITS,
+    LOST_MEMBERSHIP,
+    STATIC_LIMITS,
+    FencedMember,
+    Membership,
+)
+from odradek.simulation.clients.consumers.offsets import commit, fetch_committed
 from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
-from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, STATIC_LIMITS, FencedMember, Membership
-from odradek.simulation.clients.offsets import commit, fetch_committed
 from odradek.simulation.history import History, Isolation, Partition
 
 
