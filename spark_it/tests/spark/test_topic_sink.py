@@ -201,7 +201,7 @@ def test_records_without_key_are_spread_over_all_parts(sunk):
     assert len(parts) == PARTS and min(parts) > 50
     with pytest.raises(Exception, match="partition 0 has records of parts 0 to 2"):
         made.sink._markers.prepare()
-        transactions = made.sink._markers.transactions(Batch(0, GENERATION, made.spark))
+        transactions = made.sink._markers.make_transactions(Batch(0, GENERATION, made.spark))
         made.sink._write_transactions(frame.coalesce(1), transactions, {})
     assert made.written() == []
 
@@ -220,7 +220,7 @@ def test_rows_that_are_not_computed_range_by_range(sunk):
         made.write(numbered(made.spark, 30, parts=2))
     assert made.written() == []
     # A transaction without a task must not count as an empty one.
-    transactions = made.sink._markers.transactions(Batch(0, GENERATION, made.spark, ranges(made.source, 0)))
+    transactions = made.sink._markers.make_transactions(Batch(0, GENERATION, made.spark, ranges(made.source, 0)))
     with pytest.raises(SinkError, match=r"has run no tasks for transactions \[2\] of the batch"):
         made.sink._write_transactions(made.sink._records(numbered(made.spark, 30, parts=2)), transactions, {})
     assert made.committed() == [100, 100, None]
