@@ -95,7 +95,7 @@ def _search(names: list[str], seeds: range, jobs: int) -> int:
     missing = 0
     for name in names:
         with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
-            for seed, found in pool.imap(_find_one, [(name, seed) for seed in BY_NAME[name].seeds(seeds)]):
+            for seed, found in pool.imap(_find_one, ((name, seed) for seed in BY_NAME[name].seeds(seeds))):
                 if found is not None:
                     print(f"{name}: seed {seed}: {found.splitlines()[0][:200]}", flush=True)
                     break

@@ -96,7 +96,12 @@ def _observer(world: World) -> Callable[[Any], None]:
 
 def draw_scenario(seed: int) -> Scenario:
     """Return the scenario of a seed without its run."""
-    return scenario.draw(World(seed).new_random())
+    return _draw(World(seed))
+
+
+def _draw(world: World) -> Scenario:
+    """Draw the scenario of a run, before anything else is drawn from the world."""
+    return scenario.draw(world.new_random())
 
 
 class _Run:
@@ -105,7 +110,7 @@ class _Run:
     def __init__(self, world: World, make_clients: MakeClients) -> None:
         self._world = world
         self._make_clients = make_clients
-        self._scenario = scenario.draw(world.new_random())
+        self._scenario = _draw(world)
         world.broker.properties.update(self._scenario.properties)
         world.compacted = frozenset(topic.name for topic in self._scenario.topics if topic.is_compacted)
         world.network.habits = self._scenario.habits

@@ -40,16 +40,12 @@ Replacement = tuple[Any, str, Callable[[Any], Any]]
 """Owner, attribute name, and a function that returns the replacement for the old value."""
 
 
-def _any_scenario(scenario: Scenario) -> bool:
-    return True
-
-
 class Safeguard(NamedTuple):
     """A safeguard.
 
     finds: the expected violations, by kind or text
     seed: a seed that shows one of them
-    permits: False for scenarios in which none of them can occur, or hardly; their seeds are not tried
+    permits: returns False for scenarios that hardly lead to one of them; their seeds are not tried. None tries all
     """
 
     name: str
@@ -57,11 +53,14 @@ class Safeguard(NamedTuple):
     replacements: tuple[Replacement, ...]
     finds: tuple[ViolationKind | str, ...]
     seed: int
-    permits: Callable[[Scenario], bool] = _any_scenario
+    permits: Callable[[Scenario], bool] | None = None
 
     def seeds(self, candidates: Iterable[int]) -> Iterator[int]:
         """Return the candidates whose scenario permits a violation."""
-        return (seed for seed in candidates if self.permits(draw_scenario(seed)))
+        permits = self.permits
+        if permits is None:
+            return iter(candidates)
+        return (seed for seed in candidates if permits(draw_scenario(seed)))
 
     @contextmanager
     def disabled(self) -> Iterator[None]:

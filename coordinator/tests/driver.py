@@ -13,8 +13,6 @@ from odradek.coordinator.steps import Steps
 from odradek.protocol.errors import ErrorCode
 
 T = TypeVar("T")
-
-
 S = TypeVar("S", bound=Shard)
 
 START_MS = 1_000_000

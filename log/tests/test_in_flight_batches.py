@@ -25,6 +25,14 @@ def batch_ends(log: PartitionLog, producer_id: int = 7) -> list[int]:
     return [mark.last_offset for mark in log.producer_state.producers[producer_id].batches]
 
 
+def open_log_with_distant_batches(fs: MemoryFileSystem) -> PartitionLog:
+    """Open a log in which six batches of an idempotent producer precede 54 others."""
+    log = open_log(fs, LARGE)
+    for number in range(60):
+        append(log, idempotent(number) if number < 6 else [b"of nobody"])
+    return log
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("cfg", [LARGE, SMALL])
 def test_all_batches_that_may_be_in_flight_are_duplicates_after_a_start(cfg, is_clean):
@@ -61,9 +69,7 @@ def test_batches_of_an_earlier_epoch_are_not_restored(is_clean):
 def test_the_search_extends_further_from_the_end_for_distant_batches(monkeypatch):
     monkeypatch.setattr(in_flight_batches, "_FIRST_WINDOW_BYTES", 300)
     fs = MemoryFileSystem()
-    log = open_log(fs, LARGE)
-    for number in range(60):
-        append(log, idempotent(number) if number < 6 else [b"of nobody"])
+    log = open_log_with_distant_batches(fs)
     log = restart(log, fs, LARGE, is_clean=True)
     assert batch_ends(log) == [1, 2, 3, 4, 5]
 
@@ -72,9 +78,7 @@ def test_batches_that_are_too_distant_or_too_old_are_not_restored(monkeypatch):
     monkeypatch.setattr(in_flight_batches, "_FIRST_WINDOW_BYTES", 300)
     monkeypatch.setattr(in_flight_batches, "_MOST_BATCHES", 3)
     fs = MemoryFileSystem()
-    log = open_log(fs, LARGE)
-    for number in range(60):
-        append(log, idempotent(number) if number < 6 else [b"of nobody"])
+    log = open_log_with_distant_batches(fs)
     log = restart(log, fs, LARGE, is_clean=True)
     assert batch_ends(log) == [5]
     monkeypatch.undo()
