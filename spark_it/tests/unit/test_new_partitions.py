@@ -7,7 +7,7 @@ from spark_it.tests.unit.support import StubCluster
 OLD, NEW, OTHER = ("orders", 0), ("orders", 1), ("visits", 3)
 
 
-class Group(StubCluster):
+class FakeCluster(StubCluster):
     """Partitions with their log start offsets `first` and the committed offsets."""
 
     def __init__(self, first, committed=()):
@@ -45,7 +45,7 @@ def test_new_partitions_start_with_their_first_records(tmp_path):
         ['{"orders":{"0":4}}', "-", '{"logOffset":0}', "{}"],
         ['{"orders":{"0":5,"1":9}}', "-", '{"logOffset":1}', '{"visits":{"3":20}}'],
     )
-    found = admit(tmp_path, Group({NEW: 7, OTHER: 25}), None)
+    found = admit(tmp_path, FakeCluster({NEW: 7, OTHER: 25}), None)
     # All planned records of the other partition are deleted, which the next batch reports.
     assert found == {NEW: 7, OTHER: 20}
     assert read_batch(tmp_path, 0).offsets == (
@@ -53,14 +53,14 @@ def test_new_partitions_start_with_their_first_records(tmp_path):
     )  # fmt: skip
     assert read_batch(tmp_path, 0).started_ms == 0 and read(tmp_path).is_in_batch
     assert [path.name for path in sorted((tmp_path / "offsets").iterdir())] == [".1.crc", "0", "1"]
-    assert admit(tmp_path, Group({}), None) == {}
+    assert admit(tmp_path, FakeCluster({}), None) == {}
 
 
 def test_markers_are_committed_before_the_checkpoint_changes(tmp_path):
     planned(tmp_path, ['{"orders":{"0":4}}'], ['{"orders":{"0":4,"1":9},"visits":{"3":9}}'])
     before = read_batch(tmp_path, 0).offsets
 
-    class Watching(Group):
+    class Watching(FakeCluster):
         def commit(self, group, offsets, metadata=""):
             assert read_batch(tmp_path, 0).offsets == before
             super().commit(group, offsets, metadata)
@@ -80,7 +80,7 @@ def test_new_partitions_of_a_first_batch(tmp_path):
         log.mkdir(parents=True)
         (log / "0").write_bytes(b"\0v1\n" + text.encode())
         (log / ".0.crc").write_bytes(b"crc")
-    group = Group({NEW: 7}, {OLD: 2})
+    group = FakeCluster({NEW: 7}, {OLD: 2})
     assert admit(tmp_path, group, "orders") == {NEW: 7}
     assert (tmp_path / "sources" / "1" / "0").read_bytes() == b'\0v1\n{"orders":{"0":2,"1":7}}'
     assert [path.name for path in (tmp_path / "sources" / "1").iterdir()] == ["0"]
@@ -95,10 +95,10 @@ def test_a_source_that_a_query_reads_twice_in_its_first_batch(tmp_path):
         log = tmp_path / "sources" / str(source)
         log.mkdir(parents=True)
         (log / "0").write_bytes(b"\0v1\n" + text.encode())
-    assert admit(tmp_path, Group({}), "orders") == {}
+    assert admit(tmp_path, FakeCluster({}), "orders") == {}
 
 
 def test_a_checkpoint_without_new_partitions(tmp_path):
     planned(tmp_path, ['{"orders":{"0":4}}'])
-    assert admit(tmp_path, Group({}), "orders") == {}
-    assert admit(tmp_path / "none", Group({}), "orders") == {}
+    assert admit(tmp_path, FakeCluster({}), "orders") == {}
+    assert admit(tmp_path / "none", FakeCluster({}), "orders") == {}

@@ -20,7 +20,7 @@ from odradek.spark_it.interfaces.sink import Claim, SinkError
 from odradek.spark_it.state import reset
 from odradek.spark_it.state.lock import get_checkpoint_folder, make_lock, read_lock, write_lock
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
-from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
+from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeCluster, begun
 
 NOW_MS = 600_000
 
@@ -54,11 +54,11 @@ def source(more):
 
 def test_a_first_run(tmp_path):
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
-    found = begin(one, None, FakeGroup(), NOW_MS)
+    found = begin(one, None, FakeCluster(), NOW_MS)
     assert not has_checkpoint(found) and found.starts == {}
     assert read_lock(one.state_folder) == found.lock and found.lock.generation == 10
     assert found.folder == one.state_folder / "checkpoint" / "10"
-    again = begin(one, None, FakeGroup(), NOW_MS + 3_600_000)
+    again = begin(one, None, FakeCluster(), NOW_MS + 3_600_000)
     assert again.lock == found.lock
 
 
@@ -70,14 +70,14 @@ def test_start_offsets_of_the_file(tmp_path):
         ('start.offsets = "orders:1:4"\nauto.offset.reset = "latest"', {A: LATEST, B: 4}),
     ):
         one = pipeline(source(more) + CONSOLE, folder=tmp_path)
-        assert starts(one, FakeGroup()) == ({"orders": begins} if begins else {})
+        assert starts(one, FakeCluster()) == ({"orders": begins} if begins else {})
         shutil.rmtree(one.state_folder)
     one = pipeline(source('start.offsets = "orders:7:4"') + CONSOLE, folder=tmp_path)
-    assert refusal(one, FakeGroup()) == "start.offsets: the source has no partition orders-7"
+    assert refusal(one, FakeCluster()) == "start.offsets: the source has no partition orders-7"
 
 
 def test_a_pattern_that_matches_nothing():
-    class Nothing(FakeGroup):
+    class Nothing(FakeCluster):
         def list_partitions(self, source):
             return []
 
@@ -88,24 +88,24 @@ def test_a_pattern_that_matches_nothing():
 
 def test_a_checkpoint_takes_precedence(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
-    found = begin(one, None, FakeGroup({A: 30, B: 7}), NOW_MS)
+    found = begin(one, None, FakeCluster({A: 30, B: 7}), NOW_MS)
     assert has_checkpoint(found) and found.starts == {} and found.lock == replace(lock, topics={"orders": "first"})
 
 
 def test_a_changed_pipeline_is_refused(tmp_path):
     begun(tmp_path, SOURCE + CONSOLE)
     one = pipeline(SOURCE.replace('topics = "orders"', 'topics = "others"') + CONSOLE, folder=tmp_path)
-    said = refusal(one, FakeGroup())
+    said = refusal(one, FakeCluster())
     assert said.startswith("source orders reads from another place: ") and "reset --to committed" in said
     one = pipeline(SOURCE + COUNTS + CONSOLE, folder=tmp_path)
-    assert "the transforms changed" in refusal(one, FakeGroup())
+    assert "the transforms changed" in refusal(one, FakeCluster())
 
 
 def test_a_folder_of_another_name_is_refused(tmp_path):
     other, _ = begun(tmp_path, SOURCE.replace('name = "orders"', 'name = "others"') + CONSOLE)
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
     other.state_folder.rename(one.state_folder)
-    assert refusal(one, FakeGroup()).startswith("name changed from others to orders: ")
+    assert refusal(one, FakeCluster()).startswith("name changed from others to orders: ")
 
 
 DAY_MS = 24 * 3_600_000
@@ -120,54 +120,54 @@ def test_a_batch_whose_markers_may_have_expired(tmp_path, batch, retention_ms, i
     offsets = get_checkpoint_folder(one.state_folder, lock) / "offsets" / str(batch)
     about = json.dumps({"batchTimestampMs": DAY_MS})
     offsets.write_text(f"v1\n{about}\n{added % (10 * batch)}")
-    group = FakeGroup({A: 10 * batch - 10 if batch else 5} | ({B: 7} if batch else {}))
+    group = FakeCluster({A: 10 * batch - 10 if batch else 5} | ({B: 7} if batch else {}))
     group.retention_ms = retention_ms
     for clock in (1, -1):
         assert has_checkpoint(begin(one, None, group, DAY_MS + clock * (is_safe_for_ms - 1)))
         said = refusal(one, group, now_ms=DAY_MS + clock * (is_safe_for_ms + 1))
         assert said.startswith(f"batch {batch} is incomplete, and group orders has no offset for orders-")
         assert ("(assumed, because" in said) == (retention_ms is None) and said.endswith("reset --to earliest")
-    marked = FakeGroup({A: 5, B: 7, ("orders", 2): 3})
+    marked = FakeCluster({A: 5, B: 7, ("orders", 2): 3})
     assert has_checkpoint(begin(one, None, marked, 100 * DAY_MS))
     # A state has markers since its first run: without any they are lost, however young the batch is.
-    assert "has no offsets at all" in refusal(one, FakeGroup(), now_ms=DAY_MS)
+    assert "has no offsets at all" in refusal(one, FakeCluster(), now_ms=DAY_MS)
 
 
 def test_an_old_batch_of_other_sinks(tmp_path):
     one, _ = begun(tmp_path, SOURCE + CONSOLE, planned=0, done=-1)
-    assert has_checkpoint(begin(one, None, FakeGroup(), 100 * DAY_MS))
+    assert has_checkpoint(begin(one, None, FakeCluster(), 100 * DAY_MS))
 
 
 def test_a_change_that_keeps_the_checkpoint(tmp_path):
     _, lock = begun(tmp_path, SOURCE + transform("SELECT amount FROM orders") + CONSOLE)
     one = pipeline(SOURCE + transform("SELECT placed FROM orders") + CONSOLE, folder=tmp_path)
-    found = begin(one, None, FakeGroup(), NOW_MS)
+    found = begin(one, None, FakeCluster(), NOW_MS)
     assert has_checkpoint(found) and read_lock(one.state_folder) == found.lock != lock
 
 
 def test_a_checkpoint_restored_from_a_copy(tmp_path):
     one, _ = begun(tmp_path, SOURCE + CONSOLE)
-    said = refusal(one, FakeGroup({A: 31, B: 7}))
+    said = refusal(one, FakeCluster({A: 31, B: 7}))
     assert "is older than the offsets of group orders (orders-0: 30 in the checkpoint, 31 committed)" in said
     assert said.endswith("reset --to committed or reset --to earliest")
     # Offset transactions skip what is written.
     one, _ = begun(tmp_path / "units", SOURCE + TOPIC)
-    assert has_checkpoint(begin(one, None, FakeGroup({A: 31, B: 7}), NOW_MS))
+    assert has_checkpoint(begin(one, None, FakeCluster({A: 31, B: 7}), NOW_MS))
 
 
 def test_a_lost_checkpoint(tmp_path):
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
-    said = refusal(one, FakeGroup({A: 31}))
+    said = refusal(one, FakeCluster({A: 31}))
     assert said.startswith("group orders has committed offset 31 of orders-0, but there is no checkpoint in ")
     assert said.endswith("reset --to committed or reset --to earliest")
     # A group at the first offset has read nothing.
-    assert starts(one, FakeGroup({A: 0})) == {}
+    assert starts(one, FakeCluster({A: 0})) == {}
 
 
 def test_offset_transactions_continue_without_their_checkpoint(tmp_path):
     one, _ = begun(tmp_path, SOURCE + TOPIC)
     shutil.rmtree(one.state_folder)
-    assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: 0}}
+    assert starts(one, FakeCluster({A: 31})) == {"orders": {A: 31, B: 0}}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_offset_transactions_continue_without_their_checkpoint(tmp_path):
 def test_offset_transactions_start_with_markers(tmp_path, more, begins):
     """The markers keep the start offsets, so these are the same if the first run ends before its first batch."""
     one = pipeline(source(more) + TOPIC, folder=tmp_path)
-    group = FakeGroup()
+    group = FakeCluster()
     began = plan_start(one, None, group, NOW_MS)
     claim = make_claim(one, began, 0, frozenset())
     assert began.starts == {"orders": begins} and claim.start_offsets == begins and claim.is_new
@@ -204,7 +204,7 @@ def test_offset_transactions_after_a_reset_omit_partitions_that_do_not_exist(tmp
     """Spark refuses offsets of partitions that do not exist."""
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
     write_lock(one.state_folder, replace(make_lock(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))
-    assert starts(one, FakeGroup({A: 6})) == {"orders": {A: 6, B: 0}}
+    assert starts(one, FakeCluster({A: 6})) == {"orders": {A: 6, B: 0}}
 
 
 BATCHES = SOURCE + COUNTS + TOPIC
@@ -212,7 +212,7 @@ PART = (BATCHES_TOPIC, 3)
 
 
 def batches(newest, generation=4):
-    group = FakeGroup()
+    group = FakeCluster()
     group.markers = {PART: make_marker_number(generation, newest)}
     return group
 
@@ -237,7 +237,7 @@ def test_batches_of_a_source_that_has_no_offsets(tmp_path):
     text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + TOPIC
     one = pipeline(text, folder=tmp_path)
     assert refusal(one, batches(0)).endswith("; reset --to earliest")
-    reset.execute_plan(one, reset.plan(one, None, None, "earliest", batches(0), NOW_MS), FakeGroup())
+    reset.execute_plan(one, reset.plan(one, None, None, "earliest", batches(0), NOW_MS), FakeCluster())
     assert not has_checkpoint(begin(one, None, batches(0), NOW_MS))
 
 
@@ -248,23 +248,23 @@ def test_a_lost_state_whose_batches_are_in_the_sink(tmp_path):
     """Sources without topics have no group whose offsets would show it."""
     text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + FILES
     one = pipeline(text, folder=tmp_path)
-    said = refusal(one, FakeGroup(), make_marker_number(4, 7))
+    said = refusal(one, FakeCluster(), make_marker_number(4, 7))
     assert said.startswith("the files sink has batch 7 of pipeline orders, which ")
     assert said.endswith("; reset --to earliest")
     # A second attempt is refused, too.
-    assert "batch 7" in refusal(one, FakeGroup(), make_marker_number(4, 7))
-    reset.execute_plan(one, reset.plan(one, None, None, "earliest", FakeGroup(), NOW_MS), FakeGroup())
-    lock = begin(one, None, FakeGroup(), NOW_MS, make_marker_number(4, 7)).lock
+    assert "batch 7" in refusal(one, FakeCluster(), make_marker_number(4, 7))
+    reset.execute_plan(one, reset.plan(one, None, None, "earliest", FakeCluster(), NOW_MS), FakeCluster())
+    lock = begin(one, None, FakeCluster(), NOW_MS, make_marker_number(4, 7)).lock
     # The batch is of the same generation, whose checkpoint is lost, or of a copy that was reset later.
-    assert "batch 0" in refusal(one, FakeGroup(), make_marker_number(lock.generation, 0))
+    assert "batch 0" in refusal(one, FakeCluster(), make_marker_number(lock.generation, 0))
     ahead = make_marker_number(lock.generation + 100, 0)
     with pytest.raises(RefusedError, match=r"has batch 0 .*; reset --to earliest"):
-        begin(one, None, FakeGroup(), NOW_MS, ahead)
-    assert "batch 0" in refusal(one, FakeGroup(), ahead)
+        begin(one, None, FakeCluster(), NOW_MS, ahead)
+    assert "batch 0" in refusal(one, FakeCluster(), ahead)
     # The reset is effective, however far the sink's generation is ahead of the clock.
     lock = read_lock(one.state_folder)
-    reset.execute_plan(one, reset.plan(one, None, lock, "earliest", FakeGroup(), NOW_MS), FakeGroup())
-    assert begin(one, None, FakeGroup(), NOW_MS, ahead).lock.generation == lock.generation + 1
+    reset.execute_plan(one, reset.plan(one, None, lock, "earliest", FakeCluster(), NOW_MS), FakeCluster())
+    assert begin(one, None, FakeCluster(), NOW_MS, ahead).lock.generation == lock.generation + 1
 
 
 @pytest.mark.parametrize("text", [SOURCE + TOPIC, BATCHES, SOURCE + FILES])
@@ -273,7 +273,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
     one, two = (pipeline(text, folder=tmp_path / name) for name in "ab")
 
     def begun_by(copy, owners, written=0):
-        began = plan_start(copy, find_stateful_reason(copy), FakeGroup(), NOW_MS)
+        began = plan_start(copy, find_stateful_reason(copy), FakeCluster(), NOW_MS)
         return began, make_claim(copy, began, written, owners)
 
     first, claim = begun_by(one, frozenset())
@@ -287,7 +287,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
     with pytest.raises(SinkError, match="at the same time"):
         Claim("two", 10).check(owners, "the table")
 
-    group = FakeGroup()
+    group = FakeCluster()
     reset.execute_plan(two, reset.plan(two, find_stateful_reason(two), None, "earliest", group, NOW_MS), group)
     if text == SOURCE + TOPIC:
         # The reset has committed the group's offsets for its state.
@@ -305,7 +305,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
 
 def test_after_a_reset(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
-    group = FakeGroup({A: 30, B: 7})
+    group = FakeCluster({A: 30, B: 7})
     planned = reset.plan(one, None, lock, "earliest", group, NOW_MS)
     write_lock(one.state_folder, planned.lock)
     found = begin(one, None, group, NOW_MS)
@@ -320,7 +320,7 @@ def test_after_a_reset(tmp_path):
 
 def test_after_a_reset_and_another_change(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
-    group = FakeGroup()
+    group = FakeCluster()
     reset.execute_plan(one, reset.plan(one, None, lock, "earliest", group, NOW_MS), group)
     group.offsets = {}
     text = SOURCE.replace('topics = "orders"', 'topics = "orders,others"') + COUNTS + CONSOLE
@@ -332,7 +332,7 @@ def test_after_a_reset_and_another_change(tmp_path):
 def test_a_topic_with_the_name_and_not_the_id_of_the_one_that_was_read(tmp_path):
     """The new topic may have more records than the earlier one had."""
     one, _ = begun(tmp_path, SOURCE + CONSOLE)
-    group = FakeGroup()
+    group = FakeCluster()
     assert begin(one, None, group, NOW_MS).lock.topics == {"orders": "first"}
     group.id = "second"
     said = refusal(one, group)
@@ -343,24 +343,24 @@ def test_a_topic_with_the_name_and_not_the_id_of_the_one_that_was_read(tmp_path)
     assert begin(going_on, None, group, NOW_MS).lock.topics == {"orders": "second"}
     # A topic that was never read may be another one.
     fresh = pipeline(SOURCE + CONSOLE, folder=tmp_path / "fresh")
-    begin(fresh, None, FakeGroup(), NOW_MS)
+    begin(fresh, None, FakeCluster(), NOW_MS)
     assert not has_checkpoint(begin(fresh, None, group, NOW_MS))
 
 
 def test_a_topic_that_was_created_again_after_a_reset(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
-    group = FakeGroup()
+    group = FakeCluster()
     reset.execute_plan(one, reset.plan(one, None, lock, "committed", group, NOW_MS), group)
     group.id = "second"
     assert "topic orders has another topic id" in refusal(one, group)
 
 
-class DeletedRecords(FakeGroup):
+class DeletedRecords(FakeCluster):
     def fetch_earliest(self, partitions):
         return {A: 40, B: 0}
 
 
-class CreatedAgain(FakeGroup):
+class CreatedAgain(FakeCluster):
     def fetch_latest(self, partitions):
         return {A: 3, B: 9}
 

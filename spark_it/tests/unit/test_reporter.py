@@ -10,7 +10,7 @@ from odradek.spark_it.state.progress import read_progress
 from spark_it.tests.unit.support import CONSOLE, SOURCE, UNUSED, StubCluster, pipeline
 
 
-class Group(StubCluster):
+class FakeCluster(StubCluster):
     def __init__(self):
         self.commits = {}
 
@@ -31,7 +31,7 @@ class Reports:
     def __init__(self, folder):
         self.pipeline = pipeline(SOURCE + CONSOLE, folder=folder)
         self.pipeline.state_folder.mkdir(parents=True)
-        self.group = Group()
+        self.group = FakeCluster()
         self.said = []
         self._reporter = Reporter(self.pipeline, self.group, self.said.append, is_stateful=False)
 

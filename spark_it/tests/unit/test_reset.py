@@ -19,7 +19,7 @@ A, B = ("orders", 0), ("orders", 1)
 COUNTS = transform("SELECT amount, count(*) n FROM orders GROUP BY amount")
 
 
-class FakeGroup(StubCluster):
+class FakeCluster(StubCluster):
     """A topic with offsets 5 to 50 in partition 0, 0 to 9 in partition 1."""
 
     def __init__(self, committed=None):
@@ -79,7 +79,7 @@ def planned(one, lock, to, group, now_ms=600_000):
 
 def test_reset_to_earliest(tmp_path):
     one, lock = begun(tmp_path, SOURCE + TOPIC)
-    group = FakeGroup({A: 30, B: 7})
+    group = FakeCluster({A: 30, B: 7})
     reset = planned(one, lock, "earliest", group)
     assert reset.lock.start == {"orders": {A: 5, B: 0}}
     assert reset.again == {"orders": 25 + 7}
@@ -98,7 +98,7 @@ def test_reset_to_earliest(tmp_path):
 def test_a_reset_creates_a_state_and_its_offsets_are_markers(tmp_path):
     """Transactions of the earlier state that are not yet written are refused, and so is a copy of that state."""
     one, lock = begun(tmp_path, SOURCE + TOPIC)
-    group = FakeGroup({A: 30, B: 7})
+    group = FakeCluster({A: 30, B: 7})
     first, second = (execute_plan(one, planned(one, lock, "committed", group), group) for _ in range(2))
     assert len({lock.state, first.state, second.state}) == 3 and second.takes_over
     marker = BatchMarker.read(30, group.metadata)
@@ -113,10 +113,10 @@ def test_a_reset_creates_a_state_and_its_offsets_are_markers(tmp_path):
 
 def test_reset_to_committed(tmp_path):
     one, lock = begun(tmp_path, SOURCE + TOPIC)
-    reset = planned(one, lock, "committed", FakeGroup({A: 40, B: 7}))
+    reset = planned(one, lock, "committed", FakeCluster({A: 40, B: 7}))
     assert reset.lock.start == {"orders": {A: 40, B: 7}}
     assert reset.sentences == ("source orders continues at its current position",)
-    behind = planned(one, lock, "committed", FakeGroup({A: 20}))
+    behind = planned(one, lock, "committed", FakeCluster({A: 20}))
     assert behind.lock.start == {"orders": {A: 30, B: 7}}
 
 
@@ -125,7 +125,7 @@ def test_reset_to_committed_in_a_topic_that_was_created_again(tmp_path, text):
     """The offsets of group and checkpoint are of the earlier topic."""
     one, lock = begun(tmp_path, text)
 
-    class CreatedAgain(FakeGroup):
+    class CreatedAgain(FakeCluster):
         def fetch_latest(self, partitions):
             return {A: 12, B: 9}
 
@@ -138,7 +138,7 @@ def test_reset_to_committed_in_a_topic_that_was_created_again(tmp_path, text):
 def test_reset_to_committed_in_a_topic_with_another_id(tmp_path):
     """The number of records in the topic has no effect."""
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
-    group = FakeGroup()
+    group = FakeCluster()
     group.id = "second"
     assert planned(one, lock, "committed", group).lock.start == {"orders": {A: 30, B: 7}}
     reset = planned(one, replace(lock, topics={"orders": "first"}), "committed", group)
@@ -155,7 +155,7 @@ def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
     write_lock(one.state_folder, lock)
     folder = get_checkpoint_folder(one.state_folder, lock)
     checkpoint(folder, 3, 3, "\n".join(f'{{"orders":{{"0":{end},"1":7}}}}' for end in ends))
-    group = FakeGroup({A: 10, B: 7})
+    group = FakeCluster({A: 10, B: 7})
     with pytest.raises(ResetError, match=r"orders-0 have reached different offsets \(10, 50\), .* --available-now"):
         planned(one, lock, "committed", group)
     assert planned(one, lock, "earliest", group).lock.start == {name: {A: 5, B: 0} for name in one.sources}
@@ -171,7 +171,7 @@ def test_a_damaged_checkpoint(tmp_path, text, is_doubtful):
     """The remedy is a reset."""
     one, lock = begun(tmp_path, text)
     (get_checkpoint_folder(one.state_folder, lock) / "offsets" / "3").write_text("")
-    group = FakeGroup({A: 30, B: 7})
+    group = FakeCluster({A: 30, B: 7})
     with pytest.raises(RefusedError, match=r"offsets/3 has version .*; restore it from a backup, or reset --to comm"):
         plan_start(one, None, group, 600_000)
     reset = planned(one, lock, "committed", group)
@@ -183,31 +183,31 @@ def test_a_damaged_checkpoint(tmp_path, text, is_doubtful):
 def test_a_reset_has_a_later_generation_than_a_state_that_was_lost_just_now(tmp_path):
     """Otherwise batches of the lost state would count as batches of this one."""
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
-    lost = plan_start(one, None, FakeGroup(), 600_000).lock
-    assert planned(one, None, "earliest", FakeGroup()).lock.generation > lost.generation
+    lost = plan_start(one, None, FakeCluster(), 600_000).lock
+    assert planned(one, None, "earliest", FakeCluster()).lock.generation > lost.generation
 
 
 def test_reset_to_committed_in_the_middle_of_a_batch(tmp_path):
     sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
     one, lock = begun(tmp_path, SOURCE + sink, planned=4, done=3)
-    assert "a batch is incomplete" in planned(one, lock, "committed", FakeGroup()).sentences[-1]
+    assert "a batch is incomplete" in planned(one, lock, "committed", FakeCluster()).sentences[-1]
 
 
 def test_an_incomplete_batch_without_all_markers(tmp_path):
     """The markers of offset transactions show whether the batch is written."""
     one, lock = begun(tmp_path, SOURCE + TOPIC, planned=4, done=3)
-    [said] = planned(one, lock, "committed", FakeGroup({A: 30, B: 7})).sentences
+    [said] = planned(one, lock, "committed", FakeCluster({A: 30, B: 7})).sentences
     assert said == "source orders continues at its current position"
-    assert "a batch is incomplete" in planned(one, lock, "committed", FakeGroup({B: 7})).sentences[-1]
+    assert "a batch is incomplete" in planned(one, lock, "committed", FakeCluster({B: 7})).sentences[-1]
 
 
 def test_reset_to_a_time(tmp_path):
     one, lock = begun(tmp_path, SOURCE + COUNTS + CONSOLE + '[errors]\ndeadletterqueue.topic.name = "dlq"\n')
-    assert planned(one, lock, 45, FakeGroup()).sentences == (
+    assert planned(one, lock, 45, FakeCluster()).sentences == (
         "source orders skips 17 records, which will not be read",
         "Spark's state (windows, aggregates, joins) is discarded",
     )
-    assert "dead letters among them are written a second time" in planned(one, lock, 6, FakeGroup()).sentences
+    assert "dead letters among them are written a second time" in planned(one, lock, 6, FakeCluster()).sentences
 
 
 def test_a_reset_with_an_upsert_replaces_rows(tmp_path):
@@ -216,15 +216,15 @@ def test_a_reset_with_an_upsert_replaces_rows(tmp_path):
         'insert.mode = "upsert"\npk.fields = "id"\n'
     )
     one, lock = begun(tmp_path, SOURCE + sink)
-    sentences = planned(one, lock, "earliest", FakeGroup()).sentences
+    sentences = planned(one, lock, "earliest", FakeCluster()).sentences
     assert "rows of sales are replaced by rows with the same id" in sentences
 
 
 def test_sources_without_topics_are_only_reset_to_earliest(tmp_path):
     one = pipeline('name = "orders"\n[source.g]\nconnector = "generator"\n' + CONSOLE, folder=tmp_path)
     with pytest.raises(ResetError, match="g cannot be reset to committed, only topics can"):
-        planned(one, None, "committed", FakeGroup())
-    assert planned(one, None, "earliest", FakeGroup()).sentences == (
+        planned(one, None, "committed", FakeCluster())
+    assert planned(one, None, "earliest", FakeCluster()).sentences == (
         "source g is read again from the beginning",
         "their rows are written a second time; existing rows stay in the sink",
     )
@@ -232,7 +232,7 @@ def test_sources_without_topics_are_only_reset_to_earliest(tmp_path):
 
 def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
     one, lock = begun(tmp_path, SOURCE + TOPIC)
-    group = FakeGroup({A: 30, B: 7})
+    group = FakeCluster({A: 30, B: 7})
     group.fails = True
     with pytest.raises(ClusterError):
         execute_plan(one, planned(one, lock, "earliest", group), group)
@@ -249,7 +249,7 @@ def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
 def test_a_reset_after_one_that_was_interrupted_keeps_the_position(tmp_path):
     sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
     one, lock = begun(tmp_path, SOURCE + sink)
-    group = FakeGroup({A: 20})
+    group = FakeCluster({A: 20})
     group.fails = True
     with pytest.raises(ClusterError):
         execute_plan(one, planned(one, lock, "committed", group), group)
@@ -259,7 +259,7 @@ def test_a_reset_after_one_that_was_interrupted_keeps_the_position(tmp_path):
 
 def test_generations_grow_even_when_time_does_not(tmp_path):
     one, lock = begun(tmp_path, SOURCE + TOPIC)
-    assert planned(one, replace(lock, generation=99), "earliest", FakeGroup()).lock.generation == 100
+    assert planned(one, replace(lock, generation=99), "earliest", FakeCluster()).lock.generation == 100
 
 
 def test_status(tmp_path):
@@ -279,7 +279,7 @@ def test_status(tmp_path):
     write_progress(one.state_folder, replace(progress, written=12))
     [line] = [line for line in describe_state(one, None, lock) if "read" in line]
     assert "1,100 read, 12 written, 9 dead letters, 1 dropped" in line
-    assert list(describe_group(one, lock, FakeGroup({A: 30}))) == [
+    assert list(describe_group(one, lock, FakeCluster({A: 30}))) == [
         "  source orders: lag 22",
         "    TOPIC   PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CHECKPOINT",
         "    orders  0          30              50              20   30",
@@ -290,7 +290,7 @@ def test_status(tmp_path):
 def test_status_of_a_pipeline_that_has_never_run(tmp_path):
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
     assert list(describe_state(one, None, None)) == ["orders: stopped, has never run"]
-    assert next(describe_group(one, None, FakeGroup())) == "  source orders: lag 54"
+    assert next(describe_group(one, None, FakeCluster())) == "  source orders: lag 54"
 
 
 def test_status_of_a_pipeline_that_will_not_run(tmp_path):

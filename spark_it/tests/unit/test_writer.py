@@ -10,7 +10,7 @@ from odradek.spark_it.execution.reporter import Reporter
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.state.progress import read_progress, write_progress
 from spark_it.tests.unit.support import CONSOLE, SOURCE, UNUSED, pipeline
-from spark_it.tests.unit.test_reset import FakeGroup
+from spark_it.tests.unit.test_reset import FakeCluster
 
 
 def writer(text="", stop=None):
@@ -96,7 +96,7 @@ def reported(tmp_path, group, *events, outcomes):
 
 
 def test_messages_about_batches(tmp_path):
-    group = FakeGroup()
+    group = FakeCluster()
     outcomes = {
         4: BatchOutcome(4, written=7, dead_lettered=1, read=10, broken={("orders", "x"): 3}),
         5: BatchOutcome(5, written=10, dead_lettered=0),
@@ -171,7 +171,7 @@ def test_the_lag_stays_on_the_page_after_a_problem(tmp_path):
 
 
 def test_a_group_that_cannot_be_committed_does_not_stop_the_run(tmp_path):
-    group = FakeGroup()
+    group = FakeCluster()
     group.fails = True
     said, progress = reported(tmp_path, group, event(0, 10, 10), outcomes={0: BatchOutcome(0, 10, 0)})
     assert said[0] == "down" and progress.last_error == "down" and progress.batch == 0
