@@ -36,7 +36,8 @@ check: install-test
 	$(BIN)/lint-imports
 
 simulate: install
-	$(BIN)/python -m odradek.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
+	$(BIN)/python -m odradek.simulation --brokers $(or $(BROKERS),1) \
+		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
 
 bench: install-test jars
 	$(BIN)/python -m benchmarks

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from compat_tests import clients
+from compat_tests import clients, limits
 from compat_tests.apache_kafka import jars
 from compat_tests.backends import BROKERS, Broker
 from compat_tests.clients.common import Admin
-
-TEST_TIMEOUT_SECONDS = 180
 
 # Properties of both brokers: short delays for group tests, and values that the scenarios rely on.
 SHARED_PROPERTIES = {
@@ -45,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS))
+            item.add_marker(pytest.mark.timeout(limits.TEST_S))
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,6 @@ TOPICS: Mapping[str, tuple[dict[str, str], dict[str, str]]] = {
     "reborn": ({"retention.ms": "-1"}, {}),
 }
 INTERNAL = {"cleanup.policy": "compact"}
-ALTERED = {"min.compaction.lag.ms": "5"}
 
 # Kafka deletes nothing itself, and writes snapshots of its metadata.
 KAFKA = {
@@ -69,8 +68,9 @@ def fill(bootstrap: str) -> None:
             wait_until(partial(is_missing, admin, name), what=f"{name} is deleted")
             admin.create_topic(name, 2, configs=configs)
             produce(bootstrap, name)
-    alter(bootstrap, "topics", "--entity-name", "for-ever", configs=ALTERED)
-    alter(bootstrap, "brokers", "--entity-default", configs={"log.cleaner.threads": "2"})
+        admin.set_config("for-ever", "min.compaction.lag.ms", "5")
+    arguments = ("--bootstrap-server", bootstrap, "--alter", "--entity-type", "brokers", "--entity-default")
+    tools.run(tools.CONFIGS, *arguments, "--add-config", "log.cleaner.threads=2")
 
 
 def produce(bootstrap: str, topic: str) -> None:
@@ -95,12 +95,6 @@ def everything(bootstrap: str) -> dict[tuple[str, int], list[Received]]:
                 consumer.assign([(topic, partition)])
                 found[topic, partition] = read(consumer, end - start)
     return found
-
-
-def alter(bootstrap: str, kind: str, *entity: str, configs: Mapping[str, str]) -> None:
-    added = ",".join(f"{name}={value}" for name, value in configs.items())
-    arguments = ("--bootstrap-server", bootstrap, "--alter", "--entity-type", kind, *entity)
-    tools.run(tools.CONFIGS, *arguments, "--add-config", added)
 
 
 def described(bootstrap: str, kind: str, *entity: str) -> dict[str, dict[str, str]]:

@@ -43,7 +43,7 @@ from compat_tests.bad_frames import (
     varint,
 )
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.side_by_side
 
 HOUR_MS = 3_600_000
 NO_OFFSET = -1

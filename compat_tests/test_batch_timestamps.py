@@ -19,7 +19,7 @@ from compat_tests.bad_frames import BATCH, CRC_STARTS_AT, LOG_APPEND_TIME, Conne
 from compat_tests.clients import load
 from compat_tests.test_bad_input import wait_for_topics
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.side_by_side
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

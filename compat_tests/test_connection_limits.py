@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not exporte
 from compat_tests.bad_frames import ClosedError, Connection
 from compat_tests.clients.common import wait_until
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.side_by_side
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 PATIENCE_S = 0.7

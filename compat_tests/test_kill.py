@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from kafka import TopicPartition
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.clients import load
 from compat_tests.clients.common import wait_until
 from compat_tests.kill.files import check_directory
@@ -86,7 +86,7 @@ def killed(start_broker: Callable[..., Any], tmp_path: Path, seed: str, backend:
         print(f"seed: ODRADEK_KILL_SEED={seed}\ndirectory: {broker.directory}\nthe broker's log ends:\n{tail}")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(limits.KILLS_S)
 def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path, seed: str) -> None:
     """Every writer's acknowledged records exist, every reader read existing records, and the files are consistent."""
     bootstrap = killed.bootstrap_servers
@@ -104,12 +104,10 @@ def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path,
         with running(writers):
             wait_for_first_answers(writers)
             plain = [writer for writer in writers if not isinstance(writer, TransactionalWriter)]
-            kill_repeatedly(
-                killed, ROUNDS, random.Random(seed), lambda: wait_for_answers(plain), **LIVES[backend]
-            )
+            kill_repeatedly(killed, ROUNDS, random.Random(seed), lambda: wait_for_answers(plain), **LIVES[backend])
         log = read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed")
         end = {partition: records[-1].offset + 1 for partition, records in log.items()}
-        wait_until(lambda: committed.least() == end, 150, lambda: f"{committed.least()} to reach {end}")
+        wait_until(lambda: committed.least() == end, limits.CAUGHT_UP_S, lambda: f"{committed.least()} to reach {end}")
     served = read_served(bootstrap)
     ledgers = [writer.ledger for writer in writers]
     complaints = [f"{ledger.writer}: {trouble}" for ledger in ledgers for trouble in ledger.troubles]
@@ -161,8 +159,10 @@ def read_served(bootstrap: str) -> Served:
         partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
         producers = admin._admin.describe_producers(partitions)
         # A broker that has just started may not have begun to load yet.
-        transactions = wait_until(lambda: request_until_loaded(transactions_of, admin._admin), 60, "transactions")
-        offsets = wait_until(lambda: request_until_loaded(admin.group_offsets, GROUP), 60, "offsets")
+        transactions = wait_until(
+            lambda: request_until_loaded(transactions_of, admin._admin), limits.READ_S, "transactions"
+        )
+        offsets = wait_until(lambda: request_until_loaded(admin.group_offsets, GROUP), limits.READ_S, "offsets")
         return Served(
             read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed"),
             read_whole(bootstrap, TOPIC, PARTITIONS, "read_uncommitted"),

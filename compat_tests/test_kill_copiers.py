@@ -20,7 +20,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.apache_kafka import tools
 from compat_tests.clients import load
 from compat_tests.clients.common import wait_until
@@ -34,7 +34,6 @@ PARTITIONS = 2
 RECORDS = 3000
 TRANSACTION_SIZE = 10
 EVENTS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "6"))
-FINISH_SECONDS = 180
 
 
 class Copier:
@@ -134,7 +133,7 @@ def write_input(bootstrap: str) -> dict[int, list[bytes]]:
         for value in values:
             producer.produce(INPUT, value, value, partition)
             producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(limits.ANSWERS_S) == 0
     return written
 
 
@@ -159,7 +158,7 @@ def disturb(broker: Any, running: list[Copier], chance: random.Random) -> None:
             chance.choice(left).stop_for_a_while()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(limits.KILLS_S)
 @pytest.mark.parametrize("transaction_version", [2, 1])
 def test_the_output_equals_the_input(
     start_broker: Callable[..., Any], backend: str, tmp_path: Path, transaction_version: int
@@ -180,7 +179,7 @@ def test_the_output_equals_the_input(
             copier.start()
         disturb(broker, running, random.Random(seed))
         wait_until(
-            lambda: all(c.is_done for c in running), FINISH_SECONDS, lambda: [c.name for c in running if not c.is_done]
+            lambda: all(c.is_done for c in running), limits.COPIED_S, lambda: [c.name for c in running if not c.is_done]
         )
         for kind in ("java", "librdkafka"):
             log = read_whole(bootstrap, f"output-{kind}", PARTITIONS, "read_committed")

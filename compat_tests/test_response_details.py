@@ -20,7 +20,7 @@ from odradek.protocol.messages.offset_commit import (
 )
 from odradek.server.tests.wire import Wire, until
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.side_by_side
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4

@@ -35,7 +35,7 @@ from compat_tests.transaction_frames import (
     write_markers,
 )
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.side_by_side
 
 TOPIC = "transactions-coordinator"
 HERE, THERE = (TOPIC, 0), (TOPIC, 1)

@@ -41,7 +41,7 @@ from compat_tests.transaction_frames import (
     write_markers,
 )
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.side_by_side
 
 NOTHING = -1
 ABORT, COMMIT = 0, 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests import limits
 from compat_tests.backends import BROKERS
 from compat_tests.bad_frames import Connection
 from compat_tests.clients import load
@@ -44,7 +45,7 @@ from compat_tests.transaction_frames import (
     write_markers,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(limits.LONG_TEST_S)
 
 STEPS = 150
 IDS, PARTITIONS = 2, 3

@@ -32,7 +32,7 @@ from compat_tests.transaction_frames import (
     write,
 )
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.side_by_side
 
 FEATURE = "transaction.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

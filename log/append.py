@@ -17,14 +17,16 @@ from odradek.log.validation.batch import (
     StepwiseValidationRequired,
     check_batch,
     check_shallow,
+    find_batches,
     is_simple_first_record,
     produced_batches,
-    split_batches,
     stamp,
 )
+from odradek.protocol.batches.compression import CompressionError
 from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
+    CURRENT_MAGIC,
     HEADER,
     LOG_OVERHEAD,
     MAGIC_POSITION,
@@ -87,7 +89,7 @@ class AppendInfo:
 
 
 class UnexpectedOffsetError(KafkaError):
-    """Replicated batches begin below the follower's log end."""
+    """Replicated batches begin below the follower's log end. The offsets are those of the first batch."""
 
     def __init__(self, first_offset: int, last_offset: int, log_end_offset: int) -> None:
         text = f"offsets {first_offset} to {last_offset} cannot follow log end {log_end_offset}"
@@ -274,8 +276,10 @@ class Appender:
     ) -> AppendInfo | None:
         """Append batches from the leader, offsets and bytes unchanged; return None if there is none to append.
 
-        The first batch of an epoch above `leader_epoch` and those after it are omitted: this broker does not follow
-        their leader yet. Raises KafkaError CORRUPT_MESSAGE, UnexpectedOffsetError.
+        Offsets may be missing between batches, because compaction removed them on the leader. An incomplete batch at
+        the end is ignored. The first batch of an epoch above `leader_epoch` and those after it are omitted: this broker
+        does not follow their leader yet. Raises KafkaError CORRUPT_MESSAGE, UnexpectedOffsetError; LogDirFailure;
+        ShortageError. Nothing was appended then.
         """
         log = self._log
         log.raise_if_failed()
@@ -284,18 +288,24 @@ class Appender:
             return None
         first_offset, last_offset = headers[0].base_offset, headers[-1].last_offset
         if first_offset < log.log_end_offset:
-            raise UnexpectedOffsetError(first_offset, last_offset, log.log_end_offset)
+            raise UnexpectedOffsetError(first_offset, headers[0].last_offset, log.log_end_offset)
+        markers = [
+            _parse_replicated_marker(batch) if header.is_control and header.producer_id >= 0 else None
+            for header, batch in zip(headers, batches, strict=True)
+        ]
         extents, size_bytes, max_timestamp = _measure(headers)
+        # The leader may have appended a batch while the topic allowed larger segments. It gets a segment of its own.
+        least_bytes = min(size_bytes, log.segment_limit_bytes)
         try:
-            segment = self._segment_for(size_bytes, first_offset, last_offset, max_timestamp, now_ms)
+            segment = self._segment_for(least_bytes, first_offset, last_offset, max_timestamp, now_ms)
             for header in headers:
                 if header.partition_leader_epoch != log.leader_epochs.latest_epoch:
                     log.assign_epoch(header.partition_leader_epoch, header.base_offset)
             segment.append_batches(batches, extents)
             segment.has_checked_batches = False
             log.log_end_offset = last_offset + 1
-            for header, batch in zip(headers, batches, strict=True):
-                producer_replay.add_batch(log.producer_state, segment, header, batch)
+            for header, marker in zip(headers, markers, strict=True):
+                producer_replay.add_batch(log.producer_state, segment, header, None, marker)
             log.producer_state.end_offset = log.log_end_offset
         except OSError as error:
             raise log.refuse_or_fail("append", error) from error
@@ -304,16 +314,28 @@ class Appender:
     def _replicated_batches(
         self, records: memoryview, leader_epoch: int | None
     ) -> tuple[list[BatchHeader], list[memoryview]]:
-        """Return the batches to append as a follower, up to the first of an epoch above `leader_epoch`."""
+        """Return the batches to append as a follower, up to the first of an epoch above `leader_epoch`.
+
+        Raises KafkaError CORRUPT_MESSAGE, also if offsets or leader epochs do not ascend.
+        """
         headers: list[BatchHeader] = []
         batches: list[memoryview] = []
-        for batch in split_batches(records):
+        previous_offset = NO_OFFSET
+        previous_epoch = self._log.leader_epochs.latest_epoch
+        for batch in find_batches(records):
             header = check_shallow(batch, self._log.config, Origin.REPLICATION)
-            if leader_epoch is not None and header.partition_leader_epoch > leader_epoch:
+            offset, epoch = header.base_offset, header.partition_leader_epoch
+            if leader_epoch is not None and epoch > leader_epoch:
                 break
-            previous = headers[-1].last_offset if headers else NO_OFFSET
-            if header.last_offset <= previous:
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"offset {header.last_offset} follows {previous}")
+            if header.magic != CURRENT_MAGIC:
+                raise _corrupt(f"the batch at offset {offset} has unsupported magic {header.magic}")
+            if header.last_offset_delta < 0:
+                raise _corrupt(f"the batch at offset {offset} ends at {header.last_offset}")
+            if offset <= previous_offset:
+                raise _corrupt(f"offset {offset} follows {previous_offset}")
+            if 0 <= epoch < previous_epoch:
+                raise _corrupt(f"the batch at offset {offset} has leader epoch {epoch} after epoch {previous_epoch}")
+            previous_offset, previous_epoch = header.last_offset, max(previous_epoch, epoch)
             headers.append(header)
             batches.append(batch)
         return headers, batches
@@ -343,6 +365,18 @@ class Appender:
         if mark is None:
             return None
         return AppendInfo(self._log, mark.first_offset, mark.last_offset, mark.timestamp, mark.timestamp, 0, True)
+
+
+def _corrupt(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+def _parse_replicated_marker(batch: memoryview) -> Marker | None:
+    """Return the marker in a control batch, as `parse_marker`. Raises KafkaError CORRUPT_MESSAGE."""
+    try:
+        return parse_marker(batch)
+    except (InvalidRecordError, CompressionError) as error:
+        raise _corrupt(f"a control batch cannot be read: {error}") from None
 
 
 def _measure(headers: list[BatchHeader]) -> tuple[list[tuple[int, int, int]], int, int]:

@@ -22,7 +22,7 @@ CLEANUP_POLICIES = ("compact", "delete")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 NO_REMOTE_STORAGE = "there is no remote storage"
-ONE_BROKER = "the cluster has one broker"
+CLUSTER_ONLY = "the broker is not in a cluster"
 """Reasons why properties are accepted without effect."""
 
 GZIP_LEVEL_NOTE = "between 1 and 9, or -1"
@@ -141,7 +141,7 @@ class LogConfig(PropertySet):
         (),
         check=is_throttled_replicas,
         note=THROTTLED_REPLICAS_NOTE,
-        no_effect=ONE_BROKER,
+        no_effect=CLUSTER_ONLY,
         doc="Followers whose fetches are throttled.",
     )
     index_interval_bytes = integer(
@@ -162,7 +162,7 @@ class LogConfig(PropertySet):
         (),
         check=is_throttled_replicas,
         note=THROTTLED_REPLICAS_NOTE,
-        no_effect=ONE_BROKER,
+        no_effect=CLUSTER_ONLY,
         doc="Leaders whose responses to followers are throttled.",
     )
     local_retention_bytes = long(
@@ -312,7 +312,7 @@ class LogConfig(PropertySet):
         "unclean.leader.election.enable",
         False,
         synonyms=["unclean.leader.election.enable"],
-        no_effect=ONE_BROKER,
+        no_effect=CLUSTER_ONLY,
         doc="Allow a replica that is not in sync to become leader, which can lose records.",
     )
 

@@ -35,7 +35,12 @@ from odradek.log.storage.checkpoints import (
 )
 from odradek.log.storage.filesystem import FileSystem, LogDirFailure, ShortageError, is_shortage
 from odradek.log.storage.found_directories import FoundLog, KnownPartitions
-from odradek.log.storage.log_directory import ALL_CHECKPOINTS, InconsistentMetaError, random_cluster_id
+from odradek.log.storage.log_directory import (
+    ALL_CHECKPOINTS,
+    META_VERSION,
+    InconsistentMetaError,
+    random_cluster_id,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -51,11 +56,12 @@ class LogManager:
     for `close`, which wait for `run_all`.
 
     `directories` are absolute paths. `topic_config` returns a topic's properties, None for an unknown topic, which then
-    has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)` is called
-    when a directory goes offline. `monotonic` (seconds) times background tasks and, with `sleep`, paces compaction in a
-    thread; `now_ms` of the methods is the wall clock. `start_compaction_worker` starts a process for compaction;
-    without it all compaction runs in threads. `run_compaction` runs compactions in threads of their own, because they
-    take long and sleep to keep to their rate; without it they use those of `run_in_thread`.
+    has `default_config`. `random_bytes(n)` is the source of ids. `meta_version` is the version of meta.properties in a
+    new directory. `on_directory_failure(path, partitions)` is called when a directory goes offline. `monotonic`
+    (seconds) times background tasks and, with `sleep`, paces compaction in a thread; `now_ms` of the methods is the
+    wall clock. `start_compaction_worker` starts a process for compaction; without it all compaction runs in threads.
+    `run_compaction` runs compactions in threads of their own, because they take long and sleep to keep to their rate;
+    without it they use those of `run_in_thread`.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class LogManager:
         *,
         random_bytes: Callable[[int], bytes],
         cluster_id: str | None = None,
+        meta_version: int = META_VERSION,
         settings: LogManagerSettings | None = None,
         run_in_thread: RunInThread = run_inline,
         run_all: RunAll = parallel.run_all,
@@ -85,6 +92,7 @@ class LogManager:
         self.default_config = default_config
         self.node_id = node_id
         self.cluster_id = cluster_id
+        self._meta_version = meta_version
         self.settings = settings or LogManagerSettings()
         self.topic_config = topic_config
         self.has_found_strays = False
@@ -198,7 +206,13 @@ class LogManager:
             self.cluster_id = known[0] if known else random_cluster_id(self._random_uuid)
         for directory in self.log_dirs.online():
             try:
-                directory.complete_meta(metas[directory.path], self.cluster_id, self.node_id, self._random_uuid)
+                directory.complete_meta(
+                    metas[directory.path],
+                    self.cluster_id,
+                    self.node_id,
+                    self._random_uuid,
+                    version=self._meta_version,
+                )
             except LogDirFailure as failure:
                 self.log_dirs.fail(directory.path, failure)
 
@@ -367,7 +381,11 @@ class LogManager:
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Truncate a log and its checkpoints, before the next append. Blocks; raises LogDirFailure."""
         log = self.table.logs[topic, partition]
-        self._truncate(log, offset, lambda: log.truncate_to(offset, now_ms))
+        if offset < log.log_end_offset:
+            self._truncate(log, offset, lambda: log.truncate_to(offset, now_ms))
+        else:
+            # Only leader epochs change: those that began at the end.
+            log.truncate_to(offset, now_ms)
 
     def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Empty a log, which then begins at `offset`. Blocks; raises LogDirFailure."""

@@ -7,6 +7,7 @@ or checksum ends the log. Indexes, leader epochs and producers are rebuilt from 
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 
 from odradek.log.config import LogConfig
 from odradek.log.leader_epochs import LeaderEpochs
@@ -96,7 +97,8 @@ def open_partition_log(
         )
         if is_clean and loader.has_found_segments and not loader.rebuilt:
             log.flusher.mark_untouched()
-        log.state.unless_full(log.state.write_epochs)
+        # After a second crash, epochs that were removed now could be those of batches that are appended meanwhile.
+        log.state.unless_full(partial(log.state.write_epochs, sync=not is_clean))
         return log
     except CorruptSegmentError as error:
         raise DamagedLogError(

@@ -174,15 +174,15 @@ class LogState:
     def topic_id_path(self) -> str:
         return f"{self.directory}/{checkpoints.PARTITION_METADATA_FILE}"
 
-    def write_epochs(self) -> None:
-        """Write the leader epochs, unsynced. Raises OSError.
+    def write_epochs(self, *, sync: bool = False) -> None:
+        """Write the leader epochs. Raises OSError.
 
         Until a flush has synced the file the recovery point does not advance: recovery finds epochs in batches again.
         """
         if not self.leader_epochs.dirty:
             return
         path = self.epochs_path
-        checkpoints.write_leader_epochs(self.fs, path, self.leader_epochs.entries, sync=False)
+        checkpoints.write_leader_epochs(self.fs, path, self.leader_epochs.entries, sync=sync)
         self.leader_epochs.dirty = False
         self.unsynced_paths.add(path)
         if self.unsynced_epoch_at is None:

@@ -1,9 +1,13 @@
 """Changes of a log's start and end: DeleteRecords, truncation, and a new start.
 
+A truncation is durable before the next append. Otherwise a power loss could restore truncated batches with the leader
+epochs of their replacements, or behind their replacements.
+
 Sources: KIP-107 (DeleteRecords), KIP-101 (truncation by leader epoch).
 """
 
 from bisect import bisect_right
+from functools import partial
 
 from odradek.log.deletion import SegmentDeletion
 from odradek.log.flush import LogFlusher
@@ -55,16 +59,20 @@ class LogTruncation:
                 log.leader_epochs.truncate_from_end(log.log_end_offset)
                 log.unless_full(log.write_epochs)
                 return []
-            if offset < log.bases[0]:
+            if offset < log.bases[0] or log.bases[0] < offset <= log.log_start_offset:
+                # Batches that remain below the log's start may have later leader epochs than those that follow.
                 return self._start_over(offset, now_ms)
             keep = bisect_right(log.bases, offset)
             deleted = self._drop(log.segments[keep:])
+            if deleted:
+                log.fs.sync_directory(log.directory)
             log.unsynced_segments = [s for s in log.unsynced_segments if s is not log.active]
             log.active.truncate_to(offset, now_ms)
+            log.active.file.sync()
             self._set_end(offset)
             log.leader_epochs.truncate_from_end(offset)
             # Epochs behind the log's end are cut at the next start.
-            log.unless_full(log.write_epochs)
+            log.unless_full(partial(log.write_epochs, sync=True))
             log.log_start_offset = min(log.log_start_offset, offset)
             producer_replay.rebuild(
                 log.producer_state, log.segments, log.log_start_offset, offset, now_ms, is_clean=False
@@ -90,8 +98,9 @@ class LogTruncation:
         log.active = self._roller.new_segment(offset, now_ms)
         log.segments[:] = [log.active]
         log.bases[:] = [offset]
+        log.fs.sync_directory(log.directory)
         log.leader_epochs.clear()
-        log.unless_full(log.write_epochs)
+        log.unless_full(partial(log.write_epochs, sync=True))
         log.producer_state.truncate_fully(offset)
         log.log_start_offset = offset
         self._set_end(offset)

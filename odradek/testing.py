@@ -33,6 +33,10 @@ _SLOW_ITERATION = re.compile(r"reactor iteration was slow.* cpu_ms=(\d+) ")
 _MOST_ITERATION_MS = "ODRADEK_MOST_ITERATION_MS"
 _PORT_ZERO = re.compile(r":0(?=\s*(?:,|$))")
 
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 120.0
+"""Long enough for a machine that runs other tests too: only a broker that hangs reaches one of these limits."""
+
 # PR_SET_PDEATHSIG kills the broker when the thread that started it ends, so that no broker outlives a killed test
 # process. The parent may have ended before prctl was called.
 _LAUNCHER = """
@@ -69,8 +73,8 @@ class OdradekBroker:
         *,
         directory: str | os.PathLike[str] | None = None,
         log_level: str = "info",
-        start_timeout_s: float = 30.0,
-        stop_timeout_s: float = 30.0,
+        start_timeout_s: float = START_TIMEOUT_S,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
     ) -> None:
         self._is_temporary = directory is None
         self.directory = Path(tempfile.mkdtemp(prefix="odradek-") if directory is None else directory)

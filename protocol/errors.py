@@ -152,6 +152,14 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+_BY_NUMBER: Final = {int(code): code for code in ErrorCode}
+
+
+def read_error_code(number: int) -> ErrorCode:
+    """Return the error code in a response of another broker; UNKNOWN_SERVER_ERROR for one of a later release."""
+    return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
 class KafkaError(Exception):
     """Failure of a request, or of a part of it, with a Kafka error code.
 

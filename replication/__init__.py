@@ -3,4 +3,6 @@
 - `metadata`: the metadata image, and the store that it is loaded from
 - `controller`: changes of topics, configurations and features
 - `replicas`: the partitions on this broker
+- `following`: replication from the leaders of partitions
+- `remote`: interfaces to other brokers
 """

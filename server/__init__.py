@@ -2,6 +2,7 @@
 
 - `cli`: the command line
 - `broker`: start and stop
+- `membership`: a broker alone, or in a cluster
 - `environment`: clock, randomness, files, threads and metadata store of a broker
 - `services`: the parts that handlers use
 - `apis`: the table of APIs
@@ -14,12 +15,15 @@
 - `handlers`: one module for each group of APIs
 - `fetching`: fetch sessions, delayed fetches, and the read of a fetch
 - `coordinators`: coordinators on the reactor
+- `brokers`: requests to other brokers
 - `work`: long work in slices, and on threads
-- `stores`: the embedded metadata store
-- `store_location`: the directory of the metadata store
+- `stores`: the metadata store, embedded or in ZooKeeper
+- `store_location`: the directory of the metadata store, or the connection to ZooKeeper
+- `broker_ids`: broker ids that are generated in ZooKeeper
 - `image_cache`: values derived from the metadata image
 - `authorized_operations`: operations that a client may perform
 - `preloading`: early imports of modules that the first requests need
 - `log_format`: the format of log lines
+- `cluster_tools`: servers of a cluster on one machine
 - `compatibility`: docs/compatibility.md
 """

@@ -13,6 +13,8 @@ class Api(NamedTuple):
     """A row of the table: the versions served and the handler, as `module:function` under `server/handlers`.
 
     max_elements: limit of the array elements in a request; a large one only if the handler works in slices
+    in_cluster_only: served by brokers of a cluster, for each other
+    outside_cluster_only: served by a broker with an embedded metadata store
     """
 
     key: int
@@ -21,6 +23,8 @@ class Api(NamedTuple):
     last_version: int
     handler: str
     max_elements: int = 20_000
+    in_cluster_only: bool = False
+    outside_cluster_only: bool = False
 
 
 PRODUCE_KEY: Final = 0
@@ -32,6 +36,10 @@ APIS: Final = {
         Api(1, "Fetch", 4, 18, "fetch:fetch", MAX_ELEMENTS),
         Api(2, "ListOffsets", 1, 11, "list_offsets:list_offsets", MAX_ELEMENTS),
         Api(3, "Metadata", 0, 13, "metadata:metadata", MAX_ELEMENTS),
+        Api(4, "LeaderAndIsr", 5, 7, "broker_control:leader_and_isr", MAX_ELEMENTS, in_cluster_only=True),
+        Api(5, "StopReplica", 3, 4, "broker_control:stop_replica", MAX_ELEMENTS, in_cluster_only=True),
+        Api(6, "UpdateMetadata", 7, 8, "broker_control:update_metadata", MAX_ELEMENTS, in_cluster_only=True),
+        Api(7, "ControlledShutdown", 3, 3, "controller_requests:controlled_shutdown", in_cluster_only=True),
         Api(8, "OffsetCommit", 2, 10, "group_offsets:offset_commit"),
         Api(9, "OffsetFetch", 1, 10, "group_offsets:offset_fetch", MAX_ELEMENTS),
         Api(10, "FindCoordinator", 0, 6, "find_coordinator:find_coordinator", MAX_ELEMENTS),
@@ -57,13 +65,19 @@ APIS: Final = {
         Api(35, "DescribeLogDirs", 1, 5, "log_dirs:describe_log_dirs", MAX_ELEMENTS),
         Api(37, "CreatePartitions", 0, 3, "topics:create_partitions", 50_000),
         Api(42, "DeleteGroups", 0, 2, "groups:delete_groups"),
+        Api(43, "ElectLeaders", 0, 2, "elections:elect_leaders"),
         Api(44, "IncrementalAlterConfigs", 0, 1, "configs:incremental_alter_configs"),
+        Api(45, "AlterPartitionReassignments", 0, 1, "reassignments:alter_partition_reassignments", 50_000),
+        Api(46, "ListPartitionReassignments", 0, 0, "reassignments:list_partition_reassignments"),
         Api(47, "OffsetDelete", 0, 0, "group_offsets:offset_delete"),
+        Api(55, "DescribeQuorum", 0, 2, "quorum:describe_quorum", outside_cluster_only=True),
+        Api(56, "AlterPartition", 2, 3, "controller_requests:alter_partition", MAX_ELEMENTS, in_cluster_only=True),
         Api(57, "UpdateFeatures", 0, 2, "features:update_features"),
         Api(60, "DescribeCluster", 0, 2, "metadata:describe_cluster"),
         Api(61, "DescribeProducers", 0, 0, "producers:describe_producers"),
         Api(65, "DescribeTransactions", 0, 0, "transactions:describe_transactions"),
         Api(66, "ListTransactions", 0, 2, "transactions:list_transactions"),
+        Api(67, "AllocateProducerIds", 0, 0, "controller_requests:allocate_producer_ids", in_cluster_only=True),
         Api(74, "ListConfigResources", 0, 1, "configs:list_config_resources"),
         Api(75, "DescribeTopicPartitions", 0, 0, "topic_partitions:describe_topic_partitions", MAX_ELEMENTS),
     )
@@ -71,6 +85,15 @@ APIS: Final = {
 """Source of keys and versions: the ApiVersions response of Apache Kafka 4.3.0, without APIs that are not served yet.
 
 InitProducerId 6 (KIP-939) is unstable in Kafka, which serves it only with `unstable.api.versions.enable`."""
+
+
+def served_apis(*, in_cluster: bool) -> dict[int, Api]:
+    """Return the APIs of a broker of a cluster, or of a broker with an embedded metadata store."""
+    return {
+        key: api
+        for key, api in APIS.items()
+        if not (api.outside_cluster_only if in_cluster else api.in_cluster_only)
+    }
 
 
 def advertised_first_version(api: Api) -> int:

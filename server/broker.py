@@ -13,8 +13,8 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
@@ -22,42 +22,31 @@ from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
 from odradek import __version__
-from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.config import LogConfig
 from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
 from odradek.log.management.log_directories import AllLogDirsFailed
 from odradek.log.management.settings import LogManagerSettings
 from odradek.log.storage import descriptors
-from odradek.log.storage.checkpoints import read_meta_properties
 from odradek.log.storage.file_lock import LockedError
 from odradek.log.storage.filesystem import ExhaustedError
-from odradek.log.storage.found_directories import KnownPartitions, format_names
-from odradek.log.storage.log_directory import InconsistentMetaError
+from odradek.log.storage.log_directory import META_VERSION, InconsistentMetaError
 from odradek.properties import PropertySet
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schema import Message
 from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.epoch_floor import FoundEpochs
-from odradek.replication.controller.features import Features
-from odradek.replication.controller.registration import StartError, prepare_store, stored_cluster_id
-from odradek.replication.controller.topic_ids import random_topic_id
-from odradek.replication.metadata import znodes
+from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
-from odradek.replication.metadata.kraft_metadata import mark_adopted
-from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, SessionEvent
-from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
-from odradek.replication.metadata.updates import LocalPublisher
-from odradek.replication.replicas.adoption import Adoption
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from odradek.replication.replicas.replica_manager import ReplicaManager
+from odradek.server.apis import served_apis
 from odradek.server.config import BrokerConfig, Listener
-from odradek.server.coordinators.producer_id_blocks import ProducerIdBlocks
-from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
 from odradek.server.fetching.fetch_sessions import FetchSessionCache
+from odradek.server.membership.embedded import EmbeddedMembership
 from odradek.server.network.connection import Connection
 from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
 from odradek.server.network.connections import ConnectionRegistry
@@ -68,7 +57,6 @@ from odradek.server.network.transport import KafkaTransport, KafkaTransportFacto
 from odradek.server.preloading import preload, preload_at_once
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
-from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
 from odradek.server.work.clock import DelayedCall
 from odradek.server.work.delayed_tasks import DelayedTasks
 from odradek.server.work.flusher import Flusher
@@ -76,6 +64,9 @@ from odradek.server.work.listening_port import ListeningPort
 from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.record_work import RecordWork
 from odradek.server.work.slices import Slices
+
+if TYPE_CHECKING:
+    from odradek.server.membership.cluster import ClusterMembership
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +106,6 @@ class Broker:
         self._logs: LogManager | None = None
         self._replicas: ReplicaManager | None = None
         self._services: Services | None = None
-        self._controller: Controller | None = None
         self._fs = environment.fs
         self._connections = ConnectionRegistry(self._reactor, self._find_timeout_ms, config.connections_max_idle_ms)
         self._acceptors: list[Acceptor] = []
@@ -133,6 +123,22 @@ class Broker:
         self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None
         self._is_running = False
+        self._membership = self._make_membership()
+
+    def _make_membership(self) -> "EmbeddedMembership | ClusterMembership":
+        environment = self._environment
+        pacing = ReactorPacing(
+            self._reactor, self._slices, environment.monotonic, environment.run_in_thread, environment.slice_s
+        )
+        tasks = self._delayed_tasks
+        if not self.config.zookeeper_connect:
+            return EmbeddedMembership(self.config, environment, self.directories, self._image, pacing, tasks)
+        # Imported here because it loads the modules of a cluster, which a single broker does not need.
+        from odradek.server.membership.cluster import ClusterMembership
+
+        return ClusterMembership(
+            self.config, environment, self.directories, self._image, pacing, tasks, self._slices
+        )
 
     @property
     def services(self) -> Services:
@@ -143,7 +149,7 @@ class Broker:
 
     @cached_property
     def _dispatch(self) -> Dispatch:
-        return Dispatch(self.services)
+        return Dispatch(self.services, self.services.apis)
 
     @property
     def directories(self) -> list[str]:
@@ -154,6 +160,8 @@ class Broker:
         """Start the broker; return the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
         try:
             advertised = self._bind()
+            if self.config.node_id < 0:
+                await self._settle_id()
             services = await self._open(advertised)
             # From here on the failure of the last log directory stops the reactor.
             services.logs.raise_if_none_is_online()
@@ -168,13 +176,24 @@ class Broker:
             acceptor.start()
         self._connections.start()
         self._is_running = True
-        self._set_watchdog_threshold()
+        # Not in this iteration, a part of which was the start.
+        self._reactor.callLater(0, self._set_watchdog_threshold)
         self._run_background()
         return advertised
 
+    async def _settle_id(self) -> None:
+        """Take the id from meta.properties, or generate one in ZooKeeper, before the parts that need it are made."""
+        from odradek.server.broker_ids import settle_broker_id
+
+        self.config = await settle_broker_id(self._environment, self.config)
+        self._membership = self._make_membership()
+
     async def stop(self) -> None:
         """Stop the broker; record a clean stop if `start` had succeeded, otherwise keep the record of the last stop."""
-        has_started, self._is_running = self._is_running, False
+        has_started = self._is_running
+        if has_started:
+            await self._membership.leave()
+        self._is_running = False
         if self.watchdog is not None:
             self.watchdog.threshold_s = math.inf
         for acceptor in self._acceptors:
@@ -183,8 +202,7 @@ class Broker:
             port.stopListening()
         self.ports.clear()
         self._connections.stop()
-        if self._controller is not None:
-            self._controller.stop()
+        self._membership.stop()
         self._slices.stop()
         if self._background is not None and self._background.active():
             self._background.cancel()
@@ -198,7 +216,7 @@ class Broker:
         if self._logs is not None:
             # A second call after a failed start must not write to log directories that are unlocked.
             logs, self._logs = self._logs, None
-            logs.close(self._environment.monotonic_ms(), self._find_broker_epoch(), has_started=has_started)
+            logs.close(self._environment.monotonic_ms(), self._membership.broker_epoch, has_started=has_started)
         if self._store is not None:
             store, self._store = self._store, None
             try:
@@ -263,70 +281,42 @@ class Broker:
         return make
 
     async def _open(self, advertised: tuple[Listener, ...]) -> Services:
-        """Create the parts between the store and the handlers; return when the metadata image is applied."""
-        image = self._image
-        store, is_adopting = await open_store(
-            self._environment, self.directories, adopts=self.config.log_dirs_adopt
-        )
+        """Create the parts between the store and the handlers; return when the broker has joined its cluster."""
+        membership, image = self._membership, self._image
+        store, controller, image.cluster_id = await membership.open()
         self._store = store
-        cluster_id = image.cluster_id = await prepare_store(
-            store, await self._find_cluster_id(store), begins_adoption=is_adopting
-        )
-        controller = self._controller = Controller(store, LocalPublisher(image), self.config.node_id, self._now_ms)
         # After the controller's own listener, which drops its events and resigns when the session expires.
         store.add_session_listener(self._on_store_session)
-        kraft = self._find_kraft_metadata() if is_adopting else None
-        adoption = None
-        if is_adopting:
-            adoption = Adoption(controller, None if kraft is None else kraft.metadata, self.config.explicit)
-        logs = await self._load_logs(store, cluster_id, adoption)
-        services = self._services = await self._make_services(store, controller, logs)
-        controller.deletion.run_later = self._delayed_tasks.run_later
+        logs = await self._load_logs()
+        services = self._services = await self._make_services(controller, logs)
         services.replicas.listeners.append(self._on_replicas)
         image.listeners.append(self._on_metadata)
-        was_clean = all(directory.was_clean for directory in logs.directories.values())
-        broker_epoch = max(directory.previous_broker_epoch for directory in logs.directories.values())
-        await controller.start(
-            self._make_registration(advertised),
-            new_leader_epochs=not was_clean,
-            found_epochs=FoundEpochs(logs.found_logs(), broker_epoch),
-        )
-        if adoption is not None:
-            await self._adopt(services, adoption)
-        services.producer_ids.begin_at(
-            await settle_producer_ids(
-                store,
-                logs,
-                self.config.node_id,
-                self._find_broker_epoch(),
-                self._now_ms(),
-                self._environment.run_all,
-                imported_next_id=0 if kraft is None else kraft.metadata.next_producer_id,
-            )
-        )
-        if adoption is not None:
-            if kraft is not None:
-                mark_adopted(self._fs, kraft.log_directory, kraft.metadata.end_offset)
-            await adoption.finish()
-        await controller.finish_deletions()
-        await controller.take_offline(services.replicas.offline)
-        self._start_pacing(services, store)
+        await membership.join(services, self._make_registration(advertised))
         return services
 
-    async def _make_services(self, store: MetadataStore, controller: Controller, logs: LogManager) -> Services:
+    async def _make_services(self, controller: Controller, logs: LogManager) -> Services:
         config, environment, image = self.config, self._environment, self._image
+        membership = self._membership
         configs = self._topic_configs = BrokerConfigs(config.node_id, config, image)
         configs.listeners.append(self._on_config)
         flusher = Flusher(logs, self._reactor)
-        self._replicas = ReplicaManager(config.node_id, image, configs, logs, self._now_ms, flusher.request)
-        blocks = ProducerIdBlocks(store, config.node_id, logs, self._reactor)
-        features = Features()
-        await features.load(store)
+        self._replicas = ReplicaManager(
+            config.node_id,
+            membership.assignments,
+            configs,
+            logs,
+            self._now_ms,
+            flusher.request,
+            image,
+            membership.replication,
+        )
         return Services(
+            apis=served_apis(in_cluster=membership.in_cluster),
+            cluster=membership.cluster,
             config=config,
             configs=configs,
             controller=controller,
-            features=features,
+            features=await membership.make_features(),
             fetch_sessions=FetchSessionCache(
                 config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
             ),
@@ -335,7 +325,7 @@ class Broker:
             metadata=image,
             monotonic_ms=environment.monotonic_ms,
             now_ms=self._now_ms,
-            producer_ids=ProducerIdManager(blocks.allocate, Deferred.fromCoroutine, blocks.ready),
+            producer_ids=membership.make_producer_ids(logs),
             random_source=self._random,
             reactor=self._reactor,
             record_work=RecordWork(self._slices, environment.run_in_thread),
@@ -344,42 +334,11 @@ class Broker:
             slices=self._slices,
         )
 
-    def _start_pacing(self, services: Services, store: MetadataStore) -> None:
-        """From now on apply metadata changes in slices, between the requests of clients."""
-        environment = self._environment
-        pacing = ReactorPacing(
-            self._reactor, self._slices, environment.monotonic, environment.run_in_thread, environment.slice_s
-        )
-        services.replicas.run_steps = pacing.run_to_stop
-        services.controller.run_on(pacing)
-        store.pace(pacing)
-
-    def _find_kraft_metadata(self) -> FoundMetadata | None:
-        directories = self.directories
-        if self.config.metadata_log_dir is not None:
-            directories.append(self._environment.absolute_path(self.config.metadata_log_dir))
-        return find_kraft_metadata(self._fs, list(dict.fromkeys(directories)))
-
-    async def _find_cluster_id(self, store: MetadataStore) -> str:
-        """Return the cluster id in the log directories, else that in the store, else a new one."""
-        for directory in self.directories:
-            try:
-                meta = read_meta_properties(self._fs, directory)
-            except (OSError, ValueError):
-                continue
-            if meta is not None and meta.cluster_id:
-                return meta.cluster_id
-        if await store.exists(znodes.CLUSTER_ID) is not None:
-            return await stored_cluster_id(store)
-        return znodes.uuid_text(random_topic_id(self._random))
-
-    async def _load_logs(self, store: MetadataStore, cluster_id: str, adoption: Adoption | None) -> LogManager:
-        """Load the logs with the ids and properties that their topics have in the store, or in the adoption."""
-        stored = ClusterMetadata()
-        self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored)
-        await load_image(store, stored)
-        if adoption is not None:
-            adoption.add_kraft_metadata(stored)
+    async def _load_logs(self) -> LogManager:
+        """Load the logs with the ids and properties that their topics have in the metadata."""
+        stored = await self._membership.load_topics()
+        self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored.image)
+        stored.image.publish()
         logs = LogManager(
             self._fs,
             self.directories,
@@ -387,7 +346,8 @@ class Broker:
             self._find_topic_config,
             self.config.node_id,
             random_bytes=self._random.randbytes,
-            cluster_id=cluster_id,
+            cluster_id=self._image.cluster_id,
+            meta_version=0 if self._membership.in_cluster else META_VERSION,
             settings=LogManagerSettings.of(self.config),
             run_in_thread=self._environment.run_in_thread,
             run_all=self._environment.run_all,
@@ -399,15 +359,7 @@ class Broker:
             run_compaction=self._environment.run_compaction,
         )
 
-        def topic_id(topic: str, partition: int) -> bytes | None:
-            if stored.partition(topic, partition) is None:
-                return None
-            if adoption is not None and not adoption.has_partition(topic, partition):
-                return None
-            return stored.topics[topic].topic_id
-
-        are_complete = adoption is None or adoption.kraft is not None
-        logs.open(self._now_ms(), KnownPartitions(topic_id, are_complete, is_topic_name))
+        logs.open(self._now_ms(), stored.known)
         self._logs = logs
         return logs
 
@@ -417,45 +369,6 @@ class Broker:
     def _make_registration(self, advertised: tuple[Listener, ...]) -> BrokerMetadata:
         endpoints = tuple(Endpoint(one.name, one.protocol, one.host, one.port) for one in advertised)
         return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
-
-    async def _adopt(self, services: Services, adoption: Adoption) -> None:
-        """Add the topics found in the log directories to the store.
-
-        Raises StartError if a log directory failed, because it may contain more topics, or if a partition cannot be
-        read, because its topic id and epochs are unknown.
-        """
-        failed = [directory for directory in services.logs.directories.values() if directory.failure is not None]
-        for directory in failed:
-            raise StartError(f"topics are adopted only if every log directory can be read: {directory.failure}")
-        if refused := services.logs.refused_paths():
-            raise StartError(
-                f"topics are adopted only if every partition can be read: {format_names(refused)}; repair it, or move "
-                "it out of log.dirs"
-            )
-        found = services.logs.found_logs()
-        await adoption.adopt(
-            found,
-            lambda: random_topic_id(self._random),
-            lambda topic: services.topics.default_configs(topic),
-            self._count_partitions,
-        )
-        for log in found:
-            if services.metadata.partition(log.topic, log.partition) is None:
-                services.logs.mark_stray(log.topic, log.partition)
-
-    def _count_partitions(self, topic: str, found: int) -> int:
-        """Return the number of partitions of an adopted topic, given the number that was found."""
-        if topic == GROUP_METADATA_TOPIC:
-            configured = self.config.offsets_topic_num_partitions
-        elif topic == TRANSACTION_STATE_TOPIC:
-            configured = self.config.transaction_state_log_num_partitions
-        else:
-            return found
-        # Imported here because only an adoption needs this module and the coordinators' records that it imports.
-        from odradek.server.coordinators.partition_count import count_partitions
-
-        logs = [log for log in self.services.logs.all_logs() if log.topic == topic]
-        return count_partitions(topic, found, configured, logs)
 
     # -- events while the broker runs ------------------------------------------------------------------------------
 
@@ -474,7 +387,7 @@ class Broker:
             services.transactions.lead_only(services.replicas.list_led(topic))
 
     def _set_watchdog_threshold(self) -> None:
-        if self.watchdog is not None:
+        if self.watchdog is not None and self._is_running:
             self.watchdog.threshold_s = self.services.config.reactor_slow_iteration_ms / 1000
 
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
@@ -502,7 +415,7 @@ class Broker:
 
     def _take_replicas_offline(self) -> None:
         if self._is_running:
-            Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
+            Deferred.fromCoroutine(self._membership.take_offline(self.services.replicas.offline))
 
     def _find_timeout_ms(self, request: Message | None) -> int:
         return find_timeout_ms(None if self._services is None else self._services.groups_in_use, request)
@@ -511,7 +424,7 @@ class Broker:
         def stopped(failure: Failure) -> Failure | None:
             return None if isinstance(failure.value, SchedulerStopped) else failure
 
-        self._slices.run(preload()).addErrback(stopped)
+        self._slices.run(preload(self.services.apis)).addErrback(stopped)
 
     def _on_store_session(self, event: SessionEvent) -> None:
         """Bring the metadata up to date after a lost connection, and begin a new session after an expired one."""
@@ -520,15 +433,17 @@ class Broker:
 
     async def _catch_up(self, event: SessionEvent) -> None:
         """Read the metadata again: a change that failed with an error may have been made."""
-        controller = self.services.controller
         try:
             if event is SessionEvent.EXPIRED:
-                await controller.rejoin()
+                await self._membership.rejoin()
             else:
-                await controller.reload()
-            await self.services.features.load(controller.store)
+                await self._membership.reload()
         except (MetadataStoreError, KafkaError, StartError) as error:
             logger.error("the metadata image is not up to date; retrying in %s s error=%s", _CATCH_UP_RETRY_S, error)
+            self._reactor.callLater(_CATCH_UP_RETRY_S, self._on_store_session, event)
+        except Exception:
+            # Without a registration the broker would be dead for its cluster until it is started again.
+            logger.exception("the metadata image is not up to date; retrying; please report it")
             self._reactor.callLater(_CATCH_UP_RETRY_S, self._on_store_session, event)
 
     def _run_background(self) -> None:
@@ -539,10 +454,6 @@ class Broker:
             delay_ms = 1000
         delay_s = min(max(delay_ms, 1) / 1000, 60.0)
         self._background = self._reactor.callLater(delay_s, self._run_background)
-
-    def _find_broker_epoch(self) -> int:
-        me = self._image.brokers.get(self.config.node_id)
-        return -1 if me is None else me.epoch
 
 
 def _report_preloading(error: Exception | None) -> None:
@@ -564,7 +475,8 @@ def run(config: BrokerConfig, started_s: float) -> int:
         # The middle generation is collected after 10,000 new objects, which takes some 3 ms; after 50,000 it would take
         # 25 ms. The oldest is collected after 20 million.
         gc.set_threshold(5_000, 1, 2_000)
-        reactor.callLater(_PRELOAD_AFTER_S, environment.run_in_thread, preload_at_once, _report_preloading)
+        preload_served = partial(preload_at_once, broker.services.apis)
+        reactor.callLater(_PRELOAD_AFTER_S, environment.run_in_thread, preload_served, _report_preloading)
         logger.info(
             "odradek started address=%s data=%s version=%s start_ms=%d",
             ",".join(listener.address for listener in advertised),

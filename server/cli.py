@@ -1,7 +1,8 @@
-"""The command line: `odradek start`, `odradek config`, `odradek pipeline`, `odradek --version`.
+"""The command line: `odradek start`, `odradek config`, `odradek cluster`, `odradek pipeline`, `odradek --version`.
 
 Exit codes: 0 after a clean stop, 2 for an invalid command line or configuration, with one line on standard error for
-each error; otherwise the broker's. `pipeline` is another program, which replaces this one.
+each error; otherwise the broker's. `pipeline` is another program, which replaces this one. The commands of `cluster`
+are in `cluster_tools.cli`, which only they import.
 """
 
 import argparse
@@ -29,7 +30,8 @@ class _Parser(argparse.ArgumentParser):
         _fail(f"{message} (see {self.prog} --help)")
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _make_parser(command: str) -> argparse.ArgumentParser:
+    """Return the parser, with the options of `cluster` only if that is the command."""
     parser = _Parser(prog="odradek", description="A Kafka broker in Python.")
     parser.add_argument("--version", action="version", version=f"odradek {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -56,6 +58,13 @@ def _make_parser() -> argparse.ArgumentParser:
     config.add_argument("name", nargs="?", metavar="NAME", help="show one property in full")
     config.add_argument("--markdown", action="store_true", help="write docs/configuration.md")
 
+    cluster = commands.add_parser(
+        "cluster", help="run a cluster on this machine, show the state of a cluster", description="Clusters of brokers."
+    )
+    if command == "cluster":
+        from odradek.server.cluster_tools.cli import add_commands
+
+        add_commands(cluster)
     commands.add_parser("pipeline", help="check, run and manage a pipeline on Spark", add_help=False)
     return parser
 
@@ -65,7 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["pipeline"]:
         _exec_pipeline(given[1:])
-    options = _make_parser().parse_args(given)
+    options = _make_parser(given[0] if given else "").parse_args(given)
+    if options.command == "cluster":
+        return _run_cluster_command(options)
     if options.command == "start":
         return _start(options.file, options.override, options.log_level)
     return _show_config(options.name, options.markdown)
@@ -74,6 +85,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _exec_pipeline(arguments: list[str]) -> NoReturn:
     """Replace this process by the pipelines' program, which the broker does not import."""
     os.execv(sys.executable, [sys.executable, "-m", "odradek.spark_it", *arguments])
+
+
+def _run_cluster_command(options: argparse.Namespace) -> int:
+    from odradek.server.cluster_tools.cli import UsageError, run_command
+
+    try:
+        return run_command(options)
+    except UsageError as error:
+        _fail(*error.args)
 
 
 def _start(path: str | None, overrides: list[str], log_level: str) -> int:

@@ -14,7 +14,8 @@ CLIENTS: Final = (
     (
         "Apache Kafka's tools and Java clients",
         "4.3.0",
-        "console, topics, configs, groups, offsets, log dirs, perf, verifiable, transactions, features",
+        "console, topics, configs, groups, offsets, log dirs, perf, verifiable, transactions, features, "
+        "leader election, reassignment, metadata quorum",
     ),
     ("kcat", "1.7", "produce, consume, metadata"),
     ("Spark (`spark-sql-kafka-0-10`)", "4.0.0", "batch and streaming, read and write"),
@@ -36,6 +37,9 @@ reports itself as Apache Kafka 4.3. Every listed version is implemented complete
 """
 
 _LIMITS_NOTE: Final = f"""
+Brokers of a cluster serve the APIs marked with "cluster" for each other; a single broker serves and advertises none of
+them.
+
 A connection is closed with a log line if a request has more array elements than the last column, all arrays together,
 or more than {MAX_TAGGED_FIELDS:,} tagged fields in one struct, or if its response would exceed
 {MAX_RESPONSE_BYTES >> 20} MiB. Apache Kafka has no such limits and runs out of memory. No client comes near them: a
@@ -63,9 +67,12 @@ def format_markdown() -> str:
         )
         if advertised_first_version(api) != api.first_version:
             versions += f" (advertised from {advertised_first_version(api)})"
+        if api.in_cluster_only:
+            versions += " (between brokers of a cluster)"
         request = request_class(api.key)
         flexible = str(request.flexible_since) if request.flexible_since <= api.last_version else "none"
-        lines.append(f"| {api.key} | {api.name} | {versions} | {flexible} | {api.max_elements:,} |\n")
+        name = f"{api.name} (cluster)" if api.in_cluster_only else api.name
+        lines.append(f"| {api.key} | {name} | {versions} | {flexible} | {api.max_elements:,} |\n")
     lines += [_LIMITS_NOTE, _PRODUCE_NOTE]
     lines += [f"| {name} | {version} | {what} |\n" for name, version, what in CLIENTS]
     return "".join(lines)

@@ -1,7 +1,7 @@
 """Dispatch: the API, version and handler of a request."""
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -96,7 +96,7 @@ class BoundApi:
 class Dispatch:
     """Finds the handler of a request. Modules are imported and codecs compiled with the first request of an API."""
 
-    def __init__(self, services: "ProduceServices", apis: dict[int, Api] = APIS, stages: Stages = NO_STAGES) -> None:
+    def __init__(self, services: "ProduceServices", apis: Mapping[int, Api] = APIS, stages: Stages = NO_STAGES) -> None:
         self.services = services
         self.unexpected_errors: Counter[str] = Counter()
         self._apis = apis

@@ -14,16 +14,21 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from odradek.log.background import parallel
 from odradek.log.background.tasks import Done
 from odradek.log.compaction.run import Worker
 from odradek.log.storage.filesystem import File, FileSystem, OsFileSystem
 from odradek.replication.metadata.store import MetadataStore
+from odradek.server.config import BrokerConfig
 from odradek.server.network.watchdog import Watchdog
 from odradek.server.work.clock import Reactor, call_in_pool
 from odradek.server.work.slices import SLICE_S
 from odradek.server.work.threads import GrowingThreads
+
+if TYPE_CHECKING:
+    from odradek.server.stores.zookeeper.store import ZooKeeperStore
 
 
 class Environment:
@@ -100,6 +105,16 @@ class Environment:
         from odradek.server.stores.sqlite import SqliteMetadataStore
 
         return SqliteMetadataStore(directory, self.now_ms, call_later=self.reactor.callLater)
+
+    def make_zookeeper_store(self, config: BrokerConfig) -> "ZooKeeperStore":
+        """Return a store for `zookeeper.connect`, which is not connected."""
+        # kazoo is imported only by members of a cluster.
+        from odradek.server.stores.zookeeper.client import Reactor as ThreadedReactor
+        from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
+        from odradek.server.stores.zookeeper.store import ZooKeeperStore
+
+        # Twisted's reactor has `callFromThread`, which the simulation's has not.
+        return ZooKeeperStore(ZooKeeperSettings.of(config), cast(ThreadedReactor, self.reactor))
 
     def absolute_path(self, path: str) -> str:
         """Return the absolute path of `path`, which may be relative to the working directory."""

@@ -5,13 +5,13 @@ request of each API would delay all clients by up to 25 ms.
 """
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from importlib import import_module
 from typing import Final
 
 from odradek.protocol.codec import decoder, small_encoder
 from odradek.protocol.messages import request_class, response_class
-from odradek.server.apis import APIS
+from odradek.server.apis import APIS, Api
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,8 @@ MODULES: Final = (
     "odradek.log.validation.long_batch",
     "odradek.replication.controller.configs.admin",
     "odradek.replication.controller.configs.description",
+    "odradek.replication.controller.election_admin",
+    "odradek.replication.controller.reassignment_admin",
     "odradek.replication.controller.topic_admin",
     "odradek.server.coordinators.groups",
     "odradek.server.image_cache",
@@ -37,19 +39,19 @@ MODULES: Final = (
 """Modules that are imported within functions, other than handlers and messages."""
 
 
-def preload() -> Generator[None, None, None]:
+def preload(apis: Mapping[int, Api] = APIS) -> Generator[None, None, None]:
     """Import modules and compile codecs, one in each step. The first request that needs one retries what has failed.
 
     Codecs are compiled for the latest version of each API, which most clients use.
     """
-    handlers = {f"odradek.server.handlers.{api.handler.partition(':')[0]}" for api in APIS.values()}
+    handlers = {f"odradek.server.handlers.{api.handler.partition(':')[0]}" for api in apis.values()}
     for name in (*MODULES, *sorted(handlers)):
         try:
             import_module(name)
         except (OSError, ImportError) as error:
             logger.debug("not preloaded module=%s error=%s", name, error)
         yield
-    for key, api in APIS.items():
+    for key, api in apis.items():
         try:
             decoder(request_class(key), api.last_version)
             small_encoder(response_class(key), api.last_version)
@@ -58,7 +60,7 @@ def preload() -> Generator[None, None, None]:
         yield
 
 
-def preload_at_once() -> None:
+def preload_at_once(apis: Mapping[int, Api]) -> None:
     """Run all steps of `preload`, for a thread."""
-    for _ in preload():
+    for _ in preload(apis):
         pass

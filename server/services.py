@@ -3,9 +3,9 @@
 Parts that are not needed at start are made, and their modules imported, at their first use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from odradek.server.fetching.purgatory import CompletionQueue
@@ -16,22 +16,33 @@ if TYPE_CHECKING:
     from odradek.coordinator.transactions.producer_ids import ProducerIdManager
     from odradek.log.background.tasks import RunInThread
     from odradek.log.log_manager import LogManager
+    from odradek.replication.controller.auto_creation import AutoCreation
     from odradek.replication.controller.configs.admin import ConfigAdmin
     from odradek.replication.controller.configs.description import ConfigDescriber
+    from odradek.replication.controller.configs.member_changes import MemberConfigTarget
     from odradek.replication.controller.controller import Controller
+    from odradek.replication.controller.election_admin import ElectionAdmin
     from odradek.replication.controller.features import Features
+    from odradek.replication.controller.metadata_wait import MetadataWait
+    from odradek.replication.controller.reassignment_admin import ReassignmentAdmin
     from odradek.replication.controller.topic_admin import TopicAdmin
     from odradek.replication.metadata.broker_configs import BrokerConfigs
     from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.broker_control import BrokerControl
     from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.apis import Api
     from odradek.server.config import BrokerConfig
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.coordinators.interfaces import MarkerWriter, TransactionVerification
+    from odradek.server.coordinators.remote_verification import RemoteCoordinators
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
     from odradek.server.fetching.fetch_sessions import FetchSessionCache
     from odradek.server.handlers.api_versions import ApiVersionsServices
+    from odradek.server.handlers.broker_control import BrokerControlServices
     from odradek.server.handlers.configs import ConfigServices
+    from odradek.server.handlers.controller_requests import ControllerRequestServices
     from odradek.server.handlers.delete_records import DeleteRecordsServices
+    from odradek.server.handlers.elections import ElectionServices
     from odradek.server.handlers.features import FeatureServices
     from odradek.server.handlers.fetch import FetchServices
     from odradek.server.handlers.find_coordinator import FindCoordinatorServices
@@ -42,6 +53,8 @@ if TYPE_CHECKING:
     from odradek.server.handlers.metadata import MetadataServices
     from odradek.server.handlers.produce import ProduceServices
     from odradek.server.handlers.producers import ProducerServices
+    from odradek.server.handlers.quorum import QuorumServices
+    from odradek.server.handlers.reassignments import ReassignmentServices
     from odradek.server.handlers.topic_partitions import TopicPartitionServices
     from odradek.server.handlers.topics import TopicServices
     from odradek.server.handlers.transaction_markers import MarkerServices
@@ -55,9 +68,36 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 
+class ClusterParts(Protocol):
+    """The parts of a cluster member that requests need (`membership.cluster`)."""
+
+    @property
+    def config_target(self) -> "MemberConfigTarget":
+        """The place of configuration changes."""
+
+    @property
+    def control(self) -> "BrokerControl":
+        """Applies requests of the controller."""
+
+    @property
+    def metadata_wait(self) -> "MetadataWait":
+        """Waits of topic requests for the metadata cache."""
+
+    def make_auto_creation(self, configs: "BrokerConfigs") -> "AutoCreation":
+        """Return the automatic creation of topics by this broker."""
+
+    def make_markers(self, local: "MarkerWriter") -> "MarkerWriter":
+        """Return a writer of markers to the partitions of all brokers."""
+
+    def make_coordinators(self) -> "RemoteCoordinators":
+        """Return the transaction coordinators on other brokers."""
+
+
 class Services:
     """The parts of a running broker. Each handler module declares the parts that it uses as a Protocol.
 
+    apis: the APIs that this broker serves, by key
+    cluster: the membership in a cluster; None for a broker that is alone
     config: the current configuration
     now_ms: the wall clock, for timestamps of records and retention
     monotonic_ms: the clock for durations, see `environment`
@@ -67,6 +107,8 @@ class Services:
     def __init__(
         self,
         *,
+        apis: "Mapping[int, Api]",
+        cluster: "ClusterParts | None",
         config: "BrokerConfig",
         configs: "BrokerConfigs",
         controller: "Controller",
@@ -85,6 +127,8 @@ class Services:
         run_in_thread: "RunInThread",
         slices: "Slices",
     ) -> None:
+        self.apis = apis
+        self.cluster = cluster
         self.config = config
         self.configs = configs
         self.controller = controller
@@ -106,6 +150,12 @@ class Services:
         self.groups_in_use: GroupCoordinatorRuntime | None = None
         self.transactions_in_use: TransactionCoordinatorRuntime | None = None
 
+    @property
+    def broker_control(self) -> "BrokerControl":
+        """Applies requests of the controller; only in a cluster."""
+        assert self.cluster is not None
+        return self.cluster.control
+
     @cached_property
     def topics(self) -> "TopicAdmin":
         """Creates and deletes topics, and adds partitions."""
@@ -117,14 +167,34 @@ class Services:
             self.random_source,
             self.replicas.applied,
             spare_descriptors=self.logs.fs.spare_descriptors,
+            metadata_wait=None if self.cluster is None else self.cluster.metadata_wait,
         )
+
+    @cached_property
+    def auto_creation(self) -> "AutoCreation":
+        """Creates topics that clients use without having created them."""
+        return self.topics if self.cluster is None else self.cluster.make_auto_creation(self.configs)
+
+    @cached_property
+    def election_admin(self) -> "ElectionAdmin":
+        """Elects leaders on request."""
+        from odradek.replication.controller.election_admin import ElectionAdmin
+
+        return ElectionAdmin(self.controller, self.replicas.applied)
+
+    @cached_property
+    def reassignment_admin(self) -> "ReassignmentAdmin":
+        """Reassigns partitions on request."""
+        from odradek.replication.controller.reassignment_admin import ReassignmentAdmin
+
+        return ReassignmentAdmin(self.controller, self.replicas.applied)
 
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
         """Changes configurations."""
         from odradek.replication.controller.configs.admin import ConfigAdmin
 
-        return ConfigAdmin(self.controller, self.configs)
+        return ConfigAdmin(self.controller if self.cluster is None else self.cluster.config_target, self.configs)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
@@ -179,7 +249,8 @@ class Services:
         """Writes COMMIT and ABORT markers to partitions."""
         from odradek.server.coordinators.marker_sender import MarkerSender
 
-        return MarkerSender(self)
+        local = MarkerSender(self)
+        return local if self.cluster is None else self.cluster.make_markers(local)
 
     @cached_property
     def transactions(self) -> "TransactionCoordinatorRuntime":
@@ -223,7 +294,7 @@ class Services:
         """Verifies that transactions contain the partitions that they write to."""
         from odradek.server.coordinators.transaction_verification import TransactionVerifier
 
-        return TransactionVerifier(self)
+        return TransactionVerifier(self, None if self.cluster is None else self.cluster.make_coordinators())
 
     def _count_partitions(self, topic_name: str) -> int:
         topic = self.metadata.topics.get(topic_name)
@@ -236,8 +307,11 @@ if TYPE_CHECKING:
         services: Services,
     ) -> tuple[
         ApiVersionsServices,
+        BrokerControlServices,
         ConfigServices,
+        ControllerRequestServices,
         DeleteRecordsServices,
+        ElectionServices,
         FeatureServices,
         FetchServices,
         FindCoordinatorServices,
@@ -249,6 +323,8 @@ if TYPE_CHECKING:
         OffsetServices,
         ProduceServices,
         ProducerServices,
+        QuorumServices,
+        ReassignmentServices,
         TopicPartitionServices,
         TopicServices,
         TransactionOffsetServices,
@@ -256,4 +332,7 @@ if TYPE_CHECKING:
     ]:
         """Check, by mypy, that the services have the parts that each handler module uses."""
         one = services
-        return (one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one, one)
+        return (
+            one, one, one, one, one, one, one, one, one, one, one, one,
+            one, one, one, one, one, one, one, one, one, one, one,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Location of a broker's metadata store: any directory of log.dirs, or the first one for a new store.
+"""Location of a broker's metadata store: ZooKeeper, or any directory of log.dirs, the first one for a new store.
 
 If log.dirs has partitions, a store is created only for their adoption (log.dirs.adopt): the store with their topics and
 configurations may be in a missing directory.
@@ -7,9 +7,10 @@ configurations may be in a missing directory.
 import logging
 from typing import NamedTuple
 
+from odradek.log.storage.checkpoints import MalformedFileError, read_meta_properties
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.found_directories import find_partitions, format_names
-from odradek.replication.controller.registration import StartError
+from odradek.replication.controller.registration import StartError, stored_cluster_id
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.kraft_metadata import (
     DIRECTORY,
@@ -18,9 +19,10 @@ from odradek.replication.metadata.kraft_metadata import (
     adopted_offset,
     read_kraft_metadata,
 )
-from odradek.replication.metadata.store import MetadataStore
+from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, NoNodeError
 from odradek.replication.metadata.topic_names import is_topic_name
 from odradek.replication.replicas.adoption import is_in_progress
+from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,44 @@ async def open_store(environment: Environment, directories: list[str], *, adopts
         _refuse_partitions(environment.fs, directories)
     _make_directory(environment, directories[0])
     return OpenedStore(environment.open_metadata_store(directories[0]), adopts)
+
+
+async def open_zookeeper_store(environment: Environment, config: BrokerConfig) -> MetadataStore:
+    """Connect to ZooKeeper, for a broker with `zookeeper.connect`.
+
+    Raises StartError, also if the log directories belong to another cluster than ZooKeeper, or ZooKeeper has none.
+    """
+    store = environment.make_zookeeper_store(config)
+    try:
+        await store.connect()
+        await _check_cluster_id(environment, config, store)
+    except MetadataStoreError as error:
+        await store.close()
+        raise StartError(str(error)) from error
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+async def _check_cluster_id(environment: Environment, config: BrokerConfig, store: MetadataStore) -> None:
+    """Raise StartError if log directories belong to another cluster: their partitions would be treated as stray."""
+    try:
+        stored = await stored_cluster_id(store)
+    except NoNodeError:
+        stored = ""
+    for directory in map(environment.absolute_path, config.data_dirs):
+        try:
+            meta = read_meta_properties(environment.fs, directory)
+        except (OSError, MalformedFileError):
+            # The load of the directory reports it.
+            continue
+        if meta is not None and meta.cluster_id and meta.cluster_id != stored:
+            has = f"has cluster {stored}" if stored else "has no cluster"
+            raise StartError(
+                f"log directory {directory} belongs to cluster {meta.cluster_id}, but ZooKeeper "
+                f"(zookeeper.connect={config.zookeeper_connect}) {has}; correct zookeeper.connect or log.dirs"
+            )
 
 
 def _find_candidates(environment: Environment, directories: list[str]) -> tuple[list[str], list[str]]:

@@ -4,12 +4,14 @@ Command line: `python -m odradek.simulation --help`. Description: docs/simulatio
 
 - `cli`: the command line
 - `run`: the run of one seed
+- `phases`: waits and settings of all runs
+- `cluster`: runs with several brokers
 - `scenario`: configuration, topics, network and faults of a seed
 - `world`: the simulated world
 - `api`: the interface of the world for clients
 - `setup`: topics before the clients start
 - `faults`: the faults of a run, and the operator
-- `machine`: the simulated machine of a broker, and the network
+- `machine`: the simulated machines of brokers, the network and ZooKeeper
 - `clients`: simulated clients
 - `history`: the operations of clients and their outcomes
 - `topic_lives`: topics that are deleted and created again

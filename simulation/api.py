@@ -83,7 +83,7 @@ class World(Protocol):
         ...
 
     def connect(self, address: tuple[str, int] | None = None) -> "Deferred[ClientConnection]":
-        """Connect to the broker at `address`, by default the first one. Fails with ConnectionLost."""
+        """Connect to the broker at `address`, by default to the only one or the cluster. Fails with ConnectionLost."""
         ...
 
 

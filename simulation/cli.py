@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from twisted.logger import globalLogBeginner
@@ -25,11 +26,12 @@ def main(arguments: list[str]) -> int:
     begin: Any = globalLogBeginner.beginLoggingTo
     begin([], redirectStandardIO=False, discardBuffer=True)
     if options.seed is not None:
-        return _replay(options.seed, print_trace=not options.quiet)
+        return _replay(options.seed, options.brokers, print_trace=not options.quiet)
     if options.without is not None:
         names = list(BY_NAME) if options.without == "all" else options.without.split(",")
         return _search(names, range(options.first, options.first + options.seeds), options.jobs)
-    return _run_many(range(options.first, options.first + options.seeds), options.jobs, options.stop_at)
+    seeds = range(options.first, options.first + options.seeds)
+    return _run_many(seeds, options.brokers, options.jobs, options.stop_at)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -41,6 +43,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="first seed (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes (one per core)")
     parser.add_argument("--stop-at", type=int, default=10, help="stop after this number of failing seeds (10)")
+    parser.add_argument(
+        "--brokers", type=int, choices=(1, 3, 4, 5), default=1, help="brokers; several share a ZooKeeper (1)"
+    )
     parser.add_argument("--seed", type=int, help="run this seed and print its trace")
     parser.add_argument("--quiet", action="store_true", help="with --seed: print the result without the trace")
     parser.add_argument(
@@ -49,8 +54,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _replay(seed: int, *, print_trace: bool) -> int:
-    report = run_seed(seed, make_clients, print if print_trace else None)
+def _replay(seed: int, broker_count: int, *, print_trace: bool) -> int:
+    report = run_seed(seed, make_clients, print if print_trace else None, broker_count=broker_count)
     print(f"seed {seed}: {report.simulated_s:.1f} simulated seconds, {report.steps} steps, trace {report.trace_hash}")
     for failure in report.failures:
         print(failure)
@@ -58,18 +63,18 @@ def _replay(seed: int, *, print_trace: bool) -> int:
     return 1 if report.failures else 0
 
 
-def _run_many(seeds: range, jobs: int, stop_at: int) -> int:
+def _run_many(seeds: range, broker_count: int, jobs: int, stop_at: int) -> int:
     started_s = time.monotonic()
     count = steps = 0
     simulated_s = 0.0
     failed: list[int] = []
-    for report in reports(seeds, jobs):
+    for report in reports(seeds, jobs, broker_count):
         count += 1
         steps += report.steps
         simulated_s += report.simulated_s
         if report.failures:
             failed.append(report.seed)
-            _show(report)
+            _show(report, broker_count)
             if len(failed) >= stop_at:
                 break
     elapsed_s = time.monotonic() - started_s
@@ -80,14 +85,15 @@ def _run_many(seeds: range, jobs: int, stop_at: int) -> int:
     return 1 if failed else 0
 
 
-def reports(seeds: Iterable[int], jobs: int) -> Iterator[Report]:
+def reports(seeds: Iterable[int], jobs: int, broker_count: int = 1) -> Iterator[Report]:
     """Run seeds in `jobs` processes; iterate over the reports in order of completion."""
+    run = partial(run_one, broker_count=broker_count)
     if jobs <= 1:
-        yield from map(run_one, seeds)
+        yield from map(run, seeds)
         return
     # `gc.freeze` excludes the imported modules from the collection after each seed.
     with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
-        yield from pool.imap_unordered(run_one, seeds, chunksize=4)
+        yield from pool.imap_unordered(run, seeds, chunksize=4)
 
 
 def _search(names: list[str], seeds: range, jobs: int) -> int:
@@ -110,13 +116,14 @@ def _find_one(job: tuple[str, int]) -> tuple[int, str | None]:
     return seed, finding(BY_NAME[name], run_without(BY_NAME[name], seed))
 
 
-def run_one(seed: int) -> Report:
+def run_one(seed: int, broker_count: int = 1) -> Report:
     """Run a seed without a trace."""
-    return run_seed(seed, make_clients)
+    return run_seed(seed, make_clients, broker_count=broker_count)
 
 
-def _show(report: Report) -> None:
-    print(f"seed {report.seed} failed; replay it with: python -m odradek.simulation --seed {report.seed}")
+def _show(report: Report, broker_count: int) -> None:
+    brokers = "" if broker_count == 1 else f" --brokers {broker_count}"
+    print(f"seed {report.seed} failed; replay it with: python -m odradek.simulation --seed {report.seed}{brokers}")
     for failure in report.failures[:3]:
         lines = failure.splitlines()
         if len(lines) > _SHOWN_LINES:

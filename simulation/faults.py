@@ -35,9 +35,9 @@ class Faults:
         self._crash_is_power_loss = False
         self._failed_starts = 0
         self._is_over = False
-        world.on_broker_up = self._directories.started
-        world.on_broker_end = self._broker_ended
-        world.on_start_failure = self._start_failed
+        world.broker.on_up = self._directories.started
+        world.broker.on_end = self._broker_ended
+        world.broker.on_start_failure = self._start_failed
 
     def begin(self) -> None:
         """Schedule the first fault."""

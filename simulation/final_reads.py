@@ -11,7 +11,8 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from odradek.simulation.api import ClientConnection, ConnectionLost
+from odradek.simulation.api import ConnectionLost
+from odradek.simulation.clients.lasting_connection import LastingConnection
 from odradek.simulation.history import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -22,7 +23,7 @@ from odradek.simulation.history import (
     Lookup,
     Partition,
 )
-from odradek.simulation.log_reader import EARLIEST, LARGEST, LATEST, NotYetError, list_offset, read_log
+from odradek.simulation.log_reader import EARLIEST, LARGEST, LATEST, Connection, NotYetError, list_offset, read_log
 from odradek.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def read_all(
     """Read everything. A partition that cannot be read is missing from the result, which the checker reports."""
     state = FinalState()
     deadline_s = world.clock.seconds() + FINAL_READ_LIMIT_S
-    connection: ClientConnection = await world.connect()
+    connection = await _connect(world)
     await _list_topics(connection, scenario, history)
     for life in history.topics.lives:
         state.logs.update(life.readings if life.deletion is not None else {})
@@ -73,6 +74,10 @@ async def read_all(
     return state
 
 
+async def _connect(world: "World") -> Connection:
+    return await world.connect() if world.zookeeper is None else LastingConnection(world)
+
+
 def _committed_by(history: History, group: str) -> dict[str, list[int]]:
     """Return the partitions of which a group has tried to commit offsets, by topic."""
     topics: dict[str, list[int]] = {}
@@ -81,7 +86,7 @@ def _committed_by(history: History, group: str) -> dict[str, list[int]]:
     return {name: sorted(set(indexes)) for name, indexes in topics.items()}
 
 
-async def _list_topics(connection: ClientConnection, scenario: Scenario, history: History) -> None:
+async def _list_topics(connection: Connection, scenario: Scenario, history: History) -> None:
     """Record the existing topics in the history, except those created at the start of the run."""
     expected = {topic.name for topic in scenario.topics} | {OFFSETS_TOPIC, TRANSACTIONS_TOPIC}
     requested_at = history.moment()
@@ -92,7 +97,7 @@ async def _list_topics(connection: ClientConnection, scenario: Scenario, history
 
 
 async def _read_until(
-    world: "World", deadline_s: float, read: Any, connection: ClientConnection, *what: Any
+    world: "World", deadline_s: float, read: Any, connection: Connection, *what: Any
 ) -> Any:
     while True:
         is_last_try = world.clock.seconds() > deadline_s
@@ -106,7 +111,7 @@ async def _read_until(
 
 
 async def _read_both(
-    connection: ClientConnection, partition: Partition, *, is_last_try: bool
+    connection: Connection, partition: Partition, *, is_last_try: bool
 ) -> list[tuple[FinalLog, Isolation]]:
     """Read a partition with both isolation levels."""
     return [
@@ -116,7 +121,7 @@ async def _read_both(
 
 
 async def _read_compacted(
-    connection: ClientConnection, partition: Partition, *, is_last_try: bool
+    connection: Connection, partition: Partition, *, is_last_try: bool
 ) -> list[tuple[FinalLog, Isolation]]:
     """Read a partition with both isolation levels, without a compaction in between."""
     logs = await _read_both(connection, partition, is_last_try=is_last_try)
@@ -129,7 +134,7 @@ async def _read_compacted(
 
 
 async def _look_up(
-    connection: ClientConnection, partition: Partition, log: FinalLog, *, is_last_try: bool
+    connection: Connection, partition: Partition, log: FinalLog, *, is_last_try: bool
 ) -> list[Lookup]:
     """Look up the largest timestamp, some timestamps of records, and the timestamps after those."""
     timestamps = sorted({timestamp for _, timestamp in log.stamps if timestamp >= 0})
@@ -144,7 +149,7 @@ async def _look_up(
 
 
 async def _read_offsets(
-    connection: ClientConnection,
+    connection: Connection,
     group: str,
     topics: dict[str, list[int]],
     history: History,
@@ -174,7 +179,7 @@ async def _read_offsets(
 
 
 async def _fetch_offsets(
-    connection: ClientConnection, group: str, topics: list[OffsetFetchRequestTopics] | None
+    connection: Connection, group: str, topics: list[OffsetFetchRequestTopics] | None
 ) -> Any:
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=True
@@ -187,7 +192,7 @@ async def _fetch_offsets(
 
 async def check_groups(world: "World", groups: Iterable[str]) -> None:
     """Fail the run for each group that still has members long after their clients have ended."""
-    connection: ClientConnection = await world.connect()
+    connection = await _connect(world)
     for group in groups:
         request = DescribeGroupsRequest(groups=[group])
         (described,) = (await connection.request(request, _DESCRIBE_GROUPS_VERSION, client_id=_CLIENT_ID)).groups

@@ -226,6 +226,8 @@ class TopicSettings:
     flush_before_acks: for all topics without an entry in `overrides`
     log_append_time: topics with timestamps of the broker
     compacted: topics from which compaction may remove records
+    is_cluster: acknowledged records with acks=all survive, because not all replicas lose unsynced data; others may be
+        lost when another broker is elected
     aged: topics from which retention may remove records without a timestamp, or older than `retention_ms`
     """
 
@@ -236,10 +238,11 @@ class TopicSettings:
     aged: frozenset[str] = frozenset()
     retention_ms: int = 0
     groups_expire: bool = False
+    is_cluster: bool = False
 
     def is_durable(self, topic: str) -> bool:
         """Return whether acknowledged records of the topic survive a power loss."""
-        return self.overrides.get(topic.partition("#")[0], self.flush_before_acks)
+        return self.is_cluster or self.overrides.get(topic.partition("#")[0], self.flush_before_acks)
 
 
 @dataclass(slots=True)
@@ -382,7 +385,12 @@ class History:
     def end_send(
         self, send: Send, outcome: Outcome, base_offset: int = -1, log_append_time: int = -1, error: str = ""
     ) -> None:
-        """Record the outcome of a batch."""
+        """Record the outcome of a batch.
+
+        In a cluster only an acknowledgement of all replicas in sync is certain.
+        """
+        if self.settings.is_cluster and outcome is Outcome.OK and send.acks != -1:
+            outcome, base_offset = Outcome.UNKNOWN, -1
         send.base_offset, send.log_append_time = base_offset, log_append_time
         self._end(send, outcome, error)
         first = label_text(send.records[0].value)

@@ -11,9 +11,13 @@ if TYPE_CHECKING:
 
 
 def find_waiting_requests(broker: "Broker") -> Iterator[str]:
-    """Report requests that still wait although all clients are gone and every timeout has passed."""
+    """Report requests that still wait although all clients are gone and every timeout has passed.
+
+    Followers' fetches always wait for the log end.
+    """
     for partition in broker.services.replicas:
-        for watcher in (*partition.watchers, *partition.log_end_watchers):
+        has_followers = len(partition.replicas) > 1
+        for watcher in (*partition.watchers, *(() if has_followers else partition.log_end_watchers)):
             if isinstance(watcher, PartitionWatch):
                 yield f"a request that waits for {partition!r} is never completed"
 

@@ -21,13 +21,16 @@ from odradek.protocol.records import (
     read_header,
 )
 from odradek.simulation.api import ClientConnection
+from odradek.simulation.clients.lasting_connection import LastingConnection
 from odradek.simulation.history import EARLIEST, LARGEST, LATEST, FinalLog, Isolation, Lookup, Partition, ReadRecord
+
+Connection = ClientConnection | LastingConnection
 
 _FETCH_BYTES: Final = 1_000_000
 _FETCH_VERSION: Final = 11
 _LIST_OFFSETS_VERSION: Final = 7
 
-__all__ = ["EARLIEST", "LARGEST", "LATEST", "NotYetError", "list_offset", "read_log"]
+__all__ = ["EARLIEST", "LARGEST", "LATEST", "Connection", "NotYetError", "list_offset", "read_log"]
 
 
 class NotYetError(Exception):
@@ -35,7 +38,7 @@ class NotYetError(Exception):
 
 
 async def read_log(
-    connection: ClientConnection, client_id: str, partition: Partition, isolation: Isolation, *, is_last_try: bool
+    connection: Connection, client_id: str, partition: Partition, isolation: Isolation, *, is_last_try: bool
 ) -> FinalLog:
     """Read a partition from start to end. Raises NotYetError, ConnectionLost, and ValueError for a corrupt batch.
 
@@ -65,7 +68,7 @@ async def read_log(
         offset = read_header(batches[-1]).next_offset
 
 
-async def list_offset(connection: ClientConnection, client_id: str, partition: Partition, wanted: int) -> Lookup:
+async def list_offset(connection: Connection, client_id: str, partition: Partition, wanted: int) -> Lookup:
     """Look up the offset of a timestamp or of a special position. Raises NotYetError and ConnectionLost."""
     row = ListOffsetsRequestListOffsetsPartition(partition_index=partition[1], timestamp=wanted)
     request = ListOffsetsRequest(topics=[ListOffsetsRequestListOffsetsTopic(name=partition[0], partitions=[row])])
@@ -77,7 +80,7 @@ async def list_offset(connection: ClientConnection, client_id: str, partition: P
 
 
 async def _fetch(
-    connection: ClientConnection, client_id: str, partition: Partition, isolation: Isolation, offset: int
+    connection: Connection, client_id: str, partition: Partition, isolation: Isolation, offset: int
 ) -> Any:
     wanted = FetchRequestFetchPartition(
         partition=partition[1], fetch_offset=offset, partition_max_bytes=_FETCH_BYTES

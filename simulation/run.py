@@ -1,29 +1,30 @@
-"""The run of one seed: set up the world, run clients and faults, repair, read everything, check."""
+"""The run of one seed: set up the world, run clients and faults, repair, read everything, check.
+
+Runs with several brokers have their own phases, in `cluster.run`.
+"""
 
 import gc
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from twisted.logger import LogLevel, globalLogPublisher
 
 from odradek.log.storage.memory_filesystem import SimulatedCrash
 from odradek.simulation import final_reads, scenario, setup
-from odradek.simulation.api import Client
 from odradek.simulation.checks import checker
+from odradek.simulation.cluster.run import ClusterRun
 from odradek.simulation.faults import Faults
-from odradek.simulation.history import History, TopicSettings
+from odradek.simulation.history import History
 from odradek.simulation.machine.wall_clock import ClockSetter
+from odradek.simulation.phases import END_LIMIT_S, MakeClients, Phases, topic_settings
 from odradek.simulation.scenario import Scenario
 from odradek.simulation.world import LogWatch, Printer, World
 
 START_LIMIT_S = 60.0
-END_LIMIT_S = 240.0
 LONGEST_WAIT_S = 40.0
 """Upper bound of the time that a client's request may wait in the broker."""
-
-MakeClients = Callable[[World, History, Scenario], Sequence[Client]]
 
 
 class Report(NamedTuple):
@@ -37,10 +38,15 @@ class Report(NamedTuple):
 
 
 def run_seed(
-    seed: int, make_clients: MakeClients, print_line: Printer | None = None, *, looks_inside: bool = True
+    seed: int,
+    make_clients: MakeClients,
+    print_line: Printer | None = None,
+    *,
+    looks_inside: bool = True,
+    broker_count: int = 1,
 ) -> Report:
     """Run a seed from start to end. `looks_inside`: see `World`."""
-    world = World(seed, print_line=print_line, looks_inside=looks_inside)
+    world = World(seed, print_line=print_line, looks_inside=looks_inside, broker_count=broker_count)
     watch = LogWatch(world)
     package, root_handlers = logging.getLogger("odradek"), logging.getLogger().handlers
     old_level, old_propagate = package.level, package.propagate
@@ -52,8 +58,10 @@ def run_seed(
     gc_was_enabled = gc.isenabled()
     gc.disable()
     try:
-        _Run(world, make_clients).run()
-        world.broker.disk.is_down = True
+        run = _Run(world, make_clients) if broker_count == 1 else ClusterRun(world, make_clients)
+        run.run()
+        for process in world.brokers:
+            process.disk.is_down = True
         _collect()
     except Exception as error:
         world.fail("the simulation itself failed", error)
@@ -69,11 +77,16 @@ def run_seed(
 
 
 def _collect() -> None:
-    """Collect the garbage of the run; ignore exceptions of coroutines that end now, since their process has crashed."""
+    """Collect the garbage of the run; ignore exceptions of coroutines that end now, since their process has crashed.
+
+    A coroutine that waits when it is collected cannot clean up.
+    """
     old_hook = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        if not isinstance(unraisable.exc_value, SimulatedCrash):
+        error = unraisable.exc_value
+        is_collected = isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error)
+        if not isinstance(error, SimulatedCrash) and not is_collected:
             old_hook(unraisable)
 
     sys.unraisablehook = hook
@@ -109,13 +122,14 @@ class _Run:
 
     def __init__(self, world: World, make_clients: MakeClients) -> None:
         self._world = world
+        self._phases = Phases(world)
         self._make_clients = make_clients
         self._scenario = _draw(world)
         world.broker.properties.update(self._scenario.properties)
         world.compacted = frozenset(topic.name for topic in self._scenario.topics if topic.is_compacted)
         world.network.habits = self._scenario.habits
         world.threads.slow_s = self._scenario.slow_thread_s
-        self._history = History(world.now_ms, _settings(self._scenario), world.trace)
+        self._history = History(world.now_ms, topic_settings(self._scenario), world.trace)
         self._clock_setter = ClockSetter(world, self._history)
         self._faults = Faults(world, self._history, self._scenario.faults, world.new_random())
         chance = world.new_random()
@@ -128,30 +142,30 @@ class _Run:
         world = self._world
         world.trace(f"scenario {self._scenario}")
         world.broker.start()
-        if not self._wait(lambda: world.broker.is_up, START_LIMIT_S, "the broker does not start"):
+        if not self._phases.wait(lambda: world.broker.is_up, START_LIMIT_S, "the broker does not start"):
             return
-        self._finish(setup.prepare(world, self._scenario), "setup")
+        self._phases.finish(setup.prepare(world, self._scenario), "setup")
         if world.failures:
             return
         self._work()
-        if not self._wait(lambda: not self._working, END_LIMIT_S, "clients are stuck"):
+        if not self._phases.wait(lambda: not self._working, END_LIMIT_S, "clients are stuck"):
             world.trace(f"still at work: {', '.join(self._working)}")
             return
-        if not self._wait(lambda: world.broker.is_up, START_LIMIT_S, "the broker does not come back"):
+        if not self._phases.wait(lambda: world.broker.is_up, START_LIMIT_S, "the broker does not come back"):
             return
         if self._restarts_at_end and not self._restart():
             return
         # A sync of the last records may be slow; their requests have timed out.
-        if not self._wait(self._is_replicated, END_LIMIT_S, "a high watermark stays below its log's end"):
+        if not self._phases.wait(self._is_replicated, END_LIMIT_S, "a high watermark stays below its log's end"):
             return
         groups = dict.fromkeys(commit.group for commit in self._history.commits)
-        state = self._finish(final_reads.read_all(world, self._scenario, self._history, groups), "final")
+        state = self._phases.finish(final_reads.read_all(world, self._scenario, self._history, groups), "final")
         if state is None:
             return
         world.trace("final reads are complete")
         world.run(lambda: False, LONGEST_WAIT_S)
         groups |= dict.fromkeys(assignment.group for assignment in self._history.assignments)
-        self._finish(final_reads.check_groups(world, groups), "the final check of the groups")
+        self._phases.finish(final_reads.check_groups(world, groups), "the final check of the groups")
         if world.broker.broker is not None:
             world.audit(world.broker.broker)
             world.check_rest(world.broker.broker)
@@ -183,7 +197,7 @@ class _Run:
             world.broker.stop()
         else:
             world.broker.kill()
-        return self._wait(
+        return self._phases.wait(
             lambda: world.broker.is_up and world.broker.lives > lives, START_LIMIT_S, "the broker does not come back"
         )
 
@@ -192,29 +206,3 @@ class _Run:
         broker = self._world.broker.broker
         logs = [] if broker is None else broker.services.logs.all_logs()
         return all(log.failure is not None or log.high_watermark >= log.log_end_offset for log in logs)
-
-    def _finish(self, coroutine: Any, name: str) -> Any:
-        """Advance time until a coroutine has returned; return its result, None if it does not return."""
-        results: list[Any] = []
-        self._world.start(coroutine, name).addCallback(results.append)
-        self._wait(lambda: bool(results), END_LIMIT_S, f"{name} is stuck")
-        return results[0] if results else None
-
-    def _wait(self, until: Callable[[], bool], limit_s: float, otherwise: str) -> bool:
-        """Advance time until a condition holds; if it does not hold in time, fail the run and return False."""
-        world = self._world
-        if not world.run(lambda: until() or bool(world.failures), limit_s):
-            world.fail(otherwise)
-        return not world.failures
-
-
-def _settings(drawn: Scenario) -> TopicSettings:
-    return TopicSettings(
-        flush_before_acks=drawn.properties["flush.before.acks"] == "true",
-        overrides={topic.name: topic.flush_before_acks for topic in (*drawn.topics, *drawn.owned)},
-        log_append_time=frozenset(topic.name for topic in drawn.topics if topic.has_append_time),
-        compacted=frozenset(topic.name for topic in drawn.topics if topic.is_compacted),
-        aged=frozenset(topic.name for topic in drawn.topics if topic.is_aged and not topic.keeps_all),
-        retention_ms=scenario.RETENTION_MS,
-        groups_expire=drawn.groups_expire,
-    )

@@ -26,10 +26,11 @@ from odradek.log.validation import batch as validation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import topic_admin
 from odradek.replication.replicas import adoption
+from odradek.replication.replicas.leader_state import LeaderState
 from odradek.replication.replicas.partition import Partition
-from odradek.server import broker
 from odradek.server.coordinators.marker_sender import MarkerSender
 from odradek.server.handlers.delete_records import _PendingRequest
+from odradek.server.membership import embedded
 from odradek.simulation.checks.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.machine.broker_process import SimulatedEnvironment
@@ -46,6 +47,7 @@ class Safeguard(NamedTuple):
     finds: the expected violations, by kind or text
     seed: a seed that shows one of them
     permits: returns False for scenarios that hardly lead to one of them; their seeds are not tried. None tries all
+    broker_count: number of brokers with which the seeds run
     """
 
     name: str
@@ -54,6 +56,7 @@ class Safeguard(NamedTuple):
     finds: tuple[ViolationKind | str, ...]
     seed: int
     permits: Callable[[Scenario], bool] | None = None
+    broker_count: int = 1
 
     def seeds(self, candidates: Iterable[int]) -> Iterator[int]:
         """Return the candidates whose scenario permits a violation."""
@@ -390,7 +393,7 @@ SAFEGUARDS: Final = (
     Safeguard(
         "producer-ids",
         "Producer ids are allocated above those in the logs.",
-        ((broker, "settle_producer_ids", _replaced_by(_settles_nothing)),),
+        ((embedded, "settle_producer_ids", _replaced_by(_settles_nothing)),),
         (_K.LOST_WRITE, _K.TWO_VALUES, _K.ABORTED_READ),
         75,
     ),
@@ -440,13 +443,29 @@ SAFEGUARDS: Final = (
         ("expelled from", "no response in", "gave up on", "still has members"),
         22,
     ),
+    Safeguard(
+        "replica-acks",
+        "The high watermark waits for all replicas in sync.",
+        ((LeaderState, "limit_high_watermark", _replaced_by(lambda self, offset: offset)),),
+        (_K.LOST_WRITE, _K.TWO_VALUES),
+        11,
+        broker_count=3,
+    ),
+    Safeguard(
+        "divergence",
+        "A follower removes the records that are not in the log of the next leader.",
+        ((Partition, "diverging_epoch", _replaced_by(lambda self, *arguments: None)),),
+        (_K.LOST_WRITE, _K.TWO_VALUES, "does not recover"),
+        10,
+        broker_count=3,
+    ),
 )
 
 
 def run_without(safeguard: Safeguard, seed: int) -> Report:
     """Run a seed without a safeguard."""
     with safeguard.disabled():
-        return run_seed(seed, make_clients, looks_inside=False)
+        return run_seed(seed, make_clients, looks_inside=False, broker_count=safeguard.broker_count)
 
 
 def finding(safeguard: Safeguard, report: Report) -> str | None:

@@ -44,6 +44,7 @@ class Scenario(NamedTuple):
     duration_s: duration of the clients' work and of the faults
     owned: topics that one client each creates and deletes
     slow_thread_s: maximum duration of work on a thread
+    replication_factor: number of replicas of the topics
     """
 
     properties: dict[str, str]
@@ -54,6 +55,7 @@ class Scenario(NamedTuple):
     faults: FaultPlan
     duration_s: float
     slow_thread_s: float
+    replication_factor: int = 1
 
     @property
     def groups_expire(self) -> bool:

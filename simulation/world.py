@@ -3,29 +3,36 @@
 import hashlib
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from odradek.log.storage.memory_filesystem import SimulatedCrash
 from odradek.protocol.schema import Message
 from odradek.replication.metadata.store import StoreUnavailableError
 from odradek.server.broker import Broker
 from odradek.simulation import invariants, log_audit
-from odradek.simulation.machine.broker_process import BrokerProcess
-from odradek.simulation.machine.client_connection import SimulatedConnection
+from odradek.simulation.api import ClientConnection
+from odradek.simulation.clients.cluster_connection import connect_to_cluster
+from odradek.simulation.cluster.invariants import ClusterInvariants
+from odradek.simulation.machine.broker_process import BrokerProcess, Tempo
+from odradek.simulation.machine.client_connection import REQUEST_TIMEOUT_S, SimulatedConnection
 from odradek.simulation.machine.clock import SimulatedClock
 from odradek.simulation.machine.disk import EPOCH_MS, SimulatedDisk
 from odradek.simulation.machine.metadata import SimulatedMetadata
 from odradek.simulation.machine.network import ByteStream, Network, NetworkHabits
 from odradek.simulation.machine.threads import SimulatedThreads
 from odradek.simulation.machine.wall_clock import WallClock
+from odradek.simulation.machine.zookeeper import ZOOKEEPER_HOST, ZooKeeper
 from odradek.simulation.tracing import describe
 
 Printer = Callable[[str], None]
 
 ADDRESS = ("broker-0", 9092)
+_CLUSTER_REQUEST_TIMEOUT_S: Final = 5.0
+"""Shorter than a client's default, so that clients find the next leader during the run."""
 
 
 class World:
@@ -35,7 +42,11 @@ class World:
     is_ending: true once there are no more faults
     compacted: topics whose logs may have gaps, regardless of their current configuration
 
-    With `looks_inside` the broker's memory and files are checked after each step; otherwise only the clients' histories
+    quiet_s: time from which on a request over an intact connection must get a response
+    brokers: all brokers; `broker` is the first one
+    zookeeper: the ensemble of a cluster, None for a single broker with an embedded store
+
+    With `looks_inside` the brokers' memory and files are checked after each step; otherwise only the clients' histories
     are checked.
     """
 
@@ -46,6 +57,7 @@ class World:
         habits: NetworkHabits | None = None,
         print_line: Printer | None = None,
         looks_inside: bool = True,
+        broker_count: int = 1,
     ) -> None:
         self.seed = seed
         self.looks_inside = looks_inside
@@ -58,16 +70,37 @@ class World:
         self.clock = SimulatedClock()
         self.threads = SimulatedThreads(self.clock, self.new_random())
         self.wall_clock = WallClock(self.clock)
-        disk = SimulatedDisk(self.wall_clock.now_ms, self.new_random(), self._crashed)
+        disk = SimulatedDisk(self.wall_clock.now_ms, self.new_random(), lambda: self.broker.crashed())
         self.network = Network(self.clock, self.new_random(), habits or NetworkHabits())
         self.network.note_bytes = self._note_bytes
         self.metadata = SimulatedMetadata(self, self.new_random())
-        self.broker = BrokerProcess(self, ADDRESS, {"log.dirs": "/data", **(properties or {})}, disk)
-        self.on_broker_up: Callable[[], None] = lambda: None
-        self.on_broker_end: Callable[[str], None] = lambda how: None
-        self.on_start_failure: Callable[[str], None] = self.fail
+        given = {"log.dirs": "/data", **(properties or {})}
+        self.zookeeper: ZooKeeper | None = None
+        if broker_count == 1:
+            self.brokers = [BrokerProcess(self, ADDRESS, given, disk, self.wall_clock)]
+        else:
+            chance = Random(f"cluster {seed}")
+            self.zookeeper = ZooKeeper(
+                self.clock, self.network, Random(chance.getrandbits(64)), self.now_ms, self.trace
+            )
+            self.brokers = [self._make_broker(number, given, chance) for number in range(1, broker_count + 1)]
+        self.broker = self.brokers[0]
+        self._cluster_invariants = None if self.zookeeper is None else ClusterInvariants(self.zookeeper, self.brokers)
+        self.quiet_s = 0.0
+        self._router_random = Random(f"router {seed}")
+        self._client_timeout_s = REQUEST_TIMEOUT_S if broker_count == 1 else _CLUSTER_REQUEST_TIMEOUT_S
         self._print_line = print_line
         self._hash = hashlib.blake2b(digest_size=16)
+
+    def _make_broker(self, number: int, properties: Mapping[str, str], chance: Random) -> BrokerProcess:
+        """Return a broker of a cluster on its own machine, whose monotonic clock runs up to 1 % fast or slow."""
+        wall_clock = WallClock(self.clock)
+        name = f"broker-{number}"
+        own = {"node.id": str(number), "zookeeper.connect": f"{ZOOKEEPER_HOST}:2181", **properties}
+        disk = SimulatedDisk(wall_clock.now_ms, Random(chance.getrandbits(64)), lambda: process.crashed())
+        tempo = Tempo(chance.choice((0.0, chance.uniform(0, 1e6))), chance.choice((1.0, chance.uniform(0.99, 1.01))))
+        process = BrokerProcess(self, (name, 9092), own, disk, wall_clock, name=name, tempo=tempo)
+        return process
 
     # Interface for clients
 
@@ -81,11 +114,13 @@ class World:
         self.clock.callLater(seconds, deferred.callback, None)
         return deferred
 
-    def connect(self, address: tuple[str, int] | None = None) -> "Deferred[SimulatedConnection]":
-        """Connect to a broker. Fails with ConnectionLost."""
+    def connect(self, address: tuple[str, int] | None = None) -> "Deferred[ClientConnection]":
+        """Connect to the broker at `address`, or to the cluster. Fails with ConnectionLost."""
+        if address is None and self.zookeeper is not None:
+            return Deferred.fromCoroutine(connect_to_cluster(self, self._router_random))
 
-        def connected(stream: ByteStream) -> SimulatedConnection:
-            return SimulatedConnection(self, stream)
+        def connected(stream: ByteStream) -> ClientConnection:
+            return SimulatedConnection(self, stream, self._client_timeout_s)
 
         return self.network.connect(address or ADDRESS).addCallback(connected)
 
@@ -133,12 +168,15 @@ class World:
         self._hash.update(f"{self.clock.seconds():.9f}".encode())
         self._hash.update(data)
 
-    def check_invariants(self, broker: Broker) -> None:
+    def check_invariants(self, process: BrokerProcess) -> None:
         """Check the invariants of a running broker after a step."""
-        if not self.looks_inside:
+        if not self.looks_inside or process.broker is None:
             return
-        for what in invariants.find_violations(broker):
+        for what in invariants.find_violations(process.broker):
             self.fail(what)
+        if self._cluster_invariants is not None:
+            for what in self._cluster_invariants.check(process):
+                self.fail(what)
 
     def audit(self, broker: Broker) -> None:
         """Read all logs of a broker and compare indexes and state with them."""
@@ -155,8 +193,11 @@ class World:
             self.fail(what)
 
     def check_start(self, broker: Broker) -> None:
-        """Check the conditions that hold when a broker has just started."""
-        if self.looks_inside:
+        """Check the conditions that hold when a broker has just started.
+
+        In a cluster the epochs of coordinators differ, as each partition has its own elections.
+        """
+        if self.looks_inside and self.zookeeper is None:
             for what in invariants.find_coordinators_behind_markers(broker):
                 self.fail(what)
 
@@ -165,17 +206,6 @@ class World:
         if self.looks_inside:
             for what in invariants.find_waiting_requests(broker):
                 self.fail(what)
-
-    def process_ended(self, how: str) -> None:
-        """Called when a life of the broker has ended."""
-        self.on_broker_end(how)
-
-    def start_failed(self, why: str) -> None:
-        """Called when the broker fails to start."""
-        self.on_start_failure(why)
-
-    def _crashed(self) -> None:
-        self.broker.crashed()
 
     # Running
 
@@ -202,8 +232,11 @@ class World:
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Return whether a log record has an unexpected exception or the text "please report it"."""
-    if record.exc_info and isinstance(record.exc_info[1], StoreUnavailableError):
+    """Return whether a log record has an unexpected exception or the text "please report it".
+
+    A process that crashes in the middle of a request continues until the request's handler has ended.
+    """
+    if record.exc_info and isinstance(record.exc_info[1], StoreUnavailableError | SimulatedCrash):
         return False
     return bool(record.exc_info) or "please report it" in record.msg
 
@@ -218,7 +251,7 @@ class LogWatch(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Handle a log record."""
         world = self._world
-        if not world.broker.is_alive:
+        if not any(broker.is_alive for broker in world.brokers):
             return
         if record.levelno < logging.WARNING:
             # Not a part of the trace, whose hash must not depend on printing.

@@ -18,14 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.jars import java, kafka_classpath
 
 NODE_ID = 1
 CLUSTER_ID = "b2RyYWRlay1jb21wYXRAAA"
-START_TIMEOUT_SECONDS = 60
-STOP_TIMEOUT_SECONDS = 30
 START_ATTEMPTS = 3
 READY_LINE = "Kafka Server started"
 PORT_TAKEN = "Address already in use"
@@ -130,10 +128,10 @@ class ApacheKafkaBroker:
             return
         self._process.terminate()
         try:
-            self._process.wait(STOP_TIMEOUT_SECONDS)
+            self._process.wait(limits.BROKER_STOP_S)
         except subprocess.TimeoutExpired:
             self._reap()
-            raise BrokerError(f"No clean stop in {STOP_TIMEOUT_SECONDS} s\n{self._log_tail()}") from None
+            raise BrokerError(f"No clean stop in {limits.BROKER_STOP_S} s\n{self._log_tail()}") from None
         self._reap()
 
     def kill(self) -> None:
@@ -201,12 +199,12 @@ class ApacheKafkaBroker:
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None
-        give_up_at = time.monotonic() + START_TIMEOUT_SECONDS
+        give_up_at = time.monotonic() + limits.BROKER_START_S
         while READY_LINE not in self.log_text():
             if self._process.poll() is not None:
                 raise BrokerError(f"Apache Kafka ended with {self._process.returncode}\n{self._log_tail()}")
             if time.monotonic() > give_up_at:
-                raise BrokerError(f"Apache Kafka not ready in {START_TIMEOUT_SECONDS} s\n{self._log_tail()}")
+                raise BrokerError(f"Apache Kafka not ready in {limits.BROKER_START_S} s\n{self._log_tail()}")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.05)
 

@@ -68,6 +68,15 @@ KAFKA = JarSet(
     ),
 )
 
+# The last release with ZooKeeper mode: the partner of mixed clusters, and the source of the messages of that mode.
+KAFKA_WITH_ZOOKEEPER = JarSet(
+    "kafka-3.9.1",
+    (
+        Module("org.apache.kafka", f"kafka_{SCALA_VERSION}", "3.9.1", WITHOUT_CONNECT),
+        Module("org.slf4j", "slf4j-reload4j", "1.7.36"),
+    ),
+)
+
 # Jars in the pyspark wheel are not downloaded again.
 IN_PYSPARK = (
     ("org.apache.hadoop", "hadoop-client-api"),
@@ -95,7 +104,7 @@ ICEBERG = JarSet(
     (Module("org.apache.iceberg", f"iceberg-spark-runtime-4.0_{SCALA_VERSION}", "1.10.0", IN_PYSPARK),),
 )
 
-ALL = (KAFKA, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG)
+ALL = (KAFKA, KAFKA_WITH_ZOOKEEPER, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG)
 
 
 def cache_directory() -> Path:
@@ -143,6 +152,11 @@ def kafka_jars() -> list[Path]:
 def kafka_classpath() -> str:
     """Return the class path of Apache Kafka's broker and tools."""
     return os.pathsep.join(map(str, kafka_jars()))
+
+
+def zookeeper_mode_jars() -> list[Path]:
+    """Return the jars of Apache Kafka 3.9's broker with its ZooKeeper client and server."""
+    return ensure(KAFKA_WITH_ZOOKEEPER)
 
 
 def spark_connector_jars() -> list[Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.broker import QUICK_JVM
 from compat_tests.apache_kafka.jars import java, kafka_classpath
@@ -36,6 +36,7 @@ TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+METADATA_QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 GROUPS = "org.apache.kafka.tools.GroupsCommand"
 
 # Errors only, on the error stream, so that they are never mixed with a tool's output.
@@ -72,7 +73,7 @@ def run(
     tool: str,
     *arguments: str,
     stdin: str = "",
-    timeout: float = 60,
+    timeout: float = limits.TOOL_S,
     check: bool = True,
     heap: str = "256m",
     jvm_options: Sequence[str] = QUICK_JVM,
@@ -116,7 +117,7 @@ def _load_classes(options: tuple[str, ...]) -> None:
     # There is no listener: the producer loads all its classes, fails to send the record and ends.
     nowhere = ["--bootstrap-server", "127.0.0.1:1", "--topic", "none", "--max-block-ms", "200"]
     line = command(CONSOLE_PRODUCER, nowhere, jvm_options=(*QUICK_JVM, *options))
-    subprocess.run(line, input=b"record\n", capture_output=True, timeout=60)
+    subprocess.run(line, input=b"record\n", capture_output=True, timeout=limits.TOOL_S)
 
 
 class RunningTool:
@@ -146,7 +147,7 @@ class RunningTool:
     def output(self) -> str:
         return self._output.read_text(errors="replace")
 
-    def wait_for(self, text: str, timeout: float = 30) -> str:
+    def wait_for(self, text: str, timeout: float = limits.TOOL_S) -> str:
         """Return the output once it contains `text`. Raises ToolError if it does not in time."""
         give_up_at = time.monotonic() + timeout
         while text not in (output := self.output()):
@@ -157,7 +158,7 @@ class RunningTool:
             time.sleep(0.05)
         return output
 
-    def terminate(self, timeout: float = 20) -> str:
+    def terminate(self, timeout: float = limits.TOOL_S) -> str:
         """Terminate the tool (SIGTERM), wait for its end and return its whole output."""
         self.process.terminate()
         try:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, Self
 
+from compat_tests import limits
+
 Partition = tuple[str, int]
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -257,7 +259,7 @@ def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received
 
 
 def wait_until(
-    condition: Callable[[], Any], timeout_s: float = 20, what: str | Callable[[], Any] = ""
+    condition: Callable[[], Any], timeout_s: float = limits.CONDITION_S, what: str | Callable[[], Any] = ""
 ) -> Any:
     """Return the condition's first true value. Raises AssertionError if there is none in time.
 

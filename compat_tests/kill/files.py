@@ -96,7 +96,7 @@ def dump(files: Iterable[Path], *arguments: str) -> dict[Path, list[str]]:
     if not listed:
         return {}
     result = tools.run(
-        tools.DUMP_LOG_SEGMENTS, *arguments, "--files", ",".join(map(str, listed)), heap="512m", timeout=120
+        tools.DUMP_LOG_SEGMENTS, *arguments, "--files", ",".join(map(str, listed)), heap="512m"
     )
     complaints = find_complaints(result.stderr)
     complaints += [line for line in result.stdout.splitlines() if re.search(r"invalid bytes|Could not", line)]

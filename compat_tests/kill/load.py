@@ -14,8 +14,8 @@ from compat_tests.clients import load
 from compat_tests.clients.common import ClientError, wait_until
 from compat_tests.kill.history import Log, Stored
 from compat_tests.kill.writers import LIBRDKAFKA
+from compat_tests.limits import READ_S
 
-READ_SECONDS = 60
 NOT_LOADED = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
 DECIDED = [TransactionState.PREPARE_COMMIT.value, TransactionState.PREPARE_ABORT.value]
 
@@ -57,7 +57,7 @@ def request_until_loaded(ask: Callable[..., T], *of: Any) -> T:
                 raise
             return []
 
-    answers: list[T] = wait_until(answer, READ_SECONDS, "coordinators to load")
+    answers: list[T] = wait_until(answer, READ_S, "coordinators to load")
     return answers[0]
 
 
@@ -69,10 +69,10 @@ def wait_for_markers(bootstrap: str) -> None:
             listed = request_until_loaded(lambda: admin._admin.list_transactions(state_filters=DECIDED))
             return [each for of_broker in listed.values() for each in of_broker]
 
-        wait_until(lambda: not under_way(), READ_SECONDS, lambda: f"the markers of {under_way()}")
+        wait_until(lambda: not under_way(), READ_S, lambda: f"the markers of {under_way()}")
 
 
-def read_whole(bootstrap: str, topic: str, partitions: int, isolation: str, timeout_s: float = READ_SECONDS) -> Log:
+def read_whole(bootstrap: str, topic: str, partitions: int, isolation: str, timeout_s: float = READ_S) -> Log:
     """Return all records of a topic, up to the end of each partition that the broker returns for the isolation level.
 
     With read_committed this includes transactions that have just been committed.

@@ -14,9 +14,7 @@ from kafka.structs import OffsetAndMetadata
 
 from compat_tests.kill.history import CommittedOffsets, Sightings
 from compat_tests.kill.writers import KAFKA_PYTHON, LIBRDKAFKA
-
-JOIN_SECONDS = 30
-CAUGHT_UP_SECONDS = 30
+from compat_tests.limits import ANSWERS_S
 
 
 class Reader(ABC):
@@ -39,9 +37,9 @@ class Reader(ABC):
     abandon = stop
 
     def join(self) -> None:
-        self._thread.join(JOIN_SECONDS)
+        self._thread.join(ANSWERS_S)
         if self._thread.is_alive():
-            self.troubles.append(f"{self.name} did not end in {JOIN_SECONDS} s")
+            self.troubles.append(f"{self.name} did not end in {ANSWERS_S} s")
 
     def _run_guarded(self) -> None:
         try:

@@ -13,7 +13,8 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from compat_tests.kill.history import Entry, Fate
-from compat_tests.kill.writers import DELIVERY_TIMEOUT_MS, FLUSH_SECONDS, KAFKA_PYTHON, LIBRDKAFKA, Writer, known
+from compat_tests.kill.writers import DELIVERY_TIMEOUT_MS, KAFKA_PYTHON, LIBRDKAFKA, Writer, known
+from compat_tests.limits import ANSWERS_S
 
 REPLACED_SHARE = 0.04
 ABORTED_SHARE = 0.25
@@ -77,7 +78,7 @@ class TransactionalWriter(Writer):
             self.ledger.entries[number].fate = fate
 
     def _new_producer(self) -> Any:
-        give_up_at = time.monotonic() + FLUSH_SECONDS
+        give_up_at = time.monotonic() + ANSWERS_S
         while True:
             try:
                 return self._create_producer()
@@ -142,7 +143,7 @@ class ConfluentTransactionalWriter(TransactionalWriter):
         producer.produce(self._topic, value, self._key(), self._partition(), answer)
 
     def _flush(self, producer: Any) -> None:
-        give_up_at = time.monotonic() + FLUSH_SECONDS
+        give_up_at = time.monotonic() + ANSWERS_S
         while producer.flush(0.5) and not self._abandoned.is_set() and time.monotonic() < give_up_at:
             pass
 

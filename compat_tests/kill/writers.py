@@ -17,6 +17,7 @@ from kafka import KafkaProducer
 
 from compat_tests.apache_kafka import tools
 from compat_tests.kill.history import Entry, Fate, Ledger
+from compat_tests.limits import ANSWERS_S, CLIENT_START_S
 
 # Clients reconnect at once; their waits for a dead broker are not tested.
 LIBRDKAFKA = {
@@ -42,7 +43,6 @@ JAVA = {
     "delivery.timeout.ms": "120000",
 }
 DELIVERY_TIMEOUT_MS = 120_000
-FLUSH_SECONDS = 60
 
 
 def known(offset: int | None) -> int | None:
@@ -80,11 +80,11 @@ class Writer(ABC):
         self._stopping.set()
 
     def join(self) -> None:
-        self._thread.join(FLUSH_SECONDS)
+        self._thread.join(ANSWERS_S)
         if self._thread.is_alive():
             frame = sys._current_frames().get(self._thread.ident or 0)
             where = "".join(traceback.format_stack(frame)) if frame else ""
-            self.ledger.troubles.append(f"did not end in {FLUSH_SECONDS} s\n{where}")
+            self.ledger.troubles.append(f"did not end in {ANSWERS_S} s\n{where}")
 
     def _run_guarded(self) -> None:
         try:
@@ -137,7 +137,7 @@ class ConfluentWriter(Writer):
             self._pause(0.2)
             while len(producer) > 2000:
                 producer.poll(0.05)
-        give_up_at = time.monotonic() + FLUSH_SECONDS
+        give_up_at = time.monotonic() + ANSWERS_S
         while left := producer.flush(0.5):
             if self._abandoned.is_set() or time.monotonic() > give_up_at:
                 self.ledger.troubles.append(f"{left} records got no response")
@@ -181,7 +181,7 @@ class KafkaPythonWriter(Writer):
             self._take(answers)
             while len(answers) > 500 and not self._stopping.wait(0.02):
                 self._take(answers)
-        give_up_at = time.monotonic() + FLUSH_SECONDS
+        give_up_at = time.monotonic() + ANSWERS_S
         while answers and not all(future.is_done for _, future in answers) and not self._abandoned.is_set():
             if time.monotonic() > give_up_at:
                 break
@@ -226,7 +226,7 @@ class VerifiableProducerWriter:
     def start(self) -> None:
         self._tool.__enter__()
         self._started = True
-        self._tool.wait_for("producer_send_success")
+        self._tool.wait_for("producer_send_success", CLIENT_START_S)
 
     def stop(self) -> None:
         self._tool.process.terminate()
@@ -238,7 +238,7 @@ class VerifiableProducerWriter:
     def join(self) -> None:
         """Wait for its end and record its acknowledgements."""
         try:
-            self._tool.wait_for("shutdown_complete", FLUSH_SECONDS)
+            self._tool.wait_for("shutdown_complete", ANSWERS_S)
         except tools.ToolError as error:
             self.ledger.troubles.append(str(error)[-2000:])
         finally:
@@ -257,7 +257,7 @@ class VerifiableProducerWriter:
             self.ledger.troubles.append(f"delivery failed: {event}")
 
 
-def wait_for_answers(writers: list[Any], timeout_s: float = 60) -> None:
+def wait_for_answers(writers: list[Any], timeout_s: float = ANSWERS_S) -> None:
     """Return when each writer has the outcome of all records sent so far. Raises AssertionError at a timeout.
 
     Not for writers of transactions, whose outcome may remain unknown.
@@ -270,7 +270,7 @@ def wait_for_answers(writers: list[Any], timeout_s: float = 60) -> None:
                 time.sleep(0.02)
 
 
-def wait_for_first_answers(writers: list[Any], timeout_s: float = 30) -> None:
+def wait_for_first_answers(writers: list[Any], timeout_s: float = CLIENT_START_S) -> None:
     """Return when every writer has an acknowledged record. Raises AssertionError at a timeout."""
     give_up_at = time.monotonic() + timeout_s
     for writer in writers:

@@ -80,8 +80,8 @@ class ShardDriver(Generic[S]):
         self.replay_into(self.shard)
         self.take(run_at_once(self.shard.finish_loading(self.now_ms)))
 
-    def replay_into(self, shard: S, end_offset: int | None = None) -> None:
-        for offset, entry in enumerate(self.log[:end_offset]):
+    def replay_into(self, shard: S, end_offset: int | None = None, *, start_offset: int = 0) -> None:
+        for offset, entry in enumerate(self.log[start_offset:end_offset], start_offset):
             if isinstance(entry, Marker):
                 self._replay_marker(shard, entry)
             else:

@@ -8,6 +8,7 @@ from odradek.coordinator.groups.records import (
     read_key,
     read_offset_commit_value,
 )
+from odradek.coordinator.result import CoordinatorRecord
 from odradek.coordinator.tests.driver import GroupDriver, Marker
 
 Partition = tuple[str, str, int]
@@ -18,26 +19,37 @@ class GroupLogContents:
     """Groups with their last record (None if they have offsets only), and committed and pending offsets."""
 
     def __init__(self) -> None:
+        self._entries: list[CoordinatorRecord | Marker] = []
+        self._producers: dict[int, int] = {}
+        self._clear()
+
+    def _clear(self) -> None:
         self.groups: dict[str, GroupMetadataValue | None] = {}
         self.visible: dict[Partition, tuple[int, OffsetCommitValue]] = {}
         self.pending: dict[int, dict[Partition, tuple[int, OffsetCommitValue]]] = {}
 
+    def read(self, driver: GroupDriver) -> None:
+        """Read the whole log of a group shard: entries added since the last time, or all after a truncation."""
+        count = len(self._entries)
+        known = {offset: producer for offset, producer in driver.producers.items() if offset < count}
+        if driver.log[:count] != self._entries or known != self._producers:
+            self._clear()
+            count = 0
+        for offset, entry in enumerate(driver.log[count:], count):
+            self._take(entry, offset, driver.producers)
+        self._entries, self._producers = list(driver.log), dict(driver.producers)
 
-def read_group_log(driver: GroupDriver) -> GroupLogContents:
-    """The contents of the whole log of a group shard."""
-    contents = GroupLogContents()
-    for offset, entry in enumerate(driver.log):
+    def _take(self, entry: CoordinatorRecord | Marker, offset: int, producers: dict[int, int]) -> None:
         if isinstance(entry, Marker):
-            _end_transaction(contents, entry)
-            continue
+            _end_transaction(self, entry)
+            return
         key = read_key(entry.key)
         if isinstance(key, OffsetCommitKey):
-            _take_offset(contents, (key.group, key.topic, key.partition), entry.value, offset, driver.producers)
+            _take_offset(self, (key.group, key.topic, key.partition), entry.value, offset, producers)
         elif entry.value is None:
-            contents.groups.pop(key.group, None)
+            self.groups.pop(key.group, None)
         else:
-            contents.groups[key.group] = read_group_metadata_value(entry.value)
-    return contents
+            self.groups[key.group] = read_group_metadata_value(entry.value)
 
 
 def _take_offset(

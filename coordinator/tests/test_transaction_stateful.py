@@ -28,6 +28,7 @@ from odradek.coordinator.transactions.records import (
     transaction_record,
 )
 from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.shard import TransactionShard
 from odradek.coordinator.transactions.shard_state import TransactionShardState
 from odradek.coordinator.transactions.transaction import (
     COMPLETE_ABORT,
@@ -97,6 +98,27 @@ class Written:
         return {(topic.topic, index) for topic in topics for index in topic.partition_ids}
 
 
+class Replay:
+    """A shard that has replayed the log up to an offset: records added since the last time, all after a truncation."""
+
+    def __init__(self, driver: TransactionDriver) -> None:
+        self._driver = driver
+        self._replayed: list[CoordinatorRecord | Marker] = []
+        self._shard = self._new_shard()
+
+    def _new_shard(self) -> TransactionShard:
+        self._driver.coordinator_epoch -= 1  # not the epoch of a coordinator
+        return self._driver.new_shard()
+
+    def transactions(self, end_offset: int | None = None) -> dict[str, Transaction]:
+        count, log = len(self._replayed), self._driver.log[:end_offset]
+        if log[:count] != self._replayed:
+            self._shard, count = self._new_shard(), 0
+        self._driver.replay_into(self._shard, end_offset, start_offset=count)
+        self._replayed = log
+        return self._shard._state.transactions
+
+
 class TransactionMachine(RuleBasedStateMachine):
     @initialize(version=st.sampled_from([0, 1, 2, 2]), epoch=st.sampled_from([-1, 5, MAX_EPOCH - 4, MAX_EPOCH - 2]))
     def begin(self, version, epoch):
@@ -121,6 +143,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.lost = set()
         self.granted = {}  # producer id -> highest epoch that a client got
         self.succeeded = []
+        self.replay_of_replicated, self.replay_of_all = Replay(driver), Replay(driver)
         if epoch >= 0:
             self.seed(epoch)
         driver.load()
@@ -374,18 +397,12 @@ class TransactionMachine(RuleBasedStateMachine):
             transaction.client_version,
         )
 
-    def loaded(self, end_offset=None):
-        """The transactions that a shard loads from the log up to an offset."""
-        fresh = self.driver.new_shard()
-        self.driver.coordinator_epoch -= 1
-        self.driver.replay_into(fresh, end_offset)
-        return fresh._state.transactions
-
     @invariant()
     def live_state_is_that_of_the_log(self):
         if not hasattr(self, "driver"):
             return
-        replicated, latest = self.loaded(self.driver.high_watermark), self.loaded()
+        replicated = self.replay_of_replicated.transactions(self.driver.high_watermark)
+        latest = self.replay_of_all.transactions()
         for name, transaction in self.live.items():
             record = transaction.unreplicated
             if name in replicated:

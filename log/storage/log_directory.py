@@ -41,7 +41,9 @@ FUTURE_SUFFIX = "-future"
 _METADATA_LOG = "__cluster_metadata"
 _MAX_NAME_LENGTH = 255
 _HEX_DIGITS = frozenset("0123456789abcdef")
-_META_VERSION = 1
+
+META_VERSION = 1
+"""Version of meta.properties in a new directory. Apache Kafka's brokers with ZooKeeper accept version 0 only."""
 
 
 class InconsistentMetaError(Exception):
@@ -150,12 +152,21 @@ class LogDirectory:
             raise self.failed("reading meta.properties", error) from error
 
     def complete_meta(
-        self, meta: MetaProperties | None, cluster_id: str, node_id: int, random_uuid: Callable[[], bytes]
+        self,
+        meta: MetaProperties | None,
+        cluster_id: str,
+        node_id: int,
+        random_uuid: Callable[[], bytes],
+        *,
+        version: int = META_VERSION,
     ) -> None:
-        """Write missing entries of meta.properties. Raises InconsistentMetaError if it belongs to another broker."""
+        """Write missing entries of meta.properties, a missing file with `version`.
+
+        Raises InconsistentMetaError if it belongs to another broker.
+        """
         self.is_new = meta is None
         if meta is None:
-            meta = MetaProperties(_META_VERSION, None, None, None, {})
+            meta = MetaProperties(version, None, None, None, {})
         for what, found, expected in (
             ("cluster id", meta.cluster_id, cluster_id),
             ("node id", meta.node_id, node_id),

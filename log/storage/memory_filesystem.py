@@ -5,7 +5,7 @@ It simulates crashes, which lose unsynced changes and tear the last write, and f
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -89,6 +89,45 @@ def _apply(content: _Content, position: int, data: bytes | None) -> None:
         content.truncate(position)
     else:
         content.write(position, data)
+
+
+class _Names:
+    """Files by path, and by directory, so that one is listed without the others; both in the order of insertion."""
+
+    __slots__ = ("_by_directory", "by_path")
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, MemoryNode] = {}
+        self._by_directory: dict[str, dict[str, MemoryNode]] = {}
+
+    def copy(self) -> "_Names":
+        copied = _Names()
+        for path, node in self.by_path.items():
+            copied.put(path, node)
+        return copied
+
+    def put(self, path: str, node: MemoryNode) -> None:
+        self.by_path[path] = node
+        self._by_directory.setdefault(path.rpartition("/")[0], {})[path] = node
+
+    def pop(self, path: str) -> MemoryNode:
+        directory = path.rpartition("/")[0]
+        files = self._by_directory[directory]
+        del files[path]
+        if not files:
+            del self._by_directory[directory]
+        return self.by_path.pop(path)
+
+    def in_directory(self, directory: str) -> Mapping[str, MemoryNode]:
+        return self._by_directory.get(directory, {})
+
+    def below(self, directory: str) -> list[str]:
+        """Return the paths in a directory and in those below it."""
+        prefix = directory + "/"
+        directories = [each for each in self._by_directory if each == directory or each.startswith(prefix)]
+        if len(directories) < 2:  # the usual case
+            return [path for each in directories for path in self._by_directory[each]]
+        return [path for path in self.by_path if path.startswith(prefix)]
 
 
 class MemoryFile:
@@ -179,9 +218,10 @@ class MemoryFileSystem:
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms
         self.operations = 0
-        self._nodes: dict[str, MemoryNode] = {}
-        self._durable_names: dict[str, MemoryNode] = {}
-        self._directories: set[str] = {"/"}
+        self._nodes = _Names()
+        self._durable_names = _Names()
+        self._directories: dict[str, set[str]] = {"/": set()}
+        """Path -> names of the directories in it."""
         self._held: set[str] = set()
         self._faults: list[_Fault] = []
         self._counts: dict[str, int] = {}
@@ -219,10 +259,10 @@ class MemoryFileSystem:
         self.heal()
         self._held.clear()
         if lose_names:
-            self._nodes = dict(self._durable_names)
-        for node in {id(node): node for node in self._nodes.values()}.values():
+            self._nodes = self._durable_names
+        for node in {id(node): node for node in self._nodes.by_path.values()}.values():
             node.crash(random)
-        self._durable_names = dict(self._nodes)
+        self._durable_names = self._nodes.copy()
 
     def before(self, operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
         """Count a change, and fail or crash if a scheduled fault applies to it."""
@@ -260,16 +300,17 @@ class MemoryFileSystem:
 
     def open(self, path: str, *, create: bool = False) -> File:
         self._take_descriptor(path)
-        node = self._nodes.get(path)
+        node = self._nodes.by_path.get(path)
         if node is None:
             if not create or path.rpartition("/")[0] not in self._directories:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             self.before("create", path)
-            node = self._nodes[path] = MemoryNode(self.now_ms)
+            node = MemoryNode(self.now_ms)
+            self._nodes.put(path, node)
         return MemoryFile(self, path, node)
 
     def exists(self, path: str) -> bool:
-        return path in self._nodes or path in self._directories
+        return path in self._nodes.by_path or path in self._directories
 
     def is_directory(self, path: str) -> bool:
         return path in self._directories
@@ -281,35 +322,53 @@ class MemoryFileSystem:
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
         self._take_descriptor(directory)
-        prefix = directory.rstrip("/") + "/"
-        paths = [*self._nodes, *(path for path in self._directories if path != "/")]
-        return sorted({p[len(prefix) :] for p in paths if p.startswith(prefix) and "/" not in p[len(prefix) :]})
+        files = self._nodes.in_directory(directory.rstrip("/"))
+        return sorted({*self._directories[directory], *(path.rpartition("/")[2] for path in files)})
 
     def make_directory(self, path: str) -> None:
+        made = set[str]()
         while path and path not in self._directories:
-            self._directories.add(path)
-            path = path.rpartition("/")[0]
+            self._directories[path] = made
+            path, _, name = path.rpartition("/")
+            made = {name}
+        self._directories[path or "/"] |= made
 
     def rename(self, old: str, new: str) -> None:
         if old in self._directories:
             self.before("rename", old)
             for names in (self._nodes, self._durable_names):
-                for path in [path for path in names if path.startswith(old + "/")]:
-                    names[new + path[len(old) :]] = names.pop(path)
-            moved = {path for path in self._directories if path == old or path.startswith(old + "/")}
-            self._directories -= moved
-            self._directories |= {new + path[len(old) :] for path in moved}
+                for path in names.below(old):
+                    names.put(new + path[len(old) :], names.pop(path))
+            self._rename_directories(old, new)
             return
-        if old not in self._nodes:
+        if old not in self._nodes.by_path:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         self.before("rename", old)
-        self._nodes[new] = self._nodes.pop(old)
+        self._nodes.put(new, self._nodes.pop(old))
+
+    def _rename_directories(self, old: str, new: str) -> None:
+        moved = self._remove_directories(old)
+        self.make_directory(new)
+        for path, inner in moved.items():
+            self._directories.setdefault(new + path[len(old) :], set()).update(inner)
+
+    def _remove_directories(self, top: str) -> dict[str, set[str]]:
+        """Remove a directory and those below it. Return them, by path, with the names of the directories in each."""
+        parent, _, name = top.rpartition("/")
+        self._directories[parent or "/"].discard(name)
+        removed = {top: self._directories.pop(top)}
+        waiting = [f"{top}/{inner}" for inner in removed[top]]
+        while waiting:
+            path = waiting.pop()
+            removed[path] = self._directories.pop(path)
+            waiting += [f"{path}/{inner}" for inner in removed[path]]
+        return removed
 
     def remove(self, path: str) -> None:
-        if path not in self._nodes:
+        if path not in self._nodes.by_path:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         self.before("remove", path)
-        del self._nodes[path]
+        self._nodes.pop(path)
 
     def remove_tree(self, directory: str) -> None:
         if directory not in self._directories:
@@ -317,11 +376,9 @@ class MemoryFileSystem:
         self._take_descriptor(directory)
         self.before("remove", directory)
         for names in (self._nodes, self._durable_names):
-            for path in [path for path in names if path.startswith(directory + "/")]:
-                del names[path]
-        self._directories = {
-            path for path in self._directories if path != directory and not path.startswith(directory + "/")
-        }
+            for path in names.below(directory):
+                names.pop(path)
+        self._remove_directories(directory)
 
     def size_bytes(self, path: str) -> int:
         return self._node(path).content.size
@@ -341,7 +398,7 @@ class MemoryFileSystem:
         return 1 << 40, 1 << 40
 
     def sync_path(self, path: str) -> None:
-        node = self._nodes.get(path)
+        node = self._nodes.by_path.get(path)
         if node is not None:
             self._take_descriptor(path)
             self.before("sync", path)
@@ -350,10 +407,11 @@ class MemoryFileSystem:
     def sync_directory(self, path: str) -> None:
         self._take_descriptor(path)
         self.before("sync_directory", path)
-        names = self._durable_names
-        for name in [name for name in names if name.rpartition("/")[0] == path and name not in self._nodes]:
-            del names[name]
-        names.update({name: node for name, node in self._nodes.items() if name.rpartition("/")[0] == path})
+        names, current = self._durable_names, self._nodes.in_directory(path)
+        for name in [name for name in names.in_directory(path) if name not in current]:
+            names.pop(name)
+        for name, node in current.items():
+            names.put(name, node)
 
     def lock(self, path: str) -> FileLock:
         self.open(path, create=True)
@@ -362,17 +420,17 @@ class MemoryFileSystem:
     def sync_below(self, directory: str) -> None:
         """Sync all files and names in a directory and in those below it: one operation, a "sync"."""
         self.before("sync", directory)
-        prefix, names = directory + "/", self._durable_names
+        names, current = self._durable_names, self._nodes.by_path
         device = self.device(directory)
-        for path in [path for path in names if path.startswith(prefix) and path not in self._nodes]:
-            del names[path]
-        for path, node in self._nodes.items():
-            if path.startswith(prefix) and self.device(path) == device:
-                node.sync()
-                names[path] = node
+        for path in [path for path in names.below(directory) if path not in current]:
+            names.pop(path)
+        for path in self._nodes.below(directory):
+            if self.device(path) == device:
+                current[path].sync()
+                names.put(path, current[path])
 
     def _node(self, path: str) -> MemoryNode:
         try:
-            return self._nodes[path]
+            return self._nodes.by_path[path]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from None

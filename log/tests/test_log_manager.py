@@ -113,6 +113,15 @@ def test_a_directory_of_another_broker(meta: MetaProperties, message: str) -> No
     fs.lock("/data/a/.lock").release()
 
 
+def test_a_new_directory_may_get_meta_properties_of_version_0() -> None:
+    """As brokers of Apache Kafka with ZooKeeper require."""
+    fs = MemoryFileSystem()
+    opened(fs, cluster_id="c1", meta_version=0)
+    text = fs.read_bytes("/data/a/meta.properties").decode()
+    assert {"version=0", "broker.id=1", "cluster.id=c1"} <= set(text.splitlines())
+    assert "node.id" not in text
+
+
 def test_meta_properties_of_version_0_is_completed() -> None:
     fs = MemoryFileSystem()
     fs.make_directory("/data/a")

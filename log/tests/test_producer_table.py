@@ -102,7 +102,7 @@ def test_an_unknown_producer() -> None:
 @pytest.mark.parametrize("batches", [1, 5])
 def test_a_producer_takes_little_memory(batches: int) -> None:
     """As Python objects, entries would take more than twice as much."""
-    count = 20_000
+    count = 10_000
     tracemalloc.start()
     table = ProducerTable()
     for producer_id in range(count):

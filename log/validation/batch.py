@@ -8,6 +8,7 @@ The largest timestamp in the header of a stored batch is that of its records, ev
 Retention, rolling, the time index and ListOffsets rely on it.
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -118,11 +119,31 @@ def invalid_record(message: str) -> KafkaError:
 
 
 def split_batches(records: memoryview) -> list[memoryview]:
-    """Return the complete batches in `records`; an incomplete one at the end is ignored.
+    """Return the complete batches in `records`. Raises as `find_batches`."""
+    return list(find_batches(records))
+
+
+def chunk_batches(records: memoryview, max_batches: int, max_bytes: int) -> Iterator[memoryview]:
+    """Divide `records` into views of whole batches, each with one batch or within both limits.
+
+    Raises as `find_batches`, when the iteration reaches the batch.
+    """
+    begin = end = count = 0
+    for batch in find_batches(records):
+        if count and (count == max_batches or end - begin + len(batch) > max_bytes):
+            yield records[begin:end]
+            begin, count = end, 0
+        end += len(batch)
+        count += 1
+    if count:
+        yield records[begin:end]
+
+
+def find_batches(records: memoryview) -> Iterator[memoryview]:
+    """Iterate over the complete batches in `records`; an incomplete one at the end is ignored.
 
     Raises KafkaError CORRUPT_MESSAGE for an impossible length or an unknown magic.
     """
-    batches = []
     position, end = 0, len(records)
     while end - position >= LOG_OVERHEAD:
         length: int = BATCH_LENGTH.unpack_from(records, position + LENGTH_POSITION)[0]
@@ -137,9 +158,8 @@ def split_batches(records: memoryview) -> list[memoryview]:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {magic}")
         if end - position < LOG_OVERHEAD + length:
             break
-        batches.append(records[position : position + LOG_OVERHEAD + length])
+        yield records[position : position + LOG_OVERHEAD + length]
         position += LOG_OVERHEAD + length
-    return batches
 
 
 def produced_batches(records: memoryview, origin: Origin, produce_version: int) -> list[memoryview]:

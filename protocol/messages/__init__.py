@@ -1,4 +1,4 @@
-"""Messages of Kafka 4.3: one module for each served API, imported when the API is first used."""
+"""Messages of Kafka 4.3, and those of Kafka 3.9's ZooKeeper mode: one module for each API, imported when first used."""
 
 import re
 from importlib import import_module
@@ -11,6 +11,10 @@ API_NAMES: Final = {
     1: "Fetch",
     2: "ListOffsets",
     3: "Metadata",
+    4: "LeaderAndIsr",
+    5: "StopReplica",
+    6: "UpdateMetadata",
+    7: "ControlledShutdown",
     8: "OffsetCommit",
     9: "OffsetFetch",
     10: "FindCoordinator",
@@ -33,20 +37,30 @@ API_NAMES: Final = {
     28: "TxnOffsetCommit",
     32: "DescribeConfigs",
     33: "AlterConfigs",
+    34: "AlterReplicaLogDirs",
     35: "DescribeLogDirs",
     37: "CreatePartitions",
     42: "DeleteGroups",
+    43: "ElectLeaders",
     44: "IncrementalAlterConfigs",
+    45: "AlterPartitionReassignments",
+    46: "ListPartitionReassignments",
     47: "OffsetDelete",
+    55: "DescribeQuorum",
+    56: "AlterPartition",
     57: "UpdateFeatures",
     60: "DescribeCluster",
     61: "DescribeProducers",
     65: "DescribeTransactions",
     66: "ListTransactions",
+    67: "AllocateProducerIds",
     74: "ListConfigResources",
     75: "DescribeTopicPartitions",
 }
 """Kafka's API names by key."""
+
+ZOOKEEPER_MODE_KEYS: Final = frozenset({4, 5, 6, 7})
+"""Keys of the APIs of ZooKeeper mode, which Kafka 4 has no longer."""
 
 
 def request_class(key: int) -> type[Message]:

@@ -8,7 +8,7 @@ Py4J's gateway from pyspark's jars; no Java source is compiled.
 import base64
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,13 @@ KAFKA_JARS = ("kafka-clients-", "kafka-group-coordinator-", "kafka-transaction-c
 
 
 @contextmanager
-def java_gateway(kafka_jars: tuple[str, ...] = KAFKA_JARS) -> Iterator[Any]:
-    """Run a JVM with Jackson and the Kafka jars whose names begin with `kafka_jars`: its clients and coordinators."""
+def java_gateway(
+    kafka_jars: tuple[str, ...] = KAFKA_JARS, find_jars: Callable[[], list[Path]] = jars.kafka_jars
+) -> Iterator[Any]:
+    """Run a JVM with Jackson and those Kafka jars of `find_jars` whose names begin with `kafka_jars`."""
     in_pyspark = Path(pyspark.__file__).parent / "jars"
     classpath = [str(next(in_pyspark.glob(pattern))) for pattern in IN_PYSPARK]
-    classpath += [str(jar) for jar in jars.kafka_jars() if jar.name.startswith(kafka_jars)]
+    classpath += [str(jar) for jar in find_jars() if jar.name.startswith(kafka_jars)]
     number, process = py4j.launch_gateway(
         jarpath=classpath[0],
         classpath=os.pathsep.join(classpath[1:]),
@@ -84,7 +86,7 @@ class Oracle:
 
 def camel_case(name: str) -> str:
     first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    return first + "".join("KRaft" if word == "kraft" else word.capitalize() for word in rest)
 
 
 def to_json(value: Struct, version: int, records_as_size: bool) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """The controller's context: its role, its epoch and its own image, and writes that only the controller can make."""
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.propagation.propagation import Propagation
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta
+from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import (
     Check,
     MetadataStore,
@@ -16,12 +17,14 @@ from odradek.replication.metadata.store import (
     OperationResult,
     TransactionError,
 )
-from odradek.replication.metadata.updates import MetadataPublisher, update_from
+from odradek.replication.metadata.updates import MetadataPublisher, full_update, update_from
 
 logger = logging.getLogger(__name__)
 
 MAX_OPERATIONS: Final = 2000
 """Most operations in one transaction, for a change that can be split."""
+
+UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 
 Pause = Callable[[], Coroutine[Any, Any, None]]
 
@@ -47,6 +50,12 @@ class ControllerContext:
     image: the controller's own image; each publication of it goes to `publisher` as an update
     role, epoch: this broker's role, and the last epoch in which it was the controller
     pause: awaited repeatedly in changes of many topics or partitions, to let other work run
+    propagation: the publisher in a cluster, None with an embedded store
+    shutting_down: live brokers that announced their stop
+    on_resigned: called when a write or a state shows that there is a later controller epoch
+    stopping: replicas that a reassignment removed and that are being stopped, by topic id and partition; they are in
+        the topic's node, but no longer in the image
+    is_unclean_default: unclean election is allowed for topics without a dynamic configuration of it
     """
 
     def __init__(
@@ -56,6 +65,7 @@ class ControllerContext:
         broker_id: int,
         now_ms: Callable[[], int],
         pause: Pause,
+        propagation: Propagation | None = None,
     ) -> None:
         self.store = store
         self.image = ClusterMetadata()
@@ -64,12 +74,29 @@ class ControllerContext:
         self.pause = pause
         self.role = ControllerRole.STANDBY
         self.epoch = 0
+        self.on_resigned: Callable[[], None] = lambda: None
+        self.is_unclean_default = False
+        self.stopping: dict[tuple[bytes, int], tuple[int, ...]] = {}
         self._epoch_version = 0
+        self.propagation = propagation
+        self.shutting_down: set[int] = set()
         self._publisher = publisher
+        self._publishes_all = False
         self.image.listeners.append(self._publish)
 
     def _publish(self, delta: MetadataDelta) -> None:
-        self._publisher.publish(update_from(self.image, delta))
+        publishes_all, self._publishes_all = self._publishes_all, False
+        self._publisher.publish((full_update if publishes_all else update_from)(self.image, delta))
+
+    @property
+    def in_cluster(self) -> bool:
+        """True for a member of a cluster, False with an embedded store."""
+        return self.propagation is not None
+
+    @property
+    def staying_brokers(self) -> Container[int]:
+        """The live brokers that are not shutting down."""
+        return self.image.brokers.keys() - self.shutting_down if self.shutting_down else self.image.brokers
 
     @property
     def is_active(self) -> bool:
@@ -80,7 +107,13 @@ class ControllerContext:
         """Become the controller in `epoch`; `epoch_version` is the version of its node."""
         self.epoch = epoch
         self._epoch_version = epoch_version
+        self.stopping = {}
         self._change_role(ControllerRole.ACTIVE, "elected")
+        self.shutting_down.clear()
+        if self.propagation is not None:
+            # The brokers' metadata may differ from what this broker read as a standby.
+            self.propagation.begin(epoch)
+            self._publishes_all = True
 
     def resign(self, why: str) -> None:
         """Stop acting as the controller."""
@@ -105,6 +138,38 @@ class ControllerContext:
             why,
         )
         self.role = role
+        if self.propagation is not None and role is not ControllerRole.ACTIVE:
+            self.propagation.end()
+            self._publishes_all = False
+
+    def allows_unclean_election(self, topic: str) -> bool:
+        """Return the topic's `unclean.leader.election.enable`, of which the controller's broker has the default."""
+        image = self.image
+        brokers = image.broker_configs
+        for configs in (image.topic_configs.get(topic), brokers.get(self.broker_id), brokers.get(None)):
+            if configs and UNCLEAN_ELECTION in configs:
+                return configs[UNCLEAN_ELECTION].strip().lower() == "true"
+        return self.is_unclean_default
+
+    def encode_topic(self, topic: TopicMetadata) -> bytes:
+        """Encode a topic's node."""
+        partitions = topic.partitions
+        if self.stopping:
+            partitions = tuple(
+                _add_stopping(partition, self.stopping.get((topic.topic_id, index), ()))
+                for index, partition in enumerate(partitions)
+            )
+        return znodes.encode_topic(topic.topic_id, partitions)
+
+    def without_stopping(self, topic: TopicMetadata) -> TopicMetadata:
+        """Return a topic of the store without the replicas that are being stopped."""
+        if not self.stopping:
+            return topic
+        partitions = tuple(
+            _remove_stopping(partition, self.stopping.get((topic.topic_id, index), ()))
+            for index, partition in enumerate(topic.partitions)
+        )
+        return topic._replace(partitions=partitions)
 
     def check_active(self) -> None:
         """Raise KafkaError NOT_CONTROLLER unless this broker is the controller."""
@@ -124,6 +189,7 @@ class ControllerContext:
         except TransactionError as error:
             if error.index == 0:
                 self.resign("another broker became the controller")
+                self.on_resigned()
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker became the controller") from error
             raise TransactionError(error.index - 1, error.cause) from error
         return results[1:]
@@ -134,6 +200,19 @@ class ControllerContext:
             await self.write(operations)
         except MetadataStoreError as error:
             raise as_kafka_error(error) from error
+
+
+def _add_stopping(partition: PartitionMetadata, stopping: Sequence[int]) -> PartitionMetadata:
+    further = tuple(replica for replica in stopping if replica not in partition.replicas)
+    return partition._replace(replicas=partition.replicas + further, removing=partition.removing + further)
+
+
+def _remove_stopping(partition: PartitionMetadata, stopping: Sequence[int]) -> PartitionMetadata:
+    if not stopping:
+        return partition
+    replicas = tuple(replica for replica in partition.replicas if replica not in stopping)
+    removing = tuple(replica for replica in partition.removing if replica not in stopping)
+    return partition._replace(replicas=replicas, removing=removing)
 
 
 def as_kafka_error(error: KafkaError | MetadataStoreError) -> KafkaError:

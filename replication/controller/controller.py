@@ -7,21 +7,36 @@ metadata image from which they answer requests. `topic_admin` and `configs.admin
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from odradek.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+from odradek.replication.controller.alter_partition import IsrChanges
+from odradek.replication.controller.assignment import RandomSource
 from odradek.replication.controller.configs.changes import ConfigChanges
 from odradek.replication.controller.context import ControllerContext, ControllerRole
+from odradek.replication.controller.controlled_shutdown import ControlledShutdown
+from odradek.replication.controller.elections import Elections
 from odradek.replication.controller.epoch_floor import FoundEpochs, LeastEpoch
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
+from odradek.replication.controller.operator_requests import OperatorRequests
+from odradek.replication.controller.propagation.propagation import FailedReplicas, Propagation
+from odradek.replication.controller.reassignment import Reassignments
 from odradek.replication.controller.registration import Registration
+from odradek.replication.controller.replica_deletion import ReplicaDeletion
 from odradek.replication.controller.store_changes import StoreChanges
 from odradek.replication.controller.topic_changes import NewTopic, TopicChanges, split_into_batches
 from odradek.replication.controller.topic_deletion import TopicDeletion
+from odradek.replication.controller.topic_ids import random_topic_id
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, TopicMetadata
-from odradek.replication.metadata.loader import load_controller, read_image, read_node
-from odradek.replication.metadata.reload import reload_image
+from odradek.replication.metadata.loader import StateWrites, load_controller, read_image, read_node
+from odradek.replication.metadata.producer_id_blocks import allocate_block
+from odradek.replication.metadata.reload import reload_image, update_configs, update_image
 from odradek.replication.metadata.store import (
     BadVersionError,
     Create,
@@ -30,9 +45,11 @@ from odradek.replication.metadata.store import (
     MetadataStoreError,
     NodeExistsError,
     NodeStat,
+    NoNodeError,
     Operation,
     OperationResult,
     SessionEvent,
+    SessionExpiredError,
     SetData,
     TransactionError,
     WatchEvent,
@@ -41,25 +58,55 @@ from odradek.replication.metadata.updates import MetadataPublisher
 
 logger = logging.getLogger(__name__)
 
+ABSTENTION_MS: Final = 1_000
+"""Time without claims after a broker could not take over as the controller."""
+
 
 class Controller:
     """The controller of one broker, active or on standby. Its public coroutines submit events and return their result.
 
     context: role, epoch and image
-    changes, configs, deletion: the changes that events make
+    changes, configs, deletion, elections, isr_changes, reassignments: the changes that events make
+    publisher, propagation: in a cluster the same object; with an embedded store there is no propagation
+    random: source of ids for topics without one, in a cluster
     """
 
     def __init__(
-        self, store: MetadataStore, publisher: MetadataPublisher, broker_id: int, now_ms: Callable[[], int]
+        self,
+        store: MetadataStore,
+        publisher: MetadataPublisher,
+        broker_id: int,
+        now_ms: Callable[[], int],
+        propagation: Propagation | None = None,
+        random: RandomSource | None = None,
     ) -> None:
         self._events = EventLoop(ImmediateExecutor())
-        self.context = ControllerContext(store, publisher, broker_id, now_ms, self._events.executor.pause)
-        self.deletion = TopicDeletion(self.context, self._retry_deletions)
+        self.context = ControllerContext(
+            store, publisher, broker_id, now_ms, self._events.executor.pause, propagation
+        )
+        self.context.on_resigned = self._on_resigned
+        if propagation is not None:
+            propagation.listener = self
+        replica_deletion = None if propagation is None else ReplicaDeletion(propagation, self._on_replicas_deleted)
+        self.deletion = TopicDeletion(self.context, self._retry_deletions, replica_deletion)
         self.changes = TopicChanges(self.context, self.deletion)
         self.configs = ConfigChanges(self.context)
-        self._store_changes = StoreChanges(self.context, self.changes, self.deletion, self._events.post)
+        self.isr_changes = IsrChanges(self.context, self.changes)
+        self._controlled_shutdown = ControlledShutdown(self.context, self.changes)
+        self._random = random
+        self._store_changes = StoreChanges(
+            self.context, self.changes, self.deletion, self.isr_changes, self._events.post, self._make_topic_id
+        )
+        self.elections = Elections(self.context, self.changes, self._events.post)
+        self.reassignments = Reassignments(self.context, self.changes, self._events.post)
+        self._operator_requests = OperatorRequests(
+            self.context, self.reassignments, self.elections, self._events.post
+        )
+        self.reassignments.on_finished.append(self._resume_deletions)
         self._registration = Registration(store, now_ms)
         self._broker: BrokerMetadata | None = None
+        self._ended_sessions = 0
+        self._abstains = False
         store.add_session_listener(self._on_session)
 
     @property
@@ -78,6 +125,11 @@ class Controller:
         return self.context.broker_id
 
     @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration; -1 before the first."""
+        return self._registration.epoch
+
+    @property
     def is_active(self) -> bool:
         """True while this broker is the controller."""
         return self.context.is_active
@@ -91,6 +143,8 @@ class Controller:
         """Process further events on `executor`, between the requests of clients."""
         self._events.executor = executor
         self.context.pause = executor.pause
+        if self.context.propagation is not None:
+            self.context.propagation.executor = executor
 
     async def pause(self) -> None:
         """Let other work run if the time slice of this reactor iteration is used up."""
@@ -128,11 +182,19 @@ class Controller:
             await self._registration.register(registration)
             await self._elect()
             await self._store_changes.watch_all()
+            if self.context.in_cluster and self.is_active:
+                await self._take_over("the controller starts")
+                return
+            if self.context.in_cluster:
+                await update_configs(self.store, self.image, self.pause)
+                return
             await read_image(self.store, self.image)
             if self.is_active:
                 fenced = self.broker_id if new_leader_epochs else None
                 least_epoch = self._least_epoch(found_epochs or FoundEpochs())
                 await self.changes.elect_leaders("the controller starts", fenced=fenced, least_epoch=least_epoch)
+                await self.reassignments.resume()
+                await self._operator_requests.execute()
             else:
                 self.image.publish()
 
@@ -161,7 +223,10 @@ class Controller:
             await self.store.renew()
             await self._registration.register(self._broker)
             await self._elect()
-            await self._load_again("a new session began")
+            if self.context.in_cluster and self.is_active:
+                await self._take_over("a new session began")
+            else:
+                await self._load_again("a new session began")
 
         await self._events.submit(EventKind.SESSION, "rejoin", work)
         await self.finish_deletions()
@@ -169,9 +234,123 @@ class Controller:
     async def _load_again(self, why: str) -> None:
         """Bring watches and image up to date, and act as the controller if this broker was elected."""
         await self._store_changes.watch_all()
+        if self.context.in_cluster and not self.is_active:
+            await update_configs(self.store, self.image, self.pause)
+            return
         await reload_image(self.store, self.image, self.pause)
         if self.is_active:
             await self.changes.elect_leaders(why)
+            await self.reassignments.resume()
+            await self._operator_requests.execute()
+
+    async def _take_over(self, why: str) -> None:
+        """Begin to act as the controller of a cluster.
+
+        If that fails, resign, and take part in no election for a while, so that another broker is elected.
+        As in Kafka, dead replicas are removed from ISRs, and dead leaders, before leaders are elected.
+        """
+        try:
+            await self._store_changes.watch_all()
+            writes: StateWrites = {}
+            await update_image(self.store, self.image, self.pause, retain_offline=False, writes=writes)
+            await self._store_changes.complete_topics()
+            await self.changes.remove_failed(why, writes)
+            await self.changes.elect_leaders(why)
+            await self.deletion.restart()
+            await self.reassignments.resume()
+            await self._operator_requests.execute()
+        except SessionExpiredError:
+            raise
+        except Exception as error:
+            logger.error("this broker cannot take over as the controller and resigns: %r", error)
+            self._abstains = True
+            self.deletion.run_later(ABSTENTION_MS, self._stop_abstaining)
+            try:
+                if self.is_active:
+                    await self.context.write([Delete(znodes.CONTROLLER)])
+            finally:
+                self.context.resign("it could not take over")
+            raise
+
+    async def _stop_abstaining(self) -> None:
+        self._abstains = False
+        await self._events.submit(EventKind.CONTROLLER, "take part in elections again", self._follow_controller)
+
+    # Answers of brokers
+
+    def on_controller_moved(self) -> None:
+        """Read the controller's node again: a broker has had a request of a later controller."""
+        self._events.post(EventKind.CONTROLLER, "a broker has a later controller", self._follow_controller)
+
+    def on_replicas_failed(self, broker_id: int, replicas: FailedReplicas) -> None:
+        """Take the replicas of a broker offline whose log directory failed."""
+
+        async def work() -> None:
+            if self.is_active:
+                topics = self.image.topics_by_id
+                known = [(topics[topic_id].name, index) for topic_id, index in replicas if topic_id in topics]
+                await self.changes.take_offline_on(broker_id, known)
+
+        self._events.post(EventKind.REPLICAS, "replicas of a broker failed", work)
+
+    # Requests of brokers
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Change ISRs on behalf of their leader. Errors are in the response."""
+        try:
+            return await self._events.submit(
+                EventKind.REPLICAS, "alter partition", lambda: self.isr_changes.process(request)
+            )
+        except KafkaError as error:
+            return AlterPartitionResponse(error_code=error.code)
+
+    async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """Move the leaderships of a broker that is about to stop. Errors are in the response."""
+        try:
+            return await self._events.submit(
+                EventKind.BROKERS, "controlled shutdown", lambda: self._controlled_shutdown.process(request)
+            )
+        except KafkaError as error:
+            return ControlledShutdownResponse(error_code=error.code)
+
+    async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+        """Reserve a block of producer ids for a broker. Errors are in the response."""
+        try:
+            block = await self._events.submit(
+                EventKind.ADMIN_REQUEST, "allocate producer ids", lambda: self._allocate_producer_ids(request)
+            )
+        except KafkaError as error:
+            return AllocateProducerIdsResponse(error_code=error.code)
+        except MetadataStoreError as error:
+            logger.error("cannot reserve a block of producer ids broker=%d: %s", request.broker_id, error)
+            return AllocateProducerIdsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        return AllocateProducerIdsResponse(producer_id_start=block.start, producer_id_len=len(block))
+
+    async def _allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> range:
+        self.check_active()
+        broker = self.image.brokers.get(request.broker_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
+        if request.broker_epoch != broker.epoch:
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {request.broker_id} has registered again")
+        return await allocate_block(self.store, request.broker_id)
+
+    def _on_replicas_deleted(self, topic: str) -> None:
+        async def work() -> None:
+            if self.is_active:
+                await self.deletion.finish([topic])
+
+        self._events.post(EventKind.DELETION, "remove a deleted topic", work)
+
+    def _make_topic_id(self) -> bytes:
+        if self._random is None:
+            raise AssertionError("a topic without an id needs a source of random ids")
+        while True:
+            topic_id = random_topic_id(self._random)
+            if topic_id not in self.image.topics_by_id:
+                return topic_id
+
+    # Election
 
     def _on_controller(self, event: WatchEvent) -> None:
         self._events.post(EventKind.CONTROLLER, "controller changed", self._follow_controller)
@@ -182,8 +361,11 @@ class Controller:
         if stat is None or stat.ephemeral_owner != self.store.session_id:
             self.context.resign("the controller's node is gone or belongs to another broker")
         if await self._take_role(stat):
-            await self._load_again("the controller changed")
-            await self.deletion.resume()
+            if self.context.in_cluster:
+                await self._take_over("the controller changed")
+            else:
+                await self._load_again("the controller changed")
+                await self.deletion.resume()
             await self.deletion.finish(self.deletion.unfinished)
             return
         controller = await load_controller(self.store)
@@ -201,22 +383,43 @@ class Controller:
     async def _take_role(self, stat: NodeStat | None) -> bool:
         """Become the controller if its node is missing or belongs to this session; return False if nothing changed.
 
-        If the outcome of a claim was unknown, this session may own the node without having the role.
+        If the outcome of a claim was unknown, this session may own the node without having the role. The epoch is that
+        of the claim only if both nodes were written in one transaction; otherwise this session gives up the node.
         """
         if stat is None:
             return await self._claim()
         if self.context.role is not ControllerRole.STANDBY or stat.ephemeral_owner != self.store.session_id:
             return False
-        epoch, version = await read_node(
-            self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0"), node.stat.version)
+        sessions = self._ended_sessions
+        epoch, version, written = await read_node(
+            self.store,
+            znodes.CONTROLLER_EPOCH,
+            lambda node: (int(node.data or b"0"), node.stat.version, node.stat.modified_id),
         )
+        if written == stat.created_id:
+            return self._begin_epoch(epoch, version, sessions)
+        logger.warning("this broker owns the controller's node of another epoch and removes it")
+        with suppress(NoNodeError):
+            await self.store.delete(znodes.CONTROLLER)
+        return False
+
+    def _on_resigned(self) -> None:
+        """Look at the controller's node: if this session still owns it, no other broker can become the controller."""
+        if self.context.in_cluster:
+            self._events.post(EventKind.CONTROLLER, "this broker resigned", self._follow_controller)
+
+    def _begin_epoch(self, epoch: int, version: int, sessions: int) -> bool:
+        """Become the controller, unless the session of the claim has ended or this broker was stopped."""
+        if sessions != self._ended_sessions or self.context.role is not ControllerRole.STANDBY:
+            return False
         self.context.begin_epoch(epoch, version)
         return True
 
     async def _claim(self) -> bool:
         """Become the controller in a new epoch; return False if another broker was faster or this broker is stopped."""
-        if self.context.role is ControllerRole.STOPPED:
+        if self.context.role is not ControllerRole.STANDBY or self._abstains:
             return False
+        sessions = self._ended_sessions
         epoch, version = await read_node(
             self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0") + 1, node.stat.version)
         )
@@ -235,8 +438,7 @@ class Controller:
         stat = results[1]
         assert stat is not None
         assert not isinstance(stat, str)
-        self.context.begin_epoch(epoch, stat.version)
-        return True
+        return self._begin_epoch(epoch, stat.version, sessions)
 
     def stop(self) -> None:
         """Resign and process no further event: the store is about to be closed."""
@@ -258,6 +460,7 @@ class Controller:
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
+            self._ended_sessions += 1
             self._events.drop(KafkaError(ErrorCode.NOT_CONTROLLER, "the session with the metadata store expired"))
             self.context.resign("the session with the metadata store expired")
 
@@ -266,7 +469,9 @@ class Controller:
 
         async def work() -> None:
             await self._follow_controller()
-            await self._load_again("the store can be read again")
+            # In a cluster an interrupted operation is repeated, and the controller retains its watches.
+            if not self.context.in_cluster or not self.is_active:
+                await self._load_again("the store can be read again")
 
         await self._events.submit(EventKind.SESSION, "reload", work)
         await self.finish_deletions()
@@ -289,8 +494,23 @@ class Controller:
         await self._events.submit(EventKind.REPLICAS, "put partitions", lambda: self.changes.put_partitions(topics))
 
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
-        """Record that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112)."""
+        """Record that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
+
+        In a cluster this notifies the controller, which asks all brokers that are notified for their replicas.
+        """
+        if self.context.in_cluster:
+            if failed:
+                event = znodes.encode_log_dir_event(self.broker_id)
+                await self.store.ensure_path(znodes.LOG_DIR_EVENTS)
+                await self.store.create(f"{znodes.LOG_DIR_EVENTS}/log_dir_event_", event, sequential=True)
+            return
         await self._events.submit(EventKind.REPLICAS, "take offline", lambda: self.changes.take_offline(failed))
+
+    async def rebalance_leaders(self, max_imbalance_percent: int) -> None:
+        """Return leadership to preferred replicas, see `Elections.rebalance`. Raises KafkaError, MetadataStoreError."""
+        await self._events.submit(
+            EventKind.REPLICAS, "rebalance leaders", lambda: self.elections.rebalance(max_imbalance_percent)
+        )
 
     async def delete_topics(self, names: Sequence[str]) -> dict[str, KafkaError]:
         """Delete topics; return the errors of those that remain."""
@@ -310,6 +530,11 @@ class Controller:
         if self.is_active:
             await self._events.submit(EventKind.DELETION, "resume deletions", self.deletion.resume)
             await self._finish(self.deletion.unfinished)
+
+    def _resume_deletions(self) -> None:
+        """Continue deletions that waited for a reassignment."""
+        if self.deletion.has_blocked:
+            self._events.post(EventKind.DELETION, "resume blocked deletions", self.deletion.resume_unblocked)
 
     async def _retry_deletions(self) -> None:
         await self._finish(self.deletion.unfinished)

@@ -21,6 +21,7 @@ from odradek.replication.metadata.store import (
     NoNodeError,
     SetData,
     TransactionError,
+    Watcher,
 )
 
 logger = logging.getLogger(__name__)
@@ -74,16 +75,18 @@ class Features:
         """Return a feature's level, 0 if it is not in use."""
         return self._levels.get(feature, 0)
 
-    async def load(self, store: MetadataStore) -> None:
-        """Load the levels from the store. Raises MetadataStoreError."""
+    async def load(
+        self, store: MetadataStore, initial: Mapping[str, int] = INITIAL_LEVELS, watch: Watcher | None = None
+    ) -> None:
+        """Load the levels from the store; a new one gets the `initial` ones. Raises MetadataStoreError."""
         try:
-            found = await read_node(store, PATH, _levels_and_epoch)
+            found = await read_node(store, PATH, _levels_and_epoch, watch)
         except NoNodeError:
             try:
-                await store.create(PATH, encode(INITIAL_LEVELS))
+                await store.create(PATH, encode(initial))
             except NodeExistsError:
                 logger.debug("another broker has finalized features first")
-            found = await read_node(store, PATH, _levels_and_epoch)
+            found = await read_node(store, PATH, _levels_and_epoch, watch)
         self._take(*found)
 
     async def update(self, controller: Controller, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:

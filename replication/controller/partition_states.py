@@ -4,13 +4,17 @@ Elections follow assignment order and keep the order of the ISR.
 """
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
 
 logger = logging.getLogger(__name__)
+
+
+RECOVERING: Final = 1
+"""The recovery state of a leader that was elected from outside the ISR, until it has confirmed its ISR (KIP-704)."""
 
 
 class PartitionState(Enum):
@@ -68,6 +72,12 @@ def new_partition(
     return PartitionMetadata(isr[0] if isr else NO_LEADER, leader_epoch, replicas, isr, controller_epoch)
 
 
+def list_online_replicas(partition: PartitionMetadata, brokers: Container[int]) -> list[int]:
+    """Return the replicas on live brokers whose log directory has not failed, in the order of the assignment."""
+    offline = partition.offline
+    return [replica for replica in partition.replicas if replica in brokers and replica not in offline]
+
+
 def elect_leader(
     partition: PartitionMetadata,
     brokers: Container[int],
@@ -75,19 +85,26 @@ def elect_leader(
     *,
     fenced: int | None = None,
     least_epoch: int = 0,
+    allows_unclean: bool = False,
 ) -> PartitionMetadata:
     """Return the partition with a live leader from its ISR, or without a leader if no member of the ISR is live.
 
     A live leader stays, unless it is the `fenced` broker or its epoch is below `least_epoch`. In these cases a new
-    leader epoch begins even if the same broker is elected again.
+    leader epoch begins even if the same broker is elected again. With `allows_unclean`, a live replica outside the ISR
+    leads if no member of the ISR is live. It becomes the whole ISR, and records may be lost.
     """
     leader, offline, epoch = partition.leader, partition.offline, partition.leader_epoch
     if leader in brokers and leader not in offline and leader != fenced and epoch >= least_epoch:
         return partition
-    live = [replica for replica in partition.replicas if replica in brokers and replica not in offline]
+    live = list_online_replicas(partition, brokers)
     isr = partition.isr or partition.replicas
     live_isr = tuple(replica for replica in isr if replica in live)
     leader = next((replica for replica in live if replica in live_isr), NO_LEADER)
+    recovery_state = partition.leader_recovery_state
+    if leader == NO_LEADER and allows_unclean and live:
+        leader = live[0]
+        live_isr = (leader,)
+        recovery_state = RECOVERING
     if leader == NO_LEADER and partition.leader == NO_LEADER:
         return partition
     return partition._replace(
@@ -95,4 +112,53 @@ def elect_leader(
         leader_epoch=max(epoch + 1, least_epoch),
         isr=live_isr or isr,
         controller_epoch=controller_epoch,
+        leader_recovery_state=recovery_state,
+    )
+
+
+def elect_preferred_leader(
+    partition: PartitionMetadata, brokers: Container[int], controller_epoch: int
+) -> PartitionMetadata | None:
+    """Return the partition with the first replica of its assignment as leader; None if it is not live and in sync."""
+    return _elect_first(partition, partition.replicas[:1], brokers, controller_epoch)
+
+
+def elect_target_leader(
+    partition: PartitionMetadata, targets: Sequence[int], brokers: Container[int], controller_epoch: int
+) -> PartitionMetadata | None:
+    """Return the partition with the first replica of a reassignment's target that is live and in sync as leader.
+
+    Returns None if there is none.
+    """
+    return _elect_first(partition, targets, brokers, controller_epoch)
+
+
+def elect_leader_for_shutdown(
+    partition: PartitionMetadata, brokers: Container[int], shutting_down: Container[int], controller_epoch: int
+) -> PartitionMetadata | None:
+    """Return the partition with a leader, and an ISR, without the brokers that shut down.
+
+    Returns None if no other member of the ISR is live. `brokers` may contain those that shut down.
+    """
+    remaining = [replica for replica in partition.replicas if replica not in shutting_down]
+    elected = _elect_first(partition, remaining, brokers, controller_epoch)
+    if elected is None:
+        return None
+    return elected._replace(isr=tuple(replica for replica in partition.isr if replica not in shutting_down))
+
+
+def _elect_first(
+    partition: PartitionMetadata, candidates: Sequence[int], brokers: Container[int], controller_epoch: int
+) -> PartitionMetadata | None:
+    online = list_online_replicas(partition, brokers)
+    for candidate in candidates:
+        if candidate in online and candidate in partition.isr:
+            return begin_leader_epoch(partition, candidate, controller_epoch)
+    return None
+
+
+def begin_leader_epoch(partition: PartitionMetadata, leader: int, controller_epoch: int) -> PartitionMetadata:
+    """Return the partition in a new leader epoch, with the same ISR."""
+    return partition._replace(
+        leader=leader, leader_epoch=partition.leader_epoch + 1, controller_epoch=controller_epoch
     )

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata
-from odradek.replication.metadata.loader import read_node
+from odradek.replication.metadata.loader import load_broker, read_node
 from odradek.replication.metadata.store import (
+    BadVersionError,
     Create,
     Delete,
     MetadataStore,
     NodeExistsError,
+    NoNodeError,
     Operation,
     SetData,
     TransactionError,
@@ -20,17 +22,21 @@ class StartError(Exception):
     """The broker cannot join the cluster; the message is one readable line."""
 
 
-async def prepare_store(store: MetadataStore, cluster_id: str, *, begins_adoption: bool = False) -> str:
+async def prepare_store(
+    store: MetadataStore, cluster_id: str, *, is_new: bool = False, begins_adoption: bool = False
+) -> str:
     """Lay out an empty store and return the cluster's id: the given one if the store has none yet.
 
-    Raises StartError if the store has another id. With `begins_adoption` an empty store also gets the mark that an
+    Raises StartError if the store has another id, unless `is_new`: then the given id was generated for this start, and
+    another broker of the cluster may have been faster. With `begins_adoption` an empty store also gets the mark that an
     adoption is in progress (`adoption`).
     """
-    laid_out = [await store.exists(path) for path in (znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH)]
-    if None in laid_out:
-        await _lay_out(store, cluster_id, [znodes.ADOPTION] if begins_adoption else [])
+    is_new_store = None in [await store.exists(path) for path in (znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH)]
+    # A shared store may have been laid out by an earlier version of Kafka, with fewer nodes.
+    if is_new_store or store.is_shared:
+        await _lay_out(store, cluster_id, [znodes.ADOPTION] if begins_adoption and is_new_store else [])
     stored = await stored_cluster_id(store)
-    if cluster_id and stored != cluster_id:
+    if cluster_id and stored != cluster_id and not is_new:
         raise StartError(f"the data directory belongs to cluster {cluster_id}, the metadata store to cluster {stored}")
     return stored
 
@@ -38,7 +44,7 @@ async def prepare_store(store: MetadataStore, cluster_id: str, *, begins_adoptio
 async def _lay_out(store: MetadataStore, cluster_id: str, marks: Sequence[str]) -> None:
     """Create the missing nodes of the layout, the cluster's id last, in one transaction if no other broker does so."""
     nodes: dict[str, bytes | None] = {}
-    for path in znodes.PERSISTENT_PATHS:
+    for path in znodes.PERSISTENT_PATHS + (znodes.SHARED_PATHS if store.is_shared else ()):
         parts = path[1:].split("/")
         nodes |= {"/" + "/".join(parts[:depth]): None for depth in range(1, len(parts) + 1)}
     nodes |= dict.fromkeys(marks)
@@ -63,32 +69,49 @@ class Registration:
         self._store = store
         self._now_ms = now_ms
         self._sessions: set[int] = set()
+        self.epoch = -1
+        """The epoch of the last registration; -1 before the first."""
 
     async def register(self, broker: BrokerMetadata) -> None:
         """Register a broker for the present session. Raises StartError if its id or an address is in use."""
         await self._check_endpoints(broker)
         path = znodes.broker_path(broker.broker_id)
         data = znodes.encode_broker(broker, self._now_ms())
-        creation: list[Operation] = [Create(path, ephemeral=True), SetData(path, data, 0)]
         earlier, self._sessions = self._sessions, self._sessions | {self._store.session_id}
-        try:
-            await self._store.transaction(creation)
-        except TransactionError as error:
-            if not isinstance(error.cause, NodeExistsError):
-                raise
+        creation: list[Operation] = [Create(path, ephemeral=True), SetData(path, data, 0)]
+        replaced: list[Operation] = []
+        while True:
+            try:
+                await self._store.transaction([*replaced, *creation])
+            except TransactionError as error:
+                # The node to be replaced is deleted when its session ends, so it may be gone.
+                is_gone = replaced and error.index == 0 and isinstance(error.cause, NoNodeError | BadVersionError)
+                if not is_gone and not isinstance(error.cause, NodeExistsError):
+                    raise
             stat = await self._store.exists(path)
-            if stat is not None and stat.ephemeral_owner == self._store.session_id:
+            owner = None if stat is None else stat.ephemeral_owner
+            if stat is not None and owner == self._store.session_id:
+                self.epoch = stat.created_id
                 return
-            if stat is None or stat.ephemeral_owner not in earlier:
-                raise StartError(f"broker id {broker.broker_id} is in use by another broker") from error
-            await self._store.transaction([Delete(path), *creation])
+            if stat is not None and owner not in earlier:
+                raise StartError(
+                    f"broker id {broker.broker_id} is in use by another broker; change broker.id, or, if this broker "
+                    "has crashed, start it again when its session has expired (zookeeper.session.timeout.ms)"
+                )
+            replaced = [] if stat is None else [Delete(path, stat.version)]
 
     async def _check_endpoints(self, broker: BrokerMetadata) -> None:
         mine = {(e.host, e.port) for e in broker.endpoints if e.port}
         for name in await self._store.get_children(znodes.BROKER_IDS):
             if name == str(broker.broker_id):
                 continue
-            node = await self._store.get(f"{znodes.BROKER_IDS}/{name}")
-            for endpoint in znodes.decode_broker(int(name), node.data, -1).endpoints:
+            try:
+                other = await load_broker(self._store, name)
+            except NoNodeError:
+                # It has stopped in the meantime.
+                continue
+            for endpoint in other.endpoints:
                 if (endpoint.host, endpoint.port) in mine:
-                    raise StartError(f"broker {name} already advertises {endpoint.host}:{endpoint.port}")
+                    raise StartError(
+                        f"broker {name} already advertises {endpoint.host}:{endpoint.port}; change advertised.listeners"
+                    )

@@ -1,25 +1,39 @@
 """Changes of the store by other brokers: a watch submits an event, which compares the nodes with the image.
 
 Every broker watches the controller's node (`controller`) and the notices of changed configurations. The controller
-watches registrations and topics, too. Each read sets its watch again. A store that no other session can change is not
-watched.
+watches registrations and topics, too; in a cluster also the assignment of each topic, marks of deleted topics, and the
+notices of failed log directories and of ISRs that brokers of an old version changed. Each read sets its watch again. A
+store that no other session can change is not watched.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
+from odradek.protocol.types import ZERO_UUID
+from odradek.replication.controller.alter_partition import IsrChanges
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.events import EventKind, Work
 from odradek.replication.controller.topic_changes import TopicChanges
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.image import BrokerMetadata
-from odradek.replication.metadata.loader import load_broker, load_config, load_topic, read_node
-from odradek.replication.metadata.store import NoNodeError, StoreDamagedError, WatchEvent
+from odradek.replication.metadata.image import BrokerMetadata, TopicMetadata
+from odradek.replication.metadata.loader import load_broker, load_config_if_any, load_topic, read_node
+from odradek.replication.metadata.store import (
+    Delete,
+    Node,
+    NoNodeError,
+    SetData,
+    StoreDamagedError,
+    TransactionError,
+    WatchEvent,
+    WatchKind,
+)
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Post = Callable[[EventKind, str, Work[None]], None]
 _TOPIC_PREFIX: Final = "topics/"
 _BROKER_PREFIX: Final = "brokers/"
@@ -32,13 +46,22 @@ class StoreChanges:
     """
 
     def __init__(
-        self, context: ControllerContext, changes: TopicChanges, deletion: TopicDeletion, post: Post
+        self,
+        context: ControllerContext,
+        changes: TopicChanges,
+        deletion: TopicDeletion,
+        isr_changes: IsrChanges,
+        post: Post,
+        make_topic_id: Callable[[], bytes],
     ) -> None:
+        self._isr_changes = isr_changes
+        self._make_topic_id = make_topic_id
         self._context = context
         self._changes = changes
         self._deletion = deletion
         self._post = post
         self._last_config_change = ""
+        self._watched_topics: set[str] = set()
 
     async def watch_all(self) -> None:
         """Set the watches that the role of this broker requires, before the image is loaded."""
@@ -50,6 +73,52 @@ class StoreChanges:
         if self._context.is_active:
             await store.get_children(znodes.BROKER_IDS, self._on_brokers)
             await store.get_children(znodes.TOPICS, self._on_topics)
+            if self._context.in_cluster:
+                await self._watch_as_controller()
+
+    async def _watch_as_controller(self) -> None:
+        """Set the further watches of the controller of a cluster, and drop notices of the time before."""
+        store = self._context.store
+        for path, watch in ((znodes.LOG_DIR_EVENTS, self._on_log_dirs), (znodes.ISR_CHANGES, self._on_isrs)):
+            await store.ensure_path(path)
+            await self._drop_notices(path, await store.get_children(path, watch))
+        await store.get_children(znodes.DELETE_TOPICS, self._on_deletions)
+        for name in await store.get_children(znodes.BROKER_IDS):
+            await store.exists(f"{znodes.BROKER_IDS}/{name}", self._on_brokers)
+        self._watched_topics.clear()
+        await self._watch_topics(await store.get_children(znodes.TOPICS), are_loaded=False)
+
+    async def _watch_topics(self, names: Collection[str], *, are_loaded: bool) -> None:
+        """Watch the assignments of topics that are not watched yet.
+
+        are_loaded: the image has topics as they were before they were watched
+        """
+        self._watched_topics.intersection_update(names)
+        for name in names:
+            if name in self._watched_topics:
+                continue
+            await self._context.pause()
+            stat = await self._context.store.exists(znodes.topic_path(name), self._on_topic)
+            self._watched_topics.add(name)
+            if are_loaded and stat is not None and stat.version > 0 and name in self._context.image.topics:
+                self._follow_topic_later(name)
+
+    async def _drop_notices(self, path: str, names: Sequence[str]) -> None:
+        for name in names:
+            try:
+                await self._context.write([Delete(f"{path}/{name}")])
+            except TransactionError as error:
+                logger.debug("a notice is gone already path=%s/%s: %s", path, name, error)
+
+    async def _read_notices(self, path: str, names: Sequence[str], decode: Callable[[Node], T]) -> list[T]:
+        """Return the notices that can be read."""
+        notices = []
+        for name in names:
+            try:
+                notices.append(await read_node(self._context.store, f"{path}/{name}", decode))
+            except (NoNodeError, StoreDamagedError) as error:
+                logger.error("a notice cannot be read path=%s/%s: %s", path, name, error)
+        return notices
 
     def _on_brokers(self, event: WatchEvent) -> None:
         self._post(EventKind.BROKERS, "registrations changed", self._follow_brokers)
@@ -60,15 +129,36 @@ class StoreChanges:
     def _on_configs(self, event: WatchEvent) -> None:
         self._post(EventKind.CONFIGURATION, "configurations changed", self._follow_configs)
 
+    def _on_topic(self, event: WatchEvent) -> None:
+        name = event.path.removeprefix(f"{znodes.TOPICS}/")
+        if event.kind is WatchKind.CHANGED:
+            self._follow_topic_later(name)
+        else:
+            self._watched_topics.discard(name)
+
+    def _follow_topic_later(self, name: str) -> None:
+        self._post(EventKind.TOPICS, "the assignment of a topic changed", partial(self._follow_topic, name))
+
+    def _on_deletions(self, event: WatchEvent) -> None:
+        self._post(EventKind.DELETION, "topics were marked for deletion", self._follow_deletions)
+
+    def _on_log_dirs(self, event: WatchEvent) -> None:
+        self._post(EventKind.REPLICAS, "log directories failed", self._follow_log_dirs)
+
+    def _on_isrs(self, event: WatchEvent) -> None:
+        self._post(EventKind.REPLICAS, "brokers of an old version changed ISRs", self._follow_isrs)
+
     async def _follow_brokers(self) -> None:
         """Elect leaders after brokers failed or started. A broker with a larger epoch than before did both."""
         if not self._context.is_active:
             return
         store, image = self._context.store, self._context.image
+        # Only brokers of a cluster change the data of their registration.
+        watch = self._on_brokers if self._context.in_cluster else None
         registered: dict[int, BrokerMetadata] = {}
         for name in await store.get_children(znodes.BROKER_IDS, self._on_brokers):
             try:
-                registered[int(name)] = await load_broker(store, name)
+                registered[int(name)] = await load_broker(store, name, watch)
             except NoNodeError:
                 logger.debug("a registration is gone again broker=%s", name)
         known = dict(image.brokers)
@@ -82,12 +172,16 @@ class StoreChanges:
             logger.info("brokers failed ids=%s", failed)
             for broker_id in failed:
                 image.remove_broker(broker_id)
+            self._context.shutting_down.difference_update(failed)
+            await self._changes.forget_offline(failed)
             await self._changes.elect_leaders("brokers failed")
         if started:
             logger.info("brokers started or changed ids=%s", [broker.broker_id for broker in started])
             for broker in started:
                 image.put_broker(broker)
             await self._changes.elect_leaders("brokers started")
+            if self._deletion.replicas is not None:
+                self._deletion.replicas.resume_on([broker.broker_id for broker in started])
 
     async def _follow_topics(self) -> None:
         """Add topics that other brokers created. A topic whose nodes others deleted stays: its logs are kept."""
@@ -95,6 +189,8 @@ class StoreChanges:
             return
         store, image = self._context.store, self._context.image
         names = set(await store.get_children(znodes.TOPICS, self._on_topics))
+        if self._context.in_cluster:
+            await self._watch_topics(names, are_loaded=True)
         deleted = {*await store.get_children(znodes.DELETE_TOPICS), *self._deletion.unfinished}
         if missing := image.topics.keys() - names:
             logger.warning("topics are no longer in the metadata store and are kept: %s", ", ".join(sorted(missing)))
@@ -102,16 +198,82 @@ class StoreChanges:
         for name in sorted(names - image.topics.keys() - deleted):
             try:
                 topic = await load_topic(store, name)
-                configs = await self._read_config(znodes.topic_config_path(name))
+                configs = await load_config_if_any(store, znodes.topic_config_path(name))
             except (NoNodeError, StoreDamagedError) as error:
                 logger.error("a topic of the metadata store cannot be loaded topic=%s: %s", name, error)
                 continue
-            image.put_topic(await self._changes.begin_partitions(topic))
+            image.put_topic(await self._changes.begin_partitions(await self._with_id(topic)))
             image.put_topic_config(name, configs)
             created += 1
         if created:
             logger.info("added topics that others created count=%d", created)
             await self._changes.elect_leaders("topics were created")
+
+    async def _with_id(self, topic: TopicMetadata) -> TopicMetadata:
+        """Return a topic with an id, which a broker before Kafka 2.8 did not give it."""
+        if not self._context.in_cluster or topic.topic_id != ZERO_UUID:
+            return topic
+        topic = topic._replace(topic_id=self._make_topic_id())
+        path = znodes.topic_path(topic.name)
+        await self._context.write([SetData(path, self._context.encode_topic(topic))])
+        return topic
+
+    async def complete_topics(self) -> None:
+        """Give ids to the topics of the image that have none."""
+        for topic in [topic for topic in self._context.image.topics.values() if topic.topic_id == ZERO_UUID]:
+            self._context.image.put_topic(await self._with_id(topic))
+
+    async def _follow_topic(self, name: str) -> None:
+        """Begin partitions that others added to a topic."""
+        image = self._context.image
+        current = image.topics.get(name)
+        if not self._context.is_active or current is None:
+            return
+        try:
+            stored = await load_topic(self._context.store, name, self._context.pause, self._on_topic)
+        except (NoNodeError, StoreDamagedError) as error:
+            logger.error("a topic of the metadata store cannot be loaded topic=%s: %s", name, error)
+            return
+        count = len(current.partitions)
+        if stored.topic_id == current.topic_id and len(stored.partitions) > count:
+            logger.info("others added partitions topic=%s partitions=%d", name, len(stored.partitions))
+            grown = current._replace(partitions=current.partitions + stored.partitions[count:])
+            image.put_topic(await self._changes.begin_partitions(grown))
+            image.publish()
+
+    async def _follow_deletions(self) -> None:
+        """Delete topics that others marked."""
+        if self._context.is_active:
+            await self._deletion.follow_marks(
+                await self._context.store.get_children(znodes.DELETE_TOPICS, self._on_deletions)
+            )
+            await self._deletion.finish(self._deletion.unfinished)
+
+    async def _follow_log_dirs(self) -> None:
+        """Ask brokers of which a log directory failed for the state of their replicas."""
+        if not self._context.is_active or self._context.propagation is None:
+            return
+        path = znodes.LOG_DIR_EVENTS
+        names = await self._context.store.get_children(path, self._on_log_dirs)
+        brokers = await self._read_notices(path, names, lambda node: znodes.decode_log_dir_event(node.data))
+        for broker_id in sorted(set(brokers)):
+            logger.warning("a log directory failed broker=%d", broker_id)
+            self._context.propagation.resend_roles(broker_id)
+        await self._drop_notices(path, names)
+
+    async def _follow_isrs(self) -> None:
+        """Publish ISRs that brokers with an inter-broker protocol before 2.7 wrote themselves."""
+        if not self._context.is_active:
+            return
+        path = znodes.ISR_CHANGES
+        names = await self._context.store.get_children(path, self._on_isrs)
+        notices = await self._read_notices(path, names, lambda node: znodes.decode_isr_change(node.data))
+        partitions = [partition for notice in notices for partition in notice]
+        if partitions:
+            await self._changes.read_again(dict.fromkeys(topic for topic, _ in partitions))
+            self._context.image.publish()
+            await self._isr_changes.on_changed(partitions)
+        await self._drop_notices(path, names)
 
     async def _follow_configs(self) -> None:
         """Read the configurations to which new notices point."""
@@ -133,10 +295,13 @@ class StoreChanges:
     async def _follow_config(self, entity_path: str) -> bool:
         """Read one configuration; return whether the image had a different one."""
         image = self._context.image
-        configs = await self._read_config(f"/config/{entity_path}")
+        configs = await load_config_if_any(self._context.store, f"/config/{entity_path}")
         if entity_path.startswith(_TOPIC_PREFIX):
             topic = znodes.topic_of_config(entity_path.removeprefix(_TOPIC_PREFIX))
-            if topic in image.topics and configs != image.topic_configs.get(topic, {}):
+            # In a cluster the image of a standby does not follow topics.
+            if self._context.in_cluster or (
+                topic in image.topics and configs != image.topic_configs.get(topic, {})
+            ):
                 image.put_topic_config(topic, configs)
                 return True
         elif entity_path.startswith(_BROKER_PREFIX):
@@ -145,9 +310,3 @@ class StoreChanges:
                 image.put_broker_config(broker_id, configs)
                 return True
         return False
-
-    async def _read_config(self, path: str) -> dict[str, str]:
-        try:
-            return await load_config(self._context.store, path)
-        except NoNodeError:
-            return {}

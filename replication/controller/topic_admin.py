@@ -5,6 +5,7 @@ KIP-464, KIP-516, KIP-525. Behaviour as of Apache Kafka 4.3's controller.
 """
 
 import logging
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -33,20 +34,27 @@ from odradek.protocol.messages.delete_topics import (
     DeleteTopicsResponseDeletableTopicResult,
 )
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.controller.assignment import RandomSource, assign_replicas
+from odradek.replication.controller.assignment import (
+    RandomSource,
+    assign_replicas,
+    check_replicas,
+    find_racks,
+    invalid_assignment,
+)
+from odradek.replication.controller.automatic_topics import find_setting, plan_automatic_topic
 from odradek.replication.controller.configs.limits import check_value_sizes
 from odradek.replication.controller.configs.sources import topic_config_source
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.log_capacity import Claim, LogCapacity
+from odradek.replication.controller.metadata_wait import MetadataWait
 from odradek.replication.controller.partition_states import new_partition
+from odradek.replication.controller.reassignment import is_reassigning
 from odradek.replication.controller.topic_changes import NewTopic, split_into_batches
 from odradek.replication.controller.topic_ids import random_topic_id
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.topic_names import (
     CLUSTER_METADATA_TOPIC,
-    GROUP_METADATA_TOPIC,
-    TRANSACTION_STATE_TOPIC,
     check_topic_name,
     colliding_topic,
     is_internal,
@@ -57,14 +65,6 @@ logger = logging.getLogger(__name__)
 MAX_PARTITIONS_PER_REQUEST = 10_000
 USE_DEFAULT = -1
 _TOO_LARGE = f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most"
-
-_INTERNAL_DEFAULTS = {
-    GROUP_METADATA_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
-    TRANSACTION_STATE_TOPIC: (
-        "transaction.state.log",
-        {"cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false"},
-    ),
-}
 
 
 def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None:
@@ -87,6 +87,9 @@ class TopicAdmin:
     a client can use a new topic immediately, on this broker at least.
 
     `spare_descriptors` returns the number of files that this broker may still open; a new partition keeps one open.
+
+    `metadata_wait`, in a cluster: the response is sent when the metadata cache shows the change, or after the request's
+    timeout.
     """
 
     def __init__(
@@ -96,11 +99,13 @@ class TopicAdmin:
         random: RandomSource,
         applied: Callable[[], Awaitable[None]],
         spare_descriptors: Callable[[], int] = lambda: INT32_MAX,
+        metadata_wait: MetadataWait | None = None,
     ) -> None:
         self._controller = controller
         self._applied = applied
         self._capacity = LogCapacity(controller.broker_id, spare_descriptors)
         self._image = controller.image
+        self._metadata_wait = metadata_wait
         self._configs = configs
         self._random = random
 
@@ -122,6 +127,8 @@ class TopicAdmin:
             outcomes = dict.fromkeys([topic.name for topic in single], error)
         else:
             outcomes = await self._create(single, request.validate_only)
+            if not request.validate_only:
+                outcomes = await self._wait_for_leaders(outcomes, request.timeout_ms)
         results = []
         for topic in single:
             await self._controller.pause()
@@ -133,6 +140,19 @@ class TopicAdmin:
                 text = f"{CLUSTER_METADATA_TOPIC} is not a topic that can be created"
                 results.append(_creation_error(name, ErrorCode.INVALID_REQUEST, text))
         return CreateTopicsResponse(topics=results)
+
+    async def _wait_for_leaders(
+        self, outcomes: Mapping[str, NewTopic | KafkaError], timeout_ms: int
+    ) -> Mapping[str, NewTopic | KafkaError]:
+        """Wait until the metadata cache has the new topics; return errors for those that it does not have in time."""
+        wait = self._metadata_wait
+        if wait is None:
+            return outcomes
+        created = [outcome.topic for outcome in outcomes.values() if isinstance(outcome, NewTopic)]
+        if await wait.until_all(wait.has_leaders, created, timeout_ms):
+            return outcomes
+        error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the topic was created, but has no leaders yet")
+        return {**outcomes, **{topic.name: error for topic in created if not wait.has_leaders(topic)}}
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
         """Create topics that a client uses without having created them, or internal topics; return errors by name.
@@ -162,29 +182,10 @@ class TopicAdmin:
         return {entry.name: entry.value or "" for entry in self._auto_topic(name).configs}
 
     def _auto_topic(self, name: str) -> CreateTopicsRequestCreatableTopic:
-        topic = CreateTopicsRequestCreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-        if name not in _INTERNAL_DEFAULTS:
-            return topic
-        prefix, configs = _INTERNAL_DEFAULTS[name]
-        configs = configs | {"segment.bytes": str(self._setting(f"{prefix}.segment.bytes", 100 << 20))}
-        if name == TRANSACTION_STATE_TOPIC:
-            configs["min.insync.replicas"] = str(self._setting(f"{prefix}.min.isr", 1))
-        factor_name = f"{prefix}.replication.factor"
-        factor = self._setting(factor_name, 1)
-        if factor_name not in self._configs.static.explicit:
-            factor = min(factor, max(1, len(self._image.brokers)))
-            if "min.insync.replicas" in configs:
-                configs["min.insync.replicas"] = str(min(int(configs["min.insync.replicas"]), factor))
-        topic.num_partitions = self._setting(f"{prefix}.num.partitions", 50)
-        topic.replication_factor = factor
-        topic.configs = [CreateTopicsRequestCreatableTopicConfig(name=n, value=v) for n, v in configs.items()]
-        return topic
+        return plan_automatic_topic(name, self._configs, len(self._image.brokers))
 
     def _setting(self, name: str, fallback: int) -> int:
-        try:
-            return int(self._configs.current.value(name))
-        except KeyError:
-            return fallback
+        return find_setting(self._configs, name, fallback)
 
     async def _create(
         self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool
@@ -281,26 +282,16 @@ class TopicAdmin:
         factor: int | None = None
         for assignment in topic.assignments:
             if assignment.partition_index in replicas:
-                raise _bad_assignment(f"partition {assignment.partition_index} is assigned more than once")
-            self._check_replicas(assignment.broker_ids, factor)
+                raise invalid_assignment(f"partition {assignment.partition_index} is assigned more than once")
+            check_replicas(assignment.broker_ids, self._is_registered, factor)
             factor = len(assignment.broker_ids)
             replicas[assignment.partition_index] = tuple(assignment.broker_ids)
         if sorted(replicas) != list(range(len(replicas))):
-            raise _bad_assignment("partitions must be numbered from 0 without a gap")
+            raise invalid_assignment("partitions must be numbered from 0 without a gap")
         return [replicas[index] for index in range(len(replicas))]
 
-    def _check_replicas(self, brokers: Sequence[int], factor: int | None) -> None:
-        if not brokers:
-            raise _bad_assignment("a partition is assigned to no broker")
-        previous = None
-        for broker in sorted(brokers):
-            if broker not in self._image.brokers:
-                raise _bad_assignment(f"broker {broker} is not registered")
-            if broker == previous:
-                raise _bad_assignment(f"broker {broker} is assigned to the same partition more than once")
-            previous = broker
-        if factor is not None and len(brokers) != factor:
-            raise _bad_assignment(f"a partition has {len(brokers)} replicas, others have {factor}")
+    def _is_registered(self, broker_id: int) -> bool:
+        return broker_id in self._image.brokers
 
     def _assigned_replicas(self, topic: CreateTopicsRequestCreatableTopic) -> list[tuple[int, ...]]:
         factor, count = topic.replication_factor, topic.num_partitions
@@ -321,7 +312,8 @@ class TopicAdmin:
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is registered")
         start = self._random.randrange(len(brokers))
         shift = self._random.randrange(len(brokers))
-        return assign_replicas(brokers, count, factor, start=start, shift=shift)
+        racks = find_racks(self._image.brokers.values())
+        return assign_replicas(brokers, count, factor, start=start, shift=shift, racks=racks)
 
     def _creation_result(
         self, topic: CreateTopicsRequestCreatableTopic, outcome: NewTopic | KafkaError
@@ -368,29 +360,38 @@ class TopicAdmin:
             for name, count in counts.items()
             if count > 1
         ]
+        errors: dict[str, KafkaError | None] = {}
+        added = []
         for topic in request.topics:
             await self._controller.pause()
             if counts[topic.name] > 1:
                 continue
-            error = None
+            errors[topic.name] = None
             try:
-                await self._controller.request(
+                grown = await self._controller.request(
                     "add partitions", partial(self._grow, topic, request.validate_only, claim)
                 )
+                added.append(grown)
             except KafkaError as raised:
-                error = raised
-            results.append(_growth_result(topic.name, error))
+                errors[topic.name] = raised
         await self._applied()
+        wait = self._metadata_wait
+        if wait is not None and not request.validate_only:
+            await wait.until_all(wait.has_leaders, added, request.timeout_ms)
+            timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "partitions were added, but have no leaders yet")
+            errors |= {topic.name: timed_out for topic in added if not wait.has_leaders(topic)}
+        results += [_growth_result(name, error) for name, error in errors.items()]
         return CreatePartitionsResponse(results=results)
 
     async def _grow(
         self, topic: CreatePartitionsRequestCreatePartitionsTopic, validate_only: bool, claim: Claim
-    ) -> None:
+    ) -> TopicMetadata:
         grown, old_count = self._plan_growth(topic)
         claim(topic.name, grown.partitions[old_count:])
         if not validate_only:
             await self._controller.changes.add_partitions(grown, old_count)
             logger.info("added partitions topic=%s partitions=%d", topic.name, len(grown.partitions))
+        return grown
 
     def _plan_growth(self, topic: CreatePartitionsRequestCreatePartitionsTopic) -> tuple[TopicMetadata, int]:
         current = self._image.topics.get(topic.name)
@@ -412,14 +413,19 @@ class TopicAdmin:
                 f"{topic.name} keeps its {old_count} partitions: with another number of partitions its committed "
                 "offsets or transactions would not be found",
             )
+        if any(map(is_reassigning, current.partitions)):
+            raise KafkaError(
+                ErrorCode.REASSIGNMENT_IN_PROGRESS,
+                f"A partition reassignment is in progress for the topic '{topic.name}'.",
+            )
         added = topic.count - old_count
         factor = len(current.partitions[0].replicas)
         if topic.assignments is not None:
             if len(topic.assignments) != added:
-                raise _bad_assignment(f"{added} partitions are to be added, {len(topic.assignments)} are assigned")
+                raise invalid_assignment(f"{added} partitions are to be added, {len(topic.assignments)} are assigned")
             replicas = [tuple(assignment.broker_ids) for assignment in topic.assignments]
             for brokers in replicas:
-                self._check_replicas(brokers, factor)
+                check_replicas(brokers, self._is_registered, factor)
         else:
             if added > MAX_PARTITIONS_PER_REQUEST:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_LARGE)
@@ -432,10 +438,16 @@ class TopicAdmin:
 
     def _further_replicas(self, topic: TopicMetadata, added: int, factor: int) -> list[tuple[int, ...]]:
         brokers = sorted(self._image.brokers)
-        first = topic.partitions[0].replicas[0]
-        start = brokers.index(first) if first in brokers else 0
+        # The first partition's leader may not be registered: Kafka continues with the broker after it.
+        start = bisect_left(brokers, topic.partitions[0].replicas[0]) % max(1, len(brokers))
         return assign_replicas(
-            brokers, added, factor, start=start, shift=start, first_partition=len(topic.partitions)
+            brokers,
+            added,
+            factor,
+            start=start,
+            shift=start,
+            first_partition=len(topic.partitions),
+            racks=find_racks(self._image.brokers.values()),
         )
 
     # Delete
@@ -480,6 +492,12 @@ class TopicAdmin:
                 results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         errors = await self._controller.delete_topics([topic.name for topic in found.values()])
         await self._applied()
+        wait = self._metadata_wait
+        if wait is not None:
+            deleted = [topic for topic in found.values() if topic.name not in errors]
+            if not await wait.until_all(wait.is_deleted, deleted, request.timeout_ms):
+                timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the deletion is not complete")
+                errors |= {topic.name: timed_out for topic in deleted if not wait.is_deleted(topic)}
         for topic in found.values():
             error = errors.get(topic.name)
             if error is None:
@@ -540,10 +558,6 @@ def _explicit_configs(entries: Iterable[CreateTopicsRequestCreatableTopicConfig]
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {', '.join(nulls)}"
         )
     return configs
-
-
-def _bad_assignment(text: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
 
 def _creation_error(

@@ -4,8 +4,9 @@ Each method is called within an event of the controller, so that nothing else ch
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error
@@ -17,13 +18,17 @@ from odradek.replication.controller.partition_states import (
     elect_leader,
     new_partition,
 )
+from odradek.replication.controller.replica_states import is_online, remove_dead_from_isr
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.loader import StateWrites, load_topic
 from odradek.replication.metadata.store import (
+    BadVersionError,
     Create,
     MetadataStoreError,
     NodeExistsError,
+    NoNodeError,
     Operation,
     SetData,
     TransactionError,
@@ -35,6 +40,21 @@ T = TypeVar("T")
 
 _PARTITIONS_PER_PAUSE: Final = 500
 """For this many partitions, creating operations takes about 1 ms; elections or state changes take a few."""
+
+
+Choose = Callable[[], Coroutine[Any, Any, Sequence[TopicMetadata]]]
+"""Returns topics with new states of their partitions, computed from the controller's image."""
+
+
+class StateConflictError(Exception):
+    """The store has another state of a partition than the image; the image has been corrected."""
+
+
+MAX_TRANSACTION_BYTES: Final = 500_000
+"""Size from which on states are written in another transaction; ZooKeeper accepts 1 MB. Their order does not matter."""
+
+_OPERATION_BYTES: Final = 64
+"""Approximate size of an operation without its path and data."""
 
 
 class NewTopic(NamedTuple):
@@ -69,13 +89,17 @@ class TopicChanges:
         image.publish()
         return errors
 
-    async def _create(self, batch: Sequence[NewTopic]) -> dict[str, KafkaError]:
+    async def _create(self, batch: Sequence[NewTopic], *, replaces_config: bool = False) -> dict[str, KafkaError]:
         """Write new topics, all in one transaction if the store accepts it; return the errors of those refused."""
         try:
-            await self._context.write([operation for new in batch for operation in await self._creation(new)])
+            operations = [one for new in batch for one in await self._creation(new, replaces_config=replaces_config)]
+            await self._context.write(operations)
         except TransactionError as error:
             if len(batch) == 1:
-                return {batch[0].topic.name: _creation_error(batch[0].topic.name, error)}
+                name = batch[0].topic.name
+                if error.index == 0 and not replaces_config and await self._has_only_config(name):
+                    return await self._create(batch, replaces_config=True)
+                return {name: _creation_error(name, error)}
             errors: dict[str, KafkaError] = {}
             middle = len(batch) // 2
             for half in (batch[:middle], batch[middle:]):
@@ -86,10 +110,18 @@ class TopicChanges:
             return {new.topic.name: as_kafka_error(error) for new in batch}
         return {}
 
-    async def _creation(self, new: NewTopic) -> list[Operation]:
+    async def _has_only_config(self, name: str) -> bool:
+        """Return whether a configuration is left without its topic: a broker crashed between the two nodes."""
+        store = self._context.store
+        paths = (znodes.topic_config_path(name), znodes.topic_path(name))
+        has_config, has_topic = [await store.exists(path) is not None for path in paths]
+        return has_config and not has_topic
+
+    async def _creation(self, new: NewTopic, *, replaces_config: bool) -> list[Operation]:
         topic = new.topic
+        path, configs = znodes.topic_config_path(topic.name), znodes.encode_config(dict(new.configs))
         return [
-            Create(znodes.topic_config_path(topic.name), znodes.encode_config(dict(new.configs))),
+            SetData(path, configs) if replaces_config else Create(path, configs),
             Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.partitions)),
             Create(znodes.partitions_path(topic.name)),
             *await self._partition_creations(topic, 0),
@@ -107,6 +139,8 @@ class TopicChanges:
 
     async def begin_partitions(self, topic: TopicMetadata) -> TopicMetadata:
         """Write the first states of the partitions of a topic that another broker created, unless they exist."""
+        if self._context.in_cluster:
+            return await self._begin_in_cluster(topic)
         if any(determine_state(partition) is not PartitionState.NEW for partition in topic.partitions):
             return topic
         context = self._context
@@ -122,7 +156,7 @@ class TopicChanges:
         if current is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{grown.name}' was deleted.")
         operations: list[Operation] = [
-            SetData(znodes.topic_path(grown.name), znodes.encode_topic(grown.topic_id, grown.partitions))
+            SetData(znodes.topic_path(grown.name), self._context.encode_topic(grown))
         ]
         operations += await self._partition_creations(grown, old_count)
         await self._context.change(operations)
@@ -139,11 +173,83 @@ class TopicChanges:
     async def elect_leaders(
         self, why: str, *, fenced: int | None = None, least_epoch: LeastEpoch = no_floor
     ) -> None:
-        """Elect leaders for partitions without a live one.
+        """Elect leaders for partitions without a live one. In a cluster, remove dead replicas from the other ISRs.
 
         Those that the `fenced` broker leads, and those below their `least_epoch`, begin a new leader epoch. Raises
         KafkaError, MetadataStoreError.
         """
+        try:
+            if self._context.in_cluster:
+                await self._begin_new_partitions()
+            await self._change_states(partial(self._choose_leaders, why, fenced, least_epoch))
+        finally:
+            self._context.image.publish()
+
+    async def remove_failed(self, why: str, writes: StateWrites) -> None:
+        """Remove failed replicas from ISRs, and failed leaders without electing others; do not publish it.
+
+        A new controller in Kafka's ZooKeeper mode writes this before it elects leaders, for brokers that are not
+        registered. Here a broker has failed also if it has registered after the last write of the partition's state,
+        of which `writes` has the transaction: it has restarted, and no controller has noticed. After a power failure
+        it may lack records that the other members of the ISR have. Raises KafkaError, MetadataStoreError.
+        """
+        await self._change_states(partial(self._choose_without_failed, why, writes))
+
+    async def change_states(self, choose: Choose) -> None:
+        """Write and publish the states that `choose` returns. It is called again if the store had other states.
+
+        Raises KafkaError, MetadataStoreError.
+        """
+        try:
+            await self._change_states(choose)
+        finally:
+            self._context.image.publish()
+
+    async def _change_states(self, choose: Choose) -> None:
+        while True:
+            try:
+                await self._put_partitions(await choose())
+            except StateConflictError:
+                continue
+            return
+
+    async def _choose_without_failed(self, why: str, writes: StateWrites) -> list[TopicMetadata]:
+        context = self._context
+        brokers = context.image.brokers
+
+        def remove_failed(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
+            written = writes.get((name, index), 0)
+            surviving = {broker_id for broker_id, broker in brokers.items() if broker.epoch < written}
+            return remove_dead_from_isr(partition, surviving, context.epoch)
+
+        return await self.map_partitions(remove_failed, why)
+
+    async def _choose_leaders(self, why: str, fenced: int | None, least_epoch: LeastEpoch) -> list[TopicMetadata]:
+        brokers, epoch, in_cluster = self._context.image.brokers, self._context.epoch, self._context.in_cluster
+        stays = self._context.staying_brokers
+
+        def elect(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
+            least = least_epoch(name, index)
+            unclean = self._context.allows_unclean_election(name)
+            if not in_cluster:
+                return elect_leader(
+                    partition, brokers, epoch, fenced=fenced, least_epoch=least, allows_unclean=unclean
+                )
+            if determine_state(partition) is PartitionState.NEW:
+                return partition
+            leads = partition.leader != NO_LEADER and is_online(partition.leader, partition, brokers)
+            eligible = brokers if leads else stays
+            elected = elect_leader(
+                partition, eligible, epoch, fenced=fenced, least_epoch=least, allows_unclean=unclean
+            )
+            return remove_dead_from_isr(partition, brokers, epoch) if elected is partition else elected
+
+        return await self.map_partitions(elect, why)
+
+    async def map_partitions(
+        self, change: Callable[[str, int, PartitionMetadata], PartitionMetadata], why: str
+    ) -> list[TopicMetadata]:
+        """Return the topics in which `change` returns another state of a partition, with these states."""
         image = self._context.image
         changed = []
         # A topic whose removal was interrupted may lack nodes.
@@ -155,17 +261,11 @@ class TopicChanges:
             for index, one in enumerate(topic.partitions):
                 if index % _PARTITIONS_PER_PAUSE == 0:
                     await self._context.pause()
-                partitions.append(self._elect(topic.name, index, one, why, fenced, least_epoch(topic.name, index)))
+                new = change(topic.name, index, one)
+                partitions.append(one if new is one else change_state(one, new, topic.name, index, why))
             if tuple(partitions) != topic.partitions:
                 changed.append(topic._replace(partitions=tuple(partitions)))
-        await self.put_partitions(changed)
-
-    def _elect(
-        self, topic: str, index: int, partition: PartitionMetadata, why: str, fenced: int | None, least_epoch: int
-    ) -> PartitionMetadata:
-        brokers, epoch = self._context.image.brokers, self._context.epoch
-        elected = elect_leader(partition, brokers, epoch, fenced=fenced, least_epoch=least_epoch)
-        return partition if elected is partition else change_state(partition, elected, topic, index, why)
+        return changed
 
     async def put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         """Write and publish new leaders and ISRs; each state must still have the partition epoch of the image.
@@ -175,12 +275,15 @@ class TopicChanges:
         """
         try:
             await self._put_partitions(topics)
+        except StateConflictError as error:
+            raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "the state of a partition has changed") from error
         finally:
             self._context.image.publish()
 
     async def _put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         operations: list[Operation] = []
         written: list[TopicMetadata] = []
+        size_bytes = 0
         for changed in topics:
             current = self._current(changed)
             if current is None:
@@ -191,19 +294,102 @@ class TopicChanges:
                     await self._context.pause()
                 if partition != current.partitions[index]:
                     partitions[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
-                    path = znodes.state_path(changed.name, index)
-                    operations.append(SetData(path, znodes.encode_state(partition), partition.partition_epoch))
+                    path, data = znodes.state_path(changed.name, index), znodes.encode_state(partition)
+                    operations.append(SetData(path, data, partition.partition_epoch))
+                    size_bytes += len(path) + len(data) + _OPERATION_BYTES
+                    if self._context.in_cluster and size_bytes >= MAX_TRANSACTION_BYTES:
+                        written.append(current._replace(partitions=tuple(partitions)))
+                        await self._write_topics(operations, written)
+                        operations, written, size_bytes = [], [], 0
             written.append(current._replace(partitions=tuple(partitions)))
             if len(operations) >= MAX_OPERATIONS:
                 await self._write_topics(operations, written)
-                operations, written = [], []
+                operations, written, size_bytes = [], [], 0
         if operations:
             await self._write_topics(operations, written)
 
     async def _write_topics(self, operations: list[Operation], written: list[TopicMetadata]) -> None:
-        await self._context.write(operations)
+        try:
+            await self._context.write(operations)
+        except TransactionError as error:
+            if not self._context.in_cluster or not isinstance(error.cause, BadVersionError | NoNodeError):
+                raise
+            # An earlier attempt of the store may have succeeded, or brokers of an old version wrote an ISR.
+            logger.warning("states of partitions differ from those in the metadata store and are read again: %s", error)
+            await self.read_again([topic.name for topic in written])
+            raise StateConflictError from error
         for topic in written:
             self._context.image.put_topic(topic)
+
+    async def read_again(self, names: Iterable[str]) -> None:
+        """Bring topics of the image up to date.
+
+        Raises KafkaError NOT_CONTROLLER if a later controller wrote a state; this one has resigned then.
+        """
+        context = self._context
+        for name in names:
+            current = context.image.topics.get(name)
+            if current is None:
+                continue
+            try:
+                stored = context.without_stopping(await load_topic(context.store, name, context.pause))
+            except NoNodeError:
+                logger.warning("a topic is no longer in the metadata store topic=%s", name)
+                context.image.remove_topic(name)
+                continue
+            if any(partition.controller_epoch > context.epoch for partition in stored.partitions):
+                context.resign("a later controller wrote the state of a partition")
+                context.on_resigned()
+                context.check_active()
+            if stored.topic_id != current.topic_id:
+                context.image.remove_topic(name)
+                context.image.put_topic(stored)
+            else:
+                context.image.put_topic(_with_offline_of(current, stored))
+
+    async def _begin_new_partitions(self) -> None:
+        """Begin the partitions that have a live replica and no state in the store."""
+        for topic in list(self._context.image.topics.values()):
+            await self._context.pause()
+            if any(determine_state(partition) is PartitionState.NEW for partition in topic.partitions):
+                self._context.image.put_topic(await self.begin_partitions(topic))
+
+    async def _begin_in_cluster(self, topic: TopicMetadata) -> TopicMetadata:
+        """Write the first states of the partitions that have none, except of those without a live replica."""
+        context, store = self._context, self._context.store
+        path = znodes.partitions_path(topic.name)
+        operations: list[Operation] = []
+        names: set[str] = set()
+        if await store.exists(path) is None:
+            operations.append(Create(path))
+        else:
+            names.update(await store.get_children(path))
+        partitions = list(topic.partitions)
+        for index, partition in enumerate(topic.partitions):
+            if index % _PARTITIONS_PER_PAUSE == 0:
+                await context.pause()
+            if determine_state(partition) is not PartitionState.NEW:
+                continue
+            started = new_partition(partition.replicas, context.image.brokers, context.epoch)
+            if not started.isr:
+                logger.warning("a new partition has no live replica topic=%s partition=%d", topic.name, index)
+                continue
+            partitions[index] = started._replace(adding=partition.adding, removing=partition.removing)
+            if str(index) not in names:
+                operations.append(Create(znodes.partition_path(topic.name, index)))
+            operations.append(Create(znodes.state_path(topic.name, index), znodes.encode_state(started)))
+        if tuple(partitions) == topic.partitions:
+            return topic
+        try:
+            for first in range(0, len(operations), MAX_OPERATIONS):
+                await context.write(operations[first : first + MAX_OPERATIONS])
+        except TransactionError as error:
+            if not isinstance(error.cause, NodeExistsError):
+                raise
+            # An earlier attempt of the store succeeded, or another controller began the partitions.
+            logger.warning("a partition was begun already topic=%s: %s", topic.name, error)
+            return await load_topic(store, topic.name, context.pause)
+        return topic._replace(partitions=tuple(partitions))
 
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
         """Record that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
@@ -223,6 +409,44 @@ class TopicChanges:
                 self._context.image.put_topic(topic)
             self._context.image.publish()
 
+    async def take_offline_on(self, broker_id: int, failed: Iterable[tuple[str, int]]) -> None:
+        """Record that a broker's replicas of these partitions (topic, index) lost their log directory, in a cluster.
+
+        Other leaders are elected, and the replicas are removed from ISRs.
+        """
+        image = self._context.image
+        changed: dict[str, list[PartitionMetadata]] = {}
+        for number, (name, index) in enumerate(failed):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await self._context.pause()
+            partition = image.partition(name, index)
+            if partition is None or broker_id not in partition.replicas or broker_id in partition.offline:
+                continue
+            if name not in changed:
+                changed[name] = list(image.topics[name].partitions)
+            changed[name][index] = partition._replace(offline=(*partition.offline, broker_id))
+        if changed:
+            logger.warning("replicas lost their log directory broker=%d topics=%d", broker_id, len(changed))
+            for name, partitions in changed.items():
+                image.put_topic(image.topics[name]._replace(partitions=tuple(partitions)))
+            await self.elect_leaders("log directories failed")
+
+    async def forget_offline(self, broker_ids: Container[int]) -> None:
+        """Drop the offline replicas of brokers that failed or started: their log directories may work again."""
+        image = self._context.image
+        for topic in list(image.topics.values()):
+            partitions = []
+            for index, one in enumerate(topic.partitions):
+                if index % _PARTITIONS_PER_PAUSE == 0:
+                    await self._context.pause()
+                if any(replica in broker_ids for replica in one.offline):
+                    offline = tuple([replica for replica in one.offline if replica not in broker_ids])
+                    partitions.append(one._replace(offline=offline))
+                else:
+                    partitions.append(one)
+            if tuple(partitions) != topic.partitions:
+                image.put_topic(topic._replace(partitions=tuple(partitions)))
+
     async def _mark_offline(self, failed: Sequence[tuple[str, int]]) -> list[TopicMetadata]:
         """Return the topics that change if the failed replicas go offline, with the changes made."""
         context = self._context
@@ -234,11 +458,22 @@ class TopicChanges:
             partition = image.partition(name, index)
             if partition is not None and me in partition.replicas and me not in partition.offline:
                 offline = partition._replace(offline=(*partition.offline, me))
-                elected = elect_leader(offline, image.brokers, context.epoch)
+                allows_unclean = context.allows_unclean_election(name)
+                elected = elect_leader(offline, image.brokers, context.epoch, allows_unclean=allows_unclean)
                 if name not in changed:
                     changed[name] = list(image.topics[name].partitions)
                 changed[name][index] = change_state(partition, elected, name, index, "its log directory failed")
         return [image.topics[name]._replace(partitions=tuple(partitions)) for name, partitions in changed.items()]
+
+
+def _with_offline_of(current: TopicMetadata, stored: TopicMetadata) -> TopicMetadata:
+    """Return the stored topic with the offline replicas of the current one."""
+    known = len(current.partitions)
+    partitions = [
+        partition._replace(offline=current.partitions[index].offline) if index < known else partition
+        for index, partition in enumerate(stored.partitions)
+    ]
+    return stored._replace(partitions=tuple(partitions))
 
 
 def _creation_error(name: str, error: TransactionError) -> KafkaError:

@@ -3,6 +3,9 @@
 The mark is a node under /admin/delete_topics, as in Kafka's ZooKeeper mode. From its commit on the topic is deleted:
 clients get success, brokers drop their replicas. If the store fails in the second step, the rest is removed later, at
 the latest by the next controller; a topic of that name can be created as soon as that is done.
+
+In a cluster the second step waits until all replicas are deleted (`replica_deletion`). A topic that is being reassigned
+is marked, and deleted when the reassignment is complete.
 """
 
 import logging
@@ -11,13 +14,20 @@ from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error
+from odradek.replication.controller.replica_deletion import ReplicaDeletion
+from odradek.replication.controller.replica_states import is_online, remove_from_isr
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import NO_LEADER, TopicMetadata
+from odradek.replication.metadata.loader import load_topic
 from odradek.replication.metadata.store import (
     Check,
     Create,
     Delete,
     MetadataStoreError,
     NodeExistsError,
+    NoNodeError,
+    Operation,
+    SetData,
     StoreUnavailableError,
     TransactionError,
 )
@@ -26,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_MS: Final = 1_000
 LONGEST_RETRY_MS: Final = 60_000
+_PARTITIONS_PER_PAUSE: Final = 500
 
 Task = Callable[[], Coroutine[Any, Any, None]]
 RunLater = Callable[[int, Task], None]
@@ -39,10 +50,15 @@ class TopicDeletion:
     the events that finish pending removals.
 
     run_later: schedules the next attempt; until the server sets it, only `finish` removes nodes
+    is_enabled: returns `delete.topic.enable`; if it is false, marks of other brokers are removed
+    replicas: deletion of replicas in a cluster
     """
 
-    def __init__(self, context: ControllerContext, retry: Task) -> None:
+    def __init__(self, context: ControllerContext, retry: Task, replicas: ReplicaDeletion | None = None) -> None:
         self.run_later: RunLater = lambda delay_ms, task: None
+        self.is_enabled: Callable[[], bool] = lambda: True
+        self.replicas = replicas
+        self._blocked: set[str] = set()
         self._context = context
         self._retry = retry
         self._unfinished: dict[str, KafkaError | MetadataStoreError | None] = {}
@@ -68,7 +84,12 @@ class TopicDeletion:
         errors = dict.fromkeys(set(names).difference(present), missing)
         if present:
             errors |= await self._mark(present)
-        self._drop([name for name in present if name not in errors])
+        marked = [name for name in present if name not in errors]
+        if self.replicas is None:
+            self._drop(marked)
+        else:
+            text = "the topic is being reassigned, and is deleted when that is complete"
+            errors |= dict.fromkeys(await self._begin(marked), KafkaError(ErrorCode.REQUEST_TIMED_OUT, text))
         return errors
 
     async def _mark(self, names: Sequence[str]) -> dict[str, KafkaError]:
@@ -94,7 +115,84 @@ class TopicDeletion:
         names = await self._context.store.get_children(znodes.DELETE_TOPICS)
         if names:
             logger.info("finishing the deletion of topics count=%d", len(names))
-            self._drop(names)
+            if self.replicas is None:
+                self._drop(names)
+            else:
+                await self.follow_marks(names)
+
+    async def restart(self) -> None:
+        """Resume as a new controller of a cluster, without the state of an earlier controller epoch."""
+        if self.replicas is not None:
+            self.replicas.clear()
+        self._unfinished.clear()
+        self._blocked.clear()
+        await self.resume()
+
+    async def follow_marks(self, names: Iterable[str]) -> None:
+        """Begin the deletion of topics that are marked, in a cluster. Raises MetadataStoreError, KafkaError."""
+        store, image = self._context.store, self._context.image
+        new = [name for name in names if name not in self._unfinished and name not in self._blocked]
+        if new and not self.is_enabled():
+            logger.warning("topic deletion is disabled; marks of other brokers are removed count=%d", len(new))
+            for name in new:
+                await self._context.write([Delete(znodes.deletion_path(name))])
+            return
+        found = []
+        for name in new:
+            try:
+                image.put_topic(await load_topic(store, name, self._context.pause))
+            except NoNodeError:
+                # The topic's node is removed before its mark, or there never was such a topic.
+                self._unfinished[name] = None
+            else:
+                found.append(name)
+        await self._begin(found)
+
+    async def _begin(self, names: Sequence[str]) -> list[str]:
+        """Begin the deletion of marked topics in a cluster; return those whose reassignment must be complete before."""
+        assert self.replicas is not None
+        image = self._context.image
+        blocked = [name for name in names if any(p.adding or p.removing for p in image.topics[name].partitions)]
+        self._blocked.update(blocked)
+        ready = [image.topics[name] for name in names if name not in self._blocked]
+        if ready:
+            await self._write_offline(ready)
+            self._drop([topic.name for topic in ready])
+            self.replicas.begin(ready, image.brokers)
+        return blocked
+
+    @property
+    def has_blocked(self) -> bool:
+        """True while a deletion waits for the end of a reassignment."""
+        return bool(self._blocked)
+
+    async def resume_unblocked(self) -> None:
+        """Begin the deletion of marked topics whose reassignment is complete."""
+        names, self._blocked = self._blocked, set()
+        if names:
+            await self._begin([name for name in sorted(names) if name in self._context.image.topics])
+
+    async def _write_offline(self, topics: Iterable[TopicMetadata]) -> None:
+        """Write that partitions have no leader, for brokers and tools that read the store before the nodes are gone."""
+        context = self._context
+        brokers = context.image.brokers
+        operations: list[Operation] = []
+        for topic in topics:
+            for index, partition in enumerate(topic.partitions):
+                if index % _PARTITIONS_PER_PAUSE == 0:
+                    await context.pause()
+                if partition.leader == NO_LEADER:
+                    continue
+                live = [replica for replica in partition.replicas if is_online(replica, partition, brokers)]
+                offline = remove_from_isr(partition, live, context.epoch)._replace(leader=NO_LEADER)
+                path = znodes.state_path(topic.name, index)
+                operations.append(SetData(path, znodes.encode_state(offline), partition.partition_epoch))
+        for first in range(0, len(operations), MAX_OPERATIONS):
+            try:
+                await context.write(operations[first : first + MAX_OPERATIONS])
+            except TransactionError as error:
+                # The deletion does not depend on these states.
+                logger.warning("cannot write that partitions of deleted topics have no leader: %s", error)
 
     def _drop(self, names: Sequence[str]) -> None:
         """Remove deleted topics from the image and publish it: brokers delete their logs."""
@@ -109,7 +207,7 @@ class TopicDeletion:
 
         Return False if the store is unavailable, so that further attempts would fail, too.
         """
-        for name in [name for name in names if name in self._unfinished]:
+        for name in [name for name in names if name in self._unfinished and self._is_removable(name)]:
             try:
                 await self._context.pause()
                 await self._remove(name)
@@ -125,6 +223,9 @@ class TopicDeletion:
                     return False
         self.schedule_retry()
         return True
+
+    def _is_removable(self, name: str) -> bool:
+        return self.replicas is None or self.replicas.is_done(name)
 
     def schedule_retry(self) -> None:
         """Schedule the next attempt, if one is needed."""
@@ -146,6 +247,8 @@ class TopicDeletion:
         """Return the error for a new topic if the store has nodes of a deleted one of that name; otherwise None."""
         if name not in self._unfinished:
             return None
+        if self.replicas is not None:
+            return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is marked for deletion.")
         reason = self._unfinished[name] or "their removal is in progress"
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
@@ -158,7 +261,7 @@ class TopicDeletion:
         store = self._context.store
         mark = znodes.deletion_path(name)
         if await store.exists(mark) is None:
-            self._unfinished.pop(name, None)
+            self._end(name)
             return
         paths = []
         if await store.exists(znodes.partitions_path(name)) is not None:
@@ -175,4 +278,9 @@ class TopicDeletion:
         for first in range(0, len(deletions), MAX_OPERATIONS):
             # Without the mark these nodes are those of a later topic of that name.
             await self._context.write([Check(mark), *deletions[first : first + MAX_OPERATIONS]])
+        self._end(name)
+
+    def _end(self, name: str) -> None:
         self._unfinished.pop(name, None)
+        if self.replicas is not None:
+            self.replicas.forget(name)

@@ -2,19 +2,60 @@
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
-from odradek.replication.metadata.loader import Pause, load_image, no_pause
+from odradek.replication.metadata.loader import (
+    Pause,
+    StateWrites,
+    load_config_if_any,
+    load_controller,
+    load_image,
+    no_pause,
+    read_node,
+)
 from odradek.replication.metadata.store import MetadataStore
 
 
 async def reload_image(store: MetadataStore, image: ClusterMetadata, pause: Pause = no_pause) -> None:
-    """Update the image's controller, brokers, topics and configurations from the store, and publish the differences.
+    """Update the image from the store, and publish the differences. Parameters and errors as for `update_image`."""
+    await update_image(store, image, pause)
+    image.publish()
 
-    Offline replicas are retained, because they are not in the store. A topic that is marked for deletion is not in the
-    image, although its nodes still exist. `pause` is awaited between topics, so that other work can run. Raises
-    MetadataStoreError without a change of the image.
+
+async def update_configs(store: MetadataStore, image: ClusterMetadata, pause: Pause = no_pause) -> None:
+    """Update the image's controller and configurations, those of all topics, from the store, and publish them.
+
+    A standby of a cluster needs no more: its brokers and topics come from the controller. Raises MetadataStoreError.
+    """
+    image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
+    image.put_controller(*await load_controller(store))
+    names = await store.get_children(znodes.TOPIC_CONFIGS)
+    for topic in image.topic_configs.keys() - {znodes.topic_of_config(name) for name in names}:
+        image.put_topic_config(topic, {})
+    for name in names:
+        await pause()
+        configs = await load_config_if_any(store, f"{znodes.TOPIC_CONFIGS}/{name}")
+        image.put_topic_config(znodes.topic_of_config(name), configs)
+    for name in await store.get_children(znodes.BROKER_CONFIGS):
+        configs = await load_config_if_any(store, f"{znodes.BROKER_CONFIGS}/{name}")
+        image.put_broker_config(znodes.broker_of_config(name), configs)
+    image.publish()
+
+
+async def update_image(
+    store: MetadataStore,
+    image: ClusterMetadata,
+    pause: Pause = no_pause,
+    *,
+    retain_offline: bool = True,
+    writes: StateWrites | None = None,
+) -> None:
+    """Update the image's controller, brokers, topics and configurations from the store.
+
+    Offline replicas are not in the store; without `retain_offline` there are none afterwards. A topic that is marked
+    for deletion is not in the image, although its nodes still exist. `pause` is awaited between topics, so that other
+    work can run. `writes` as in `read_image`. Raises MetadataStoreError without a change of the image.
     """
     stored = ClusterMetadata()
-    await load_image(store, stored, pause)
+    await load_image(store, stored, pause, writes)
     image.cluster_id = stored.cluster_id
     if (stored.controller_id, stored.controller_epoch) != (image.controller_id, image.controller_epoch):
         image.put_controller(stored.controller_id, stored.controller_epoch)
@@ -31,17 +72,21 @@ async def reload_image(store: MetadataStore, image: ClusterMetadata, pause: Paus
         if name in deleted:
             continue
         current = image.topics.get(name)
-        merged = topic if current is None or current.topic_id != topic.topic_id else _merge_offline(current, topic)
+        merged = topic
+        if retain_offline and current is not None and current.topic_id == topic.topic_id:
+            merged = _merge_offline(current, topic)
         if merged != current:
             image.put_topic(merged)
         configs = stored.topic_configs.get(name, {})
         if configs != image.topic_configs.get(name, {}):
             image.put_topic_config(name, configs)
+    for name in image.topic_configs.keys() - image.topics.keys():
+        # A standby of a cluster follows configurations and not topics.
+        image.put_topic_config(name, {})
     for key in stored.broker_configs.keys() | image.broker_configs.keys():
         settings = stored.broker_configs.get(key, {})
         if settings != image.broker_configs.get(key, {}):
             image.put_broker_config(key, settings)
-    image.publish()
 
 
 def _merge_offline(current: TopicMetadata, stored: TopicMetadata) -> TopicMetadata:

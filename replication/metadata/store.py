@@ -195,6 +195,8 @@ class MetadataStore(ABC):
     """
 
     session_id: int
+    last_transaction_id: int = 0
+    """The number of the last transaction of this session; 0 before the first, and if the store does not number them."""
     is_shared: bool = True
     """Other sessions may change the nodes, so that watches are necessary."""
 

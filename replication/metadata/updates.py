@@ -59,6 +59,13 @@ def update_from(image: ClusterMetadata, delta: MetadataDelta) -> MetadataUpdate:
     )
 
 
+def full_update(image: ClusterMetadata, delta: MetadataDelta) -> MetadataUpdate:
+    """Return the update with all brokers and topics of `image`, and the other changes in `delta`."""
+    return update_from(image, delta)._replace(
+        brokers=list(image.brokers.values()), removed_brokers=(), topics=list(image.topics.values())
+    )
+
+
 def apply_update(cache: ClusterMetadata, update: MetadataUpdate) -> None:
     """Apply an update to a broker's metadata cache, and inform its listeners."""
     if (cache.controller_id, cache.controller_epoch) != (update.controller_id, update.controller_epoch):

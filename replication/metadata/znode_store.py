@@ -198,11 +198,11 @@ def check_path(path: str) -> None:
 class Change:
     """Execution of the operations of a transaction on a table, and the resulting watch events."""
 
-    __slots__ = ("_now_ms", "_session_id", "_table", "_transaction_id", "events")
+    __slots__ = ("_now_ms", "_session_id", "_table", "events", "transaction_id")
 
     def __init__(self, table: NodeTable, transaction_id: int, session_id: int, now_ms: int) -> None:
         self._table = table
-        self._transaction_id = transaction_id
+        self.transaction_id = transaction_id
         self._session_id = session_id
         self._now_ms = now_ms
         self.events: list[WatchEvent] = []
@@ -232,7 +232,7 @@ class Change:
         if self._table.load(path) is not None:
             raise NodeExistsError(path)
         owner = self._session_id if operation.ephemeral else 0
-        number, now_ms = self._transaction_id, self._now_ms
+        number, now_ms = self.transaction_id, self._now_ms
         self._table.put(path, Znode(operation.data, number, number, now_ms, now_ms, ephemeral_owner=owner))
         parent.creations += 1
         parent.child_count += 1
@@ -244,7 +244,7 @@ class Change:
         record = self._expect(operation.path, operation.version)
         record.data = operation.data
         record.version += 1
-        record.modified_id = self._transaction_id
+        record.modified_id = self.transaction_id
         record.modified_ms = self._now_ms
         self._table.put(operation.path, record)
         self.events.append(WatchEvent(WatchKind.CHANGED, operation.path))
@@ -410,6 +410,7 @@ class ZnodeStore(MetadataStore):
             self._roll_back(error, len(results))
             raise
         self._table.commit()
+        self.last_transaction_id = change.transaction_id
         self._watches.fire(change.events)
         return results
 
@@ -433,6 +434,7 @@ class ZnodeStore(MetadataStore):
             self._roll_back(error, len(results))
             raise
         await pacing.in_thread(self._table.commit)
+        self.last_transaction_id = change.transaction_id
         self._watches.fire(change.events)
         return results
 

@@ -16,11 +16,16 @@ CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
+BROKER_SEQUENCE = "/brokers/seqid"
 TOPICS = "/brokers/topics"
 DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+ISR_CHANGES = "/isr_change_notification"
 ADOPTION = "/odradek_adoption"
 """Not Kafka's: this node exists from the creation of a store until all topics of the log directories are adopted."""
 DEFAULT_ENTITY = "<default>"
@@ -34,6 +39,18 @@ PERSISTENT_PATHS = (
     CONFIG_CHANGES,
     "/cluster",
 )
+SHARED_PATHS = (
+    BROKER_SEQUENCE,
+    "/config/clients",
+    "/config/ips",
+    "/config/users",
+    "/consumers",
+    "/isr_change_notification",
+    # Without data until a block is reserved: Kafka's controller cannot decode empty data.
+    "/latest_producer_id_block",
+    LOG_DIR_EVENTS,
+)
+"""Further nodes of Kafka's layout, which a store that brokers of Apache Kafka may share needs."""
 
 
 def encode(value: Any) -> bytes:
@@ -234,12 +251,47 @@ def decode_state(
     )
 
 
+def encode_reassignments(targets: dict[tuple[str, int], tuple[int, ...]]) -> bytes:
+    """Encode an operator's request to reassign partitions: the target of each (topic, index)."""
+    rows = [
+        {"topic": topic, "partition": index, "replicas": list(replicas)} for (topic, index), replicas in targets.items()
+    ]
+    return encode({"version": 1, "partitions": rows})
+
+
+def decode_reassignments(data: bytes | None) -> dict[tuple[str, int], tuple[int, ...]]:
+    return {
+        (str(row["topic"]), int(row["partition"])): tuple(int(replica) for replica in row["replicas"])
+        for row in decode(data)["partitions"]
+    }
+
+
+def decode_partitions(data: bytes | None) -> list[tuple[str, int]]:
+    """Decode an operator's request to elect preferred leaders."""
+    return [(str(row["topic"]), int(row["partition"])) for row in decode(data)["partitions"]]
+
+
 def encode_config(configs: dict[str, str]) -> bytes:
     return encode({"version": 1, "config": configs})
 
 
 def decode_config(data: bytes | None) -> dict[str, str]:
     return {str(name): str(value) for name, value in decode(data).get("config", {}).items()}
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """Encode the notice that a log directory of a broker failed."""
+    return encode({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_event(data: bytes | None) -> int:
+    """Return the id of the broker of which a log directory failed."""
+    return int(decode(data)["broker"])
+
+
+def decode_isr_change(data: bytes | None) -> list[tuple[str, int]]:
+    """Return the partitions whose ISR a broker of an old version changed."""
+    return [(str(row["topic"]), int(row["partition"])) for row in decode(data)["partitions"]]
 
 
 def encode_config_change(entity_path: str) -> bytes:

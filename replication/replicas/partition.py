@@ -1,16 +1,18 @@
 """A partition's replica on this broker: its role, the replicas in sync, and the high watermark.
 
 The leader appends and serves reads. The high watermark is the smallest log end among the replicas in sync; consumers
-read below it. With a single replica the high watermark is the log end. With flush.before.acks the leader counts as in
-sync only up to its last sync to disk: the high watermark follows the sync, and acknowledgements, coordinators and
-consumers follow the high watermark.
+read below it. With a single replica the high watermark is the log end. With several replicas, `leader_state` has the
+progress of the followers, and the leader proposes changes of the ISR to the controller (`isr`, `isr_changes`). With
+flush.before.acks the leader counts as in sync only up to its last sync to disk: the high watermark follows the sync,
+and acknowledgements, coordinators and consumers follow the high watermark.
 
 Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from odradek.log.append import LATEST_PRODUCE_VERSION, AppendInfo
@@ -24,6 +26,8 @@ from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.metadata.topic_names import is_internal
+from odradek.replication.replicas.isr import IsrChange, IsrEvent, IsrState
+from odradek.replication.replicas.leader_state import Follower, LeaderState, Replication
 from odradek.replication.replicas.offset_lookup import begin_search, find_offset
 
 logger = logging.getLogger(__name__)
@@ -31,6 +35,7 @@ logger = logging.getLogger(__name__)
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 NO_EPOCH: Final = -1
+NO_FOLLOWERS: Final[Mapping[int, Follower]] = MappingProxyType({})
 
 
 class Watcher(Protocol):
@@ -40,22 +45,11 @@ class Watcher(Protocol):
         """Check again: the awaited offset, the log start, or the leadership has changed."""
 
 
-class Follower:
-    """The progress of a follower, as of its last fetch."""
-
-    __slots__ = ("caught_up_ms", "log_end_offset", "log_start_offset")
-
-    def __init__(self) -> None:
-        self.log_end_offset = -1
-        self.log_start_offset = -1
-        self.caught_up_ms = 0
-
-
 class Partition:
     """A replica on this broker.
 
     log: its log; None while it is offline, or cannot be created for lack of disk space, descriptors or memory
-    is_leader, leader, leader_epoch, partition_epoch, replicas, isr: set by the controller
+    is_leader, leader, leader_epoch, partition_epoch, replicas, isr: set by the controller; isr without a pending change
     watchers: requests that wait for the high watermark or the log start, in the order of their arrival
     log_end_watchers: requests that wait for the log end, which followers read up to
 
@@ -63,9 +57,10 @@ class Partition:
     """
 
     __slots__ = (
-        "_epoch_start_offset", "_follows_log_end", "_leader_log", "_local_id", "_min_isr", "_on_failure",
-        "_request_sync", "_syncs_before_acks", "followers", "index", "is_internal", "is_leader", "isr", "leader",
-        "leader_epoch", "log", "log_end_watchers", "partition_epoch", "replicas", "topic", "topic_id", "watchers",
+        "_cluster", "_epoch_start_offset", "_follows_log_end", "_has_few_in_sync", "_leader_log", "_leader_state",
+        "_leads_since", "_local_id", "_min_isr", "_on_failure", "_request_sync", "_syncs_before_acks", "index",
+        "is_internal", "is_leader", "isr", "leader", "leader_epoch", "log", "log_end_watchers", "partition_epoch",
+        "replicas", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -76,8 +71,12 @@ class Partition:
         local_id: int,
         on_failure: Callable[[LogDirFailure | ShortageError], None] = lambda failure: None,
         request_sync: "Callable[[Partition], None]" = lambda partition: None,
+        cluster: Replication | None = None,
     ) -> None:
-        """`request_sync` schedules a sync of the log, after which `synced` is called; several requests share a sync."""
+        """`request_sync` schedules a sync of the log, after which `synced` is called; several requests share a sync.
+
+        cluster: None on a broker that is not a member of a cluster; its leaders never change an ISR
+        """
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -89,15 +88,18 @@ class Partition:
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
-        self.followers: dict[int, Follower] = {}
         self.watchers: dict[Watcher, None] = {}
         self.log_end_watchers: dict[Watcher, None] = {}
         self._local_id = local_id
         self._on_failure = on_failure
         self._request_sync = request_sync
+        self._cluster = cluster
         self._leader_log: PartitionLog | None = None
+        self._leader_state: LeaderState | None = None
         self._epoch_start_offset = -1
+        self._leads_since = NO_EPOCH
         self._min_isr = 1
+        self._has_few_in_sync = False
         self._follows_log_end = False
         self._syncs_before_acks = False
 
@@ -108,32 +110,56 @@ class Partition:
     # -- changes by the controller -------------------------------------------------------------------------------------
 
     def apply(self, metadata: PartitionMetadata, log: PartitionLog | None) -> None:
-        """Take the role that the metadata gives this broker. `log` is None if its directory is offline."""
+        """Take the role that the metadata gives this broker. `log` is None if its directory is offline.
+
+        Metadata of an older leader epoch is ignored. Within a leader epoch the controller's responses change the ISR as
+        well: metadata of the same partition epoch does not end a pending change, and metadata of an older partition
+        epoch changes nothing but the log.
+        """
         if metadata.leader_epoch < self.leader_epoch:
             return
         is_new_epoch = metadata.leader_epoch > self.leader_epoch
+        was_leader = self._leader_log is not None
         self.log = log
-        self.leader = metadata.leader
-        self.leader_epoch = metadata.leader_epoch
-        self.partition_epoch = metadata.partition_epoch
-        self.replicas = metadata.replicas
-        self.isr = metadata.isr
-        self.is_leader = metadata.leader == self._local_id
+        if is_new_epoch or metadata.partition_epoch >= self.partition_epoch:
+            self.leader = metadata.leader
+            self.leader_epoch = metadata.leader_epoch
+            self.replicas = metadata.replicas
+            self.is_leader = metadata.leader == self._local_id
+            if is_new_epoch or metadata.partition_epoch > self.partition_epoch or self._leader_state is None:
+                self.partition_epoch = metadata.partition_epoch
+                self._replace_isr(metadata.isr)
         self._leader_log = log if self.is_leader else None
         if self._leader_log is None:
-            self.followers.clear()
+            self._leader_state = None
             self._epoch_start_offset = -1
         elif is_new_epoch or self._epoch_start_offset < 0:
-            self._begin_to_lead(self._leader_log)
+            self._begin_to_lead(self._leader_log, was_leader=was_leader)
+        elif self._leader_state is not None:
+            self._leader_state.set_replicas(self.replicas)
         self.configure()
         self.wake_watchers()
 
-    def _begin_to_lead(self, log: PartitionLog) -> None:
-        self.followers = {replica: Follower() for replica in self.replicas if replica != self._local_id}
+    def _replace_isr(self, isr: tuple[int, ...]) -> None:
+        """Set the ISR from metadata; a pending change ends."""
+        self.isr = isr
+        state = self._leader_state
+        if state is not None:
+            self._set_isr(state, state.isr.end_change(IsrEvent.REPLACE, isr), IsrEvent.REPLACE)
+
+    def _begin_to_lead(self, log: PartitionLog, *, was_leader: bool) -> None:
+        if not was_leader:
+            self._leads_since = self.leader_epoch
         self._epoch_start_offset = log.log_end_offset
         # A lower epoch, from a store that is behind, would remove the later ones from the log's history.
         if self.leader_epoch > log.latest_epoch:
             log.elect(self.leader_epoch)
+        if self.replicas == (self._local_id,):
+            self._leader_state = None
+            return
+        if self._leader_state is None:
+            self._leader_state = LeaderState(self._local_id, self.isr, self._cluster)
+        self._leader_state.begin_epoch(self.replicas, log.log_end_offset, is_new_leader=not was_leader)
 
     def configure(self, config: LogConfig | None = None) -> None:
         """Apply changed topic properties, and update the fields that depend on them."""
@@ -143,6 +169,7 @@ class Partition:
         if config is not None and config is not log.config:
             log.update_config(config)
         self._min_isr = min(log.config.min_insync_replicas, len(self.replicas))
+        self._has_few_in_sync = len(self.isr) < self._min_isr
         is_alone = self.isr == (self._local_id,) and self.replicas == (self._local_id,)
         syncs = self._syncs_before_acks = log.config.flush_before_acks
         self._follows_log_end = self.is_leader and is_alone and self._min_isr <= 1 and not syncs
@@ -160,6 +187,8 @@ class Partition:
         """Stop using the log. The caller calls `wake_watchers` next."""
         self.log = None
         self._leader_log = None
+        self._leader_state = None
+        self._epoch_start_offset = -1
         self._follows_log_end = False
 
     def retire(self) -> None:
@@ -170,9 +199,7 @@ class Partition:
         self.is_leader = False
         self.leader = -1
         self.replicas = self.isr = ()
-        self.log = None
-        self._leader_log = None
-        self._follows_log_end = False
+        self.release_log()
         self.wake_watchers()
 
     def wake_watchers(self) -> None:
@@ -211,7 +238,7 @@ class Partition:
         log = self._leader_log
         if log is None:
             raise self._not_leading()
-        if required_acks == -1 and len(self.isr) < self._min_isr:
+        if required_acks == -1 and self._has_few_in_sync:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"in-sync replicas: {len(self.isr)}, required: {self._min_isr}"
             )
@@ -256,20 +283,27 @@ class Partition:
         offset: int,
         max_bytes: int,
         *,
-        isolation_level: int = READ_UNCOMMITTED,
+        isolation_level: int | None = READ_UNCOMMITTED,
         at_least_one: bool = True,
         current_leader_epoch: int = NO_EPOCH,
+        leader_only: bool = True,
     ) -> FileRegion | None:
         """Return the records from `offset` on that consumers may read: below the high watermark or last stable offset.
 
-        None if there are none, or if the first batch does not fit and `at_least_one` is not set. Raises KafkaError: as
-        `leading_log`, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        isolation_level is None for a replica, which reads up to the log end; without `leader_only` a follower serves
+        the read, up to its own high watermark (KIP-392).
+
+        None if there are no records, or if the first batch does not fit and `at_least_one` is not set. Raises
+        KafkaError: as `readable_log`, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
         log = self._leader_log
         if log is None or current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
-            log = self.leading_log(current_leader_epoch)
+            log = self.readable_log(current_leader_epoch, leader_only=leader_only)
         state = log.state
-        upper_offset = state.last_stable_offset if isolation_level else state.high_watermark
+        if isolation_level is None:
+            upper_offset = state.log_end_offset
+        else:
+            upper_offset = state.last_stable_offset if isolation_level else state.high_watermark
         try:
             return log.read(offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one)
         except (LogDirFailure, ShortageError) as failure:
@@ -298,13 +332,17 @@ class Partition:
         self._on_failure(failure)
         return failure
 
+    def report_failure(self, failure: LogDirFailure | ShortageError) -> None:
+        """Take the log directory offline after a disk failure; log that a resource is short."""
+        self._on_failure(failure)
+
     def aborted_transactions(self, offset: int, region: FileRegion) -> Sequence[AbortedTransaction]:
         """Return the transactions that a read-committed consumer skips in a region that `read` returned for `offset`.
 
-        Raises KafkaError: as `leading_log`, KAFKA_STORAGE_ERROR.
+        Raises KafkaError: as `readable_log`, KAFKA_STORAGE_ERROR.
         """
         with self._reporting_failures():
-            return self.leading_log().aborted_transactions(offset, region)
+            return self.readable_log(leader_only=False).aborted_transactions(offset, region)
 
     @contextmanager
     def _reporting_failures(self) -> Iterator[None]:
@@ -328,6 +366,15 @@ class Partition:
             raise self._not_leading()
         return log
 
+    def readable_log(self, current_leader_epoch: int = NO_EPOCH, *, leader_only: bool) -> PartitionLog:
+        """Return the log, without `leader_only` also of a follower. Raises KafkaError: as `leading_log`."""
+        if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
+            self._raise_epoch_error(current_leader_epoch)
+        log = self._leader_log if leader_only else self.log
+        if log is None:
+            raise self._not_leading()
+        return log
+
     def _raise_epoch_error(self, epoch: int) -> None:
         if epoch < self.leader_epoch:
             text = f"leader epoch {epoch} is older than the current one, {self.leader_epoch}"
@@ -340,7 +387,9 @@ class Partition:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.index} is offline")
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic}-{self.index}")
 
-    def diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+    def diverging_epoch(
+        self, last_fetched_epoch: int, fetch_offset: int, *, leader_only: bool = True
+    ) -> tuple[int, int] | None:
         """Return the point at which a reader's history diverges from the log: (epoch, end offset), or None.
 
         Raises KafkaError OFFSET_OUT_OF_RANGE if the log has no epoch up to the reader's, or the offset is below its
@@ -348,7 +397,7 @@ class Partition:
         """
         if last_fetched_epoch < 0:
             return None
-        log = self.leading_log()
+        log = self.readable_log(leader_only=leader_only)
         epoch, end_offset = log.offset_for_leader_epoch(last_fetched_epoch)
         if epoch < 0:
             raise KafkaError(
@@ -372,18 +421,19 @@ class Partition:
         *,
         isolation_level: int | None = READ_UNCOMMITTED,
         current_leader_epoch: int = NO_EPOCH,
+        leader_only: bool = True,
     ) -> Generator[Step, None, TimestampOffset]:
         """Find the offset for a timestamp or special value, in steps; NOT_FOUND if there is none.
 
-        isolation_level is None for a replica, which may read up to the log end. Raises KafkaError: as `leading_log`,
+        isolation_level is None for a replica, which may read up to the log end. Raises KafkaError: as `readable_log`,
         also if the leadership is lost between the steps; OFFSET_NOT_AVAILABLE while a new leader's high watermark has
         not reached the start of its epoch (KIP-207), UNSUPPORTED_VERSION.
         """
-        log = self.leading_log(current_leader_epoch)
+        log = self.readable_log(current_leader_epoch, leader_only=leader_only)
         with self._reporting_failures():
             search = begin_search(log, timestamp)
-            searched = None if search is None else (yield from self._while_leading(log, search))
-        if self.leading_log(current_leader_epoch) is not log:
+            searched = None if search is None else (yield from self._while_readable(log, search, leader_only))
+        if self.readable_log(current_leader_epoch, leader_only=leader_only) is not log:
             raise self._not_leading()
         if isolation_level is None:
             upper_offset = log.log_end_offset
@@ -392,14 +442,14 @@ class Partition:
         is_lagging = isolation_level is not None and log.high_watermark < self._epoch_start_offset
         return find_offset(log, timestamp, searched, upper_offset, self.leader_epoch, is_lagging=is_lagging)
 
-    def _while_leading(
-        self, log: PartitionLog, search: Generator[Step, None, TimestampOffset | None]
+    def _while_readable(
+        self, log: PartitionLog, search: Generator[Step, None, TimestampOffset | None], leader_only: bool
     ) -> Generator[Step, None, TimestampOffset | None]:
         """Search in steps until the leadership ends: missing files of a deleted log are not a failure."""
         try:
             while True:
                 yield next(search)
-                if self.leading_log() is not log:
+                if self.readable_log(leader_only=leader_only) is not log:
                     raise self._not_leading()
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
@@ -425,29 +475,130 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """Return the smallest log start among the replicas; -1 if this broker does not lead."""
+        """Return the smallest log start among the replicas whose brokers are alive; -1 if this broker does not lead."""
         log = self._leader_log
         if log is None:
             return -1
-        starts = (follower.log_start_offset for follower in self.followers.values())
-        return min((log.log_start_offset, *starts))
+        state = self._leader_state
+        return log.log_start_offset if state is None else state.limit_low_watermark(log.log_start_offset)
 
-    # -- progress of followers -----------------------------------------------------------------------------------------
+    # -- followers and in-sync replicas --------------------------------------------------------------------------------
+
+    @property
+    def followers(self) -> Mapping[int, Follower]:
+        """Return the progress of the followers, by broker id; none if this broker does not lead."""
+        return NO_FOLLOWERS if self._leader_state is None else self._leader_state.followers
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Return the replicas that acknowledgements wait for: the ISR, and a replica that is being added to it."""
+        return self.isr if self._leader_state is None else self._leader_state.maximal_isr
+
+    def check_follower(self, replica: int, current_leader_epoch: int = NO_EPOCH) -> None:
+        """Raise KafkaError unless a broker has a replica of this partition.
+
+        As `leading_log`; UNKNOWN_LEADER_EPOCH if the assignment may have changed, NOT_LEADER_OR_FOLLOWER for a fetch
+        without a leader epoch.
+        """
+        self.leading_log(current_leader_epoch)
+        if replica not in self.followers:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if current_leader_epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
+            raise KafkaError(code, f"broker {replica} has no replica of {self!r}")
 
     def update_follower(
-        self, replica: int, log_end_offset: int, log_start_offset: int, monotonic_ms: int
+        self, replica: int, log_end_offset: int, log_start_offset: int, monotonic_ms: int, broker_epoch: int = -1
     ) -> None:
-        """Record the progress of a follower. Raises KafkaError: as `leading_log`, UNKNOWN_LEADER_EPOCH."""
-        log = self.leading_log()
-        follower = self.followers.get(replica)
-        if follower is None:
+        """Record a follower's fetch from its log end; propose to add it to the ISR if it is in sync.
+
+        Raises KafkaError: as `leading_log`, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER for an old broker epoch.
+        """
+        log, state = self.leading_log(), self._leader_state
+        follower = None if state is None else state.followers.get(replica)
+        if state is None or follower is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica} has no replica of {self!r}")
-        follower.log_end_offset = log_end_offset
-        follower.log_start_offset = log_start_offset
-        if log_end_offset >= log.log_end_offset:
-            follower.caught_up_ms = monotonic_ms
+        state.check_broker_epoch(replica, follower, broker_epoch)
+        low_watermark = self.low_watermark if log_start_offset != follower.log_start_offset else None
+        follower.record_fetch(log_end_offset, log_start_offset, log.log_end_offset, monotonic_ms)
+        if replica not in state.maximal_isr:
+            self._expand_isr(state, replica, log)
+        has_advanced = self._advance_high_watermark()
+        if has_advanced or (low_watermark is not None and low_watermark != self.low_watermark):
+            self._wake(self.watchers)
+
+    def is_throttled(self, replica: int) -> bool:
+        """Return whether a follower gets no records now, because the rate of replication exceeds its limit (KIP-73)."""
+        return self._leader_state is not None and self._leader_state.is_throttled(self, replica)
+
+    def count_replicated(self, size_bytes: int) -> None:
+        """Count records that were sent to a follower, for the throttle."""
+        if self._leader_state is not None:
+            self._leader_state.count_replicated(self, size_bytes)
+
+    def select_read_replica(self, rack: str, listener: str, offset: int) -> int | None:
+        """Return the follower that a consumer in `rack` is to read from; None if it is to read from this leader."""
+        state = self._leader_state
+        return None if state is None else state.select_read_replica(rack, listener, offset)
+
+    def _expand_isr(self, state: LeaderState, replica: int, log: PartitionLog) -> None:
+        if state.may_join(replica, log.high_watermark, self._epoch_start_offset):
+            self._propose_isr(state, IsrEvent.EXPAND, (*self.isr, replica))
+
+    def shrink_isr(self) -> None:
+        """Propose to remove the followers from the ISR that were not caught up for replica.lag.time.max.ms."""
+        log, state = self._leader_log, self._leader_state
+        if log is None or state is None:
+            return
+        removed = state.find_out_of_sync(log.log_end_offset)
+        if removed:
+            self._propose_isr(state, IsrEvent.SHRINK, tuple(one for one in self.isr if one not in removed))
+
+    def _propose_isr(self, state: LeaderState, event: IsrEvent, isr: tuple[int, ...]) -> None:
+        change = IsrChange(isr, self.leader_epoch, self.partition_epoch)
+        self._set_isr(state, state.isr.propose(event, change), event)
+        state.submit(self, change)
+
+    def _set_isr(self, state: LeaderState, isr: IsrState, event: IsrEvent) -> None:
+        if isr != state.isr:
+            logger.info(
+                "ISR partition=%s-%d leader_epoch=%d old=%s new=%s reason=%s",
+                self.topic, self.index, self.leader_epoch, state.isr, isr, event.value,
+            )  # fmt: skip
+        state.set_isr(isr)
+        self.isr = isr.committed
+        self._has_few_in_sync = len(self.isr) < self._min_isr
+
+    def is_pending(self, change: IsrChange) -> bool:
+        """Return whether a change of the ISR still waits for the controller."""
+        return self._leader_state is not None and self._leader_state.isr.pending is change
+
+    def finish_isr_change(
+        self, change: IsrChange, leader_epoch: int, isr: tuple[int, ...], partition_epoch: int
+    ) -> None:
+        """Apply the controller's successful response to a pending change; the high watermark may advance.
+
+        A response of another leader epoch, or of an older partition epoch, leaves the change pending until newer
+        metadata arrives.
+        """
+        state = self._leader_state
+        if state is None or state.isr.pending is not change:
+            return
+        if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
+            return
+        self.partition_epoch = partition_epoch
+        self._set_isr(state, state.isr.end_change(IsrEvent.CONFIRM, isr), IsrEvent.CONFIRM)
+        self._advance_high_watermark()
+        self._wake(self.watchers)
+
+    def revert_isr_change(self, change: IsrChange) -> None:
+        """Return to the committed ISR, because the change was not made and will not be."""
+        state = self._leader_state
+        if state is None or state.isr.pending is not change:
+            return
+        self._set_isr(state, state.isr.end_change(IsrEvent.REVERT, self.isr), IsrEvent.REVERT)
         if self._advance_high_watermark():
             self._wake(self.watchers)
+
+    # -- high watermark ------------------------------------------------------------------------------------------------
 
     def _advance_high_watermark(self) -> bool:
         """Raise the high watermark to the smallest log end of the in-sync replicas; return whether it moved.
@@ -456,28 +607,29 @@ class Partition:
         flush.before.acks the leader's own end is its last sync to disk.
         """
         log = self._leader_log
-        if log is None or len(self.isr) < self._min_isr:
+        if log is None or self._has_few_in_sync:
             return False
         state = log.state
         offset = state.flushed_offset if self._syncs_before_acks else state.log_end_offset
-        for replica in self.isr:
-            follower = self.followers.get(replica)
-            if follower is not None and follower.log_end_offset < offset:
-                offset = follower.log_end_offset
+        if self._leader_state is not None and offset > state.high_watermark:
+            offset = self._leader_state.limit_high_watermark(offset)
         if offset <= state.high_watermark:
             return False
         log.update_high_watermark(offset)
         return True
 
-    def has_reached(self, offset: int) -> bool:
+    def has_reached(self, offset: int, appended_epoch: int | None = None) -> bool:
         """Return whether all in-sync replicas have all records below `offset`, for which acks -1 waits.
 
+        appended_epoch: leader epoch of the append. If the leadership was lost since, the records may be truncated.
         Raises KafkaError: as `leading_log`, NOT_ENOUGH_REPLICAS_AFTER_APPEND if they have the records but are too few.
         """
         log = self.leading_log()
+        if appended_epoch is not None and appended_epoch < self._leads_since:
+            raise self._not_leading()
         if log.high_watermark < offset:
             return False
-        if len(self.isr) < self._min_isr:
+        if self._has_few_in_sync and len(self.maximal_isr) < self._min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                 f"in-sync replicas: {len(self.isr)}, required: {self._min_isr}",

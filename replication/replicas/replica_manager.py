@@ -18,7 +18,14 @@ from odradek.log.storage.found_directories import format_names
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.metadata.broker_configs import BrokerConfigs
-from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.image import (
+    NO_LEADER,
+    ClusterMetadata,
+    MetadataDelta,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from odradek.replication.replicas.leader_state import Replication
 from odradek.replication.replicas.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -51,6 +58,26 @@ RunSteps = Callable[[Steps], Awaitable[None]]
 """Starts steps, each of which takes a few tenths of a ms. The result completes after the last one."""
 
 
+class PartitionFetchers(Protocol):
+    """Fetches records from the leaders of partitions."""
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch from the partition's leader, beginning again if its leader epoch has changed."""
+
+    def unfollow(self, partition: Partition) -> None:
+        """Stop fetching, because this broker leads the partition, or has no replica of it any more."""
+
+
+class NoFetchers:
+    """For a broker that is not in a cluster."""
+
+    def follow(self, partition: Partition) -> None:
+        """Do nothing: without other brokers there is no leader."""
+
+    def unfollow(self, partition: Partition) -> None:
+        """Do nothing."""
+
+
 class _Done:
     """An awaitable that is complete."""
 
@@ -71,19 +98,21 @@ class ReplicaManager:
 
     The logs must be open when the image is published for the first time. The log manager calls `directory_failed`.
 
-    `request_sync` is for partitions with flush.before.acks, see `Partition`.
+    `request_sync` and `cluster` are for the partitions, see `Partition`. `metadata` is the metadata cache. In
+    a cluster `image` is another one, which contains only what LeaderAndIsr assigned to this broker.
 
     partitions: by (topic name, index); partitions_by_id: by (topic id, index)
     deleted_topics: those whose replicas are not all retired yet; while there are any, a request must not use a
         partition from `partitions`, `partitions_by_id` or its own memory for which `is_deleted` returns true
     run_steps: runs the steps that follow the image; the server replaces it before clients can connect
+    fetchers: fetch from the leaders of the partitions that this broker follows
     listeners: called with a topic's name when all its replicas here have the roles that the image gives them
     """
 
     __slots__ = (
-        "_applied", "_broker_id", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs",
-        "_missing_logs", "_now_ms", "_queued", "_request_sync", "_tasks", "_uncreated", "deleted_topics",
-        "listeners", "partitions", "partitions_by_id", "run_steps",
+        "_applied", "_broker_id", "_cluster", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs",
+        "_metadata", "_missing_logs", "_new", "_now_ms", "_queued", "_request_sync", "_tasks", "_uncreated",
+        "deleted_topics", "fetchers", "listeners", "partitions", "partitions_by_id", "run_steps",
     )  # fmt: skip
 
     def __init__(
@@ -94,13 +123,17 @@ class ReplicaManager:
         logs: LogStore,
         now_ms: Callable[[], int],
         request_sync: Callable[[Partition], None] = lambda partition: None,
+        metadata: ClusterMetadata | None = None,
+        cluster: Replication | None = None,
     ) -> None:
         self._broker_id = broker_id
         self._image = image
+        self._metadata = image if metadata is None else metadata
         self._configs = configs
         self._logs = logs
         self._now_ms = now_ms
         self._request_sync = request_sync
+        self._cluster = cluster
         self._uncreated: set[tuple[str, int]] = set()
         self._is_loaded = False
         # Partitions of the first publication whose logs had to be created.
@@ -111,11 +144,16 @@ class ReplicaManager:
         self._queued = self._finished = 0
         self._applied: dict[str, tuple[TopicMetadata, LogConfig]] = {}
         self.run_steps: RunSteps = run_at_once
+        self.fetchers: PartitionFetchers = NoFetchers()
         self.listeners: list[Callable[[str], None]] = []
         self.deleted_topics: deque[TopicMetadata] = deque()
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
+        # Roles of the last publication, see `expect_new`.
+        self._new: set[tuple[str, int]] = set()
         image.listeners.append(self._on_metadata)
+        if self._metadata is not image:
+            self._metadata.listeners.append(self._on_topic_configs)
         configs.listeners.append(self._on_broker_configs)
 
     def get(self, topic: str, index: int) -> Partition:
@@ -125,14 +163,14 @@ class ReplicaManager:
         """
         partition = self.partitions.get((topic, index))
         if partition is None or (self.deleted_topics and self.is_deleted(partition)):
-            raise self._missing_error(self._image.topics.get(topic), index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise self._missing_error(self._metadata.topics.get(topic), index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return partition
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         """Return a replica by topic id. Raises KafkaError UNKNOWN_TOPIC_ID, otherwise as `get`."""
         partition = self.partitions_by_id.get((topic_id, index))
         if partition is None or (self.deleted_topics and self.is_deleted(partition)):
-            raise self._missing_error(self._image.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)
+            raise self._missing_error(self._metadata.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)
         return partition
 
     def is_deleted(self, partition: Partition) -> bool:
@@ -156,6 +194,11 @@ class ReplicaManager:
         waiting = self._uncreated
         return [key for key, partition in self.partitions.items() if partition.log is None and key not in waiting]
 
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Return whether this broker has a replica whose log is in a directory that failed."""
+        partition = self.partitions.get((topic, index))
+        return partition is not None and partition.log is None and (topic, index) not in self._uncreated
+
     def list_led(self, topic: str) -> list[Partition]:
         """Return the partitions of a topic that this broker leads and whose log is online."""
         metadata = self._image.topics.get(topic)
@@ -165,10 +208,19 @@ class ReplicaManager:
 
     def topic_id(self, topic: str) -> bytes | None:
         """Return the id of a topic; None if it does not exist."""
-        metadata = self._image.topics.get(topic)
+        metadata = self._metadata.topics.get(topic)
         return None if metadata is None else metadata.topic_id
 
     # Following the image
+
+    def expect_new(self, topic: str, index: int) -> None:
+        """Create the log of this partition, with the next publication, also if it could be in an offline directory."""
+        self._new.add((topic, index))
+
+    def delete_unassigned(self, topic: str, index: int) -> None:
+        """Delete the log of a partition that no publication has assigned to this broker, if there is one."""
+        if (topic, index) not in self.partitions:
+            self._delete_log(topic, index)
 
     def stop(self) -> None:
         """Stop following the image, because the logs are about to be closed."""
@@ -209,6 +261,10 @@ class ReplicaManager:
                 format_names(self._missing_logs),
             )
             self._missing_logs.clear()
+
+    def _on_topic_configs(self, delta: MetadataDelta) -> None:
+        self._tasks += [self._configure(name) for name in sorted(delta.topic_configs)]
+        self._begin()
 
     def _on_broker_configs(self, old: PropertySet, new: PropertySet) -> None:
         self._tasks += [self._configure(name) for name in self._image.topics]
@@ -284,7 +340,13 @@ class ReplicaManager:
         if partition is None:
             log = self._open_log(topic, index)
             partition = Partition(
-                topic.name, topic.topic_id, index, self._broker_id, self._on_failure, self._request_sync
+                topic.name,
+                topic.topic_id,
+                index,
+                self._broker_id,
+                self._on_failure,
+                self._request_sync,
+                self._cluster,
             )
             self.partitions[key] = partition
             self.partitions_by_id[topic.topic_id, index] = partition
@@ -292,6 +354,13 @@ class ReplicaManager:
             log = partition.log
         partition.apply(metadata, log)
         partition.configure(config)
+        self._follow_leader(partition)
+
+    def _follow_leader(self, partition: Partition) -> None:
+        if partition.is_leader or partition.leader == NO_LEADER or partition.log is None:
+            self.fetchers.unfollow(partition)
+        else:
+            self.fetchers.follow(partition)
 
     def _notify(self, name: str) -> None:
         for listener in self.listeners:
@@ -300,9 +369,12 @@ class ReplicaManager:
     def _open_log(self, topic: TopicMetadata, index: int) -> PartitionLog | None:
         """Open or create the partition's log. Return None if it is offline or a resource is short.
 
-        A partition of the first publication existed before this start, so its log may be in an offline directory.
+        A partition of the first publication existed before this start, so its log may be in an offline directory. In a
+        cluster the controller decides which partitions are new.
         """
-        is_new = self._is_loaded
+        key = (topic.name, index)
+        is_new = self._is_loaded if self._metadata is self._image else key in self._new
+        self._new.discard(key)
         create, now_ms = self._logs.create_log, self._now_ms()
         try:
             try:
@@ -335,6 +407,7 @@ class ReplicaManager:
         log = self._open_log(current, index)
         if log is not None:
             partition.apply(current.partitions[index], log)
+            self._follow_leader(partition)
             self._notify(topic.name)
 
     def _delete_log(self, topic: str, index: int) -> None:
@@ -373,6 +446,7 @@ class ReplicaManager:
     def _remove(self, partition: Partition) -> None:
         del self.partitions[partition.topic, partition.index]
         self.partitions_by_id.pop((partition.topic_id, partition.index), None)
+        self.fetchers.unfollow(partition)
         partition.retire()
 
     def _on_failure(self, failure: LogDirFailure | ShortageError) -> None:
@@ -387,6 +461,7 @@ class ReplicaManager:
         """
         failed = [p for p in self.partitions.values() if p.log is not None and p.log.log_directory == directory]
         for partition in failed:
+            self.fetchers.unfollow(partition)
             partition.release_log()
         for partition in failed:
             partition.wake_watchers()

@@ -136,6 +136,10 @@ class StoreContract:
         run_now(store.create("/a/after"))
         assert run_now(store.exists("/a")).child_version == 1
 
+    def test_a_transaction_without_operations_does_nothing(self, store):
+        assert run_now(store.transaction([])) == []
+        assert run_now(store.get_children("/")) == []
+
     def test_watches_fire_once(self, store):
         seen: list[WatchEvent] = []
         run_now(store.exists("/a", seen.append))

@@ -41,6 +41,17 @@ class SomeBrokerConfig(PropertySet):
     listeners = string("listeners", "PLAINTEXT://:9092", update_mode=UpdateMode.PER_BROKER, doc="Listeners.")
     ssl_key_password = password("ssl.key.password", update_mode=UpdateMode.PER_BROKER, doc="A secret.")
     metric_reporters = string_list("metric.reporters", (), update_mode=CLUSTER_WIDE, doc="Reporters.")
+    leader_replication_throttled_rate = long(
+        "leader.replication.throttled.rate", (1 << 63) - 1, update_mode=CLUSTER_WIDE, internal=True, doc="Rate."
+    )
+    follower_replication_throttled_rate = long(
+        "follower.replication.throttled.rate", (1 << 63) - 1, update_mode=CLUSTER_WIDE, internal=True, doc="Rate."
+    )
+    replication_quota_window_num = integer("replication.quota.window.num", 11, doc="Samples.")
+    replication_quota_window_size_seconds = integer("replication.quota.window.size.seconds", 1, doc="Length.")
+    auto_leader_rebalance_enable = boolean("auto.leader.rebalance.enable", True, doc="Rebalance.")
+    leader_imbalance_check_interval_seconds = long("leader.imbalance.check.interval.seconds", 300, doc="Interval.")
+    leader_imbalance_per_broker_percentage = integer("leader.imbalance.per.broker.percentage", 10, doc="Limit.")
     offsets_topic_replication_factor = integer("offsets.topic.replication.factor", 3, doc="Replicas.")
     offsets_topic_num_partitions = integer("offsets.topic.num.partitions", 50, doc="Partitions.")
 

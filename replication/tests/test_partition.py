@@ -209,6 +209,18 @@ def test_consumers_see_no_offset_above_the_high_watermark_but_replicas_do():
     assert run_steps(partition.list_offset(150)).offset == -1
 
 
+def test_a_debugging_client_lists_the_offsets_of_a_follower():
+    partition = leader()
+    append(partition, 100)
+    append(partition, 200)
+    partition.apply(PartitionMetadata(2, 1, (1, 2), (1, 2)), partition.log)
+    fails(E.NOT_LEADER_OR_FOLLOWER, run_steps, partition.list_offset(LATEST_TIMESTAMP, isolation_level=None))
+    options = {"isolation_level": None, "leader_only": False}
+    assert run_steps(partition.list_offset(LATEST_TIMESTAMP, **options)) == (2, -1, 1)
+    assert run_steps(partition.list_offset(150, **options)).offset == 1
+    fails(E.FENCED_LEADER_EPOCH, run_steps, partition.list_offset(150, current_leader_epoch=0, **options))
+
+
 def test_a_new_leader_whose_high_watermark_lags_refuses_the_latest_offset():
     log = open_log()
     log.append_as_leader(batch(100), leader_epoch=0, now_ms=100_000)

@@ -76,6 +76,35 @@ def test_defaults_come_from_the_broker():
     assert (result.num_partitions, result.replication_factor) == (4, 2)
 
 
+def put_racks(cluster, **racks):
+    """Give the brokers `b1`, `b2`, ... these racks."""
+    image = cluster.controller.image
+    for name, rack in racks.items():
+        image.put_broker(image.brokers[int(name[1:])]._replace(rack=rack))
+
+
+def test_replicas_are_distributed_over_racks():
+    cluster = Cluster(others=[2, 3, 4])
+    put_racks(cluster, b1="a", b2="a", b3="b", b4="b")
+    create(cluster, new("t", 8, 2))
+    assert not [p for p in cluster.image.topics["t"].partitions if {*p.replicas} in ({1, 2}, {3, 4})]
+    assert grow(cluster, ("t", 16)) == {"t": 0}
+    added = cluster.image.topics["t"].partitions[8:]
+    assert len(added) == 8
+    assert not [p for p in added if {*p.replicas} in ({1, 2}, {3, 4})]
+
+
+def test_racks_of_some_brokers_only():
+    cluster = Cluster(others=[2])
+    create(cluster, new("t"))
+    put_racks(cluster, b1="a")
+    [result] = create(cluster, new("u", 2, 2))
+    assert result.error_code == E.UNKNOWN_SERVER_ERROR
+    assert "Not all brokers have rack information" in result.error_message
+    assert run_now(cluster.topics.auto_create(["u"]))["u"].code == E.UNKNOWN_SERVER_ERROR
+    assert grow(cluster, ("t", 2)) == {"t": E.UNKNOWN_SERVER_ERROR}
+
+
 def test_validate_only_creates_nothing():
     cluster = Cluster()
     version = cluster.image.version

@@ -1,12 +1,24 @@
 """Properties of Kafka's server.properties that are accepted without effect."""
 
 from odradek.properties import PropertySet, UpdateMode, boolean, class_name, integer, long, string, string_list
-from odradek.server.config.reasons import NO_AUTHENTICATION, NO_CLIENT_METRICS, NO_JMX, NO_KRAFT, NO_ZOOKEEPER
+from odradek.server.config.reasons import NO_AUTHENTICATION, NO_CLIENT_METRICS, NO_JMX, NO_KRAFT, ONE_PROTOCOL
 
 
 class AcceptedProperties(PropertySet):
     """Properties accepted without effect."""
 
+    inter_broker_protocol_version = string(
+        "inter.broker.protocol.version",
+        "3.9-IV0",
+        no_effect=ONE_PROTOCOL,
+        doc="Version of the requests between brokers.",
+    )
+    zookeeper_metadata_migration_enable = boolean(
+        "zookeeper.metadata.migration.enable",
+        False,
+        no_effect=NO_KRAFT,
+        doc="Migrate the metadata from ZooKeeper to a KRaft quorum.",
+    )
     broker_heartbeat_interval_ms = integer(
         "broker.heartbeat.interval.ms",
         2000,
@@ -184,35 +196,4 @@ class AcceptedProperties(PropertySet):
         minimum=1,
         no_effect=NO_CLIENT_METRICS,
         doc="Maximum size of a push of client metrics.",
-    )
-    zookeeper_connect = string(
-        "zookeeper.connect",
-        None,
-        no_effect=NO_ZOOKEEPER,
-        doc="Addresses of ZooKeeper; this version has an embedded metadata store.",
-    )
-    zookeeper_connection_timeout_ms = integer(
-        "zookeeper.connection.timeout.ms",
-        None,
-        no_effect=NO_ZOOKEEPER,
-        doc="Time for a connection to ZooKeeper to be established.",
-    )
-    zookeeper_session_timeout_ms = integer(
-        "zookeeper.session.timeout.ms",
-        18_000,
-        no_effect=NO_ZOOKEEPER,
-        doc="Session timeout with ZooKeeper.",
-    )
-    zookeeper_max_in_flight_requests = integer(
-        "zookeeper.max.in.flight.requests",
-        10,
-        minimum=1,
-        no_effect=NO_ZOOKEEPER,
-        doc="Maximum number of requests in flight to ZooKeeper.",
-    )
-    zookeeper_set_acl = boolean(
-        "zookeeper.set.acl",
-        False,
-        no_effect=NO_ZOOKEEPER,
-        doc="Set ACLs on data in ZooKeeper.",
     )

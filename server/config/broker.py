@@ -1,13 +1,14 @@
 """All broker properties as one set, derived values, and contradictions between properties."""
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from typing import Self
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError
 from odradek.replication.metadata.broker_configs import LISTENER_PREFIX, listener_base
 from odradek.server.config.accepted import AcceptedProperties
-from odradek.server.config.cluster import ClusterProperties
+from odradek.server.config.cluster import RACK_AWARE_SELECTOR, ClusterProperties
 from odradek.server.config.groups import GroupProperties
 from odradek.server.config.listeners import (
     Listener,
@@ -19,6 +20,7 @@ from odradek.server.config.listeners import (
 from odradek.server.config.network import NetworkProperties
 from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
+from odradek.server.config.zookeeper import ZooKeeperProperties, parse_connect
 
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 
@@ -31,6 +33,7 @@ THEMES = (
     ClusterProperties,
     GroupProperties,
     TransactionProperties,
+    ZooKeeperProperties,
     AcceptedProperties,
 )
 
@@ -88,12 +91,14 @@ class BrokerConfig(
     ClusterProperties,
     GroupProperties,
     TransactionProperties,
+    ZooKeeperProperties,
     AcceptedProperties,
 ):
     """All properties of a broker.
 
     Derived attributes:
-        node_id: `node.id`, or `broker.id` if only that is set
+        node_id: `node.id`, or `broker.id` if only that is set; -1 if the id is to be generated in ZooKeeper (see
+            `with_generated_id`)
         data_dirs: `log.dirs`, or `log.dir` if that is not set
         endpoints: listeners, without those of KRaft controllers
         advertised_endpoints: advertised listeners before ports are bound (see `advertise`)
@@ -110,6 +115,7 @@ class BrokerConfig(
     topic_defaults: LogConfig
     listener_limits: dict[tuple[str, str], int]
     connections_of_hosts: dict[str, int]
+    is_id_generated = False
 
     def __init__(self, values: Mapping[str, str] | None = None, *, base: Self | None = None) -> None:
         texts = dict(values or {})
@@ -122,8 +128,20 @@ class BrokerConfig(
     def takes(cls, name: str) -> bool:
         return super().takes(name) or is_listener_property(name)
 
+    def replace(self, changes: Mapping[str, str | None]) -> Self:
+        replaced = super().replace(changes)
+        return replaced.with_generated_id(self.node_id) if self.is_id_generated else replaced
+
+    def with_generated_id(self, broker_id: int) -> Self:
+        """Return this configuration with an id that was generated in ZooKeeper."""
+        changed = copy(self)
+        changed.__dict__["node_id"] = broker_id
+        changed.__dict__["is_id_generated"] = True
+        return changed
+
     def derive(self) -> None:
-        if "node.id" not in self.explicit and "broker.id" in self.explicit and self.broker_id >= 0:
+        is_member = self.zookeeper_connect is not None
+        if self.base is None and "node.id" not in self.explicit and (is_member or self.broker_id >= 0):
             self.__dict__["node_id"] = self.broker_id
         self.data_dirs = self.log_dir if self.log_dirs is None else self.log_dirs
         self._derive_listeners()
@@ -173,6 +191,11 @@ class BrokerConfig(
                 break
         return values
 
+    @property
+    def selects_replicas_by_rack(self) -> bool:
+        """Whether a leader sends consumers to followers in their racks (KIP-392)."""
+        return self.replica_selector_class == RACK_AWARE_SELECTOR
+
     def limit_by_brokers(self, name: str, live_brokers: int) -> int:
         """Return a count for an internal topic: the configured one, or the default limited by the number of brokers.
 
@@ -196,6 +219,7 @@ class BrokerConfig(
         """Iterate over contradictions between valid properties, and values that this version does not support."""
         for validate in (
             self._validate_identity,
+            self._validate_zookeeper,
             self._validate_listeners,
             self._validate_connections,
             self._validate_log,
@@ -239,6 +263,32 @@ class BrokerConfig(
             )
         if self.authorizer_class_name:
             raise PropertyError("authorizer.class.name", self.authorizer_class_name, "this version has no authorizer")
+
+    def _validate_zookeeper(self) -> None:
+        text = self.zookeeper_connect
+        if text is None:
+            return
+        try:
+            parse_connect(text)
+        except ValueError as error:
+            raise PropertyError("zookeeper.connect", text, str(error)) from None
+        if self.process_roles:
+            allowed = "must not be set together with zookeeper.connect"
+            raise PropertyError("process.roles", ",".join(self.process_roles), allowed)
+        if self.zookeeper_set_acl:
+            allowed = "requires authentication with ZooKeeper, which this version lacks; it must be false"
+            raise PropertyError("zookeeper.set.acl", "true", allowed)
+        if self.zookeeper_ssl_client_enable:
+            allowed = "this version connects to ZooKeeper without TLS; it must be false"
+            raise PropertyError("zookeeper.ssl.client.enable", "true", allowed)
+        name = "node.id" if "node.id" in self.explicit else "broker.id"
+        if not self.broker_id_generation_enable:
+            if self.node_id < 0:
+                allowed = "must be set, because broker.id.generation.enable is false"
+                raise PropertyError("broker.id", self.text("broker.id"), allowed)
+        elif not self.is_id_generated and not -1 <= self.node_id <= self.reserved_broker_max_id:
+            allowed = f"must be between -1 and reserved.broker.max.id ({self.reserved_broker_max_id})"
+            raise PropertyError(name, str(self.node_id), allowed)
 
     def _validate_listeners(self) -> None:
         names = {listener.name for listener in self.endpoints}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from odradek.log.config import CLUSTER_ONLY
 from odradek.properties import PropertyError, nearest
 from odradek.server.config.broker import BrokerConfig, is_listener_property, parse_listener_property
 from odradek.server.config.properties_file import read_properties
@@ -14,7 +15,7 @@ ACCEPTED_PREFIXES = (
     "controller.performance.", "controller.quorum.", "controller.quota.", "delegation.token.",
     "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
     "listener.name.", "remote.", "replication.quota.", "sasl.", "security.providers", "server.max.startup.",
-    "share.", "ssl.", "unstable.",
+    "share.", "ssl.", "unstable.", "zookeeper.clientCnxnSocket", "zookeeper.metadata.migration.", "zookeeper.ssl.",
 )  # fmt: skip
 
 _MISSING_COMPONENT = "this broker lacks the component"
@@ -91,6 +92,8 @@ def parse_config(values: Mapping[str, str]) -> LoadedConfig:
         known[name] = text
         if prop.no_effect:
             without_effect.setdefault(prop.no_effect, []).append(name)
+    if known.get("zookeeper.connect"):
+        without_effect.pop(CLUSTER_ONLY, None)
     for reason, names in sorted(without_effect.items()):
         warnings.append(f"properties without effect, because {reason}: {', '.join(sorted(names))}")
     return LoadedConfig(_validate(known), warnings)

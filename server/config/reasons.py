@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from odradek.log.config import NO_REMOTE_STORAGE, ONE_BROKER
+from odradek.log.config import CLUSTER_ONLY, NO_REMOTE_STORAGE
 
 __all__ = [
+    "CLUSTER_ONLY",
     "JAVA_CLASS",
     "NO_AUTHENTICATION",
     "NO_CLIENT_METRICS",
@@ -15,8 +16,8 @@ __all__ = [
     "NO_OUTGOING_CONNECTIONS",
     "NO_REMOTE_STORAGE",
     "NO_THREADS",
-    "NO_ZOOKEEPER",
-    "ONE_BROKER",
+    "ONE_PROTOCOL",
+    "OPERATING_SYSTEM_CHOOSES",
 ]
 
 JAVA_CLASS: Final = "Java classes cannot be loaded"
@@ -28,4 +29,5 @@ NO_JMX: Final = "there are no JMX metrics"
 NO_KRAFT: Final = "there is no KRaft quorum"
 NO_OUTGOING_CONNECTIONS: Final = "the broker opens no connections itself"
 NO_THREADS: Final = "one event loop does the work"
-NO_ZOOKEEPER: Final = "the metadata store is embedded"
+ONE_PROTOCOL: Final = "brokers use the requests of Kafka 3.9"
+OPERATING_SYSTEM_CHOOSES: Final = "the operating system adapts the size"

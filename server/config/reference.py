@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from odradek.log.config import LogConfig
+from odradek.log.config import CLUSTER_ONLY, LogConfig
 from odradek.properties import INT32_MAX, INT64_MAX, Property, UnknownPropertyError, nearest
 from odradek.server.config.broker import THEMES, BrokerConfig
 
@@ -31,7 +31,7 @@ def _format_default(prop: AnyProperty) -> str:
 
 
 def _format_update(prop: AnyProperty, is_topic: bool) -> str:
-    if prop.no_effect:
+    if prop.no_effect and prop.no_effect != CLUSTER_ONLY:
         return "no effect"
     return "topic" if is_topic else prop.update_mode.value
 
@@ -70,7 +70,9 @@ def _format_details(prop: AnyProperty, scope: str, *, is_topic: bool) -> str:
         pairs.append(("broker default", ", then ".join(synonym.name for synonym in prop.synonyms)))
     if not is_topic:
         pairs.append(("update", prop.update_mode.value))
-    if prop.no_effect:
+    if prop.no_effect == CLUSTER_ONLY:
+        pairs.append(("effect", "in a cluster only"))
+    elif prop.no_effect:
         pairs.append(("effect", f"none, because {prop.no_effect}"))
     return "\n".join([prop.name, f"  {prop.doc}", *(f"  {key}: {value}" for key, value in pairs)]) + "\n"
 
@@ -104,7 +106,7 @@ def _format_section(title: str, properties: Iterable[AnyProperty], *, is_topic: 
     by_name = {prop.name: prop for prop in properties}
     for name, kind, default, update, doc in _list_rows(by_name.values(), is_topic=is_topic):
         prop = by_name[name]
-        if prop.no_effect:
+        if prop.no_effect and prop.no_effect != CLUSTER_ONLY:
             update = f"no effect: {prop.no_effect}"
         elif is_topic:
             update = ", ".join(f"`{synonym.name}`" for synonym in prop.synonyms)

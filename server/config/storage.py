@@ -4,7 +4,7 @@ import sys
 
 from odradek.log.config import GZIP_LEVEL_NOTE, is_gzip_level
 from odradek.properties import INT64_MAX, PropertySet, UpdateMode, boolean, double, integer, long, string, string_list
-from odradek.server.config.reasons import NO_CORDONING, NO_REMOTE_STORAGE, ONE_BROKER
+from odradek.server.config.reasons import NO_CORDONING, NO_KRAFT, NO_REMOTE_STORAGE
 
 
 class StorageProperties(PropertySet):
@@ -317,7 +317,7 @@ class StorageProperties(PropertySet):
         "log.dir.failure.timeout.ms",
         30_000,
         minimum=1,
-        no_effect=ONE_BROKER,
+        no_effect=NO_KRAFT,
         doc="Kafka's timeout for reporting a failed directory to the controller.",
     )
     log_local_retention_bytes = long(

@@ -51,6 +51,10 @@ class PendingReply(Generic[R]):
 class CoordinatorContext(Generic[S]):
     """A shard whose partition this broker leads, with its pending writes and its timer.
 
+    It ends with the leadership (`wake`). In a later leader epoch of the same leader its state is unchanged, because no
+    other broker has written to the log.
+
+    leader_epoch: the epoch in which the shard began
     `waiting`: in the order of offsets, the last offset that must be replicated, and the function to call with NONE when
     it is, or with an error when the leadership ends
     `load_failures`: number of consecutive failed attempts to load
@@ -82,12 +86,12 @@ class CoordinatorContext(Generic[S]):
         return 0 if log is None else log.log_end_offset
 
     def leads(self) -> bool:
-        """Return whether this broker still leads the partition, in the leader epoch in which the shard was loaded."""
-        return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
+        """Return whether this broker leads the partition, and its log directory is online."""
+        return self.partition.is_leader and self.partition.log is not None
 
     def wake(self) -> None:
-        """Complete pending writes: the partition's high watermark has advanced, or its log directory has failed."""
-        if not self.is_appending and (self.waiting or self.partition.log is None):
+        """Handle a change of the partition: of its high watermark, its leader, or its log directory."""
+        if not self.is_appending and (self.waiting or not self.leads()):
             self.on_wake(self)
 
     def append(self, batch: bytes, now_ms: int, transaction_version: int = 0) -> "AppendInfo":

@@ -1,7 +1,8 @@
 """Interfaces to the coordinators of transactions and to the partitions that their outcomes are written to.
 
-Both may be on other brokers. The local implementations are `transaction_verification.TransactionVerifier` and
-`marker_sender.MarkerSender`.
+Both may be on other brokers. `transaction_verification.TransactionVerifier` verifies transactions with coordinators
+anywhere. `marker_sender.MarkerSender` writes to the partitions of this broker, `remote_markers.ClusterMarkerSender` to
+those of all brokers.
 """
 
 from collections.abc import Callable

@@ -36,6 +36,17 @@ class TransactionMarker(NamedTuple):
     is_commit: bool
     transaction_version: int = _NO_VERSION
 
+    @classmethod
+    def of(cls, outcome: TransactionOutcome) -> "TransactionMarker":
+        """Return the marker of a transaction's outcome."""
+        return cls(
+            outcome.producer_id,
+            outcome.producer_epoch,
+            outcome.coordinator_epoch,
+            outcome.is_commit,
+            outcome.transaction_version,
+        )
+
     def encode(self, now_ms: int) -> bytes:
         return build_control_batch(
             ControlType.COMMIT if self.is_commit else ControlType.ABORT,
@@ -68,13 +79,7 @@ class MarkerSender:
 
         A deleted partition needs no marker: its error is NONE, as for one that is written.
         """
-        marker = TransactionMarker(
-            outcome.producer_id,
-            outcome.producer_epoch,
-            outcome.coordinator_epoch,
-            outcome.is_commit,
-            outcome.transaction_version,
-        )
+        marker = TransactionMarker.of(outcome)
         metadata = self._services.metadata
         for name in outcome.partitions:
             if metadata.partition(*name) is None:

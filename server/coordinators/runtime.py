@@ -55,6 +55,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
     """
 
     codec = Codec.NONE
+    begins_again_in_new_epochs = False
+    """A shard is loaded again when its partition has a new leader epoch, although the leader is the same."""
 
     def __init__(
         self,
@@ -157,18 +159,17 @@ class CoordinatorRuntime(ABC, Generic[S]):
             self.lead(partition)
 
     def lead(self, partition: "Partition") -> None:
-        """Load the shard of a partition whose leader this broker has become, possibly with a new leader epoch."""
+        """Load the shard of a partition whose leader this broker has become."""
         context = self._contexts.get(partition.index)
         if context is not None:
-            if context.partition is partition:
-                if context.leader_epoch != partition.leader_epoch:
-                    self._reload(context)
+            is_current = context.leader_epoch == partition.leader_epoch or not self.begins_again_in_new_epochs
+            if context.partition is partition and is_current:
                 return
             self.resign(partition.index)
         self._begin_to_lead(partition)
 
     def _reload(self, context: CoordinatorContext[S]) -> None:
-        """Discard a shard and load it again, because of a new leader epoch or because its state is uncertain."""
+        """Discard a shard whose state is uncertain, and load it again."""
         self.resign(context.partition.index)
         self._begin_to_lead(context.partition)
 
@@ -357,11 +358,11 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     def _on_replicated(self, context: CoordinatorContext[S]) -> None:
         partition = context.partition
-        if partition.log is None and self._is_current(context):
-            # The log directory has failed. The next load determines whether the last records are on the disk.
+        if not context.leads() and self._is_current(context):
+            # At once, because a follower's log may have other records at the offsets that replies wait for. If the log
+            # directory has failed, the next load determines whether the last records are on the disk.
             self.resign(partition.index)
-        # Only while this broker leads: on a follower, other records may be at the same offsets.
-        while context.waiting and context.leads() and is_replicated(partition, context.waiting[0][0]):
+        while context.waiting and is_replicated(partition, context.waiting[0][0]):
             done = context.waiting.popleft()[1]
             try:
                 done(ErrorCode.NONE)

@@ -14,11 +14,10 @@ from twisted.internet.defer import Deferred
 
 from odradek.coordinator.request_context import RequestContext
 from odradek.protocol.batches.record_batch import PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError, read_error_code
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
     AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
-    AddPartitionsToTxnResponseAddPartitionsToTxnResult,
 )
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
+    from odradek.server.coordinators.remote_verification import RemoteCoordinators, Result
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
     from odradek.server.request import Reply
     from odradek.server.work.clock import Clock
@@ -45,9 +45,6 @@ _FIRST_PAUSE_MS: Final = 1
 _unpack_producer: Final = PRODUCER.unpack_from
 _AS_BROKER: Final = RequestContext(api_version=5)
 """The context of AddPartitionsToTxn in the version that brokers send."""
-
-_Result = AddPartitionsToTxnResponseAddPartitionsToTxnResult | ErrorCode
-"""The coordinator's response, or an error for all partitions."""
 
 _RETRIABLE: Final = frozenset(
     {
@@ -142,10 +139,14 @@ class VerificationServices(Protocol):
 
 
 class TransactionVerifier:
-    """Verifies transactions with their coordinators, all of which are on this broker."""
+    """Verifies transactions with their coordinators.
 
-    def __init__(self, services: VerificationServices) -> None:
+    remote: coordinators on other brokers; None for a broker without others
+    """
+
+    def __init__(self, services: VerificationServices, remote: "RemoteCoordinators | None" = None) -> None:
         self._services = services
+        self._remote = remote
 
     def verify_produce(self, request: ProduceRequest, version: int) -> "Reply[VerificationResult | None]":
         """Verify the partitions of a transactional Produce. Return the result or a Deferred of it.
@@ -277,7 +278,7 @@ class TransactionVerifier:
             pass
         return None
 
-    def _add_or_verify(self, writer: TransactionWriter, partitions: "list[Partition]") -> "Reply[_Result]":
+    def _add_or_verify(self, writer: TransactionWriter, partitions: "list[Partition]") -> "Reply[Result]":
         """Send AddPartitionsToTxn to the coordinator. Return the result or a Deferred of it."""
         services = self._services
         coordinators = services.transactions
@@ -298,12 +299,14 @@ class TransactionVerifier:
                 for name, indexes in topics.items()
             ],
         )
+        if self._remote is not None and coordinator.leader != services.config.node_id:
+            return self._remote.add_or_verify(coordinator.leader, transaction)
         return coordinators.run_on(
             index, lambda shard, token, now_ms: shard.add_or_verify_partitions(transaction, _AS_BROKER, token, now_ms)
         )
 
 
-def _record_result(verified: VerificationResult, result: _Result) -> VerificationResult:
+def _record_result(verified: VerificationResult, result: "Result") -> VerificationResult:
     """Add the coordinator's errors to `verified`, as errors that the client supports."""
     support = verified.writer.support
     if isinstance(result, ErrorCode):
@@ -314,7 +317,7 @@ def _record_result(verified: VerificationResult, result: _Result) -> Verificatio
     for topic in result.topic_results:
         for row in topic.results_by_partition:
             if row.partition_error_code:
-                code = ErrorCode(row.partition_error_code)
+                code = read_error_code(row.partition_error_code)
                 verified.errors[by_name[topic.name, row.partition_index]] = _convert_error(code, support)
     return verified
 

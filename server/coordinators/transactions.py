@@ -32,7 +32,13 @@ MAX_MARKERS_PER_STEP: Final = 16
 
 
 class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
-    """The transaction coordinators of this broker. The leader epoch of a shard's partition is its coordinator epoch."""
+    """The transaction coordinators of this broker. The leader epoch of a shard's partition is its coordinator epoch.
+
+    A coordinator in between, which wrote nothing to the log, may have sent markers with its higher epoch: with the old
+    epoch, markers of this broker would be refused.
+    """
+
+    begins_again_in_new_epochs = True
 
     def __init__(
         self,

@@ -80,14 +80,21 @@ class FetchSession:
 
     epoch: the epoch of the next request
     is_busy: a request is being applied in steps, and no other is accepted
+    is_privileged: the fetcher is a follower, whose session no consumer's session displaces
     counted: the number of partitions that the cache counts for this session
     """
 
-    __slots__ = ("counted", "created_ms", "epoch", "id", "is_busy", "last_used_ms", "partitions", "uses_topic_ids")
+    __slots__ = (
+        "counted", "created_ms", "epoch", "id", "is_busy", "is_privileged", "last_used_ms", "partitions",
+        "uses_topic_ids",
+    )  # fmt: skip
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, monotonic_ms: int) -> None:
+    def __init__(
+        self, session_id: int, uses_topic_ids: bool, monotonic_ms: int, *, is_privileged: bool = False
+    ) -> None:
         self.id = session_id
         self.uses_topic_ids = uses_topic_ids
+        self.is_privileged = is_privileged
         self.epoch = 1
         self.created_ms = monotonic_ms
         self.last_used_ms = monotonic_ms
@@ -132,7 +139,12 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def create(
-        self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, monotonic_ms: int
+        self,
+        partitions: dict[PartitionKey, FetchPartition],
+        uses_topic_ids: bool,
+        monotonic_ms: int,
+        *,
+        is_privileged: bool = False,
     ) -> FetchSession | None:
         """Create a session; return None if it is too large, or if the cache is full and no session may be evicted.
 
@@ -140,12 +152,14 @@ class FetchSessionCache:
         """
         if len(partitions) > MAX_SESSION_PARTITIONS:
             return None
-        if len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), monotonic_ms):
+        is_full = len(self._sessions) >= self._max_sessions
+        if is_full and not self._evict(len(partitions), monotonic_ms, is_privileged=is_privileged):
             return None
         session_id = self._random_id()
         while session_id in self._sessions or session_id == INVALID_SESSION_ID:
             session_id = self._random_id()
-        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, monotonic_ms)
+        session = FetchSession(session_id, uses_topic_ids, monotonic_ms, is_privileged=is_privileged)
+        self._sessions[session_id] = session
         session.partitions = partitions if isinstance(partitions, OrderedDict) else OrderedDict(partitions)
         self._count(session)
         return session
@@ -187,10 +201,11 @@ class FetchSessionCache:
         self._sessions.move_to_end(session_id)
         return session
 
-    def _evict(self, new_size: int, monotonic_ms: int) -> bool:
+    def _evict(self, new_size: int, monotonic_ms: int, *, is_privileged: bool) -> bool:
         """Evict the least recently used session if it is stale, else an old session smaller than the new one.
 
-        Return False if there is none.
+        A privileged session displaces any other that is not, and is itself displaced by privileged ones only. Return
+        False if there is no session to evict.
         """
         if not self._sessions:
             return False
@@ -198,11 +213,17 @@ class FetchSessionCache:
         if monotonic_ms - oldest.last_used_ms > EVICTION_MS:
             self.remove(oldest.id)
             return True
-        settled = [session for session in self._sessions.values() if monotonic_ms - session.created_ms > EVICTION_MS]
-        smallest = min(settled, key=lambda session: (len(session.partitions), session.id), default=None)
-        if smallest is None or len(smallest.partitions) >= new_size:
+        least = min(
+            (
+                (session.is_privileged, len(session.partitions), session.id)
+                for session in self._sessions.values()
+                if monotonic_ms - session.created_ms > EVICTION_MS or (is_privileged and not session.is_privileged)
+            ),
+            default=None,
+        )
+        if least is None or least[:2] >= (is_privileged, new_size):
             return False
-        self.remove(smallest.id)
+        self.remove(least[2])
         return True
 
     def _count(self, session: FetchSession) -> None:

@@ -6,7 +6,7 @@ list aborted transactions (KIP-98).
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
@@ -45,25 +45,54 @@ class FetchTarget(PartitionWatch):
         self.available_bytes = 0
 
 
+class Reader(NamedTuple):
+    """The client that fetches, and the records that it may read.
+
+    isolation_level: None for replicas and debugging clients, which read up to the log end
+    leader_only: only the leader serves the fetch; otherwise followers do as well, up to their high watermarks
+    follower: the broker id of a follower; -1 for other clients
+    broker_epoch: of the follower's registration; -1 if unknown
+    rack, listener: of a consumer, if it is to be sent to a follower in its rack (KIP-392)
+    """
+
+    isolation_level: int | None
+    leader_only: bool
+    follower: int = -1
+    broker_epoch: int = -1
+    rack: str = ""
+    listener: str = ""
+
+
 class LimitedRead:
     """Reads targets in the order of the calls of `read`.
 
     `rows` has the rows that differ from those last sent to the client; with `names_all` all rows. `find_cause` returns
-    the error to report for an error raised by a read.
+    the error to report for an error raised by a read. `fetched_ms` is the time of a follower's fetch, on the monotonic
+    clock; it is given to the first read of a fetch only, which records the follower's progress.
 
     is_urgent: the response is not to wait for more bytes
     """
 
     __slots__ = (
-        "_find_cause", "_isolation_level", "_names_all", "_remaining_bytes", "_version", "has_failed", "is_urgent",
-        "read_bytes", "rows",
+        "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_reader", "_remaining_bytes", "_replicated",
+        "_version", "has_failed", "is_urgent", "read_bytes", "rows",
     )  # fmt: skip
 
     def __init__(
-        self, version: int, isolation_level: int, max_bytes: int, names_all: bool, find_cause: Cause
+        self,
+        version: int,
+        reader: Reader,
+        max_bytes: int,
+        names_all: bool,
+        find_cause: Cause,
+        fetched_ms: int | None = None,
     ) -> None:
         self._version = version
-        self._isolation_level = isolation_level
+        self._reader = reader
+        self._isolation_level = reader.isolation_level
+        self._fetched_ms = fetched_ms
+        # The records for a follower.
+        self._replicated: list[tuple[Partition, int]] = []
         self._remaining_bytes = max_bytes
         self._names_all = names_all
         self._find_cause = find_cause
@@ -74,17 +103,37 @@ class LimitedRead:
 
     def read(self, targets: Iterable[FetchTarget]) -> None:
         """Read more targets."""
+        _, leader_only, follower, _, rack, _ = self._reader
         for target in targets:
             requested, partition = target.requested, target.partition
+            current_epoch, fetched_epoch = requested.current_leader_epoch, requested.last_fetched_epoch
             try:
-                log = partition.leading_log(requested.current_leader_epoch)
+                # `readable_log`, inline.
+                log = partition.log
+                if (
+                    log is None
+                    or (leader_only and not partition.is_leader)
+                    or (current_epoch >= 0 and current_epoch != partition.leader_epoch)
+                ):
+                    log = partition.readable_log(current_epoch, leader_only=leader_only)
                 state = log.state
-                if requested.last_fetched_epoch < 0 and (
-                    requested.fetch_offset == state.log_end_offset
-                    or (self._remaining_bytes <= 0 < self.read_bytes and _is_in_log(log, requested.fetch_offset))
+                if follower >= 0:
+                    partition.check_follower(follower, current_epoch)
+                elif rack and self._redirect(requested, partition, log):
+                    target.available_bytes = 0
+                    continue
+                is_at_end = requested.fetch_offset == state.log_end_offset and (
+                    fetched_epoch < 0 or fetched_epoch == state.leader_epochs.latest_epoch
+                )
+                if is_at_end or (
+                    fetched_epoch < 0
+                    and self._remaining_bytes <= 0 < self.read_bytes
+                    and _is_in_log(log, requested.fetch_offset)
                 ):
                     # Nothing to read, or the response is full: the common case in a fetch of many partitions.
-                    if requested.fetch_offset == state.log_end_offset:
+                    if self._fetched_ms is not None:
+                        self._record_progress(requested, partition, log)
+                    if is_at_end:
                         log.add_end_hint()
                     target.available_bytes = 0
                     if self._names_all or requested.is_changed(state.high_watermark, state.log_start_offset):
@@ -105,6 +154,11 @@ class LimitedRead:
             ):
                 self.rows.append((requested, row))
 
+    def count_replicated(self) -> None:
+        """Count the records for the throttle of replication, because the response is sent."""
+        for partition, size_bytes in self._replicated:
+            partition.count_replicated(size_bytes)
+
     def refuse(self, requested: "FetchPartition", error: KafkaError, *, is_urgent: bool) -> None:
         """Add a row with an error."""
         self.has_failed = True
@@ -119,20 +173,31 @@ class LimitedRead:
         The response is urgent if the reader's history diverges from the log, at the end of an older segment, and if the
         partition has bytes that do not fit into the response.
         """
+        leader_only = self._reader.leader_only
+        fetched_epoch, diverging = requested.last_fetched_epoch, None
+        # The log's last epoch ends at its end.
+        if fetched_epoch >= 0 and (
+            fetched_epoch != log.state.leader_epochs.latest_epoch or requested.fetch_offset > log.state.log_end_offset
+        ):
+            diverging = partition.diverging_epoch(fetched_epoch, requested.fetch_offset, leader_only=leader_only)
+        if diverging is None and self._fetched_ms is not None:
+            self._record_progress(requested, partition, log)
         row = self._make_empty_row(requested, log)
-        if requested.last_fetched_epoch >= 0:
-            diverging = partition.diverging_epoch(requested.last_fetched_epoch, requested.fetch_offset)
-            if diverging is not None:
-                row.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
-                row.aborted_transactions = None
-                self.is_urgent = True
-                return row, 0
+        if diverging is not None:
+            row.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+            row.aborted_transactions = None
+            self.is_urgent = True
+            return row, 0
+        follower = self._reader.follower
+        if follower >= 0 and partition.is_throttled(follower):
+            return row, 0
         region = partition.read(
             requested.fetch_offset,
             min(requested.max_bytes, max(0, self._remaining_bytes)),
             isolation_level=self._isolation_level,
             at_least_one=self.read_bytes == 0,
             current_leader_epoch=requested.current_leader_epoch,
+            leader_only=leader_only,
         )
         if region is None:
             if self.read_bytes and requested.fetch_offset < self._find_upper_offset(log):
@@ -143,12 +208,43 @@ class LimitedRead:
             if aborted:
                 row.aborted_transactions = rows(_make_aborted_row, aborted)
         row.records = region
+        if follower >= 0:
+            self._replicated.append((partition, region.size_bytes))
         if region.file is not log.state.active.file:
             self.is_urgent = True
         return row, region.size_bytes
 
+    def _record_progress(self, requested: "FetchPartition", partition: Partition, log: "PartitionLog") -> None:
+        """Record the follower's log end, which is its fetch offset, unless that is outside of the leader's log.
+
+        The high watermark in the row may have advanced by that.
+        """
+        assert self._fetched_ms is not None
+        if _is_in_log(log, requested.fetch_offset):
+            partition.update_follower(
+                self._reader.follower,
+                requested.fetch_offset,
+                requested.fetcher_log_start_offset,
+                self._fetched_ms,
+                self._reader.broker_epoch,
+            )
+
+    def _redirect(self, requested: "FetchPartition", partition: Partition, log: "PartitionLog") -> bool:
+        """Return whether the consumer is to read from a follower in its rack; then its row names that follower."""
+        reader = self._reader
+        replica = partition.select_read_replica(reader.rack, reader.listener, requested.fetch_offset)
+        if replica is None:
+            return False
+        row = self._make_empty_row(requested, log)
+        row.preferred_read_replica = replica
+        self.rows.append((requested, row))
+        self.is_urgent = True
+        return True
+
     def _find_upper_offset(self, log: "PartitionLog") -> int:
         state = log.state
+        if self._isolation_level is None:
+            return state.log_end_offset
         return state.last_stable_offset if self._isolation_level else state.high_watermark
 
     def _make_empty_row(self, requested: "FetchPartition", log: "PartitionLog") -> FetchResponsePartitionData:
@@ -167,26 +263,33 @@ def _make_aborted_row(entry: "AbortedTransaction") -> FetchResponseAbortedTransa
     return FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
 
 
-def measure_available(target: FetchTarget, isolation_level: int) -> tuple[int, bool]:
+def measure_available(target: FetchTarget, reader: Reader) -> tuple[int, bool]:
     """Return the number of bytes that a target has for its fetch, and whether the response is urgent.
 
     Raises KafkaError like `Partition.read`.
     """
-    requested, partition = target.requested, target.partition
-    if requested.last_fetched_epoch >= 0:
-        partition.leading_log(requested.current_leader_epoch)
-        if partition.diverging_epoch(requested.last_fetched_epoch, requested.fetch_offset) is not None:
+    requested, partition, leader_only = target.requested, target.partition, reader.leader_only
+    log = partition.readable_log(requested.current_leader_epoch, leader_only=leader_only)
+    if reader.follower >= 0:
+        partition.check_follower(reader.follower, requested.current_leader_epoch)
+    fetched_epoch = requested.last_fetched_epoch
+    if fetched_epoch >= 0:
+        diverging = partition.diverging_epoch(fetched_epoch, requested.fetch_offset, leader_only=leader_only)
+        if diverging is not None:
             return 0, True
+    if reader.follower >= 0 and partition.is_throttled(reader.follower):
+        return 0, False
     region = partition.read(
         requested.fetch_offset,
         requested.max_bytes,
-        isolation_level=isolation_level,
+        isolation_level=reader.isolation_level,
         at_least_one=True,
         current_leader_epoch=requested.current_leader_epoch,
+        leader_only=leader_only,
     )
     if region is None:
         return 0, False
-    return region.size_bytes, region.file is not partition.leading_log().active_segment.file
+    return region.size_bytes, region.file is not log.state.active.file
 
 
 def make_error_row(index: int, error: KafkaError, version: int) -> FetchResponsePartitionData:

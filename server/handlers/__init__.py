@@ -9,6 +9,9 @@
 - `delete_records`: DeleteRecords
 - `topics`: CreateTopics, DeleteTopics, CreatePartitions
 - `configs`: requests about configurations
+- `elections`: ElectLeaders
+- `reassignments`: AlterPartitionReassignments, ListPartitionReassignments
+- `quorum`: DescribeQuorum
 - `features`: UpdateFeatures
 - `log_dirs`: DescribeLogDirs
 - `find_coordinator`: FindCoordinator
@@ -19,4 +22,6 @@
 - `transaction_offsets`: TxnOffsetCommit
 - `transaction_markers`: WriteTxnMarkers
 - `leaders`: leaders of partitions for responses that refuse a request
+- `controller_requests`: requests of brokers to the controller
+- `broker_control`: requests of the controller to the brokers of a cluster
 """

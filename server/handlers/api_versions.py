@@ -22,6 +22,8 @@ from odradek.replication.controller.features import SUPPORTED
 from odradek.server.apis import APIS, Api, advertised_first_version
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from odradek.replication.controller.features import Features
     from odradek.server.request import RequestContext
 
@@ -32,6 +34,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 class ApiVersionsServices(Protocol):
     """The parts of a broker that ApiVersions needs."""
 
+    apis: "Mapping[int, Api]"
     features: "Features"
 
 
@@ -53,7 +56,7 @@ def api_versions(
         context.client_software = software
     features = services.features
     return ApiVersionsResponse(
-        api_keys=[_make_row(api) for api in APIS.values()],
+        api_keys=[_make_row(api) for api in services.apis.values()],
         supported_features=[
             ApiVersionsResponseSupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
             for name, (lowest, highest) in SUPPORTED.items()

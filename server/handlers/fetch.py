@@ -6,6 +6,10 @@ its records do not fit into the response. A fetch that waits keeps a count of av
 that an append costs the same for a fetch of many partitions as for one of a few. All partitions are read when the fetch
 begins, and again when it completes; many partitions are read in slices. Sessions: KIP-227. Topics by id from version 13
 on (KIP-516). Leader epochs: KIP-320.
+
+A follower reads up to the log end, and the first read of its fetch records its progress. As in Kafka, a high watermark
+that moves does not end its wait; the next response has it. From version 11 on consumers may fetch from followers
+(KIP-392).
 """
 
 from collections import OrderedDict
@@ -29,6 +33,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponseNodeEndpoint,
 )
 from odradek.protocol.schema import rows
+from odradek.replication.replicas.leader_state import NO_BROKER_EPOCH
 from odradek.server.fetching.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -43,6 +48,7 @@ from odradek.server.fetching.limited_read import (
     NO_RECORDS,
     FetchTarget,
     LimitedRead,
+    Reader,
     Row,
     make_error_row,
     measure_available,
@@ -63,6 +69,7 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_SINCE: Final = 13
 ERROR_AT_TOP_SINCE: Final = 7
+FOLLOWERS_READABLE_SINCE: Final = 11
 CONSUMER: Final = -1
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
@@ -73,6 +80,8 @@ PARTITIONS_PER_STEP: Final = 100
 
 _ITEMS_FREED_PER_STEP: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+_DEBUGGING_READER: Final = Reader(None, leader_only=False)
 
 FetchPartitions = dict[PartitionKey, FetchPartition]
 ReadSteps = Generator[None, None, FetchResponse]
@@ -128,11 +137,11 @@ class _Fetch:
         "available_bytes",
         "context",
         "epoch",
-        "is_follower",
         "max_bytes",
         "min_bytes",
         "opens_session",
         "operation",
+        "reader",
         "reasons",
         "refused",
         "request",
@@ -152,6 +161,7 @@ class _Fetch:
         self.uses_ids = self.version >= TOPIC_IDS_SINCE
         self.max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.reader = self._find_reader()
         self.session: FetchSession | None = None
         self.epoch = 0
         self.opens_session = False
@@ -181,14 +191,15 @@ class _Fetch:
         if len(wanted) > PARTITIONS_PER_STEP:
             return self._run_in_slices(self._read_first(wanted))
         self._find_targets(wanted.items())
-        read = self._make_read()
+        read = self._make_first_read()
         read.read(self.targets)
         self._add_refused(read, 0, len(self.refused))
         if self._has_read_enough(read) or request.max_wait_ms <= 0:
             return self._respond(read)
         operation = self._make_operation()
+        log_end = self.reader.isolation_level is None
         for target in self.targets:
-            operation.watch(target)
+            operation.watch(target, log_end=log_end)
         self.available_bytes = read.read_bytes
         return self._wait(operation)
 
@@ -253,7 +264,8 @@ class _Fetch:
         Each partition is watched before it is read, so that no change after its read is missed.
         """
         operation = self._make_operation() if self.request.max_wait_ms > 0 else None
-        read = self._make_read()
+        read = self._make_first_read()
+        log_end = self.reader.isolation_level is None
         items = iter(wanted.items()) if self._keeps_wanted() else _drain_items(wanted)
         try:
             # Stop before another request changes the session's partitions: it advances the epoch first.
@@ -261,7 +273,7 @@ class _Fetch:
                 found = self._find_targets(some)
                 if operation is not None:
                     for target in found:
-                        operation.watch(target)
+                        operation.watch(target, log_end=log_end)
                 read.read(found)
                 yield
             yield from self._refuse_in_steps(read)
@@ -319,6 +331,8 @@ class _Fetch:
             for requested, _ in rows[:recorded]:
                 requested.high_watermark = NOT_SENT
             return self._refuse_superseded(session)
+        if self.reader.follower >= 0:
+            read.count_replicated()
         yield from _free_in_steps([rows, self.refused, self.reasons, self.targets])
         return FetchResponse(session_id=session_id, responses=topics, node_endpoints=list(nodes.values()))
 
@@ -352,11 +366,10 @@ class _Fetch:
         operation = self.operation
         assert operation is not None
         changed: dict[FetchTarget, None] = operation.changed  # type: ignore[assignment] # a fetch watches targets
-        isolation_level = self.request.isolation_level
         for _ in range(min(len(changed), PARTITIONS_PER_STEP)):
             target, _ = changed.popitem()
             try:
-                size_bytes, is_urgent = measure_available(target, isolation_level)
+                size_bytes, is_urgent = measure_available(target, self.reader)
             except KafkaError:
                 return True
             self.available_bytes += size_bytes - target.available_bytes
@@ -418,18 +431,11 @@ class _Fetch:
         replicas = self.services.replicas
         by_id, by_name = replicas.partitions_by_id, replicas.partitions
         partitions: dict[PartitionKey, Partition] = by_id if self.uses_ids else by_name  # type: ignore[assignment]
-        request = self.request
-        replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
         found = []
         for key, requested in wanted:
             partition = partitions.get(key)
             if partition is None or (replicas.deleted_topics and replicas.is_deleted(partition)):
                 self._refuse_partition(requested, self._find_missing_error(requested))
-            elif replica_id > CONSUMER:
-                # Replication between brokers is not implemented yet, so fetches of followers are rejected.
-                has_epoch = requested.current_leader_epoch >= 0
-                code = ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
-                self._refuse_partition(requested, code)
             else:
                 found.append(FetchTarget(requested, partition))
         self.targets += found
@@ -452,9 +458,29 @@ class _Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
+    def _find_reader(self) -> Reader:
+        request, version = self.request, self.version
+        replica_id = request.replica_id if version < REPLICA_STATE_SINCE else request.replica_state.replica_id
+        if replica_id != CONSUMER:
+            if replica_id < 0:
+                return _DEBUGGING_READER
+            broker_epoch = NO_BROKER_EPOCH if version < REPLICA_STATE_SINCE else request.replica_state.replica_epoch
+            return Reader(None, leader_only=True, follower=replica_id, broker_epoch=broker_epoch)
+        leader_only = version < FOLLOWERS_READABLE_SINCE
+        if not leader_only and request.rack_id and self.services.config.selects_replicas_by_rack:
+            return Reader(
+                request.isolation_level, leader_only=False, rack=request.rack_id, listener=self.context.listener_name
+            )
+        return _make_reader(request.isolation_level, leader_only)
+
     def _make_read(self) -> LimitedRead:
+        return LimitedRead(self.version, self.reader, self.max_bytes, self.session is None, self._find_cause)
+
+    def _make_first_read(self) -> LimitedRead:
+        """Return the read that records the progress of a follower."""
+        fetched_ms = self.services.monotonic_ms() if self.reader.follower >= 0 else None
         names_all = self.session is None
-        return LimitedRead(self.version, self.request.isolation_level, self.max_bytes, names_all, self._find_cause)
+        return LimitedRead(self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms)
 
     def _add_refused(self, read: LimitedRead, start: int, end: int) -> None:
         """Add error rows. A partition that does not exist does not end the wait for the others."""
@@ -488,7 +514,9 @@ class _Fetch:
         return self._create_session()
 
     def _create_session(self) -> int:
-        session = self.services.fetch_sessions.create(self.wanted, self.uses_ids, self.services.monotonic_ms())
+        session = self.services.fetch_sessions.create(
+            self.wanted, self.uses_ids, self.services.monotonic_ms(), is_privileged=self.reader.follower >= 0
+        )
         return INVALID_SESSION_ID if session is None else session.id
 
     def _respond_in_session(self, session: FetchSession, read: LimitedRead) -> FetchResponse:
@@ -513,6 +541,8 @@ class _Fetch:
                 session.partitions.move_to_end((topic, requested.index))
 
     def _make_response(self, session_id: int, read: LimitedRead) -> FetchResponse:
+        if self.reader.follower >= 0:
+            read.count_replicated()
         response = FetchResponse(session_id=session_id, responses=[])
         self._add_rows(response.responses, read.rows, None)
         if self._may_name_leaders(read):
@@ -541,7 +571,12 @@ class _Fetch:
             if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
                 continue
             leader = find_leader(
-                self.services.metadata, requested.topic, requested.topic_id, requested.index, self.context.listener_name
+                self.services.replicas,
+                self.services.metadata,
+                requested.topic,
+                requested.topic_id,
+                requested.index,
+                self.context.listener_name,
             )
             if leader is not None:
                 row.current_leader = FetchResponseLeaderIdAndEpoch(
@@ -558,6 +593,12 @@ class _Freeable(Protocol):
     def __len__(self) -> int: ...
 
     def __delitem__(self, index: slice, /) -> None: ...
+
+
+@cache
+def _make_reader(isolation_level: int, leader_only: bool) -> Reader:
+    """Return one shared reader for all consumers of a kind."""
+    return Reader(isolation_level, leader_only)
 
 
 @cache

@@ -22,7 +22,7 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.controller.auto_creation import AutoCreation
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
@@ -48,7 +48,7 @@ class FindCoordinatorServices(Protocol):
     def groups(self) -> "GroupCoordinatorRuntime": ...
 
     @property
-    def topics(self) -> "TopicAdmin": ...
+    def auto_creation(self) -> "AutoCreation": ...
 
     @property
     def transactions(self) -> "TransactionCoordinatorRuntime": ...
@@ -60,7 +60,7 @@ def find_coordinator(
     """Return the coordinator of each key; create the internal topic if it is missing."""
     topic = _TOPICS.get(request.key_type)
     if topic is not None and topic not in services.metadata.topics:
-        return carry_through(services.topics.auto_create([topic])).addCallback(
+        return carry_through(services.auto_creation.auto_create([topic])).addCallback(
             lambda _: services.slices.run(_find_all(services, context, request), SMALL_REQUEST_STEPS)
         )
     return services.slices.run(_find_all(services, context, request), SMALL_REQUEST_STEPS)

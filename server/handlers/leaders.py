@@ -6,6 +6,7 @@ from odradek.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.replica_manager import ReplicaManager
 
 
 class LeaderNode(NamedTuple):
@@ -19,13 +20,19 @@ class LeaderNode(NamedTuple):
 
 
 def find_leader(
-    metadata: "ClusterMetadata", topic: str, topic_id: bytes, index: int, listener: str
+    replicas: "ReplicaManager", metadata: "ClusterMetadata", topic: str, topic_id: bytes, index: int, listener: str
 ) -> LeaderNode | None:
-    """Return the leader of a partition, given by topic name or id; None if it has none with this listener."""
+    """Return the leader of a partition, given by topic name or id; None if it has none with this listener.
+
+    A broker learns the leaders of its own replicas before the metadata image changes.
+    """
     if topic_id != ZERO_UUID:
+        replica = replicas.partitions_by_id.get((topic_id, index))
         found = metadata.topics_by_id.get(topic_id)
         topic = "" if found is None else found.name
-    partition = metadata.partition(topic, index)
+    else:
+        replica = replicas.partitions.get((topic, index))
+    partition = replica or metadata.partition(topic, index)
     if partition is None:
         return None
     broker = metadata.brokers.get(partition.leader)

@@ -2,7 +2,8 @@
 
 Negative timestamps are special positions: -1 latest, -2 earliest, -3 largest timestamp (from version 7 on, KIP-734), -4
 earliest local (8, KIP-405), -5 latest tiered (9, KIP-1005), -6 earliest pending upload (11, KIP-1023). A repeated
-partition is INVALID_REQUEST. With read_committed, latest is the last stable offset.
+partition is INVALID_REQUEST. With read_committed, latest is the last stable offset. For another replica it is the log
+end; for a debugging client too, which gets it from any replica.
 """
 
 from collections.abc import Generator
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 CONSUMER: Final = -1
+DEBUGGING_CLIENT: Final = -2
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _LOOKUPS_PER_STEP: Final = 64
 """Lookups of an end of a log in one step: a few microseconds each. A search by timestamp takes at least one step."""
@@ -64,6 +66,7 @@ def _list_offsets(
     services: ListOffsetsServices, context: "RequestContext", request: ListOffsetsRequest, version: int
 ) -> Work[ListOffsetsResponse]:
     isolation_level = request.isolation_level if request.replica_id == CONSUMER else None
+    leader_only = request.replica_id != DEBUGGING_CLIENT
     repeated = yield from _find_repeated(request)
     topics = []
     cost = 0
@@ -83,7 +86,7 @@ def _list_offsets(
                         continue
                     refused.add(index)
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                search = _look_up(services, topic.name, requested, version, isolation_level)
+                search = _look_up(services, topic.name, requested, version, isolation_level, leader_only)
                 rows.append((yield from services.record_work.steps(search, context)))
             except KafkaError as error:
                 rows.append(_make_error_row(index, error, version))
@@ -138,10 +141,14 @@ def _look_up(
     requested: ListOffsetsRequestListOffsetsPartition,
     version: int,
     isolation_level: int | None,
+    leader_only: bool,
 ) -> Generator[Step, None, ListOffsetsResponseListOffsetsPartitionResponse]:
     check_timestamp_supported(requested.timestamp, version)
     found = yield from services.replicas.get(topic, requested.partition_index).list_offset(
-        requested.timestamp, isolation_level=isolation_level, current_leader_epoch=requested.current_leader_epoch
+        requested.timestamp,
+        isolation_level=isolation_level,
+        current_leader_epoch=requested.current_leader_epoch,
+        leader_only=leader_only,
     )
     return ListOffsetsResponseListOffsetsPartitionResponse(
         partition_index=requested.partition_index,

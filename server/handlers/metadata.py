@@ -34,7 +34,7 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.controller.auto_creation import AutoCreation
     from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
     from odradek.server.config import BrokerConfig
     from odradek.server.image_cache import ImageCache
@@ -58,7 +58,7 @@ class MetadataServices(Protocol):
     def metadata_bodies(self) -> "ImageCache[EncodedBody]": ...
 
     @property
-    def topics(self) -> "TopicAdmin": ...
+    def auto_creation(self) -> "AutoCreation": ...
 
 
 def metadata(
@@ -74,7 +74,7 @@ def metadata(
     def create_missing(found: "_RequestedTopics") -> "Reply[MetadataResponse]":
         if not found.missing:
             return _make_response(services.metadata, context, request, found.names, found.unknown_ids, {})
-        creation = carry_through(services.topics.auto_create(found.missing))
+        creation = carry_through(services.auto_creation.auto_create(found.missing))
         return creation.addCallback(
             lambda errors: _make_response(services.metadata, context, request, found.names, found.unknown_ids, errors)
         )

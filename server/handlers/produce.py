@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 PARTITIONS_PER_STEP: Final = 8
 """Maximum number of partitions that are appended to in one step. The append of a small batch takes 20 us."""
 
+LEADER_NAMED_SINCE: Final = 10
+
 BYTES_PER_STEP: Final = 1 << 20
 """Maximum total size of the batches of several partitions that are appended in one step. It is the default of a
 producer's max.request.size.
@@ -72,8 +74,9 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 _CHECKED_PER_STEP: Final = 200
 _VALID_ACKS: Final = (-1, 1, 0)
 ProduceOutcome = ProduceResponse | NoResponse
-_Unfinished = dict["Partition", tuple[int, ProduceResponsePartitionProduceResponse]]
-"""By partition, the offset that its high watermark has to reach before the response is sent, and its response row."""
+_Unfinished = dict["Partition", tuple[int, int, ProduceResponsePartitionProduceResponse]]
+"""By partition, the offset that its high watermark has to reach before the response is sent, the leader epoch of the
+append, and the response row."""
 
 _WITHOUT_LOG_START: Final = frozenset(
     (
@@ -223,11 +226,12 @@ class _Appends:
                 raise CloseConnection(f"a produce with acks=0 failed: {_find_first_error(self._topics)}")
             return NO_RESPONSE
         response = ProduceResponse(responses=self._topics)
-        if self._has_failed and self._context.api_version >= 10:
-            _name_leaders(self._services, self._context, response)
+        listener = self._context.listener_name if self._context.api_version >= LEADER_NAMED_SINCE else None
+        if self._has_failed and listener is not None:
+            name_leaders(self._services, listener, response)
         if not self._flushes and not self._unfinished:
             return response
-        return _wait_until_done(self._services, self._request, response, self._unfinished, self._flushes)
+        return _wait_until_done(self._services, self._request, response, self._unfinished, self._flushes, listener)
 
     def _begin_topic(self, topic: ProduceRequestTopicProduceData) -> list[ProduceResponsePartitionProduceResponse]:
         results: list[ProduceResponsePartitionProduceResponse] = []
@@ -310,7 +314,7 @@ class _Appends:
             return _make_error_row(data.index, error, partition)
         row = _make_row(data.index, info)
         if request.acks == -1 and log.state.high_watermark <= info.last_offset:
-            self._unfinished[partition] = info.last_offset + 1, row
+            self._unfinished[partition] = info.last_offset + 1, partition.leader_epoch, row
         if info.flush_due and partition.waits_for_sync(info, request.acks):
             self._flushes.append(_wait_for_sync(self._services, partition, row))
         return row
@@ -387,6 +391,7 @@ def finish_append(
     topic: ProduceRequestTopicProduceData,
     request: ProduceRequest,
     info: AppendInfo,
+    listener: str | None,
 ) -> "Deferred[ProduceOutcome]":
     """Return the response for one partition whose batch is appended, once it is replicated and synced as required."""
     row = _make_row(partition.index, info)
@@ -395,9 +400,9 @@ def finish_append(
             ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
         ]
     )
-    unfinished = {partition: (info.last_offset + 1, row)} if request.acks == -1 else {}
+    unfinished = {partition: (info.last_offset + 1, partition.leader_epoch, row)} if request.acks == -1 else {}
     flushes = [_wait_for_sync(services, partition, row)] if partition.waits_for_sync(info, request.acks) else []
-    return _wait_until_done(services, request, response, unfinished, flushes)
+    return _wait_until_done(services, request, response, unfinished, flushes, listener)
 
 
 def make_failed_response(
@@ -464,25 +469,34 @@ def _find_first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
     return "unknown"
 
 
-def _name_leaders(services: ProduceServices, context: "RequestContext", response: ProduceResponse) -> None:
+def name_leaders(services: ProduceServices, listener: str, response: ProduceResponse) -> None:
     """Add the current leaders of partitions that this broker does not lead (KIP-951)."""
     nodes: dict[int, ProduceResponseNodeEndpoint] = {}
     for topic in response.responses:
         for row in topic.partition_responses:
-            if row.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                continue
-            leader = find_leader(
-                services.metadata, topic.name, topic.topic_id, row.index, context.listener_name
-            )
-            if leader is None:
-                continue
-            row.current_leader = ProduceResponseLeaderIdAndEpoch(
-                leader_id=leader.broker_id, leader_epoch=leader.leader_epoch
-            )
-            nodes[leader.broker_id] = ProduceResponseNodeEndpoint(
-                node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
-            )
+            node = _name_leader(services, listener, topic.name, topic.topic_id, row)
+            if node is not None:
+                nodes[node.node_id] = node
     response.node_endpoints = list(nodes.values())
+
+
+def _name_leader(
+    services: ProduceServices,
+    listener: str,
+    topic: str,
+    topic_id: bytes,
+    row: ProduceResponsePartitionProduceResponse,
+) -> ProduceResponseNodeEndpoint | None:
+    """Add the current leader to a row with NOT_LEADER_OR_FOLLOWER, and return its endpoint; None if it is unknown."""
+    if row.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return None
+    leader = find_leader(services.replicas, services.metadata, topic, topic_id, row.index, listener)
+    if leader is None:
+        return None
+    row.current_leader = ProduceResponseLeaderIdAndEpoch(leader_id=leader.broker_id, leader_epoch=leader.leader_epoch)
+    return ProduceResponseNodeEndpoint(
+        node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
+    )
 
 
 def _wait_until_done(
@@ -491,17 +505,28 @@ def _wait_until_done(
     response: ProduceResponse,
     unfinished: _Unfinished,
     flushes: list["Deferred[None]"],
+    listener: str | None,
 ) -> "Deferred[ProduceOutcome]":
-    """Return the response once every partition is replicated and synced or has failed, or once the timeout expires."""
+    """Return the response once every partition is replicated and synced or has failed, or once the timeout expires.
+
+    listener: where clients are sent to new leaders; None for versions without leaders in the response
+    """
 
     def settle(partition: "Partition") -> None:
-        offset, row = unfinished[partition]
+        offset, leader_epoch, row = unfinished[partition]
         try:
-            if not partition.has_reached(offset):
+            if not partition.has_reached(offset, leader_epoch):
                 return
         except KafkaError as error:
             _fail_row(row, error)
+            if listener is not None:
+                add_leader(partition, row)
         del unfinished[partition]
+
+    def add_leader(partition: "Partition", row: ProduceResponsePartitionProduceResponse) -> None:
+        node = _name_leader(services, listener or "", partition.topic, partition.topic_id, row)
+        if node is not None and node not in response.node_endpoints:
+            response.node_endpoints = [*response.node_endpoints, node]
 
     def settle_changed() -> ProduceResponse | None:
         while operation.changed:
@@ -511,7 +536,7 @@ def _wait_until_done(
         return None if unfinished else response
 
     def timed_out() -> ProduceResponse:
-        for _, row in unfinished.values():
+        for _, _, row in unfinished.values():
             _fail_row(row, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         return response
 

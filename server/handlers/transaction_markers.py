@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.config import BrokerConfig
     from odradek.server.coordinators.interfaces import MarkerWriter
     from odradek.server.request import RequestContext
+    from odradek.server.work.clock import Clock
     from odradek.server.work.slices import Slices
 
 Errors = dict[int, dict[TopicPartition, ErrorCode]]
@@ -34,6 +36,8 @@ Errors = dict[int, dict[TopicPartition, ErrorCode]]
 class MarkerServices(Protocol):
     """The parts of a broker that WriteTxnMarkers needs."""
 
+    config: "BrokerConfig"
+    reactor: "Clock"
     replicas: "ReplicaManager"
     slices: "Slices"
 
@@ -46,8 +50,9 @@ def write_txn_markers(
 ) -> "Deferred[WriteTxnMarkersResponse]":
     """Write each marker to each of its partitions, and respond when all of them are replicated or have failed.
 
-    All are written even if the connection is lost. Raises KafkaError UNKNOWN_SERVER_ERROR, with nothing written, if a
-    marker has no producer id or no epoch.
+    A partition whose marker is not replicated within `request.timeout.ms` has REQUEST_TIMED_OUT, as in Kafka, and the
+    coordinator sends the marker again. All markers are written even if the connection is lost. Raises KafkaError
+    UNKNOWN_SERVER_ERROR, with nothing written, if a marker has no producer id or no epoch.
     """
     return carry_through(_write_all(services, request))
 
@@ -55,6 +60,8 @@ def write_txn_markers(
 async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     work = await services.slices.run(_collect_markers(services, request))
     errors: Errors = {entry.producer_id: {} for entry in request.markers}
+    for marker, name in work:
+        errors[marker.producer_id][name] = ErrorCode.REQUEST_TIMED_OUT
     unfinished = len(work)
     finished: Wait[None] = Wait(lambda: f"{unfinished} markers to be written and replicated")
 
@@ -62,8 +69,11 @@ async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) 
         nonlocal unfinished
         errors[producer_id][name] = error
         unfinished -= 1
-        if not unfinished:
+        if not unfinished and not finished.called:
             finished.callback(None)
+
+    def expire() -> None:
+        finished.callback(None)
 
     def write() -> Steps[None]:
         for marker, name in work:
@@ -75,7 +85,11 @@ async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) 
 
     if work:
         await services.slices.run(write())
-        await finished
+        if not finished.called:
+            timer = services.reactor.callLater(services.config.request_timeout_ms / 1000, expire)
+            await finished
+            if timer.active():
+                timer.cancel()
     return _make_response(errors)
 
 

@@ -39,7 +39,7 @@ from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, is_in
 from odradek.server.work.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
-    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.controller.auto_creation import AutoCreation
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
@@ -62,7 +62,7 @@ class TransactionServices(Protocol):
     def groups(self) -> "GroupCoordinatorRuntime": ...
 
     @property
-    def topics(self) -> "TopicAdmin": ...
+    def auto_creation(self) -> "AutoCreation": ...
 
     @property
     def transactions(self) -> "TransactionCoordinatorRuntime": ...
@@ -165,7 +165,7 @@ def add_offsets_to_txn(
     """
     if GROUP_METADATA_TOPIC in services.metadata.topics:
         return _add_offsets(services, context, request)
-    return carry_through(services.topics.auto_create([GROUP_METADATA_TOPIC])).addCallback(
+    return carry_through(services.auto_creation.auto_create([GROUP_METADATA_TOPIC])).addCallback(
         lambda _: _add_offsets(services, context, request)
     )
 

@@ -65,12 +65,18 @@ FastResponse = bytearray | produce.ProduceOutcome
 
 
 class _KnownHead:
-    """The partition of a head, and its encoded response with space for the offsets."""
+    """The partition of a head, and its encoded response with space for the offsets.
 
-    __slots__ = ("acks", "append", "is_plain", "offsets_at", "partition", "response", "timeout_ms", "topic")
+    listener: where the client is sent to a new leader; None for versions without leaders in the response
+    """
 
-    def __init__(self, partition: "Partition", request: ProduceRequest, version: int) -> None:
+    __slots__ = (
+        "acks", "append", "is_plain", "listener", "offsets_at", "partition", "response", "timeout_ms", "topic",
+    )  # fmt: skip
+
+    def __init__(self, partition: "Partition", request: ProduceRequest, version: int, listener: str) -> None:
         self.partition = partition
+        self.listener = listener if version >= produce.LEADER_NAMED_SINCE else None
         self.append: Callable[..., AppendInfo] = partition.append_as_leader
         self.is_plain = request.transactional_id is None
         if not self.is_plain:
@@ -180,7 +186,10 @@ class ProduceFastPath:
         request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms, topic_data=[topic])
 
         def fail(error: KafkaError) -> ProduceResponse:
-            return produce.make_failed_response(known.topic, partition.index, info, error)
+            response = produce.make_failed_response(known.topic, partition.index, info, error)
+            if known.listener is not None:
+                produce.name_leaders(services, known.listener, response)
+            return response
 
         def check() -> bytearray | ProduceResponse | None:
             try:
@@ -195,7 +204,7 @@ class ProduceFastPath:
             # A watcher that the append woke may have discovered a disk failure.
             operation.wake()
         elif acks == -1:
-            finished = produce.finish_append(services, partition, known.topic, request, info)
+            finished = produce.finish_append(services, partition, known.topic, request, info, known.listener)
             return PendingProduce(request, finished)
         else:
             response = services.flusher.flush(partition).addCallback(
@@ -254,7 +263,7 @@ class ProduceFastPath:
         head = bytes(frame[_HEAD_AT:head_end])
         known = self._heads.get(head)
         if known is None or known.partition is not partition:
-            self._heads[head] = _KnownHead(partition, request, version)
+            self._heads[head] = _KnownHead(partition, request, version, context.listener_name)
 
     def _clear(self, code: bytes, version: int, is_flexible: bool) -> None:
         self._heads.clear()

@@ -1,6 +1,7 @@
-"""The embedded metadata store.
+"""The metadata store, embedded or in ZooKeeper.
 
-- `sqlite`: the store
+- `sqlite`: the embedded store
 - `sqlite_file`: its file: opening, durability, errors
 - `reserve`: disk space for changes on a full disk
+- `zookeeper`: the store in a ZooKeeper ensemble
 """

@@ -13,8 +13,10 @@ from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersio
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.tests.values import version_in_failure
 from odradek.server import compatibility
-from odradek.server.apis import APIS, advertised_first_version
+from odradek.server.apis import advertised_first_version, served_apis
 from odradek.testing import OdradekBroker
+
+ALONE = served_apis(in_cluster=False)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def ask(connection, key, version, body):
     return answer
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=[api.name for api in APIS.values()])
+@pytest.mark.parametrize("api", ALONE.values(), ids=[api.name for api in ALONE.values()])
 def test_each_version_of_each_api_is_answered_in_its_schema(broker, api):
     for version in range(api.first_version, api.last_version + 1):
         with version_in_failure(request_class(api.key), version):
@@ -63,7 +65,7 @@ def test_api_versions_advertises_the_table(broker):
         answer = ask(connection, 18, 0, b"")
     response = codec.decode(ApiVersionsResponse, 0, answer)
     advertised = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
-    assert advertised == {api.key: (advertised_first_version(api), api.last_version) for api in APIS.values()}
+    assert advertised == {api.key: (advertised_first_version(api), api.last_version) for api in ALONE.values()}
 
 
 @pytest.mark.parametrize("version", [-1, 5, 32767])
@@ -82,3 +84,9 @@ def test_api_versions_in_an_unknown_version_is_answered_in_version_0(broker, ver
 def test_the_compatibility_page_is_up_to_date():
     page = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
     assert page.read_text() == compatibility.format_markdown()
+
+
+def test_a_broker_of_a_cluster_describes_no_quorum():
+    describe_quorum = 55
+    assert describe_quorum in served_apis(in_cluster=False)
+    assert describe_quorum not in served_apis(in_cluster=True)

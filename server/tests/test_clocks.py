@@ -24,12 +24,14 @@ COMPARED_WITH_TIMESTAMPS = {
     "log/retention.py": "retention of records",
     "log/roll.py": "age of a segment by its records",
     "log/validation/batch.py": "records too far ahead or behind",
-    "replication/controller/configs/changes.py": "retention of notices in the metadata store",
+    "replication/controller/configs/nodes.py": "retention of notices in the metadata store",
 }
 OWN_CLOCKS = {
     "log/compaction/process.py": "the child process",
     "server/broker.py": "time that the start took",
     "server/cli.py": "time that the start took",
+    "server/cluster_tools/local_cluster.py": "waits of a tool for a process",
+    "server/cluster_tools/zookeeper_server.py": "waits of a tool for a process",
     "server/environment.py": "the clocks themselves",
 }
 

@@ -52,6 +52,7 @@ from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequ
 from odradek.protocol.records import iter_batches, iter_records, read_header
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.server.coordinators import runtime as coordinator_runtime
+from odradek.server.coordinators.context import CoordinatorContext
 from odradek.server.tests.test_coordinator_writes import OFFSETS, OLD_ID, STATE, TIMEOUT_MS, World
 
 SEEDS, STEPS = 20, 80
@@ -63,7 +64,8 @@ def read_log(partition, end_offset):
     """Yield header and records of each batch that ends at or before an offset."""
     if not end_offset:
         return
-    region = partition.region_to_end(0, 1 << 20)
+    log = partition.log
+    region = log.read(0, 1 << 20, upper_offset=log.log_end_offset, at_least_one=True)
     for batch in iter_batches(region.read()) if region else ():
         header = read_header(batch)
         if header.next_offset <= end_offset:
@@ -96,13 +98,20 @@ class Follower:
         self.partition.update_follower(2, end_offset, 0, self.world.now_ms())
 
     def end_leadership(self, end_offset):
-        """Lead again, with a truncated log, after another broker has led."""
-        self.runtime.resign(0)
+        """Lead again, with a truncated log, after another broker has led. The coordinators are not informed yet."""
+        self.give(2)
         self.partition.log.truncate_to(end_offset, self.world.now_ms())
-        self.epoch += 1
-        self.partition.apply(PartitionMetadata(1, self.epoch, (1, 2), (1, 2)), self.partition.log)
+        self.give(1)
         self.fetch(end_offset)
-        self.runtime.lead(self.partition)
+
+    def give(self, leader):
+        """Begin a leader epoch."""
+        self.epoch += 1
+        self.partition.apply(PartitionMetadata(leader, self.epoch, (1, 2), (1, 2)), self.partition.log)
+
+    def inform(self):
+        """Inform the coordinators of the roles."""
+        self.runtime.lead_only([self.partition])
         for _ in range(3):
             self.world.clock.advance(0)
 
@@ -174,7 +183,22 @@ class Walk:
         if self.rng.random() < 0.3:
             follower = self.rng.choice((self.offsets, self.states))
             follower.end_leadership(self.rng.choice(follower.ends()))
+            if self.rng.random() < 0.7:
+                follower.inform()
             self.raise_failure()
+
+    def do_inform(self):
+        for follower in (self.offsets, self.states):
+            follower.inform()
+        self.raise_failure()
+
+    def do_begin_epoch_of_the_same_leader(self):
+        follower = self.rng.choice((self.offsets, self.states))
+        follower.give(1)
+        follower.fetch(follower.high_watermark)
+        if self.rng.random() < 0.5:
+            follower.inform()
+        self.raise_failure()
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
@@ -457,6 +481,7 @@ def test_no_response_depends_on_a_lost_record(seed):
     ("part", "name", "instead"),
     [
         (coordinator_runtime, "is_replicated", lambda partition, offset: True),
+        (CoordinatorContext, "leads", lambda context: True),
         (ShardState, "awaited_offset", lambda state, group_id: -1),
         (ShardState, "replicated_group", lambda state, group_id: state.groups.get(group_id)),
     ],

@@ -212,7 +212,6 @@ def test_a_response_waits_for_followers_too(broker):
     partition.update_follower(2, 10, 6, 0)
     assert found == {}
     partition.update_follower(2, 10, 7, 0)
-    partition.wake_watchers()
     assert found == {0: (0, 7)}
 
 
@@ -229,7 +228,7 @@ def test_a_start_at_a_segments_base_outlives_a_power_loss():
     broker.threads.run()
     assert found == {0: (0, 10)}
     name = f"{log.segments[0].base_offset:020d}.log"
-    saved = broker.fs._nodes[f"{log.directory}/{name}"]
+    saved = broker.fs._nodes.by_path[f"{log.directory}/{name}"]
     broker.logs.delete_old_segments(log, 0)
     assert log.segments[0].base_offset == 10
     # Later requests write the checkpoint again.
@@ -237,7 +236,7 @@ def test_a_start_at_a_segments_base_outlives_a_power_loss():
     broker.delete((2, 1))
     broker.threads.run()
     broker.fs.remove(f"{log.directory}/{name}.deleted")
-    broker.fs._nodes[f"{log.directory}/{name}"] = saved
+    broker.fs._nodes.put(f"{log.directory}/{name}", saved)
     assert broker.starts_after_crash()[0] == 10
 
 

@@ -56,6 +56,22 @@ def test_an_update_adds_changes_and_forgets():
     assert session.partitions["t", 0].high_watermark == 7
 
 
+def test_a_follower_displaces_a_consumer_and_is_displaced_by_followers_only():
+    cache = make_cache(slots=1)
+    consumer = cache.create(partitions(*range(5)), False, 0)
+    follower = cache.create(partitions(0), True, 0, is_privileged=True)
+    assert follower is not None
+    with pytest.raises(KafkaError):
+        cache.resume(consumer.id, 1, False, 0)
+    assert cache.create(partitions(*range(5)), False, 0) is None
+    assert cache.create(partitions(*range(5)), True, 0, is_privileged=True) is None, "the other one is new"
+    now_ms = EVICTION_MS + 1
+    cache.resume(follower.id, 1, True, now_ms)
+    assert cache.create(partitions(*range(5)), False, now_ms) is None
+    assert cache.create(partitions(1), True, now_ms, is_privileged=True) is None
+    assert cache.create(partitions(1, 2), True, now_ms, is_privileged=True) is not None
+
+
 def test_a_full_cache_evicts_a_stale_session_then_a_smaller_old_one_or_none():
     cache = make_cache(slots=2)
     first = cache.create(partitions(0, 1, 2), False, 0)

@@ -221,9 +221,9 @@ def test_the_wait_for_replicas_checks_each_partition_once(world, monkeypatch):
     looks = []
     has_reached = Partition.has_reached
 
-    def counted(partition, offset):
+    def counted(partition, offset, appended_epoch=None):
         looks.append(partition.index)
-        return has_reached(partition, offset)
+        return has_reached(partition, offset, appended_epoch)
 
     monkeypatch.setattr(Partition, "has_reached", counted)
     for index in range(MANY):

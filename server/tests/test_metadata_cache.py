@@ -225,7 +225,7 @@ def test_a_failure_is_not_cached():
 def test_more_missing_topics_than_a_request_may_create_are_unknown():
     cluster = Cluster()
     services = make_services(cluster.image)
-    services.config, services.topics = SimpleNamespace(auto_create_topics_enable=True), cluster.topics
+    services.config, services.auto_creation = SimpleNamespace(auto_create_topics_enable=True), cluster.topics
     context = RequestContext("host", "PLAINTEXT")
     context.api_version = VERSION
     names = ["not/legal", *(f"t{number}" for number in range(10_000))]

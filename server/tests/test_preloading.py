@@ -13,7 +13,14 @@ from odradek.server.tests.wire import until
 from odradek.testing import OdradekBroker
 
 ROOT = Path(odradek.__file__).resolve().parent.parent
-AT_START = {"server/cli.py", "server/broker.py", "server/environment.py", "server/store_location.py"}
+AT_START = {
+    "server/cli.py",
+    "server/broker.py",
+    "server/environment.py",
+    "server/store_location.py",
+    "server/membership/embedded.py",
+    "server/cluster_tools/cli.py",
+}
 """Modules whose functions import at the start only."""
 
 NOT_NEEDED = {"difflib", "re", "annotationlib", "crc32c"}

@@ -16,7 +16,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch
-from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.image import BrokerMetadata, Endpoint, PartitionMetadata
 from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
@@ -133,6 +133,32 @@ def test_a_request_that_must_wait_for_replicas_of_an_offline_partition_fails_at_
     waiting.addCallback(answers.append)
     [row] = answers[0].responses[0].partition_responses
     assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["general path", "fast path"])
+def test_a_leadership_lost_during_the_wait_for_replicas_names_the_new_leader(services, is_known):
+    """KIP-951."""
+    partition = services.replicas.get("t", 0)
+    services.reactor = Clock()
+    image = services.metadata
+    image.put_broker(BrokerMetadata(2, (Endpoint("PLAINTEXT", "PLAINTEXT", "other", 9002),)))
+    client = context()
+    client.api_version = version = 12
+    content = struct.pack(">hhihb", 0, version, 7, -1, 0) + codec.encode(request(), version)
+    frame = struct.pack(">i", len(content)) + content
+    fast_path = ProduceFastPath(services)
+    fast_path.add_head(frame, client, request(), produced(services))
+    epoch = partition.leader_epoch + 1
+    partition.apply(PartitionMetadata(1, epoch, (1, 2), (1, 2)), partition.log)
+    answers: list[Any] = []
+    waiting = fast_path.append_records(frame).response if is_known else produce(services, client, request())
+    waiting.addCallback(answers.append)
+    assert answers == []
+    partition.apply(PartitionMetadata(2, epoch + 1, (1, 2), (1, 2)), partition.log)
+    [row] = answers[0].responses[0].partition_responses
+    assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (2, epoch + 1)
+    assert [(node.node_id, node.host) for node in answers[0].node_endpoints] == [(2, "other")]
 
 
 def test_a_defect_during_the_wait_of_the_fast_path_is_answered(services, monkeypatch):

@@ -57,7 +57,8 @@ class World:
     """A broker's parts, with partitions of one or two replicas."""
 
     def __init__(self, slice_s=1.0):
-        self.clock = Clock()
+        self.clock = self.reactor = Clock()
+        self.config = SimpleNamespace(request_timeout_ms=30_000)
         self.partitions = {}
         self.replicas = SimpleNamespace(get=self._get, partitions=self.partitions)
         self.metadata = SimpleNamespace(
@@ -208,6 +209,55 @@ def test_markers_of_another_broker_are_written(world):
     assert codes == {"t": 0, "slow": 0, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
+def test_markers_that_are_not_replicated_in_time_fail_alone(world):
+    world.add("t")
+    slow = world.add("slow", replicas=(1, 2))
+    request = WriteTxnMarkersRequest(
+        markers=[
+            WriteTxnMarkersRequestWritableTxnMarker(
+                producer_id=producer_id,
+                producer_epoch=EPOCH,
+                transaction_result=True,
+                topics=[
+                    WriteTxnMarkersRequestWritableTxnMarkerTopic(name=name, partition_indexes=[0])
+                    for name in ("t", "slow")
+                ],
+                coordinator_epoch=9,
+            )
+            for producer_id in (ID, ID + 1)
+        ]
+    )
+    answers: list[Any] = []
+    write_txn_markers(world, RequestContext("h", "PLAINTEXT"), request).addCallback(answers.append)
+    world.clock.advance(29.9)
+    assert not answers
+    world.clock.advance(0.1)
+    codes = {
+        (row.producer_id, topic.name): topic.partitions[0].error_code
+        for row in answers[0].markers
+        for topic in row.topics
+    }
+    assert codes == {
+        (producer_id, name): error
+        for producer_id in (ID, ID + 1)
+        for name, error in (("t", ErrorCode.NONE), ("slow", ErrorCode.REQUEST_TIMED_OUT))
+    }
+    follow(slow)
+    assert len(answers) == 1
+
+
+def test_the_timeout_of_markers_ends_with_their_response(world):
+    slow = world.add("slow", replicas=(1, 2))
+    entry = WriteTxnMarkersRequestWritableTxnMarker(
+        producer_id=ID,
+        producer_epoch=EPOCH,
+        topics=[WriteTxnMarkersRequestWritableTxnMarkerTopic(name="slow", partition_indexes=[0])],
+    )
+    write_txn_markers(world, RequestContext("h", "PLAINTEXT"), WriteTxnMarkersRequest(markers=[entry]))
+    follow(slow)
+    assert not world.clock.getDelayedCalls()
+
+
 # -- offsets ---------------------------------------------------------------------------------------------------------
 
 
@@ -324,7 +374,7 @@ def test_a_write_is_not_acknowledged_by_the_high_watermark_of_a_follower(world):
     offsets.apply(PartitionMetadata(2, 6, (1, 2), (1, 2)), log)
     log.update_high_watermark(log.log_end_offset)
     offsets.wake_watchers()
-    assert answers == [], "the offset may hold another record by now"
+    assert answers == [ErrorCode.NOT_COORDINATOR], "the offset may hold another record by now"
     world.groups.lead_only([])
     assert answers == [ErrorCode.NOT_COORDINATOR]
 
@@ -527,6 +577,7 @@ def test_the_next_coordinator_completes_a_transaction_with_a_newer_epoch(world):
     client.init()
     client.add("slow")
     client.end()
+    state.apply(PartitionMetadata(2, 7, (1, 2), (1, 2)), state.log)
     state.apply(PartitionMetadata(1, 8, (1,), (1,)), state.log)
     world.transactions.lead(state)
     world.clock.advance(0)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import ClientFactory, Factory
 
 from odradek.server.work.listening_port import ListeningPort
 
@@ -26,6 +26,13 @@ class DelayedCall(Protocol):
 
     def reset(self, seconds: float, /) -> None:
         """Make the call `seconds` from now instead."""
+
+
+class Connector(Protocol):
+    """An attempt to connect, and the connection after it."""
+
+    def disconnect(self) -> object:
+        """Stop connecting, or close the connection."""
 
 
 class Clock(Protocol):
@@ -61,6 +68,9 @@ class Reactor(Clock, Protocol):
         self, port: int, factory: Factory, /, backlog: int, interface: str
     ) -> ListeningPort:
         """Bind a port. Raises CannotListenError."""
+
+    def connectTCP(self, host: str, port: int, factory: ClientFactory, /) -> Connector:
+        """Begin to connect."""
 
     @property
     def running(self) -> bool:

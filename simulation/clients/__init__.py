@@ -2,9 +2,12 @@
 
 - `workload`: the clients of a seed
 - `link`: a client's connection, with retries and API versions
+- `cluster_connection`: a client's connection to a cluster, which follows leaders and coordinators
+- `lasting_connection`: a connection for setup and final reads
 - `producers`: clients that write
 - `consumers`: clients that read, and members of groups
 - `topic_admin`: requests of an administrator
 - `topic_owner`: the only client of a topic, which deletes and recreates it
 - `group_admin`: deletion of groups
+- `cluster_operator`: reassignments, elections and changed properties
 """

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from odradek.simulation.api import Client
+from odradek.simulation.clients.cluster_operator import ClusterOperator
 from odradek.simulation.clients.consumers.assigned import AssignedConsumer
 from odradek.simulation.clients.consumers.brief_offsets import BriefCommitter
 from odradek.simulation.clients.consumers.copier import Copier
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from odradek.simulation.world import World
 
 _SELDOM_S: Final = (0.05, 0.2)
+_OPERATED_SHARE: Final = 0.4
+"""Share of the seeds with several brokers in which replicas are moved."""
 _RARE_SHARE: Final = 0.2
 """Share of the seeds that have a rare kind of client; those kinds have separate random numbers."""
 
@@ -43,6 +46,7 @@ class _ClientDraw:
 
     def __init__(self, world: World, history: History, scenario: Scenario) -> None:
         self._world = cast("api.World", world)
+        self._broker_ids = range(1, len(world.brokers) + 1)
         self._history = history
         self._scenario = scenario
         self._random = world.random
@@ -58,6 +62,7 @@ class _ClientDraw:
         yield from self._copiers()
         yield from self._wrong_headers()
         yield from self._floods()
+        yield from self._operators()
 
     def _owners(self) -> Iterator[Client]:
         for topic in self._scenario.owned:
@@ -118,7 +123,9 @@ class _ClientDraw:
     def _administrators(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, self._random
         if random.random() < 0.3:
-            yield BriefCommitter(world, history, "brief", self._chance(), random.choice(self._partitions()))
+            brief = BriefCommitter(world, history, "brief", self._chance(), random.choice(self._partitions()))
+            if self._scenario.replication_factor == 1:
+                yield brief
         if random.random() < 0.3:
             yield GroupAdmin(world, history, "group-admin", self._chance(), ("group0", "group1"))
 
@@ -154,10 +161,16 @@ class _ClientDraw:
 
     def _floods(self) -> Iterator[Client]:
         random = Random(f"floods {self._seed}")
-        if random.random() < _RARE_SHARE:
+        if random.random() < _RARE_SHARE and self._scenario.replication_factor == 1:
             for number in range(random.choice((1, 2))):
                 chance = Random(random.getrandbits(64))
                 yield Flood(self._world, self._history, f"flood{number}", chance, self._partitions())
+
+    def _operators(self) -> Iterator[Client]:
+        factor = self._scenario.replication_factor
+        random = Random(f"operator {self._seed}")
+        if factor > 1 and random.random() < _OPERATED_SHARE:
+            yield ClusterOperator(self._world, self._history, random, self._partitions(), self._broker_ids, factor)
 
     def _flow(self) -> Flow:
         return Flow.V2 if self._scenario.transaction_version >= 2 and self._random.random() < 0.7 else Flow.V1

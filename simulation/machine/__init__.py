@@ -1,4 +1,4 @@
-"""The simulated machine of a broker, and the network between brokers and clients.
+"""The simulated machines of brokers, and the network between brokers and clients.
 
 - `clock`: simulated time
 - `wall_clock`: the wall clock of the broker's machine
@@ -6,7 +6,9 @@
 - `disk`: the disk and its failures
 - `network`: connections, with delays and failures
 - `client_connection`: the client's end of a connection
-- `metadata`: the metadata stores
+- `metadata`: the metadata stores of a single broker
+- `zookeeper`: the ensemble that the brokers of a cluster share
+- `zookeeper_session`: the session of a broker with the ensemble
 - `directories`: an operator's changes of the log directories
 - `broker_process`: start, stop, kill and restart of a broker
 """

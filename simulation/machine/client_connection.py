@@ -36,13 +36,15 @@ class _Pending:
 
 
 class SimulatedConnection:
-    """Implementation of `api.ClientConnection`. A request without a response within `REQUEST_TIMEOUT_S` closes it.
+    """Implementation of `api.ClientConnection`. A request without a response within `timeout_s` closes it.
 
-    Such a timeout fails the run, unless a fault broke the connection, which the client may not notice.
+    Such a timeout fails the run, unless a fault broke the connection, which the client may not notice. In a cluster
+    the broker may also wait for others, until the faults have ended (`World.quiet_s`).
     """
 
-    def __init__(self, world: "World", stream: ByteStream) -> None:
+    def __init__(self, world: "World", stream: ByteStream, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._world = world
+        self._timeout_s = timeout_s
         self._stream = stream
         self._splitter = FrameSplitter(_MAX_FRAME_BYTES)
         self._pending: deque[_Pending] = deque()
@@ -68,7 +70,7 @@ class SimulatedConnection:
         self._send(message, version, client_id)
         if not self._is_watched:
             self._is_watched = True
-            self._world.clock.callLater(REQUEST_TIMEOUT_S, self._check_timeout)
+            self._world.clock.callLater(self._timeout_s, self._check_timeout)
         return pending.deferred
 
     def send_without_answer(self, message: Message, version: int, *, client_id: str) -> None:
@@ -103,6 +105,9 @@ class SimulatedConnection:
 
     def _received(self, data: bytes) -> None:
         for frame in self._splitter.feed(data):
+            if self._stream.is_lost:
+                # The client closed the connection because of the response before.
+                return
             self._answer(frame)
 
     def _answer(self, frame: bytes | memoryview) -> None:
@@ -131,7 +136,7 @@ class SimulatedConnection:
         self._is_watched = False
         if not self._pending:
             return
-        left_s = self._pending[0].sent_s + REQUEST_TIMEOUT_S - self._world.clock.seconds()
+        left_s = self._pending[0].sent_s + self._timeout_s - self._world.clock.seconds()
         if left_s <= 0:
             self._give_up(self._pending[0])
         else:
@@ -140,8 +145,8 @@ class SimulatedConnection:
 
     def _give_up(self, pending: _Pending) -> None:
         """Close the connection. On an intact connection the broker must respond within the timeout."""
-        text = f"{pending.client_id}: no response in {REQUEST_TIMEOUT_S:.0f} s"
-        if self._stream.is_intact:
+        text = f"{pending.client_id}: no response in {self._timeout_s:.0f} s"
+        if self._stream.is_intact and pending.sent_s >= self._world.quiet_s:
             api = response_class(pending.key).__name__.removesuffix("Response")
             self._world.fail(f"{text} to {api} v{pending.version} over an intact connection")
         else:

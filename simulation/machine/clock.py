@@ -46,6 +46,10 @@ class Call:
         """Return the time of the call."""
         return self.time
 
+    def calls(self, function: Callable[..., Any]) -> bool:
+        """Return whether this is a pending call of a function."""
+        return self._function == function
+
     def run(self) -> None:
         """Make the call."""
         function, args, kwargs = self._function, self._args, self._kwargs
@@ -78,6 +82,13 @@ class SimulatedClock:
         """Insert a call at its time."""
         self._added += 1
         heapq.heappush(self._queue, (call.time, self._added, call))
+
+    def postpone(self, function: Callable[..., Any], time: float) -> None:
+        """Reschedule all calls of a function that are due before a time to this time, in their order."""
+        for due, _, call in sorted(self._queue, key=lambda entry: entry[:2]):
+            if due < time and call.time == due and call.calls(function):
+                call.time = time
+                self.push(call)
 
     def getDelayedCalls(self) -> list[Call]:  # noqa: N802 - Twisted's name
         """Return all pending calls."""

@@ -115,7 +115,7 @@ class SimulatedDisk(MemoryFileSystem):
         try:
             super().sync_path(path)
         except OSError:
-            self.sync_failed(self._nodes[path])
+            self.sync_failed(self._nodes.by_path[path])
             raise
 
     def sync_failed(self, node: MemoryNode) -> None:

@@ -30,6 +30,9 @@ class SimulatedThreads:
         def do() -> None:
             if not reactor.is_alive:
                 return
+            if reactor.resumes_s is not None:
+                self._clock.callLater(reactor.resumes_s - self._clock.seconds() + self._delay_s(), do)
+                return
             error: Exception | None = None
             try:
                 work()

@@ -97,10 +97,10 @@ class SoleClient:
     def start_in_vain(self):
         """Start the broker, which fails; return the reason."""
         reasons: list[str] = []
-        self.world.on_start_failure = reasons.append
+        self.world.broker.on_start_failure = reasons.append
         self.world.broker.start()
         assert self.world.run(lambda: not self.world.broker.is_alive, 60)
-        self.world.on_start_failure = self.world.fail
+        self.world.broker.on_start_failure = self.world.fail
         [reason] = reasons
         return reason
 

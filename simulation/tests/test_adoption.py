@@ -96,7 +96,7 @@ def adopt_with_a_crash_at(change, *, is_power_loss, with_kraft):
         ends.append(how)
         world.broker.disk.come_down(is_power_loss=is_power_loss, lose_names=is_power_loss)
 
-    world.on_broker_end = ended
+    world.broker.on_end = ended
     world.broker.disk.crash_at(change)
     world.broker.start()
     world.run(lambda: world.broker.is_up or bool(ends) or bool(world.failures), 60)
@@ -124,7 +124,7 @@ def adopt_with_a_crash_at(change, *, is_power_loss, with_kraft):
     # The adoption is complete: from now on unknown directories are not adopted.
     world.broker.stop()
     assert world.run(lambda: not world.broker.is_alive, 60)
-    world.on_broker_end = lambda how: None
+    world.broker.on_end = lambda how: None
     world.broker.start()
     assert world.run(lambda: world.broker.is_up, 60)
     assert set(world.broker.broker.services.metadata.topics) == set(expected)

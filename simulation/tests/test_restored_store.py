@@ -78,7 +78,7 @@ def test_a_start_that_fails_leaves_the_epochs_of_the_logs_in_place():
     client.wait(5)
     client.stop()
     failures: list[str] = []
-    client.world.on_start_failure = failures.append
+    client.world.broker.on_start_failure = failures.append
     for passes in range(20):
         client.world.metadata.restore(backup)
         client.world.metadata.fail(passes, 1, after_commit=False)

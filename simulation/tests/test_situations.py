@@ -89,7 +89,7 @@ def test_a_restored_store_is_as_it_was_when_it_was_copied(world):
 
 def test_a_socket_accepts_a_part_and_has_room_again(world):
     world.network.habits = NetworkHabits(short_send_share=1.0)
-    pipe = Pipe(world.network, lambda data: None, lambda is_broken: None)
+    pipe = Pipe(world.network, ("client", "broker-0"), lambda data: None, lambda is_broken: None)
     socket = SimulatedSocket(world.network, pipe)
     assert 0 < socket.send(b"x" * 100) < 100
     assert pipe.room_bytes > 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from compat_tests import limits
 from compat_tests.apache_kafka import jars
 from compat_tests.backends import BROKERS
 from odradek.spark_it.spark import daemon
@@ -20,15 +21,13 @@ from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
 KEEPS_ALL = {"log.retention.ms": "-1"}
 """Records of the tests have timestamps of years ago. The default retention would delete them."""
-TEST_TIMEOUT_S = 150
-"""Timeout of each test. That of the first one includes the start of Spark."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
+            item.add_marker(pytest.mark.timeout(limits.TEST_S))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from compat_tests import limits
 from compat_tests.apache_kafka import classes, jars
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 120
 QUICK = "-XX:TieredStopAtLevel=1"
 
 
@@ -32,7 +32,7 @@ def start_and_end(of_java):
     java_home = str(Path(jars.java()).resolve().parent.parent)
     environment = {**os.environ, "JAVA_HOME": java_home, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "spark_it.tests.quick_java", *of_java]
-    subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S)
+    subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=limits.SPARK_ARCHIVE_S)
 
 
 def main(of_java):
@@ -47,7 +47,7 @@ def main(of_java):
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(TIMEOUT_S)
+        gateway.proc.wait(limits.SPARK_ARCHIVE_S)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ controller does. Configurations of groups, client metrics and loggers are not su
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from odradek.log.config import LogConfig
 from odradek.properties import Kind, Property, PropertyError, PropertySet, UpdateMode
@@ -40,9 +40,9 @@ from odradek.replication.controller.configs.limits import (
     check_value_sizes,
     too_many_entries,
 )
-from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.topic_admin import check_topic_configs
 from odradek.replication.metadata.broker_configs import BrokerConfigs, listener_base
+from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name
 
 logger = logging.getLogger(__name__)
@@ -88,15 +88,48 @@ class _Named(Protocol):
 
 
 R = TypeVar("R", bound=_Resource)
+T = TypeVar("T")
 Changed = Callable[[R, Mapping[str, str]], dict[str, str]]
 
 
-class ConfigAdmin:
-    """Configuration changes on the controller, for the broker that it runs on."""
+class ConfigWriter(Protocol):
+    """Writes configurations to the store. Raises KafkaError."""
 
-    def __init__(self, controller: Controller, configs: BrokerConfigs) -> None:
-        self._controller = controller
-        self._image = controller.image
+    async def put_topic_config(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Write and publish a topic's explicit configuration."""
+
+    async def put_broker_config(self, broker_id: int | None, configs: Mapping[str, str]) -> None:
+        """Write and publish a broker's dynamic configuration; with None the cluster-wide default."""
+
+
+class ConfigTarget(Protocol):
+    """The place of configuration changes: the controller, or in ZooKeeper mode each broker (`member_changes`)."""
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def image(self) -> ClusterMetadata: ...
+
+    @property
+    def configs(self) -> ConfigWriter: ...
+
+    def check_active(self) -> None:
+        """Raise KafkaError NOT_CONTROLLER unless changes are made here."""
+
+    async def pause(self) -> None:
+        """Let other work run."""
+
+    async def request(self, description: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a part of an admin request, after those before it."""
+
+
+class ConfigAdmin:
+    """Configuration changes by one broker."""
+
+    def __init__(self, target: ConfigTarget, configs: BrokerConfigs) -> None:
+        self._target = target
+        self._image = target.image
         self._configs = configs
         self._broker_properties = type(configs.static).declared()
 
@@ -136,21 +169,21 @@ class ConfigAdmin:
         self, resources: Sequence[R], changed: "Changed[R]", validate_only: bool
     ) -> list[KafkaError | None]:
         """Return the error of each resource, None for one that was changed."""
-        self._controller.check_active()
+        self._target.check_active()
         counts: Counter[tuple[int, str]] = Counter()
         for first in range(0, len(resources), _RESOURCES_PER_PAUSE):
             if first:
-                await self._controller.pause()
+                await self._target.pause()
             some = resources[first : first + _RESOURCES_PER_PAUSE]
             counts.update((resource.resource_type, resource.resource_name) for resource in some)
         errors: list[KafkaError | None] = []
         for resource in resources:
-            await self._controller.pause()
+            await self._target.pause()
             try:
                 if counts[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 _check_entries(resource)
-                await self._controller.request(
+                await self._target.request(
                     "alter configuration",
                     partial(self._alter_one, resource, changed, validate_only),
                 )
@@ -166,7 +199,7 @@ class ConfigAdmin:
             configs = changed(resource, self._image.topic_configs.get(name, {}))
             self._check_topic(name, configs)
             if not validate_only:
-                await self._controller.configs.put_topic_config(name, configs)
+                await self._target.configs.put_topic_config(name, configs)
                 logger.info("changed configuration topic=%s names=%s", name, _names(resource))
         elif resource.resource_type == ResourceType.BROKER:
             broker_id = self._parse_broker(name)
@@ -176,7 +209,7 @@ class ConfigAdmin:
             check_total_size(configs, current)
             self._check_broker(broker_id, configs)
             if not validate_only:
-                await self._controller.configs.put_broker_config(broker_id, configs)
+                await self._target.configs.put_broker_config(broker_id, configs)
                 logger.info("changed configuration broker=%s names=%s", name or "default", _names(resource))
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
@@ -194,9 +227,9 @@ class ConfigAdmin:
         if not name:
             return None
         broker_id = parse_broker_id(name)
-        if broker_id != self._controller.broker_id:
+        if broker_id != self._target.broker_id:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"this is broker {self._controller.broker_id}, not {name}"
+                ErrorCode.INVALID_REQUEST, f"this is broker {self._target.broker_id}, not {name}"
             )
         return broker_id
 

@@ -1,17 +1,11 @@
 """Changes of configurations by the controller: the store first, then the controller's image, then brokers."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.configs.nodes import config_operations
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.store import Create, Delete, Operation, SetData
-
-CONFIG_CHANGE_KEPT_MS: Final = 15 * 60_000
-
-MAX_REMOVED_NOTICES: Final = 50
-"""Most old notices that one change removes. Each change adds one notice, so their number falls."""
 
 
 class ConfigChanges:
@@ -35,24 +29,5 @@ class ConfigChanges:
         self._context.image.publish()
 
     async def _put(self, path: str, configs: Mapping[str, str]) -> None:
-        data = znodes.encode_config(dict(configs))
-        exists = await self._context.store.exists(path) is not None
-        operations: list[Operation] = [SetData(path, data) if exists else Create(path, data)]
-        if self._context.store.is_shared:
-            operations += await self._notices(path)
-        await self._context.change(operations)
-
-    async def _notices(self, path: str) -> list[Operation]:
-        """Return a notice of the change for other brokers, and the removal of some old ones."""
-        store = self._context.store
-        change = znodes.encode_config_change(path.removeprefix("/config/"))
-        operations: list[Operation] = [
-            Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True)
-        ]
-        for name in (await store.get_children(znodes.CONFIG_CHANGES))[:MAX_REMOVED_NOTICES]:
-            old = f"{znodes.CONFIG_CHANGES}/{name}"
-            stat = await store.exists(old)
-            if stat is not None and stat.created_ms > self._context.now_ms() - CONFIG_CHANGE_KEPT_MS:
-                break
-            operations.append(Delete(old))
-        return operations
+        context = self._context
+        await context.change(await config_operations(context.store, path, configs, context.now_ms()))

@@ -128,7 +128,7 @@ class ConfigDescriber:
             return _entry(name, current.text(name), prop, values, _is_read_only(prop))
 
         names = [name for name, prop in declared.items() if not prop.internal]
-        names += [name for name in dynamic if name not in declared]
+        names += [name for name in dynamic if name not in declared or declared[name].internal]
         return [name for name in names if not requested or name in requested], describe
 
     def _broker_default(self, requested: Collection[str]) -> tuple[list[str], _DescribeOne]:

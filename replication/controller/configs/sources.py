@@ -43,7 +43,7 @@ def broker_values(
     defaults = {}
     for synonym in synonyms:
         prop = declared.get(synonym)
-        text = None if prop is None else prop.format(prop.default)
+        text = None if prop is None or prop.internal else prop.format(prop.default)
         if text is not None:
             defaults[synonym] = text
     layers: tuple[tuple[Mapping[str, str], ConfigSource], ...] = (

@@ -169,6 +169,10 @@ class Fetcher:
             return []
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._forget_session()
+            if self._history.settings.is_cluster:
+                # The log of a leader that has been replaced without its notice may end before the position. Kafka's
+                # consumers reject metadata with an epoch older than that of the position (KIP-320).
+                return []
             raise OutOfRange(partition)
         if row.error_code != ErrorCode.NONE:
             if row.error_code not in RETRIABLE or row.error_code in NEVER_EXPECTED:

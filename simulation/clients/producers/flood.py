@@ -28,7 +28,7 @@ from odradek.protocol.schema import Message
 from odradek.simulation.api import ClientConnection, ConnectionLost, World
 from odradek.simulation.clients.link import GROUP, NEEDS_IDS, GaveUp, Link, Versions
 from odradek.simulation.clients.producers.batches import batch_of, draw_packing
-from odradek.simulation.clients.producers.produce import NOT_WRITTEN, parse_produced, produce_request
+from odradek.simulation.clients.producers.produce import is_unwritten, parse_produced, produce_request
 from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
@@ -142,7 +142,7 @@ class Flood:
     async def _note_produced(self, send: Send, response: Any, last_offsets: dict[Partition, int]) -> None:
         produced = (await parse_produced(self._link, response))[send.partition]
         if produced.code != ErrorCode.NONE:
-            outcome = Outcome.FAILED if produced.code in NOT_WRITTEN else Outcome.UNKNOWN
+            outcome = Outcome.FAILED if is_unwritten(self._history, produced.code) else Outcome.UNKNOWN
             self._history.end_send(send, outcome, error=ErrorCode(produced.code).name)
             return
         self._history.end_send(send, Outcome.OK, produced.base_offset, produced.log_append_time)

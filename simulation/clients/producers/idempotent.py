@@ -21,7 +21,7 @@ from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, ClientDied, GaveUp, Link, Versions
 from odradek.simulation.clients.producers.batches import batch_of, draw_packing
-from odradek.simulation.clients.producers.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
+from odradek.simulation.clients.producers.produce import Produced, is_unwritten, parse_produced, produce_request
 from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
@@ -194,13 +194,13 @@ class _Instance:
                 raise GaveUp(self._name)
             self._begin_epoch(first)
         elif answer.code not in RETRIABLE:
-            certain = answer.code in NOT_WRITTEN and not first.is_doubtful
+            certain = is_unwritten(self._history, answer.code) and not first.is_doubtful
             self._queue.popleft()
             self._history.end_send(
                 first.send, Outcome.FAILED if certain else Outcome.UNKNOWN, error=ErrorCode(answer.code).name
             )
             raise GaveUp(self._name)
-        first.is_doubtful |= answer.code not in NOT_WRITTEN
+        first.is_doubtful |= not is_unwritten(self._history, answer.code)
         return False
 
     async def _answer_of(self, batch: _Batch) -> Produced:
@@ -226,7 +226,7 @@ class _Instance:
                 self._succeed(batch, answer)
             else:
                 kept.append(batch)
-                batch.is_doubtful |= answer is not None and answer.code not in NOT_WRITTEN
+                batch.is_doubtful |= answer is not None and not is_unwritten(self._history, answer.code)
         self._queue = kept
         self._discard_responses(is_lost=False)
 

@@ -9,7 +9,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, Link, Versions
 from odradek.simulation.clients.producers.batches import Packing, batch_of, draw_packing
-from odradek.simulation.clients.producers.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
+from odradek.simulation.clients.producers.produce import Produced, is_unwritten, parse_produced, produce_request
 from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
@@ -68,7 +68,7 @@ class PlainProducer:
             for partition, answer in answers.items():
                 if self._is_settled(sends[partition], answer, partition in doubtful):
                     del sends[partition]
-                elif answer.code not in NOT_WRITTEN:
+                elif not is_unwritten(self._history, answer.code):
                     doubtful.add(partition)
             if not sends or acks == 0:
                 break
@@ -95,6 +95,6 @@ class PlainProducer:
             return True
         if answer.code in RETRIABLE:
             return False
-        outcome = Outcome.FAILED if answer.code in NOT_WRITTEN and not is_doubtful else Outcome.UNKNOWN
+        outcome = Outcome.FAILED if is_unwritten(self._history, answer.code) and not is_doubtful else Outcome.UNKNOWN
         self._history.end_send(send, outcome, error=ErrorCode(answer.code).name)
         return True

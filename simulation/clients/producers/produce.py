@@ -12,7 +12,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.simulation.clients.link import Link
-from odradek.simulation.history import Partition
+from odradek.simulation.history import History, Partition
 
 NOT_WRITTEN: Final = frozenset(
     {
@@ -37,7 +37,23 @@ NOT_WRITTEN: Final = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-"""Errors after which the attempt has certainly written nothing. After any other error the batch may be in the log."""
+"""Errors after which the attempt has written nothing. After any other error the batch may be in the log."""
+
+_AFTER_ELECTION: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+    }
+)
+"""Errors that a broker also returns if it loses the leadership while the written batch waits for replicas."""
+
+
+def is_unwritten(history: History, code: int) -> bool:
+    """Return whether an attempt with this error has certainly written nothing."""
+    return code in NOT_WRITTEN and not (history.settings.is_cluster and code in _AFTER_ELECTION)
+
 
 NEVER_EXPECTED: Final = frozenset(
     {

@@ -29,7 +29,7 @@ from odradek.protocol.messages.txn_offset_commit import (
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, TRANSACTION, GaveUp, Link, Versions
 from odradek.simulation.clients.producers.batches import batch_of, draw_packing
-from odradek.simulation.clients.producers.produce import NOT_WRITTEN, Produced, parse_produced, produce_request
+from odradek.simulation.clients.producers.produce import Produced, is_unwritten, parse_produced, produce_request
 from odradek.simulation.history import (
     Guarantee,
     History,
@@ -213,10 +213,10 @@ class TransactionalSession:
                 self._history.end_send(send, Outcome.OK, answer.base_offset, answer.log_append_time)
                 del sends[partition]
             elif answer.code in RETRIABLE:
-                if answer.code not in NOT_WRITTEN:
+                if not is_unwritten(self._history, answer.code):
                     doubtful.add(partition)
             else:
-                certain = answer.code in NOT_WRITTEN and partition not in doubtful
+                certain = is_unwritten(self._history, answer.code) and partition not in doubtful
                 outcome = Outcome.FAILED if certain else Outcome.UNKNOWN
                 name = ErrorCode(answer.code).name
                 self._history.end_send(send, outcome, error=name)

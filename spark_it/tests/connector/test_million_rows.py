@@ -2,13 +2,14 @@
 
 import pytest
 
+from compat_tests import limits
 from spark_it.tests.data import digest, digest_of, rows, rows_in_spark
 from spark_it.tests.kafka_frames import finish
 
 ROWS = 1_000_000
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(limits.LONG_TEST_S)
 def test_a_million_rows_with_none_lost_or_duplicated(kafka, topics, unique):
     source, target = topics.create(unique, 4), topics.create(f"{unique}-target", 4)
     kafka.write(rows_in_spark(kafka.spark, ROWS), source)

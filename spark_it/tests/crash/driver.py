@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 from pyspark.java_gateway import ensure_callback_server_started
 
+from compat_tests import limits
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.execution import runner
 from odradek.spark_it.sinks.connectors import make_sink
@@ -35,7 +36,6 @@ from spark_it.tests.crash import late_twin
 ENDED = "every pipeline has ended well"
 REFUSED = "every pipeline was refused"
 TOGETHER = "every pipeline is in a batch"
-TOGETHER_S = 400
 
 
 def main():
@@ -90,7 +90,7 @@ def with_second_driver(of, names):
 
 def meeting(of, number, count):
     """A `make_sink` whose sinks wait for each other in their first batch from `number` on."""
-    all_there = threading.Barrier(count, lambda: print(TOGETHER, flush=True), TOGETHER_S)
+    all_there = threading.Barrier(count, lambda: print(TOGETHER, flush=True), limits.ALL_IN_A_BATCH_S)
 
     def made(*args):
         sink = of(*args)

@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.apache_kafka import jars
 from odradek.spark_it.state.reset import get_reached_offsets
 from spark_it.tests.crash import late_twin
-from spark_it.tests.crash.driver import ENDED, REFUSED, TOGETHER, TOGETHER_S
+from spark_it.tests.crash.driver import ENDED, REFUSED, TOGETHER
 from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, SECOND_DRIVER, Numbers, Pipelines
 
 ROWS = int(os.environ.get("ODRADEK_CRASH_ROWS", "10000"))
@@ -35,7 +35,7 @@ KILLS = int(os.environ.get("ODRADEK_CRASH_KILLS", "1"))
 BATCHES = 2 * KILLS + 2
 ROOT = Path(__file__).parents[3]
 
-pytestmark = pytest.mark.timeout(1600)
+pytestmark = pytest.mark.timeout(limits.PIPELINES_KILLED_S)
 
 
 class Driver:
@@ -159,7 +159,7 @@ def check(pipelines):
 
 def check_second_copy(pipelines, driver):
     """Check that each sink refuses a second copy of its pipeline, also after the first one was killed in a batch."""
-    said = driver.refusals(200, home="second")
+    said = driver.refusals(limits.ALL_READ_S, home="second")
     assert set(said) == {pipelines.group(sink) for sink in pipelines.sinks}
     assert all(re.search(r"the \w+ sink (has|belongs)|has committed", why) for why in said.values()), said
 
@@ -171,7 +171,7 @@ def check_lost_markers(pipelines, driver):
     admin = AdminClient({"bootstrap.servers": pipelines.servers})
     for future in admin.delete_consumer_groups(groups).values():
         future.result(30)
-    said = driver.refusals(200, of=list(names.values()), rewinds=True)
+    said = driver.refusals(limits.ALL_READ_S, of=list(names.values()), rewinds=True)
     assert "the group has no offsets at all" in said[names["offsets"]], said
     assert "is gone, expired or deleted" in said[names["batches"]], said
 
@@ -186,9 +186,9 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
         with Driver(pipelines, number) as driver:
             twins = chosen.choice(list(late_twin.MOMENTS))
             driver.run(together=number, twins=twins, doubled=doubled(pipelines, chosen))
-            driver.wait_for_output(TOGETHER, TOGETHER_S)
+            driver.wait_for_output(TOGETHER, limits.ALL_IN_A_BATCH_S)
             time.sleep(chosen.uniform(0, 1))  # varies the moment of the kill; nothing is awaited
-            driver.stop_in_batch(300)
+            driver.stop_in_batch(limits.ALL_IN_A_BATCH_S)
         found = pipelines.checkpoints()
         killed_in_batch.update(sink for sink, one in found.items() if is_in_batch(one))
         print(f"{time.monotonic() - begun:.0f} s: killed in", {sink: batch_of(one) for sink, one in found.items()})
@@ -201,7 +201,7 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
             if copied_at == times:
                 check_second_copy(pipelines, driver)
             driver.run(is_available_now=True, doubled=doubled(pipelines, chosen), **options)
-            driver.wait_for_output(ENDED, 400, times + 1)
+            driver.wait_for_output(ENDED, limits.ALL_READ_S, times + 1)
             driver.wait_for_output(late_twin.WROTE, 0)
             print(f"{time.monotonic() - begun:.0f} s: everything is read")
             check(pipelines)

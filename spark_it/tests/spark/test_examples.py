@@ -17,7 +17,7 @@ import fastavro
 import pyarrow.parquet
 import pytest
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.apache_kafka import jars
 from odradek.spark_it.cases import runner as cases
 from odradek.spark_it.dead_letters.headers import CLASS_NAME, EXCEPTION_MESSAGE, STAGE
@@ -116,7 +116,7 @@ def test_the_first_pipeline_of_the_page(spark, broker, tmp_path):
     assert [value for value, _ in visits.dead_letters("visits.bad")] == [b"oops"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(limits.LONG_TEST_S)
 def test_orders_have_the_revenue_that_python_computes(spark, broker, postgres, tmp_path):
     orders = Runs(spark, broker, copy_example("orders", tmp_path), {})
     assert orders.failed_cases("orders.toml") == []
@@ -145,7 +145,7 @@ def in_utc(at):
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(limits.LONG_TEST_S)
 def test_page_edits_become_sessions_exactly_once(example):
     edits = example("page_edits")
     made = edits_data.make_edits()
@@ -194,7 +194,7 @@ def is_json(value):
         return False
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(limits.LONG_TEST_S)
 def test_sensor_readings_continue_with_one_more_column(example):
     with serving() as registry:
         sensors = example("sensors", SCHEMA_REGISTRY_URL=registry.url)

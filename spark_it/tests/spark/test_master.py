@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.apache_kafka import jars
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.execution import runner
@@ -98,7 +98,7 @@ class Master:
         return [len(list(folder.glob("app-*/*"))) for folder in sorted(self._folder.glob("work?"))]
 
 
-@pytest.mark.timeout(450)
+@pytest.mark.timeout(limits.LONG_TEST_S)
 def test_topic_to_topic_continues_on_two_workers(spark, broker, topics, unique, tmp_path):
     """A pipeline starts on this machine and continues on the master, which repeats the last batch."""
     source, dead = topics.create(unique, 4), topics.create(f"{unique}-dead")

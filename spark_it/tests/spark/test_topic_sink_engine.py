@@ -8,6 +8,7 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from compat_tests import limits
 from compat_tests.apache_kafka import tools
 from odradek.spark_it.execution.runner import RunError
 from odradek.spark_it.kafka.cluster import Cluster
@@ -18,7 +19,7 @@ from spark_it.tests.spark.engine import Engine, errors, order, orders
 
 PARTITIONS = 3
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(limits.LONG_TEST_S)
 
 
 class Copies:

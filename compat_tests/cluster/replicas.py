@@ -1,0 +1,76 @@
+"""State of partitions as a cluster reports it, and the comparison of the logs of all replicas."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka.admin import KafkaAdminClient
+
+from compat_tests.clients.common import wait_until
+
+SEGMENT = re.compile(r"\d{20}\.log")
+EQUAL_TIMEOUT_S = 15
+
+
+class PartitionState(NamedTuple):
+    """A partition as in Metadata."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: frozenset[int]
+
+
+def describe(admin: KafkaAdminClient, topic: str) -> dict[int, PartitionState]:
+    """Return the state of each partition of a topic."""
+    [described] = admin.describe_topics([topic])
+    return {
+        row["partition_index"]: PartitionState(
+            row["leader_id"], row["leader_epoch"], tuple(row["replica_nodes"]), frozenset(row["isr_nodes"])
+        )
+        for row in described["partitions"]
+    }
+
+
+def wait_until_in_sync(admin: KafkaAdminClient, topic: str, timeout_s: float = 60) -> dict[int, PartitionState]:
+    """Wait until each partition has a leader and all its replicas are in the ISR; return the state."""
+    state: dict[int, PartitionState] = {}
+
+    def is_in_sync() -> bool:
+        state.clear()
+        state.update(describe(admin, topic))
+        return all(one.leader >= 0 and one.isr == set(one.replicas) for one in state.values())
+
+    wait_until(is_in_sync, timeout_s=timeout_s)
+    return state
+
+
+def read_log(directory: Path) -> bytes:
+    """Return the batches of a partition's directory, without the unwritten space at the end of a segment."""
+    segments = sorted(path for path in directory.iterdir() if SEGMENT.fullmatch(path.name))
+    return b"".join(path.read_bytes().rstrip(b"\0") for path in segments)
+
+
+def compare_logs(data_directories: Mapping[int, Path], topic: str, states: Mapping[int, PartitionState]) -> None:
+    """The logs of all replicas of each partition are equal, byte for byte."""
+    for index, state in states.items():
+        logs = {broker: read_log(data_directories[broker] / f"{topic}-{index}") for broker in state.replicas}
+        assert len(set(logs.values())) == 1, f"{topic}-{index}: {_sizes(logs.items())}"
+
+
+def _sizes(logs: Iterable[tuple[int, bytes]]) -> str:
+    return ", ".join(f"broker {broker}: {len(log)} bytes" for broker, log in logs)
+
+
+def wait_until_equal(data_directories: Mapping[int, Path], topic: str, states: Mapping[int, PartitionState]) -> None:
+    """Wait until the logs of all replicas are equal, byte for byte: the last batch may not be on all of them yet."""
+
+    def find_difference() -> str:
+        try:
+            compare_logs(data_directories, topic, states)
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    wait_until(lambda: not find_difference(), timeout_s=EQUAL_TIMEOUT_S, what=find_difference)

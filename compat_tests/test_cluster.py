@@ -1,0 +1,99 @@
+"""Three broker processes and ZooKeeper: failover, restarts and pauses under load."""
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from compat_tests.cluster.load import NumberedLoad, check_numbers, read_numbers
+from compat_tests.cluster.replicas import compare_logs, wait_until_in_sync
+from odradek.testing_cluster import OdradekCluster
+
+pytestmark = [
+    pytest.mark.usefixtures("kafka_jars"),
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("cluster"),
+]
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[OdradekCluster]:
+    with OdradekCluster(directory=os.environ.get("ODRADEK_CLUSTER_DIRECTORY")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(cluster: OdradekCluster) -> Iterator[KafkaAdminClient]:
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
+    yield admin
+    admin.close()
+
+
+def create(admin: KafkaAdminClient, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])
+    wait_until_in_sync(admin, topic)
+
+
+def check(cluster: OdradekCluster, admin: KafkaAdminClient, topic: str, load: NumberedLoad) -> None:
+    """All replicas are in sync again and equal, and each acknowledged record is in them."""
+    states = wait_until_in_sync(admin, topic)
+    assert not load.failures
+    check_numbers(load, read_numbers(cluster.bootstrap_servers, topic, PARTITIONS))
+    compare_logs({number: broker.data_dir for number, broker in cluster.brokers.items()}, topic, states)
+
+
+def test_nothing_acknowledged_is_lost_when_brokers_are_killed(cluster, admin):
+    create(admin, "killed")
+    rng = random.Random(1)
+    with NumberedLoad(cluster.bootstrap_servers, "killed", PARTITIONS) as load:
+        load.wait_for_more()
+        for broker_id in rng.sample(sorted(cluster.brokers), 3):
+            cluster.kill(broker_id)
+            load.wait_for_more()
+            cluster.start_broker(broker_id)
+            load.wait_for_more()
+            wait_until_in_sync(admin, "killed")
+    check(cluster, admin, "killed", load)
+
+
+def test_a_rolling_restart_interrupts_no_client(cluster, admin):
+    create(admin, "rolled")
+    with NumberedLoad(cluster.bootstrap_servers, "rolled", PARTITIONS, delivery_timeout_ms=10_000) as load:
+        load.wait_for_more()
+        for broker_id in sorted(cluster.brokers):
+            assert cluster.stop_broker(broker_id) == 0
+            load.wait_for_more()
+            cluster.start_broker(broker_id)
+            wait_until_in_sync(admin, "rolled")
+            load.wait_for_more()
+    check(cluster, admin, "rolled", load)
+
+
+def test_a_leader_that_was_paused_loses_its_leadership_and_no_record(cluster, admin):
+    create(admin, "paused")
+    with NumberedLoad(cluster.bootstrap_servers, "paused", PARTITIONS) as load:
+        load.wait_for_more()
+        for broker_id in (1, 2):
+            cluster.pause(broker_id)
+            load.wait_for_more()
+            cluster.resume(broker_id)
+            wait_until_in_sync(admin, "paused")
+            load.wait_for_more()
+    check(cluster, admin, "paused", load)
+
+
+def test_zookeeper_may_be_away(cluster, admin):
+    assert cluster.zookeeper is not None
+    create(admin, "alone")
+    with NumberedLoad(cluster.bootstrap_servers, "alone", PARTITIONS, delivery_timeout_ms=10_000) as load:
+        load.wait_for_more()
+        [server] = cluster.zookeeper.servers
+        server.kill()
+        load.wait_for_more(1000)
+        server.start()
+        load.wait_for_more()
+    check(cluster, admin, "alone", load)

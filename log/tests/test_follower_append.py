@@ -1,0 +1,143 @@
+"""Appends of a follower: the leader's bytes, unchanged, with all that the log derives from them."""
+
+import pytest
+
+from odradek.log.append import UnexpectedOffsetError
+from odradek.log.partition_log import PartitionLog
+from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, memory_fs, open_log, read_all
+from odradek.log.validation.batch import Origin, chunk_batches
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import Codec, ControlType, build_batch, build_control_batch
+
+
+def follow(log: PartitionLog, *batches: bytes | memoryview, leader_epoch: int | None = None) -> None:
+    log.append_as_follower(memoryview(b"".join(batches)), now_ms=NOW_MS, leader_epoch=leader_epoch)
+
+
+def one(offset: int, epoch: int = 0, count: int = 1, value: bytes = b"v", **producer: int) -> bytes:
+    records = [(NOW_MS, b"k", value, ())] * count
+    return build_batch(records, base_offset=offset, partition_leader_epoch=epoch, **producer)  # type: ignore[arg-type]
+
+
+BAD_MARKER = build_batch(
+    [(NOW_MS, b"\0", b"?", ())], base_offset=5, partition_leader_epoch=2, producer_id=1, control=True
+)
+
+
+def copied(leader: PartitionLog) -> bytes:
+    return b"".join(segment.file.pread(0, segment.size_bytes) for segment in leader.segments)
+
+
+def transaction(log: PartitionLog, kind: ControlType, sequence: int, epoch: int) -> None:
+    append(log, idempotent(sequence, 2, transactional=True), leader_epoch=epoch)
+    append(log, batch([b"of another producer"]), leader_epoch=epoch)
+    marker = build_control_batch(kind, producer_id=7, producer_epoch=0, coordinator_epoch=3, timestamp_ms=NOW_MS)
+    log.append_as_leader(memoryview(marker), leader_epoch=epoch, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def test_a_follower_derives_the_state_that_its_leader_has() -> None:
+    leader, follower = open_log(), open_log()
+    for number in range(12):
+        transaction(leader, ControlType.ABORT if number % 2 else ControlType.COMMIT, 2 * number, number // 4)
+        append(leader, [b"%d" % number * 30], codec=Codec.GZIP, leader_epoch=number // 4)
+    append(leader, idempotent(24, transactional=True), leader_epoch=5)
+    for chunk in chunk_batches(memoryview(copied(leader)), 5, 1000):
+        follower.append_as_follower(chunk, now_ms=NOW_MS, leader_epoch=5)
+    follower.update_high_watermark(leader.high_watermark)
+    assert len(follower.segments) > 2
+    assert copied(follower) == copied(leader)
+    assert follower.leader_epochs.entries == leader.leader_epochs.entries
+    assert bytes(follower.producer_state.producers.records) == bytes(leader.producer_state.producers.records)
+    assert follower.last_stable_offset == leader.last_stable_offset == leader.log_end_offset - 1
+    assert read_all(follower) == read_all(leader)
+
+    def aborted(log: PartitionLog) -> list[tuple[int, int, int]]:
+        entries = [entry for segment in log.segments for entry in segment.transaction_index.entries()]
+        return [(entry.first_offset, entry.last_offset, entry.last_stable_offset) for entry in entries]
+
+    assert aborted(follower) == aborted(leader)
+    assert len(aborted(follower)) == 6
+    follower.flush(0)
+    fs = memory_fs(follower)
+    fs.crash()
+    again = open_log(fs, is_clean=False)
+    assert bytes(again.producer_state.producers.records) == bytes(leader.producer_state.producers.records)
+    assert again.leader_epochs.entries == leader.leader_epochs.entries
+
+
+def test_an_incomplete_batch_at_the_end_is_ignored() -> None:
+    log = open_log()
+    follow(log, one(0), one(1)[:-1])
+    assert log.log_end_offset == 1
+    follow(log, one(1)[:20])
+    assert log.log_end_offset == 1
+
+
+def test_offsets_may_be_missing() -> None:
+    log = open_log()
+    follow(log, one(3), one(7, count=2))
+    follow(log, one(20))
+    assert (log.log_start_offset, log.log_end_offset) == (0, 21)
+    assert [offset for offset, _ in read_all(log)] == [3, 7, 8, 20]
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        (one(5), one(5)),
+        (one(5, count=3), one(6)),
+        (one(5, epoch=3), one(6, epoch=2)),
+        (one(5, epoch=1),),
+        (one(5, epoch=2)[:-1] + b"?",),
+        (one(5, epoch=2)[:16] + b"\1" + one(5, epoch=2)[17:],),
+        (one(5, epoch=2)[:16] + b"\3" + one(5, epoch=2)[17:],),
+        (b"\0" * 100,),
+        (BAD_MARKER,),
+    ],
+    ids=["repeated", "overlap", "falling epoch", "lower epoch", "crc", "magic 1", "magic 3", "length", "marker"],
+)
+def test_a_bad_batch_changes_nothing(batches: tuple[bytes, ...]) -> None:
+    log = open_log()
+    follow(log, one(4, epoch=2))
+    with pytest.raises(KafkaError) as raised:
+        follow(log, *batches)
+    assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert (log.log_end_offset, log.leader_epochs.entries, log.failure) == (5, [(2, 4)], None)
+    assert log.producer_state.is_empty
+    follow(log, one(5, epoch=2))
+
+
+def test_the_offset_of_the_first_batch_is_not_below_the_log_end() -> None:
+    log = open_log()
+    follow(log, one(4))
+    with pytest.raises(UnexpectedOffsetError) as raised:
+        follow(log, one(3, count=4), one(7))
+    assert (raised.value.first_offset, raised.value.last_offset) == (3, 6)
+
+
+def test_batches_above_the_followed_leader_epoch_are_omitted() -> None:
+    log = open_log()
+    follow(log, one(0, 2), one(1, 3), one(2, 4), leader_epoch=3)
+    assert log.leader_epochs.entries == [(2, 0), (3, 1)]
+    assert log.append_as_follower(memoryview(one(2, 4)), now_ms=NOW_MS, leader_epoch=3) is None
+
+
+def test_a_batch_larger_than_a_segment_gets_a_segment_of_its_own() -> None:
+    """The topic's segment.bytes was larger when the leader appended it."""
+    log = open_log(cfg=config(internal_segment_bytes=500))
+    for offset in range(3):
+        follow(log, one(offset, value=b"x" * (900 if offset == 1 else 10)))
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
+    assert [offset for offset, _ in read_all(log)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("max_batches", "max_bytes"), [(1, 10_000), (3, 10_000), (100, 150), (100, 1), (100, 10_000)])
+def test_chunks_consist_of_whole_batches(max_batches: int, max_bytes: int) -> None:
+    batches = [one(offset, value=b"v" * offset) for offset in range(10)]
+    data = memoryview(b"".join(batches) + one(10)[:30])
+    chunks = list(chunk_batches(data, max_batches, max_bytes))
+    assert b"".join(chunks) == b"".join(batches)
+    for chunk in chunks:
+        count = sum(1 for _ in chunk_batches(chunk, 1, 1))
+        assert count == 1 or (count <= max_batches and len(chunk) <= max_bytes)

@@ -1,0 +1,154 @@
+"""Truncation of a follower's log: durability, and the state after it."""
+
+import contextlib
+from random import Random
+
+import pytest
+
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, memory_fs, open_log, read_all
+
+
+def filled(fs: MemoryFileSystem | None = None) -> PartitionLog:
+    """A flushed log of 30 batches in several segments, with a leader epoch for ten of them each."""
+    log = open_log(fs, config(internal_segment_bytes=700))
+    for number in range(30):
+        append(log, idempotent(number), leader_epoch=number // 10)
+    log.flush(0)
+    assert len(log.segments) > 3
+    return log
+
+
+def reopened(log: PartitionLog) -> PartitionLog:
+    return open_log(memory_fs(log), log.config, is_clean=False, recovery_point=0)
+
+
+OFFSETS = [0, 1, 5, 10, 14, 20, 29]
+
+
+@pytest.mark.parametrize("lose_names", [False, True])
+@pytest.mark.parametrize("offset", [*OFFSETS, "segment"])
+def test_a_crash_does_not_undo_a_truncation(offset: int | str, lose_names: bool) -> None:
+    log = filled()
+    end = log.segments[-2].base_offset if isinstance(offset, str) else offset
+    log.truncate_to(end, NOW_MS)
+    epochs = log.leader_epochs.entries
+    memory_fs(log).crash(lose_names=lose_names)
+    again = reopened(log)
+    assert (again.log_end_offset, again.leader_epochs.entries) == (end, epochs)
+    assert [offset for offset, _ in read_all(again)] == list(range(end))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_truncated_batches_do_not_reappear_behind_their_replacements(seed: int) -> None:
+    random = Random(seed)
+    log = filled()
+    end = random.choice(OFFSETS)
+    log.truncate_to(end, NOW_MS)
+    for number in range(random.randint(0, 4)):
+        append(log, [b"new %d" % number], leader_epoch=9)
+    expected = read_all(log)
+    memory_fs(log).crash(random)
+    again = reopened(log)
+    found = read_all(again)
+    assert found == expected[: len(found)]
+    assert len(found) >= end
+    for offset, _ in found:
+        assert again.epoch_for_offset(offset) == (offset // 10 if offset < end else 9)
+
+
+@pytest.mark.parametrize("offset", [3, 12, 40])
+@pytest.mark.parametrize("lose_names", [False, True])
+def test_a_crash_does_not_undo_a_new_start(offset: int, lose_names: bool) -> None:
+    log = filled()
+    log.start_over(offset, NOW_MS)
+    memory_fs(log).crash(lose_names=lose_names)
+    again = open_log(memory_fs(log), log.config, is_clean=False, log_start_offset=offset)
+    assert (again.log_start_offset, again.log_end_offset) == (offset, offset)
+    assert again.leader_epochs.entries == []
+    assert again.producer_state.is_empty
+
+
+@pytest.mark.parametrize("offset", [4, 14])
+@pytest.mark.parametrize("steps", range(1, 20))
+def test_a_crash_between_the_steps_leaves_a_prefix_of_the_log(steps: int, offset: int) -> None:
+    log = filled()
+    fs = memory_fs(log)
+    fs.crash_at(steps)
+    with contextlib.suppress(SimulatedCrash):
+        log.truncate_to(offset, NOW_MS)
+    fs.crash()
+    again = reopened(log)
+    found = read_all(again)
+    assert [offset for offset, _ in found] == list(range(len(found)))
+    assert offset <= len(found) <= 30
+    assert again.leader_epochs.entries == [(e, e * 10) for e in range(3) if e * 10 < again.log_end_offset]
+    assert again.producer_state.producers[7].last_sequence == len(found) - 1
+
+
+def test_epochs_that_recovery_removed_do_not_reappear() -> None:
+    """The batches of the last epoch were lost, and batches of the epoch before it were appended in their place."""
+    log = filled()
+    fs = memory_fs(log)
+    for segment in log.segments:
+        if segment.base_offset >= 20:
+            fs.remove(segment.path(".log"))
+        elif segment.next_offset() > 20:
+            file = fs.open(segment.path(".log"))
+            file.truncate(segment.locate(20))
+            file.sync()
+    fs.sync_directory(log.directory)
+    log = reopened(log)
+    assert (log.log_end_offset, log.leader_epochs.entries) == (20, [(0, 0), (1, 10)])
+    append(log, [b"v"], leader_epoch=1)
+    log.active_segment.file.sync()
+    fs.crash(lose_names=True)
+    again = reopened(log)
+    assert (again.log_end_offset, again.leader_epochs.entries) == (21, [(0, 0), (1, 10)])
+
+
+@pytest.mark.parametrize("offset", [10, 13, 14])
+def test_no_batch_below_the_log_start_remains_when_all_others_are_truncated(offset: int) -> None:
+    """The leader epochs of the remaining ones would be above those of the leader's batches."""
+    log = filled()
+    log.delete_records_before(14)
+    log.remove_deleted(log.truncate_to(offset, NOW_MS))
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (offset, offset, 0)
+    append(log, [b"new"], leader_epoch=0)
+    log.flush(0)
+    memory_fs(log).remove(f"{log.directory}/leader-epoch-checkpoint")
+    memory_fs(log).crash()
+    again = open_log(memory_fs(log), log.config, is_clean=False, log_start_offset=offset)
+    assert again.leader_epochs.entries == [(0, offset)]
+
+
+def test_the_state_after_a_truncation() -> None:
+    log = filled()
+    log.remove_deleted(log.truncate_to(14, NOW_MS))
+    assert (log.log_end_offset, log.high_watermark, log.flushed_offset) == (14, 14, 14)
+    assert log.recovery_point <= 14
+    assert log.leader_epochs.entries == [(0, 0), (1, 10)]
+    assert log.producer_state.producers[7].last_sequence == 13
+    names = memory_fs(log).list_names(log.directory)
+    assert max(int(name.partition(".")[0]) for name in names if name[0].isdigit()) <= 14
+    append(log, idempotent(14), leader_epoch=5)
+    assert [offset for offset, _ in read_all(log)] == list(range(15))
+
+
+def test_an_open_transaction_is_open_again_after_its_marker_is_truncated() -> None:
+    from odradek.log.validation.batch import Origin
+    from odradek.protocol.records import ControlType, build_control_batch
+
+    log = open_log()
+    append(log, idempotent(0, transactional=True))
+    marker = build_control_batch(
+        ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=1, timestamp_ms=NOW_MS
+    )
+    log.append_as_leader(memoryview(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.update_high_watermark(2)
+    assert log.last_stable_offset == 2
+    log.truncate_to(1, NOW_MS)
+    log.update_high_watermark(1)
+    assert log.last_stable_offset == 0
+    assert log.active_segment.transaction_index.entries() == []

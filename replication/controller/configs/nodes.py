@@ -1,0 +1,40 @@
+"""Operations on the nodes of configurations, and the notices of their changes."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.store import Create, Delete, MetadataStore, Operation, SetData
+
+NOTICE_KEPT_MS: Final = 15 * 60_000
+
+MAX_REMOVED_NOTICES: Final = 50
+"""Most old notices that one change removes. Each change adds one notice, so their number falls."""
+
+
+async def config_operations(
+    store: MetadataStore, path: str, configs: Mapping[str, str], now_ms: int
+) -> list[Operation]:
+    """Return the operations that replace the configuration at `path`, with a notice for other brokers if there are any.
+
+    Raises MetadataStoreError.
+    """
+    data = znodes.encode_config(dict(configs))
+    exists = await store.exists(path) is not None
+    operations: list[Operation] = [SetData(path, data) if exists else Create(path, data)]
+    if store.is_shared:
+        operations += await _notices(store, path, now_ms)
+    return operations
+
+
+async def _notices(store: MetadataStore, path: str, now_ms: int) -> list[Operation]:
+    """Return a notice of the change, and the removal of some old ones."""
+    change = znodes.encode_config_change(path.removeprefix("/config/"))
+    operations: list[Operation] = [Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True)]
+    for name in (await store.get_children(znodes.CONFIG_CHANGES))[:MAX_REMOVED_NOTICES]:
+        old = f"{znodes.CONFIG_CHANGES}/{name}"
+        stat = await store.exists(old)
+        if stat is not None and stat.created_ms > now_ms - NOTICE_KEPT_MS:
+            break
+        operations.append(Delete(old))
+    return operations

@@ -1,0 +1,99 @@
+"""ControlledShutdown: the leaderships of a broker move to others before it stops."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ControlledShutdownResponseRemainingPartition,
+)
+from odradek.replication.controller.context import ControllerContext
+from odradek.replication.controller.propagation.requests import ReplicaToStop
+from odradek.replication.controller.replica_states import is_online, remove_from_isr
+from odradek.replication.controller.topic_changes import TopicChanges
+from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.store import MetadataStoreError
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_BROKER_EPOCH = -1
+
+
+class ControlledShutdown:
+    """Processes ControlledShutdown within an event of the controller.
+
+    Partitions with one replica are skipped, as in Kafka.
+    """
+
+    def __init__(self, context: ControllerContext, changes: TopicChanges) -> None:
+        self._context = context
+        self._changes = changes
+
+    async def process(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """Move leaderships and shrink ISRs; return the partitions that the broker still leads."""
+        context = self._context
+        if not context.is_active:
+            return ControlledShutdownResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        broker = context.image.brokers.get(request.broker_id)
+        if broker is None:
+            return ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+        if request.broker_epoch != UNKNOWN_BROKER_EPOCH and request.broker_epoch < broker.epoch:
+            return ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        logger.info("a broker is shutting down broker=%d", request.broker_id)
+        context.shutting_down.add(request.broker_id)
+        try:
+            await self._changes.change_states(partial(self._choose, request.broker_id))
+            followed, led = await self._find_replicas(request.broker_id)
+        except KafkaError as error:
+            return ControlledShutdownResponse(error_code=error.code)
+        except MetadataStoreError as error:
+            logger.error("controlled shutdown failed broker=%d: %s", request.broker_id, error)
+            return ControlledShutdownResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        if context.propagation is not None and followed:
+            context.propagation.stop_replicas(request.broker_id, followed)
+        return ControlledShutdownResponse(error_code=ErrorCode.NONE, remaining_partitions=led)
+
+    async def _choose(self, broker_id: int) -> Sequence[TopicMetadata]:
+        def leave(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
+            if broker_id not in partition.replicas or len(partition.replicas) == 1:
+                return partition
+            if partition.leader == broker_id:
+                return self._elect_another(partition)
+            return remove_from_isr(partition, [broker_id], self._context.epoch)
+
+        return await self._changes.map_partitions(leave, "controlled shutdown")
+
+    def _elect_another(self, partition: PartitionMetadata) -> PartitionMetadata:
+        """Return the partition with another leader, and without brokers that are shutting down in its ISR."""
+        stays = self._context.staying_brokers
+        isr = tuple([replica for replica in partition.isr if is_online(replica, partition, stays)])
+        leader = next((replica for replica in partition.replicas if replica in isr), NO_LEADER)
+        if leader == NO_LEADER:
+            return partition
+        shutting_down = self._context.shutting_down
+        return partition._replace(
+            leader=leader,
+            isr=tuple([replica for replica in partition.isr if replica not in shutting_down]),
+            leader_epoch=partition.leader_epoch + 1,
+            controller_epoch=self._context.epoch,
+        )
+
+    async def _find_replicas(
+        self, broker_id: int
+    ) -> tuple[list[ReplicaToStop], list[ControlledShutdownResponseRemainingPartition]]:
+        """Return the broker's replicas that follow others, and the partitions that it leads."""
+        followed, led = [], []
+        for topic in list(self._context.image.topics.values()):
+            await self._context.pause()
+            for index, partition in enumerate(topic.partitions):
+                if broker_id not in partition.replicas or len(partition.replicas) == 1:
+                    continue
+                if partition.leader == broker_id:
+                    row = ControlledShutdownResponseRemainingPartition(topic_name=topic.name, partition_index=index)
+                    led.append(row)
+                else:
+                    followed.append(ReplicaToStop(topic.name, index, partition.leader_epoch, False))
+        return followed, led

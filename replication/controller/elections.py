@@ -1,0 +1,149 @@
+"""Elections that the controller starts itself: unclean ones when they are enabled, and returns to preferred replicas.
+
+Leaders of partitions whose leader failed are elected by `topic_changes`, those that clients request by
+`election_admin`.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.context import UNCLEAN_ELECTION, ControllerContext, ControllerRole
+from odradek.replication.controller.events import EventKind, Work
+from odradek.replication.controller.partition_states import change_state, elect_preferred_leader
+from odradek.replication.controller.topic_changes import TopicChanges
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.image import MetadataDelta, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.store import MetadataStoreError
+from odradek.replication.remote import Delay
+
+if TYPE_CHECKING:
+    from odradek.replication.controller.controller import Controller
+
+logger = logging.getLogger(__name__)
+
+_TICK_MS: Final = 5000
+"""Time from the election of the controller to its first check for imbalance."""
+
+Post = Callable[[EventKind, str, Work[None]], None]
+
+_PARTITIONS_PER_PAUSE: Final = 500
+
+
+class Elections:
+    """Elections on the controller. `post` submits an event."""
+
+    def __init__(self, context: ControllerContext, changes: TopicChanges, post: Post) -> None:
+        self._context = context
+        self._changes = changes
+        self._post = post
+        context.image.listeners.append(self._on_metadata)
+
+    def _on_metadata(self, delta: MetadataDelta) -> None:
+        """Elect leaders for partitions without one if a changed configuration allows unclean elections."""
+        context = self._context
+        if not context.is_active:
+            return
+        configs = context.image.topic_configs
+        changed = (name for name in delta.topic_configs if UNCLEAN_ELECTION in configs.get(name, ()))
+        is_enabled = any(context.allows_unclean_election(name) for name in changed)
+        if is_enabled or (delta.broker_configs and self._is_enabled_by_default()):
+            self._post(EventKind.CONFIGURATION, "unclean election was enabled", self._elect_unclean)
+
+    def _is_enabled_by_default(self) -> bool:
+        context = self._context
+        brokers = context.image.broker_configs
+        return any(UNCLEAN_ELECTION in brokers.get(key, ()) for key in (context.broker_id, None))
+
+    async def _elect_unclean(self) -> None:
+        if self._context.is_active:
+            await self._changes.elect_leaders("unclean election was enabled")
+
+    async def rebalance(self, max_imbalance_percent: int) -> None:
+        """Elect preferred leaders for brokers that lead too few of the partitions whose preferred leader they are.
+
+        Runs within an event of the controller.
+        """
+        context = self._context
+        if not context.is_active:
+            return
+        totals: dict[int, int] = {}
+        displaced: dict[int, list[tuple[str, int]]] = {}
+        for topic in list(context.image.topics.values()):
+            for index, partition in enumerate(topic.partitions):
+                if index % _PARTITIONS_PER_PAUSE == 0:
+                    await context.pause()
+                preferred = partition.replicas[0]
+                totals[preferred] = totals.get(preferred, 0) + 1
+                if partition.leader != preferred:
+                    displaced.setdefault(preferred, []).append((topic.name, index))
+        partitions = [
+            key
+            for preferred, keys in displaced.items()
+            if 100 * len(keys) > max_imbalance_percent * totals[preferred]
+            for key in keys
+        ]
+        await self.elect_preferred(partitions)
+
+    async def elect_preferred(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Elect the preferred leaders of partitions (topic, index) that they do not lead, if they are live and in sync.
+
+        Runs within an event of the controller.
+        """
+        context = self._context
+        changed: dict[str, list[PartitionMetadata]] = {}
+        count = 0
+        for number, (name, index) in enumerate(partitions):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await context.pause()
+            topic, partition = context.image.topics.get(name), context.image.partition(name, index)
+            if topic is None or partition is None or partition.leader == partition.replicas[0]:
+                continue
+            elected = elect_preferred_leader(partition, context.staying_brokers, context.epoch)
+            if elected is not None:
+                states = changed.setdefault(name, list(topic.partitions))
+                states[index] = change_state(partition, elected, name, index, "preferred leader")
+                count += 1
+        if changed:
+            logger.info("electing preferred leaders partitions=%d", count)
+            topics: list[TopicMetadata] = [
+                context.image.topics[name]._replace(partitions=tuple(states)) for name, states in changed.items()
+            ]
+            await self._changes.put_partitions(topics)
+
+
+class LeaderRebalance:
+    """Regular returns of leadership to preferred replicas (`auto.leader.rebalance.enable`).
+
+    The first check is 5 s after this broker became the controller. `delay` waits for a number of ms.
+    """
+
+    def __init__(self, controller: "Controller", configs: BrokerConfigs, delay: Delay) -> None:
+        self._controller = controller
+        self._configs = configs
+        self._delay = delay
+
+    async def run(self) -> None:
+        """Check for imbalance until the broker stops."""
+        controller = self._controller
+        epoch, remaining_ms = 0, 0
+        while controller.context.role is not ControllerRole.STOPPED:
+            await self._delay(_TICK_MS)
+            if not controller.is_active:
+                continue
+            remaining_ms -= _TICK_MS
+            if controller.epoch == epoch and remaining_ms > 0:
+                continue
+            current = self._configs.current
+            epoch, remaining_ms = controller.epoch, 1000 * int(current.value("leader.imbalance.check.interval.seconds"))
+            if current.value("auto.leader.rebalance.enable"):
+                await self._check(int(current.value("leader.imbalance.per.broker.percentage")))
+
+    async def _check(self, max_imbalance_percent: int) -> None:
+        try:
+            await self._controller.rebalance_leaders(max_imbalance_percent)
+        except (KafkaError, MetadataStoreError) as error:
+            logger.warning("leaders could not be rebalanced; the next check repeats it error=%s", error)
+        except Exception:
+            logger.exception("leaders could not be rebalanced; please report it")

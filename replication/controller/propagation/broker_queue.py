@@ -1,0 +1,196 @@
+"""The queue of requests from the controller to one broker: in order, one in flight, resent until answered."""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol
+
+from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from odradek.replication.controller.events import Executor
+from odradek.replication.controller.propagation.requests import (
+    LEADER_AND_ISR_VERSION,
+    STOP_REPLICA_VERSION,
+    UPDATE_METADATA_VERSION,
+    ControlRequest,
+)
+from odradek.replication.remote import BrokerChannel, Delay
+
+logger = logging.getLogger(__name__)
+
+ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+Answered = Callable[[int, ControlRequest, ControlResponse], None]
+"""Called with the broker's id, a request and its response."""
+
+RESEND_MS: Final = 100
+"""As in Kafka."""
+
+
+class LocalBroker(Protocol):
+    """The control requests of the broker on which the controller runs."""
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Apply leaders and ISRs of this broker's replicas."""
+
+    async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        """Apply an update to this broker's metadata cache."""
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop or delete replicas of this broker."""
+
+
+class Transport(Protocol):
+    """Sends control requests to one broker."""
+
+    def send(self, request: ControlRequest) -> Awaitable[ControlResponse]:
+        """Return the response. Raises BrokerUnavailableError, after which the request is sent again."""
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
+class LocalTransport:
+    """Calls the broker on which the controller runs."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        """Return the response."""
+        match request:
+            case LeaderAndIsrRequest():
+                return await self._broker.leader_and_isr(request)
+            case UpdateMetadataRequest():
+                return await self._broker.update_metadata(request)
+            case StopReplicaRequest():
+                return await self._broker.stop_replica(request)
+
+    def close(self) -> None:
+        """Release nothing."""
+
+
+class RemoteTransport:
+    """Sends over a channel of its own, without negotiation of versions."""
+
+    def __init__(self, channel: BrokerChannel) -> None:
+        self._channel = channel
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        """Return the response."""
+        match request:
+            case LeaderAndIsrRequest():
+                return await self._channel.send(request, LeaderAndIsrResponse, LEADER_AND_ISR_VERSION)
+            case UpdateMetadataRequest():
+                return await self._channel.send(request, UpdateMetadataResponse, UPDATE_METADATA_VERSION)
+            case StopReplicaRequest():
+                return await self._channel.send(request, StopReplicaResponse, STOP_REPLICA_VERSION)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+class _Item(NamedTuple):
+    request: ControlRequest
+    answered: Answered | None
+
+
+class BrokerQueue:
+    """The requests to one broker in one of its epochs.
+
+    answered: called with each response, before the next request is sent
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        connect: Callable[[], Transport],
+        executor: Callable[[], Executor],
+        delay: Delay,
+        answered: Answered,
+    ) -> None:
+        self.broker_id = broker_id
+        self._connect = connect
+        self._executor = executor
+        self._delay = delay
+        self._answered = answered
+        self._items: deque[_Item] = deque()
+        self._transport: Transport | None = None
+        self._is_sending = False
+        self._is_stopped = False
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, request: ControlRequest, answered: Answered | None = None) -> None:
+        """Send a request after those put before it. `answered` is called with its response, too."""
+        if self._is_stopped:
+            return
+        self._items.append(_Item(request, answered))
+        if not self._is_sending:
+            self._is_sending = True
+            self._executor().start(self._run())
+
+    def reconnect(self, connect: Callable[[], Transport]) -> None:
+        """Send further requests to another address."""
+        self._connect = connect
+        self._disconnect()
+
+    def stop(self) -> None:
+        """Drop the requests: the broker is gone, or the controller resigned."""
+        self._is_stopped = True
+        self._items.clear()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    async def _run(self) -> None:
+        try:
+            while self._items:
+                item = self._items[0]
+                response = await self._send(item.request)
+                if response is None:
+                    return
+                self._items.popleft()
+                for answered in (self._answered, item.answered):
+                    if answered is not None:
+                        self._report(answered, item.request, response)
+        finally:
+            self._is_sending = False
+
+    def _report(self, answered: Answered, request: ControlRequest, response: ControlResponse) -> None:
+        """Pass a response on. An error must not end the queue."""
+        try:
+            answered(self.broker_id, request, response)
+        except Exception:
+            logger.exception("a response of broker %d was not handled; please report it", self.broker_id)
+
+    async def _send(self, request: ControlRequest) -> ControlResponse | None:
+        """Return the response to a request; None if the queue was stopped before it came."""
+        failures = 0
+        while not self._is_stopped:
+            if self._transport is None:
+                self._transport = self._connect()
+            try:
+                response = await self._transport.send(request)
+            except Exception as error:
+                # Every error is retried: a request that is dropped would leave the broker with an old state forever.
+                if self._is_stopped:
+                    break
+                failures += 1
+                if failures & (failures - 1) == 0:
+                    logger.warning(
+                        "a request to a broker failed and is sent again broker=%d request=%s failures=%d: %r",
+                        self.broker_id,
+                        type(request).__name__,
+                        failures,
+                        error,
+                    )
+                await self._delay(RESEND_MS)
+                continue
+            return None if self._is_stopped else response
+        return None

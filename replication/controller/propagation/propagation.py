@@ -1,0 +1,162 @@
+"""The publisher of the controller in a cluster: each publication becomes control requests to all live brokers."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from odradek.protocol.messages.stop_replica import StopReplicaResponse
+from odradek.replication.controller.events import Executor, ImmediateExecutor
+from odradek.replication.controller.propagation.broker_queue import (
+    Answered,
+    ControlResponse,
+    LocalBroker,
+    LocalTransport,
+    RemoteTransport,
+    Transport,
+)
+from odradek.replication.controller.propagation.epoch_propagation import EpochPropagation, PropagationParts
+from odradek.replication.controller.propagation.requests import ControlRequest, ReplicaToStop
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
+from odradek.replication.metadata.updates import MetadataUpdate, apply_update
+from odradek.replication.remote import BrokerChannels, Delay
+
+logger = logging.getLogger(__name__)
+
+FailedReplicas = Sequence[tuple[bytes, int]]
+"""Topic ids and partition numbers of replicas whose log directory failed."""
+
+
+class PropagationListener(Protocol):
+    """The controller, as the recipient of responses of brokers."""
+
+    def on_controller_moved(self) -> None:
+        """Handle a response with STALE_CONTROLLER_EPOCH."""
+
+    def on_replicas_failed(self, broker_id: int, replicas: FailedReplicas) -> None:
+        """Handle a response with KAFKA_STORAGE_ERROR for these replicas."""
+
+
+class Propagation:
+    """Sends publications to the live brokers while this broker is the controller.
+
+    Configurations are not part of control requests: every broker reads them from the store. They are applied to the
+    broker's own cache, whether it is the controller or not.
+
+    executor, listener: set by the controller before its first epoch
+    cache: the metadata cache of this broker
+    own: control requests of this broker
+    inter_broker_listener: name of the listener for requests between brokers
+    timeout_ms: maximum time to the response to a control request (controller.socket.timeout.ms)
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        cache: ClusterMetadata,
+        own: LocalBroker,
+        channels: BrokerChannels,
+        delay: Delay,
+        *,
+        inter_broker_listener: str,
+        timeout_ms: int,
+    ) -> None:
+        self.executor: Executor = ImmediateExecutor()
+        self.listener: PropagationListener | None = None
+        self._cache = cache
+        self._own = own
+        self._channels = channels
+        self._timeout_ms = timeout_ms
+        self._parts = PropagationParts(
+            broker_id, inter_broker_listener, self._connect, lambda: self.executor, delay
+        )
+        self._current: EpochPropagation | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """True while requests are sent."""
+        return self._current is not None
+
+    def begin(self, epoch: int) -> None:
+        """Begin a controller epoch. Its first publication must contain all brokers and topics."""
+        self.end()
+        self._current = EpochPropagation(epoch, self._parts, self._on_answer)
+
+    def end(self) -> None:
+        """End the controller epoch: nothing more is sent."""
+        current, self._current = self._current, None
+        if current is not None:
+            current.stop()
+
+    def publish(self, update: MetadataUpdate) -> None:
+        """Apply configurations to the own cache, and send the rest to the brokers."""
+        if update.topic_configs or update.broker_configs is not None:
+            cache = self._cache
+            configs = MetadataUpdate(
+                cache.controller_id,
+                cache.controller_epoch,
+                topic_configs=update.topic_configs,
+                broker_configs=update.broker_configs,
+            )
+            apply_update(cache, configs)
+        if self._current is not None:
+            self._current.publish(update)
+
+    def resend_roles(self, broker_id: int) -> None:
+        """Send LeaderAndIsr for all replicas of a broker, whose response has those that are offline."""
+        if self._current is not None:
+            self._current.resend_roles(broker_id)
+
+    def stop_replicas(
+        self, broker_id: int, replicas: Sequence[ReplicaToStop], answered: Answered | None = None
+    ) -> None:
+        """Send StopReplica after the publications before it.
+
+        `answered` is called with the response. It is not called if the broker is not live or fails, or if the
+        controller resigns.
+        """
+        if self._current is not None:
+            self._current.stop_replicas(broker_id, replicas, answered)
+
+    def delete_replicas(
+        self, broker_id: int, partitions: Sequence[tuple[str, int, int]], answered: Callable[[], None]
+    ) -> None:
+        """Delete replicas (topic, partition, leader epoch); `answered` as for `stop_replicas`."""
+        replicas = [ReplicaToStop(topic, index, epoch, True) for topic, index, epoch in partitions]
+        self.stop_replicas(broker_id, replicas, lambda *_: answered())
+
+    def _connect(self, broker: BrokerMetadata) -> Transport:
+        if broker.broker_id == self._parts.broker_id:
+            return LocalTransport(self._own)
+        client_id = str(self._parts.broker_id)
+        return RemoteTransport(self._channels.open(broker, client_id=client_id, timeout_ms=self._timeout_ms))
+
+    def _on_answer(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
+        listener = self.listener
+        if response.error_code != ErrorCode.NONE:
+            logger.error(
+                "a broker refused a request of the controller broker=%d request=%s error_code=%d",
+                broker_id,
+                type(request).__name__,
+                response.error_code,
+            )
+            if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH and listener is not None:
+                listener.on_controller_moved()
+        elif isinstance(response, LeaderAndIsrResponse) and listener is not None:
+            failed = [
+                (topic.topic_id, row.partition_index)
+                for topic in response.topics
+                for row in topic.partition_errors
+                if row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            ]
+            if failed:
+                listener.on_replicas_failed(broker_id, failed)
+
+
+def stop_errors(response: StopReplicaResponse) -> dict[tuple[str, int], ErrorCode]:
+    """Return the result of each replica in a response to StopReplica."""
+    return {
+        (row.topic_name, row.partition_index): ErrorCode(row.error_code or response.error_code)
+        for row in response.partition_errors
+    }

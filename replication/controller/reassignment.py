@@ -1,0 +1,429 @@
+"""Reassignment of partitions to other replicas (KIP-455): a state machine for each partition.
+
+The topic's node contains the replicas RS, and which of them are being added or removed. With target T and origin O:
+
+1. ADDING: RS = T + (O - T), and a new leader epoch, with which the new replicas begin to fetch.
+2. REMOVING, once the ISR contains T: brokers get RS = T, a leader from T and an ISR without the removed replicas. The
+   node still has the old RS until each live removed replica is stopped and deleted.
+3. IDLE: RS = T is written.
+
+Each step follows from the nodes alone, so that another controller continues where this one stopped (`resume`). A
+cancellation is a reassignment with the target O.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Final, NamedTuple
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.assignment import invalid_assignment
+from odradek.replication.controller.context import ControllerContext, as_kafka_error
+from odradek.replication.controller.events import EventKind, Work
+from odradek.replication.controller.partition_states import (
+    begin_leader_epoch,
+    change_state,
+    elect_leader,
+    elect_target_leader,
+    list_online_replicas,
+)
+from odradek.replication.controller.topic_changes import StateConflictError, TopicChanges
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import NO_LEADER, MetadataDelta, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.store import (
+    BadVersionError,
+    MetadataStoreError,
+    NoNodeError,
+    Operation,
+    SetData,
+    TransactionError,
+)
+
+logger = logging.getLogger(__name__)
+
+Post = Callable[[EventKind, str, Work[None]], None]
+StopReplicas = Callable[[int, Sequence[tuple[str, int, int]], Callable[[], None]], None]
+"""Stop and delete replicas (topic, index, leader epoch) of a broker, after the publications before it.
+
+The last argument is called when the broker has answered, and not called if it fails.
+"""
+
+_PARTITIONS_PER_PAUSE: Final = 500
+
+
+def stop_no_replicas(broker_id: int, partitions: Sequence[tuple[str, int, int]], answered: Callable[[], None]) -> None:
+    """Do nothing: without a cluster no other broker has replicas."""
+    answered()
+
+
+class ReassignmentState(Enum):
+    """State of a partition's reassignment, see the module."""
+
+    IDLE = "idle"
+    ADDING = "adding"
+    REMOVING = "removing"
+
+
+class Step(NamedTuple):
+    """The next state of a partition, and the replicas that it no longer has."""
+
+    partition: PartitionMetadata
+    removed: tuple[int, ...] = ()
+
+
+def is_reassigning(partition: PartitionMetadata) -> bool:
+    """Return whether replicas are being added or removed."""
+    return bool(partition.adding or partition.removing)
+
+
+def find_origin(partition: PartitionMetadata) -> tuple[int, ...]:
+    """Return the replicas before the reassignment."""
+    return _subtract(partition.replicas, partition.adding)
+
+
+def find_target(partition: PartitionMetadata) -> tuple[int, ...]:
+    """Return the replicas after the reassignment."""
+    return _subtract(partition.replicas, partition.removing)
+
+
+def _subtract(replicas: Sequence[int], others: Iterable[int]) -> tuple[int, ...]:
+    excluded = set(others)
+    return tuple(replica for replica in replicas if replica not in excluded)
+
+
+def assign(partition: PartitionMetadata, target: Sequence[int]) -> PartitionMetadata:
+    """Return the partition with the replicas of its origin and of the target."""
+    origin = find_origin(partition)
+    replicas = (*target, *_subtract(origin, target))
+    return partition._replace(
+        replicas=replicas, adding=_subtract(replicas, origin), removing=_subtract(replicas, target)
+    )
+
+
+def reassign(old: PartitionMetadata, target: Sequence[int], live: Container[int], controller_epoch: int) -> Step:
+    """Begin a reassignment, or replace the one in progress; complete it if the target is in sync.
+
+    Raises KafkaError INVALID_REPLICA_ASSIGNMENT if only replicas that would be removed are in sync.
+    """
+    new = assign(old, target)
+    if new == old:
+        return Step(old)
+    dropped = _subtract(old.replicas, new.replicas)
+    isr = _subtract(old.isr, dropped)
+    if not isr:
+        raise invalid_assignment("it would require an unclean leader election.")
+    new = new._replace(isr=isr)
+    if new.leader in new.replicas:
+        new = begin_leader_epoch(new, new.leader, controller_epoch)
+    else:
+        new = elect_leader(new._replace(leader=NO_LEADER), live, controller_epoch)
+        if new.leader == NO_LEADER:
+            new = begin_leader_epoch(new, NO_LEADER, controller_epoch)
+    completed = complete(new, live, controller_epoch)
+    if completed is None:
+        return Step(new, dropped)
+    # One leader epoch is enough for both steps.
+    partition = completed.partition._replace(leader_epoch=old.leader_epoch + 1)
+    return Step(partition, (*dropped, *completed.removed))
+
+
+def complete(partition: PartitionMetadata, live: Container[int], controller_epoch: int) -> Step | None:
+    """Return the partition with the target's replicas only, None while they are not all in sync or none is live."""
+    target = find_target(partition)
+    if is_reassigning(partition) and not set(target) <= set(partition.isr):
+        return None
+    if partition.leader in target and partition.leader in list_online_replicas(partition, live):
+        elected: PartitionMetadata | None = begin_leader_epoch(partition, partition.leader, controller_epoch)
+    elif is_reassigning(partition):
+        elected = elect_target_leader(partition, target, live, controller_epoch)
+    else:
+        elected = partition
+    if elected is None:
+        return None
+    isr = tuple(replica for replica in elected.isr if replica in target)
+    return Step(elected._replace(replicas=target, isr=isr, adding=(), removing=()), partition.removing)
+
+
+class Reassignments:
+    """Reassignments in progress on the controller.
+
+    stop_replicas: stops and deletes removed replicas
+
+    on_finished: called after steps of reassignments, within an event
+
+    `post` submits an event. Public methods are called within an event of the controller.
+    """
+
+    def __init__(self, context: ControllerContext, changes: TopicChanges, post: Post) -> None:
+        self.stop_replicas: StopReplicas = stop_no_replicas
+        self.on_finished: list[Callable[[], None]] = []
+        self._context = context
+        self._changes = changes
+        self._post = post
+        self._pending: dict[str, set[int]] = {}
+        # Topics to check, and the partitions of others as they were at the last check.
+        self._due: set[str] = set()
+        self._checked: dict[str, tuple[PartitionMetadata, ...]] = {}
+        context.image.listeners.append(self._on_metadata)
+
+    # Beginning
+
+    async def begin(
+        self, name: str, targets: Mapping[int, Sequence[int] | None]
+    ) -> dict[int, KafkaError | None]:
+        """Reassign partitions that exist; a target None cancels. Return the error of each, None if there was none.
+
+        Raises KafkaError if the store refuses the change.
+        """
+        while True:
+            try:
+                return await self._begin(name, targets)
+            except StateConflictError:
+                continue
+
+    async def _begin(
+        self, name: str, targets: Mapping[int, Sequence[int] | None]
+    ) -> dict[int, KafkaError | None]:
+        context = self._context
+        topic = context.image.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+        steps: dict[int, Step] = {}
+        results: dict[int, KafkaError | None] = {}
+        for number, (index, target) in enumerate(targets.items()):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await context.pause()
+            old = topic.partitions[index]
+            wanted = find_origin(old) if target is None else target
+            try:
+                steps[index] = reassign(old, wanted, context.staying_brokers, context.epoch)
+                results[index] = None
+            except KafkaError as error:
+                text = f"Unable to revert partition assignment for {name}:{index} because {error.message}"
+                results[index] = KafkaError(error.code, text)
+        await self._make(topic, steps, "requested")
+        return results
+
+    def is_in_progress(self, name: str, index: int, target: Sequence[int]) -> bool:
+        """Return whether a reassignment to `target` is in progress."""
+        topic, partition = self._context.image.topics.get(name), self._context.image.partition(name, index)
+        if topic is None or partition is None or find_target(partition) != tuple(target):
+            return False
+        return is_reassigning(partition) or (topic.topic_id, index) in self._context.stopping
+
+    # Continuation
+
+    def _on_metadata(self, delta: MetadataDelta) -> None:
+        """Continue reassignments after a change of their ISR, or of the live brokers."""
+        if delta.brokers and self._context.stopping:
+            self._post(EventKind.REPLICAS, "forget removed replicas", self._forget_failed)
+        pending = self._pending.keys()
+        if delta.brokers:
+            self._checked.clear()
+        is_posted = bool(self._due)
+        self._due |= pending if delta.brokers else pending & delta.topics.keys()
+        if self._due and not is_posted:
+            self._post(EventKind.REPLICAS, "continue reassignments", self._continue)
+
+    async def resume(self) -> None:
+        """Continue all reassignments of the image, after it was loaded by the controller."""
+        context = self._context
+        if not context.is_active:
+            return
+        context.stopping.clear()
+        self._pending.clear()
+        self._checked.clear()
+        for topic in list(context.image.topics.values()):
+            await context.pause()
+            if indexes := {index for index, partition in enumerate(topic.partitions) if is_reassigning(partition)}:
+                self._pending[topic.name] = indexes
+        if self._pending:
+            logger.info("resuming reassignments topics=%d", len(self._pending))
+        self._due = set(self._pending)
+        await self._continue()
+
+    async def _continue(self) -> None:
+        """Complete the pending reassignments of the due topics whose target is in sync."""
+        context = self._context
+        due, self._due = self._due, set()
+        if not context.is_active:
+            return
+        for name in due:
+            topic = context.image.topics.get(name)
+            if topic is None:
+                self._pending.pop(name, None)
+                continue
+            try:
+                await self._make(topic, await self._choose_completed(topic), "the target is in sync")
+            except StateConflictError:
+                # The publication of the states that were read again continues the reassignment.
+                context.image.publish()
+                continue
+            except KafkaError as error:
+                logger.error("reassignments were not completed topic=%s error=%s", name, error)
+                continue
+            if name in self._pending:
+                self._checked[name] = context.image.topics[name].partitions
+            else:
+                self._checked.pop(name, None)
+
+    async def _choose_completed(self, topic: TopicMetadata) -> dict[int, Step]:
+        """Return the steps of a topic's partitions that have changed since the last check, and can be completed."""
+        context, checked = self._context, self._checked.get(topic.name, ())
+        steps: dict[int, Step] = {}
+        for number, index in enumerate(tuple(self._pending.get(topic.name, ()))):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await context.pause()
+            if index >= len(topic.partitions) or not is_reassigning(topic.partitions[index]):
+                self._set_pending(topic.name, index, False)
+            elif index >= len(checked) or checked[index] is not topic.partitions[index]:
+                step = complete(topic.partitions[index], context.staying_brokers, context.epoch)
+                if step is not None:
+                    steps[index] = step
+        return steps
+
+    def _set_pending(self, topic: str, index: int, is_pending: bool) -> None:
+        indexes = self._pending.setdefault(topic, set())
+        if is_pending:
+            indexes.add(index)
+        else:
+            indexes.discard(index)
+        if not indexes:
+            del self._pending[topic]
+
+    async def _make(self, topic: TopicMetadata, steps: Mapping[int, Step], why: str) -> None:
+        """Write and publish steps of a topic's partitions in one transaction, then stop the removed replicas."""
+        context = self._context
+        changed = {index: step for index, step in steps.items() if step.partition != topic.partitions[index]}
+        if not changed:
+            return
+        partitions = list(topic.partitions)
+        operations: list[Operation] = []
+        stopping = dict(context.stopping)
+        for number, (index, step) in enumerate(changed.items()):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await context.pause()
+            old, new = topic.partitions[index], step.partition
+            operations.append(
+                SetData(znodes.state_path(topic.name, index), znodes.encode_state(new), old.partition_epoch)
+            )
+            new = new._replace(partition_epoch=old.partition_epoch + 1)
+            partitions[index] = change_state(old, new, topic.name, index, why)
+            self._note_stopping(stopping, topic.topic_id, index, new, step.removed)
+        new_topic = topic._replace(partitions=tuple(partitions))
+        before = context.stopping
+        context.stopping = stopping
+        try:
+            node = SetData(znodes.topic_path(topic.name), context.encode_topic(new_topic))
+            await context.write([node, *operations])
+        except (KafkaError, MetadataStoreError) as error:
+            context.stopping = before
+            if isinstance(error, TransactionError) and isinstance(error.cause, BadVersionError | NoNodeError):
+                await self._changes.read_again([topic.name])
+                raise StateConflictError from error
+            raise as_kafka_error(error) from error
+        context.image.put_topic(new_topic)
+        await self._log(topic, new_topic, changed, why)
+        context.image.publish()
+        self._stop(new_topic, [index for index in changed if (topic.topic_id, index) in stopping])
+        for listener in self.on_finished:
+            listener()
+
+    def _note_stopping(
+        self,
+        stopping: dict[tuple[bytes, int], tuple[int, ...]],
+        topic_id: bytes,
+        index: int,
+        partition: PartitionMetadata,
+        removed: Sequence[int],
+    ) -> None:
+        """Update the replicas that are being stopped. Failed brokers are not waited for, as in Kafka."""
+        brokers = self._context.image.brokers
+        live = [replica for replica in removed if replica in brokers]
+        replicas = (*stopping.pop((topic_id, index), ()), *live)
+        if remaining := _subtract(tuple(dict.fromkeys(replicas)), partition.replicas):
+            stopping[topic_id, index] = remaining
+
+    async def _log(self, old: TopicMetadata, new: TopicMetadata, changed: Iterable[int], why: str) -> None:
+        counts: Counter[ReassignmentState] = Counter()
+        for number, index in enumerate(changed):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await self._context.pause()
+            before, after = self._state(old, index), self._state(new, index)
+            counts[after] += 1
+            self._set_pending(new.name, index, after is ReassignmentState.ADDING)
+            partition = new.partitions[index]
+            logger.debug(
+                "reassignment topic=%s partition=%d old=%s new=%s replicas=%s adding=%s removing=%s reason=%s",
+                new.name,
+                index,
+                before.value,
+                after.value,
+                partition.replicas,
+                partition.adding,
+                partition.removing or self._context.stopping.get((new.topic_id, index), ()),
+                why,
+            )
+        summary = " ".join(f"{state.value}={count}" for state, count in counts.items())
+        logger.info("reassignments topic=%s %s reason=%s", new.name, summary, why)
+
+    def _state(self, topic: TopicMetadata, index: int) -> ReassignmentState:
+        if is_reassigning(topic.partitions[index]):
+            return ReassignmentState.ADDING
+        is_stopping = (topic.topic_id, index) in self._context.stopping
+        return ReassignmentState.REMOVING if is_stopping else ReassignmentState.IDLE
+
+    # Removed replicas
+
+    def _stop(self, topic: TopicMetadata, indexes: Iterable[int]) -> None:
+        by_broker: dict[int, list[int]] = {}
+        for index in indexes:
+            for replica in self._context.stopping[topic.topic_id, index]:
+                by_broker.setdefault(replica, []).append(index)
+        for broker_id, stopped in by_broker.items():
+            replicas = [(topic.name, index, topic.partitions[index].leader_epoch) for index in stopped]
+            self.stop_replicas(broker_id, replicas, partial(self._on_answer, topic.topic_id, broker_id, stopped))
+
+    def _on_answer(self, topic_id: bytes, broker_id: int, indexes: Sequence[int]) -> None:
+        keys = [(topic_id, index) for index in indexes]
+        self._post(EventKind.REPLICAS, "removed replicas are deleted", lambda: self._forget(keys, {broker_id}))
+
+    async def _forget_failed(self) -> None:
+        """Wait no longer for brokers that failed."""
+        stopping, brokers = self._context.stopping, self._context.image.brokers
+        failed = {replica for replicas in stopping.values() for replica in replicas if replica not in brokers}
+        if failed:
+            await self._forget([*stopping], failed)
+
+    async def _forget(self, keys: Iterable[tuple[bytes, int]], broker_ids: set[int]) -> None:
+        """Write the replicas of partitions whose removed replicas on these brokers are deleted."""
+        context = self._context
+        stopping = dict(context.stopping)
+        changed = set()
+        for topic_id, index in keys:
+            replicas = stopping.get((topic_id, index), ())
+            if broker_ids.isdisjoint(replicas):
+                continue
+            changed.add(topic_id)
+            if remaining := _subtract(replicas, broker_ids):
+                stopping[topic_id, index] = remaining
+            else:
+                del stopping[topic_id, index]
+        if not changed or not context.is_active:
+            return
+        before, context.stopping = context.stopping, stopping
+        found = context.image.topics_by_id
+        # A topic may have been deleted.
+        topics = [found[topic_id] for topic_id in changed if topic_id in found]
+        nodes = [SetData(znodes.topic_path(topic.name), context.encode_topic(topic)) for topic in topics]
+        try:
+            await context.write(nodes)
+        except (KafkaError, MetadataStoreError):
+            context.stopping = before
+            raise
+        for topic in topics:
+            logger.info("removed replicas are deleted topic=%s brokers=%s", topic.name, sorted(broker_ids))
+        for listener in self.on_finished:
+            listener()

@@ -1,0 +1,47 @@
+"""States of replicas, and the removal of replicas from the ISR.
+
+Kafka's controller keeps a state machine of replicas. Here each state follows from what the controller has anyway, so
+there is no table:
+
+- Online: the broker is live and the replica is not in `PartitionMetadata.offline`; Offline otherwise
+- New, NonExistent: the assignment has a replica that the last published assignment had not, or the reverse; the
+  difference between publications sends LeaderAndIsr with isNew
+- DeletionStarted, DeletionSuccessful, DeletionIneligible: `cluster_deletion` has the replicas of deleted topics that
+  are deleted, those with a request under way, and the others
+"""
+
+from collections.abc import Container
+
+from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
+
+
+def is_online(replica: int, partition: PartitionMetadata, brokers: Container[int]) -> bool:
+    """Return whether a replica's broker is live and its log directory works."""
+    return replica in brokers and replica not in partition.offline
+
+
+def remove_from_isr(
+    partition: PartitionMetadata, removed: Container[int], controller_epoch: int
+) -> PartitionMetadata:
+    """Return the partition without these replicas in its ISR, in a new leader epoch; without a leader if it led.
+
+    An ISR of which every member is removed stays: any of them may be elected later. Kafka removes one replica after the
+    other and retains the last.
+    """
+    isr = tuple([replica for replica in partition.isr if replica not in removed]) or partition.isr
+    leader = NO_LEADER if partition.leader in removed else partition.leader
+    if isr == partition.isr and leader == partition.leader:
+        return partition
+    return partition._replace(
+        leader=leader, isr=isr, leader_epoch=partition.leader_epoch + 1, controller_epoch=controller_epoch
+    )
+
+
+def remove_dead_from_isr(
+    partition: PartitionMetadata, brokers: Container[int], controller_epoch: int
+) -> PartitionMetadata:
+    """Return the partition without dead replicas in its ISR (`remove_from_isr`)."""
+    dead = [replica for replica in partition.isr if not is_online(replica, partition, brokers)]
+    if partition.leader != NO_LEADER and not is_online(partition.leader, partition, brokers):
+        dead.append(partition.leader)
+    return remove_from_isr(partition, dead, controller_epoch) if dead else partition

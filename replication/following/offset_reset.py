@@ -1,0 +1,119 @@
+"""The choice of a new fetch offset, after the leader has answered OFFSET_OUT_OF_RANGE.
+
+A follower's log that is longer than the leader's is truncated to the leader's end: the leader was elected uncleanly.
+Otherwise, a follower's log that ends before the leader's log start starts over there: the leader has deleted the
+following records. In all other cases the fetch is repeated after a delay.
+
+Source: Kafka documentation ("Unclean leader election"). ListOffsets of a replica returns the log end.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestListOffsetsPartition,
+    ListOffsetsRequestListOffsetsTopic,
+    ListOffsetsResponse,
+)
+from odradek.replication.following.error_codes import read_code
+from odradek.replication.following.fetched_partition import FetchedPartition, FetchState
+from odradek.replication.remote import BrokerChannel
+
+logger = logging.getLogger(__name__)
+
+LIST_OFFSETS_VERSION: Final = 9
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_READ_UNCOMMITTED: Final = 0
+
+Failures = list[tuple[FetchedPartition, KafkaError]]
+
+
+class OffsetReset:
+    """Resets partitions in state RESETTING, with at most two requests for all of them."""
+
+    __slots__ = ("_broker_id", "_channel")
+
+    def __init__(self, broker_id: int, channel: BrokerChannel) -> None:
+        self._broker_id = broker_id
+        self._channel = channel
+
+    async def run(self, partitions: Iterable[FetchedPartition]) -> Failures:
+        """Reset partitions; those that succeed fetch again. Return the others with their errors.
+
+        Raises BrokerUnavailableError. Partitions that left the state RESETTING meanwhile are ignored.
+        """
+        failures: Failures = []
+        not_longer = []
+        latest = await self._list_offsets(partitions, _LATEST)
+        for partition, offset in self._found(latest, failures):
+            try:
+                if offset < partition.replica.log(partition.leader_epoch).log_end_offset:
+                    partition.replica.truncate_to_leader_end(offset, partition.leader_epoch)
+                    partition.change_state(FetchState.FETCHING, f"truncated to the leader's log end {offset}")
+                else:
+                    not_longer.append(partition)
+            except KafkaError as error:
+                failures.append((partition, error))
+        if not not_longer:
+            return failures
+        earliest = await self._list_offsets(not_longer, _EARLIEST)
+        for partition, offset in self._found(earliest, failures):
+            try:
+                if offset <= partition.replica.log(partition.leader_epoch).log_end_offset:
+                    raise KafkaError(
+                        ErrorCode.OFFSET_OUT_OF_RANGE, f"the leader's log starts at {offset} and has the fetch offset"
+                    )
+                partition.replica.start_over(offset, partition.leader_epoch)
+                partition.change_state(FetchState.FETCHING, f"the log starts over at the leader's log start {offset}")
+            except KafkaError as error:
+                failures.append((partition, error))
+        return failures
+
+    def _found(
+        self, results: list[tuple[FetchedPartition, int | KafkaError]], failures: Failures
+    ) -> Iterable[tuple[FetchedPartition, int]]:
+        for partition, result in results:
+            if partition.state is not FetchState.RESETTING:
+                continue
+            if isinstance(result, KafkaError):
+                failures.append((partition, result))
+            else:
+                yield partition, result
+
+    async def _list_offsets(
+        self, partitions: Iterable[FetchedPartition], timestamp: int
+    ) -> list[tuple[FetchedPartition, int | KafkaError]]:
+        """Return the offset, or the leader's error, of each partition."""
+        topics: dict[str, list[ListOffsetsRequestListOffsetsPartition]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, []).append(
+                ListOffsetsRequestListOffsetsPartition(
+                    partition_index=partition.index,
+                    current_leader_epoch=partition.leader_epoch,
+                    timestamp=timestamp,
+                )
+            )
+        request = ListOffsetsRequest(
+            replica_id=self._broker_id,
+            isolation_level=_READ_UNCOMMITTED,
+            topics=[ListOffsetsRequestListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        )
+        response = await self._channel.send(request, ListOffsetsResponse, LIST_OFFSETS_VERSION)
+        rows = {
+            (topic.name, row.partition_index): row for topic in response.topics for row in topic.partitions
+        }
+        results: list[tuple[FetchedPartition, int | KafkaError]] = []
+        for partition in partitions:
+            row = rows.get((partition.topic, partition.index))
+            if row is None:
+                results.append((partition, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the leader returned no offset")))
+            elif row.error_code or row.offset < 0:
+                error = KafkaError(read_code(row.error_code or ErrorCode.UNKNOWN_SERVER_ERROR), "ListOffsets failed")
+                results.append((partition, error))
+            else:
+                results.append((partition, row.offset))
+        return results

@@ -1,0 +1,119 @@
+"""Topic and broker configurations of a cluster member: loaded at start, and again when a notice points to a change.
+
+In ZooKeeper mode any broker writes configurations, and a notice under /config/changes tells the others which one to
+read. A new topic has no notice: its configuration is read when the topic appears in the metadata cache.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import ClusterMetadata, Configs
+from odradek.replication.metadata.loader import load_config, read_node
+from odradek.replication.metadata.store import MetadataStore, NoNodeError, StoreDamagedError, WatchEvent
+
+logger = logging.getLogger(__name__)
+
+_TOPIC_PREFIX: Final = "topics/"
+_BROKER_PREFIX: Final = "brokers/"
+
+Post = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], None]
+"""Runs a coroutine function after those posted before; logs its error with the description."""
+
+
+class ConfigFollower:
+    """Keeps the configurations in `cache` up to date with the store.
+
+    The cache has a topic's configuration even before it has the topic: LeaderAndIsr may arrive before UpdateMetadata.
+    """
+
+    def __init__(self, store: MetadataStore, cache: ClusterMetadata, post: Post) -> None:
+        self._store = store
+        self._cache = cache
+        self._post = post
+        self._last_notice = ""
+        self._topics: dict[str, Configs] = {}
+
+    async def start(self) -> None:
+        """Load all configurations and watch the notices; call it again in a new session. Raises MetadataStoreError."""
+        notices = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_notices)
+        self._last_notice = max(notices, default="")
+        topics: dict[str, Configs] = {}
+        for node_name in await self._store.get_children(znodes.TOPIC_CONFIGS):
+            topics[znodes.topic_of_config(node_name)] = await self._read(f"{znodes.TOPIC_CONFIGS}/{node_name}")
+        brokers: dict[int | None, Configs] = {}
+        for node_name in await self._store.get_children(znodes.BROKER_CONFIGS):
+            brokers[znodes.broker_of_config(node_name)] = await self._read(f"{znodes.BROKER_CONFIGS}/{node_name}")
+        for name in {*self._topics, *topics}:
+            self._take_topic(name, topics.get(name, {}))
+        for key in {*self._cache.broker_configs, *brokers}:
+            self._take_broker(key, brokers.get(key, {}))
+        self._cache.publish()
+
+    async def load_topics(self, names: Iterable[str]) -> None:
+        """Read the configurations of topics that are new on this broker. Raises MetadataStoreError."""
+        for name in names:
+            if name not in self._topics:
+                self._take_topic(name, await self._read(znodes.topic_config_path(name)))
+
+    def put_topic(self, name: str, configs: Configs) -> None:
+        """Publish a topic's configuration that this broker has written."""
+        self._take_topic(name, configs)
+        self._cache.publish()
+
+    def put_broker(self, broker_id: int | None, configs: Configs) -> None:
+        """Publish a broker's configuration that this broker has written."""
+        self._take_broker(broker_id, configs)
+        self._cache.publish()
+
+    def drop_topic(self, name: str) -> None:
+        """Drop the configuration of a deleted topic: a topic of that name created later may have another."""
+        self._topics.pop(name, None)
+
+    def _on_notices(self, event: WatchEvent) -> None:
+        self._post("configurations changed", self._follow)
+
+    async def _follow(self) -> None:
+        notices = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_notices)
+        changed = set()
+        for name in notices:
+            if name > self._last_notice:
+                self._last_notice = name
+                path = f"{znodes.CONFIG_CHANGES}/{name}"
+                try:
+                    changed.add(await read_node(self._store, path, lambda node: znodes.decode_config_change(node.data)))
+                except NoNodeError:
+                    logger.debug("a notice of a changed configuration was removed path=%s", path)
+                except StoreDamagedError as error:
+                    logger.error("a notice of a changed configuration cannot be read: %s", error)
+        for entity_path in sorted(changed):
+            await self._follow_one(entity_path)
+        if changed:
+            self._cache.publish()
+
+    async def _follow_one(self, entity_path: str) -> None:
+        if entity_path.startswith(_TOPIC_PREFIX):
+            topic = znodes.topic_of_config(entity_path.removeprefix(_TOPIC_PREFIX))
+            self._take_topic(topic, await self._read(f"/config/{entity_path}"))
+        elif entity_path.startswith(_BROKER_PREFIX):
+            broker = znodes.broker_of_config(entity_path.removeprefix(_BROKER_PREFIX))
+            self._take_broker(broker, await self._read(f"/config/{entity_path}"))
+
+    async def _read(self, path: str) -> Configs:
+        try:
+            return await load_config(self._store, path)
+        except NoNodeError:
+            return {}
+        except StoreDamagedError as error:
+            logger.error("a configuration cannot be read; the broker's values apply path=%s: %s", path, error)
+            return {}
+
+    def _take_topic(self, name: str, configs: Configs) -> None:
+        self._topics[name] = configs
+        if configs != self._cache.topic_configs.get(name, {}):
+            self._cache.put_topic_config(name, configs)
+
+    def _take_broker(self, broker_id: int | None, configs: Configs) -> None:
+        if configs != self._cache.broker_configs.get(broker_id, {}):
+            self._cache.put_broker_config(broker_id, configs)

@@ -1,0 +1,372 @@
+"""Requests of the controller to this broker: LeaderAndIsr, UpdateMetadata and StopReplica of ZooKeeper mode.
+
+UpdateMetadata changes the metadata cache, from which clients are answered. LeaderAndIsr and StopReplica change the
+assignments, which the replica manager follows. The requests are executed one at a time. A request of an earlier
+controller, or for an earlier registration of this broker, changes nothing.
+
+Sources: Kafka 3.9 (KafkaApis, ReplicaManager), KIP-380, KIP-516, KIP-570.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.leader_and_isr import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrRequestLeaderAndIsrPartitionState,
+    LeaderAndIsrRequestLeaderAndIsrTopicState,
+    LeaderAndIsrResponse,
+    LeaderAndIsrResponseLeaderAndIsrPartitionError,
+    LeaderAndIsrResponseLeaderAndIsrTopicError,
+)
+from odradek.protocol.messages.stop_replica import (
+    StopReplicaRequest,
+    StopReplicaRequestStopReplicaPartitionState,
+    StopReplicaResponse,
+    StopReplicaResponseStopReplicaPartitionError,
+)
+from odradek.protocol.messages.update_metadata import (
+    UpdateMetadataRequest,
+    UpdateMetadataRequestUpdateMetadataBroker,
+    UpdateMetadataRequestUpdateMetadataPartitionState,
+    UpdateMetadataRequestUpdateMetadataTopicState,
+    UpdateMetadataResponse,
+)
+from odradek.protocol.types import ZERO_UUID
+from odradek.replication.controller.events import EventKind, EventLoop
+from odradek.replication.metadata.config_follower import ConfigFollower
+from odradek.replication.metadata.image import (
+    NO_LEADER,
+    BrokerMetadata,
+    ClusterMetadata,
+    Endpoint,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from odradek.replication.metadata.store import MetadataStoreError
+from odradek.replication.replicas.replica_manager import ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+LEADER_OF_DELETED: Final = -2
+"""The leader in UpdateMetadata of a partition whose topic is deleted."""
+
+NO_BROKER_EPOCH: Final = -1
+EPOCH_OF_DELETED: Final = -2
+NO_LEADER_EPOCH: Final = -1
+
+SECURITY_PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
+"""Kafka's numbers of security protocols."""
+
+_UNASSIGNED: Final = PartitionMetadata(NO_LEADER, -1, (), ())
+"""A partition of which this broker has no replica, or of which the cache has no state."""
+
+
+class ControlRequest(Protocol):
+    """The fields that all requests of the controller have."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+
+
+class BrokerControl:
+    """Applies requests of the controller to this broker.
+
+    metadata, assignments: the metadata cache and the image that `replicas` follows
+    find_broker_epoch: returns the epoch of this broker's registration
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        metadata: ClusterMetadata,
+        assignments: ClusterMetadata,
+        replicas: ReplicaManager,
+        configs: ConfigFollower,
+        events: EventLoop,
+        find_broker_epoch: Callable[[], int],
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._assignments = assignments
+        self._replicas = replicas
+        self._configs = configs
+        self._events = events
+        self._find_broker_epoch = find_broker_epoch
+        self._controller_epoch = 0
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Take the roles in partitions that the controller assigns. Raises KafkaError STALE_BROKER_EPOCH."""
+        try:
+            return await self._events.submit(EventKind.REPLICAS, "LeaderAndIsr", lambda: self._leader_and_isr(request))
+        except MetadataStoreError as error:
+            raise _session_error(error) from error
+
+    async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        """Update the metadata cache. Raises KafkaError STALE_BROKER_EPOCH."""
+        try:
+            return await self._events.submit(
+                EventKind.REPLICAS, "UpdateMetadata", lambda: self._update_metadata(request)
+            )
+        except MetadataStoreError as error:
+            raise _session_error(error) from error
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop or delete replicas."""
+        return await self._events.submit(EventKind.REPLICAS, "StopReplica", lambda: self._stop_replica(request))
+
+    def _refuse(self, request: ControlRequest) -> ErrorCode:
+        """Return the error of a stale request; NONE, and the controller's epoch counts from now on, for others."""
+        if request.broker_epoch != NO_BROKER_EPOCH and request.broker_epoch < self._find_broker_epoch():
+            error = ErrorCode.STALE_BROKER_EPOCH
+        elif request.controller_epoch < self._controller_epoch:
+            error = ErrorCode.STALE_CONTROLLER_EPOCH
+        else:
+            self._controller_epoch = request.controller_epoch
+            return ErrorCode.NONE
+        logger.warning(
+            "refused a request of the controller type=%s error=%s controller=%d controller_epoch=%d broker_epoch=%d",
+            type(request).__name__,
+            error.name,
+            request.controller_id,
+            request.controller_epoch,
+            request.broker_epoch,
+        )
+        return error
+
+    # -- LeaderAndIsr --------------------------------------------------------------------------------------------------
+
+    async def _leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        error = self._refuse(request)
+        if error:
+            return LeaderAndIsrResponse(error_code=error)
+        await self._configs.load_topics(topic.topic_name for topic in request.topic_states)
+        refused: list[dict[int, ErrorCode]] = []
+        for topic in request.topic_states:
+            await self._events.executor.pause()
+            refused.append(self._assign(topic))
+        self._assignments.publish()
+        await self._replicas.applied()
+        return LeaderAndIsrResponse(
+            topics=[
+                LeaderAndIsrResponseLeaderAndIsrTopicError(
+                    topic_id=topic.topic_id,
+                    partition_errors=[
+                        LeaderAndIsrResponseLeaderAndIsrPartitionError(
+                            partition_index=state.partition_index,
+                            error_code=self._outcome(topic, state.partition_index, errors),
+                        )
+                        for state in topic.partition_states
+                    ],
+                )
+                for topic, errors in zip(request.topic_states, refused, strict=True)
+            ]
+        )
+
+    def _assign(self, requested: LeaderAndIsrRequestLeaderAndIsrTopicState) -> dict[int, ErrorCode]:
+        """Put a topic's new states into the assignments; return the errors of those refused."""
+        name = requested.topic_name
+        current = self._assignments.topics.get(name)
+        if current is not None and current.topic_id != requested.topic_id:
+            return {state.partition_index: ErrorCode.INCONSISTENT_TOPIC_ID for state in requested.partition_states}
+        known = () if current is None else current.partitions
+        errors: dict[int, ErrorCode] = {}
+        changed: dict[int, PartitionMetadata] = {}
+        for state in requested.partition_states:
+            index = state.partition_index
+            before = known[index] if index < len(known) else _UNASSIGNED
+            error = self._check_state(name, state, before)
+            if error:
+                errors[index] = error
+                continue
+            changed[index] = _to_partition(state)
+            if state.is_new:
+                self._replicas.expect_new(name, index)
+        if changed:
+            self._assignments.put_topic(TopicMetadata(name, requested.topic_id, _merge(known, changed)))
+        return errors
+
+    def _check_state(
+        self, topic: str, state: LeaderAndIsrRequestLeaderAndIsrPartitionState, before: PartitionMetadata
+    ) -> ErrorCode:
+        if state.leader_epoch <= before.leader_epoch:
+            is_offline = self._replicas.is_offline(topic, state.partition_index)
+            return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.STALE_CONTROLLER_EPOCH
+        if self._broker_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+    def _outcome(
+        self, topic: LeaderAndIsrRequestLeaderAndIsrTopicState, index: int, errors: dict[int, ErrorCode]
+    ) -> ErrorCode:
+        """Return the error of a partition after the replica manager has applied the assignments.
+
+        A log that cannot be created for lack of a resource is created later, with the role that is assigned now.
+        """
+        if index in errors:
+            return errors[index]
+        is_offline = self._replicas.is_offline(topic.topic_name, index)
+        return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE
+
+    # -- StopReplica ---------------------------------------------------------------------------------------------------
+
+    async def _stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        error = self._refuse(request)
+        if error:
+            return StopReplicaResponse(error_code=error)
+        errors: list[tuple[str, int, ErrorCode]] = []
+        for topic in request.topic_states:
+            await self._events.executor.pause()
+            found = self._stop(topic.topic_name, topic.partition_states)
+            errors += [
+                (topic.topic_name, state.partition_index, found.get(state.partition_index, ErrorCode.NONE))
+                for state in topic.partition_states
+            ]
+        self._assignments.publish()
+        await self._replicas.applied()
+        return StopReplicaResponse(
+            partition_errors=[
+                StopReplicaResponseStopReplicaPartitionError(topic_name=name, partition_index=index, error_code=code)
+                for name, index, code in errors
+            ]
+        )
+
+    def _stop(self, name: str, states: Iterable[StopReplicaRequestStopReplicaPartitionState]) -> dict[int, ErrorCode]:
+        """Stop a topic's replicas in the assignments; return the errors of those that are not stopped."""
+        topic = self._assignments.topics.get(name)
+        known = () if topic is None else topic.partitions
+        errors: dict[int, ErrorCode] = {}
+        changed: dict[int, PartitionMetadata] = {}
+        for state in states:
+            index = state.partition_index
+            before = known[index] if index < len(known) else _UNASSIGNED
+            if self._replicas.is_offline(name, index):
+                errors[index] = ErrorCode.KAFKA_STORAGE_ERROR
+            elif (
+                state.leader_epoch not in (EPOCH_OF_DELETED, NO_LEADER_EPOCH)
+                and state.leader_epoch < before.leader_epoch
+            ):
+                errors[index] = ErrorCode.FENCED_LEADER_EPOCH
+            elif not before.replicas:
+                if state.delete_partition:
+                    self._replicas.delete_unassigned(name, index)
+            elif state.delete_partition:
+                changed[index] = _UNASSIGNED
+            else:
+                changed[index] = before._replace(leader=NO_LEADER)
+        if topic is not None and changed:
+            partitions = _merge(known, changed)
+            if any(partition.replicas for partition in partitions):
+                self._assignments.put_topic(topic._replace(partitions=partitions))
+            else:
+                # All its replicas here are deleted; `remove_topic` deletes the logs of the replicas it had.
+                self._assignments.remove_topic(name)
+        return errors
+
+    # -- UpdateMetadata ------------------------------------------------------------------------------------------------
+
+    async def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        error = self._refuse(request)
+        if error:
+            return UpdateMetadataResponse(error_code=error)
+        cache = self._metadata
+        for topic in request.topic_states:
+            known = cache.topics.get(topic.topic_name)
+            if known is not None and topic.topic_id not in (known.topic_id, ZERO_UUID):
+                # Its deletion was not delivered. The configuration is that of the old topic.
+                cache.remove_topic(known.name)
+                self._configs.drop_topic(known.name)
+        new = [topic.topic_name for topic in request.topic_states if topic.topic_name not in cache.topics]
+        await self._configs.load_topics(new)
+        if (cache.controller_id, cache.controller_epoch) != (request.controller_id, request.controller_epoch):
+            cache.put_controller(request.controller_id, request.controller_epoch)
+        self._update_brokers(request.live_brokers)
+        for topic in request.topic_states:
+            await self._events.executor.pause()
+            self._update_topic(topic)
+        cache.publish()
+        return UpdateMetadataResponse()
+
+    def _update_brokers(self, live: Iterable[UpdateMetadataRequestUpdateMetadataBroker]) -> None:
+        cache = self._metadata
+        registered = {broker.id: _to_broker(broker) for broker in live}
+        for broker_id in cache.brokers.keys() - registered.keys():
+            cache.remove_broker(broker_id)
+        for broker_id, broker in registered.items():
+            if cache.brokers.get(broker_id) != broker:
+                cache.put_broker(broker)
+
+    def _update_topic(self, update: UpdateMetadataRequestUpdateMetadataTopicState) -> None:
+        cache, name = self._metadata, update.topic_name
+        current = cache.topics.get(name)
+        topic_id = update.topic_id
+        if topic_id == ZERO_UUID and current is not None:
+            topic_id = current.topic_id
+        known = current.partitions if current is not None and current.topic_id == topic_id else ()
+        changed = {state.partition_index: _to_cached(state) for state in update.partition_states}
+        partitions = _merge(known, changed)
+        while partitions and not partitions[-1].replicas:
+            partitions = partitions[:-1]
+        if partitions:
+            cache.put_topic(TopicMetadata(name, topic_id, partitions))
+        elif current is not None and current.topic_id == topic_id:
+            cache.remove_topic(name)
+            self._configs.drop_topic(name)
+
+
+def _session_error(error: MetadataStoreError) -> KafkaError:
+    """Return the error of a request that was not applied, because the configurations of new topics could not be read.
+
+    The store waits while it is disconnected, so the session has ended. The controller repeats everything when the
+    broker has registered again.
+    """
+    return KafkaError(ErrorCode.STALE_BROKER_EPOCH, str(error))
+
+
+def _merge(
+    known: tuple[PartitionMetadata, ...], changed: dict[int, PartitionMetadata]
+) -> tuple[PartitionMetadata, ...]:
+    """Return the partitions with the changes; those between that have no state are unassigned."""
+    count = max(len(known), max(changed, default=-1) + 1)
+    merged = [*known, *[_UNASSIGNED] * (count - len(known))]
+    for index, partition in changed.items():
+        merged[index] = partition
+    return tuple(merged)
+
+
+def _to_partition(state: LeaderAndIsrRequestLeaderAndIsrPartitionState) -> PartitionMetadata:
+    return PartitionMetadata(
+        state.leader,
+        state.leader_epoch,
+        tuple(state.replicas),
+        tuple(state.isr),
+        state.controller_epoch,
+        state.partition_epoch,
+        state.leader_recovery_state,
+        tuple(state.adding_replicas),
+        tuple(state.removing_replicas),
+    )
+
+
+def _to_cached(state: UpdateMetadataRequestUpdateMetadataPartitionState) -> PartitionMetadata:
+    if state.leader == LEADER_OF_DELETED:
+        return _UNASSIGNED
+    return PartitionMetadata(
+        state.leader,
+        state.leader_epoch,
+        tuple(state.replicas),
+        tuple(state.isr),
+        state.controller_epoch,
+        state.zk_version,
+        offline=tuple(state.offline_replicas),
+    )
+
+
+def _to_broker(broker: UpdateMetadataRequestUpdateMetadataBroker) -> BrokerMetadata:
+    endpoints = tuple(
+        Endpoint(one.listener, SECURITY_PROTOCOLS.get(one.security_protocol, "PLAINTEXT"), one.host, one.port)
+        for one in broker.endpoints
+    )
+    return BrokerMetadata(broker.id, endpoints, broker.rack)

@@ -1,0 +1,294 @@
+"""The state of a partition's leader about its followers: their progress, and the in-sync replicas.
+
+Only a partition with several replicas has it. The high watermark is the smallest log end among the leader, the maximal
+ISR, and the live followers that were caught up within replica.lag.time.max.ms: without the last ones the high watermark
+would run ahead of a follower that is about to join the ISR.
+
+Sources: Kafka documentation ("Replication"), KIP-16, KIP-392, KIP-497, KIP-903.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.replicas.isr import IsrChange, IsrPhase, IsrState
+
+if TYPE_CHECKING:
+    from odradek.replication.metadata.image import ClusterMetadata
+
+NEVER: Final = -(1 << 62)
+"""A time before all times of the monotonic clock."""
+
+NO_BROKER_EPOCH: Final = -1
+
+
+class IsrChangeOwner(Protocol):
+    """The partition that proposed a change of its ISR."""
+
+    topic: str
+    topic_id: bytes
+    index: int
+
+    def is_pending(self, change: IsrChange) -> bool:
+        """Return whether the change still waits for the controller."""
+
+    def finish_isr_change(
+        self, change: IsrChange, leader_epoch: int, isr: tuple[int, ...], partition_epoch: int
+    ) -> None:
+        """Apply the controller's successful response."""
+
+    def revert_isr_change(self, change: IsrChange) -> None:
+        """End the change, which was not made and will not be."""
+
+
+class IsrChanges(Protocol):
+    """Sends changes of ISRs to the controller."""
+
+    def submit(self, owner: IsrChangeOwner, change: IsrChange) -> None:
+        """Send a change; `owner` gets the result, possibly before this returns."""
+
+
+class Throttle(Protocol):
+    """The throttle of this broker's leaders (KIP-73)."""
+
+    def is_exceeded(self, topic: str, index: int) -> bool:
+        """Return whether a partition is throttled and the rate exceeds the limit."""
+
+    def record(self, topic: str, index: int, size_bytes: int) -> None:
+        """Count records that were sent to a follower, if the partition is throttled."""
+
+
+class Replication:
+    """The parts of a cluster member that its leaders use. `throttle` is None if there is none."""
+
+    __slots__ = ("image", "isr_changes", "lag_time_max_ms", "monotonic_ms", "throttle")
+
+    def __init__(
+        self,
+        image: "ClusterMetadata",
+        isr_changes: IsrChanges,
+        monotonic_ms: Callable[[], int],
+        lag_time_max_ms: int,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self.image = image
+        self.isr_changes = isr_changes
+        self.monotonic_ms = monotonic_ms
+        self.lag_time_max_ms = lag_time_max_ms
+        self.throttle = throttle
+
+
+class Follower:
+    """The progress of a follower, as of its last fetch.
+
+    caught_up_ms: last time at which the follower had the whole log of the leader
+    fetch_ms, leader_end_offset: time of the last fetch, and the leader's log end at that time
+    broker_epoch: of the broker that fetched last; -1 if it sent none
+    """
+
+    __slots__ = (
+        "broker_epoch", "caught_up_ms", "fetch_ms", "leader_end_offset", "log_end_offset", "log_start_offset",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.log_end_offset = -1
+        self.log_start_offset = -1
+        self.caught_up_ms = NEVER
+        self.fetch_ms = NEVER
+        self.leader_end_offset = -1
+        self.broker_epoch = NO_BROKER_EPOCH
+
+    def record_fetch(
+        self, log_end_offset: int, log_start_offset: int, leader_end_offset: int, monotonic_ms: int
+    ) -> None:
+        """Record a fetch from `log_end_offset`.
+
+        A follower that reached the leader's log end of its previous fetch was caught up then. Otherwise a follower that
+        is always a little behind, because the leader appends all the time, would never be caught up.
+        """
+        if log_end_offset >= leader_end_offset:
+            self.caught_up_ms = monotonic_ms
+        elif log_end_offset >= self.leader_end_offset and self.fetch_ms > self.caught_up_ms:
+            self.caught_up_ms = self.fetch_ms
+        self.log_end_offset = log_end_offset
+        self.log_start_offset = log_start_offset
+        if leader_end_offset > self.leader_end_offset:
+            self.leader_end_offset = leader_end_offset
+        self.fetch_ms = monotonic_ms
+
+    def begin_epoch(self, leader_end_offset: int, monotonic_ms: int, *, is_in_sync: bool) -> None:
+        """Continue under the same leader in a new leader epoch.
+
+        A follower outside of the ISR does not hold the high watermark back until it is caught up again.
+        """
+        self.leader_end_offset = leader_end_offset
+        self.caught_up_ms = self.fetch_ms = monotonic_ms if is_in_sync else NEVER
+
+
+class LeaderState:
+    """The followers of a partition that this broker leads, and its in-sync replicas.
+
+    followers: by broker id, all replicas except this one
+    isr: the state of the ISR, changed by `Partition` only
+    maximal_isr: `isr.maximal`
+    """
+
+    __slots__ = ("_cluster", "_local_id", "followers", "isr", "maximal_isr")
+
+    def __init__(self, local_id: int, isr: tuple[int, ...], cluster: Replication | None) -> None:
+        self._local_id = local_id
+        self._cluster = cluster
+        self.followers: dict[int, Follower] = {}
+        self.isr = IsrState(isr)
+        self.maximal_isr = isr
+
+    def set_isr(self, isr: IsrState) -> None:
+        """Replace the state of the ISR."""
+        self.isr = isr
+        self.maximal_isr = isr.maximal
+
+    def begin_epoch(self, replicas: Iterable[int], leader_end_offset: int, *, is_new_leader: bool) -> None:
+        """Begin a leader epoch. The progress of followers is kept if this broker led the previous epoch."""
+        known = {} if is_new_leader else self.followers
+        now_ms = 0 if self._cluster is None else self._cluster.monotonic_ms()
+        self.followers = {
+            replica: known.get(replica) or Follower() for replica in replicas if replica != self._local_id
+        }
+        for replica, follower in self.followers.items():
+            is_in_sync = replica in self.isr.committed
+            if is_new_leader or replica not in known:
+                follower.caught_up_ms = now_ms if is_in_sync else NEVER
+            else:
+                follower.begin_epoch(leader_end_offset, now_ms, is_in_sync=is_in_sync)
+
+    def set_replicas(self, replicas: Iterable[int]) -> None:
+        """Follow a changed assignment within a leader epoch."""
+        followers = self.followers
+        self.followers = {
+            replica: followers.get(replica) or Follower() for replica in replicas if replica != self._local_id
+        }
+
+    def is_live(self, replica: int) -> bool:
+        """Return whether the broker of a replica is alive."""
+        return self._cluster is None or replica in self._cluster.image.brokers
+
+    # -- high watermark and low watermark ------------------------------------------------------------------------------
+
+    def limit_high_watermark(self, offset: int) -> int:
+        """Return the smallest log end among the followers that the high watermark waits for, at most `offset`."""
+        maximal = self.maximal_isr
+        for replica, follower in self.followers.items():
+            if follower.log_end_offset < offset and (replica in maximal or self._may_join_soon(replica, follower)):
+                offset = follower.log_end_offset
+        return offset
+
+    def _may_join_soon(self, replica: int, follower: Follower) -> bool:
+        """Return whether a follower outside of the ISR that is behind is alive and was caught up lately."""
+        cluster = self._cluster
+        if cluster is None or follower.caught_up_ms == NEVER:
+            return False
+        return cluster.monotonic_ms() - follower.caught_up_ms <= cluster.lag_time_max_ms and self.is_live(replica)
+
+    def limit_low_watermark(self, offset: int) -> int:
+        """Return the smallest log start among the live followers, at most `offset`."""
+        for replica, follower in self.followers.items():
+            if follower.log_start_offset < offset and self.is_live(replica):
+                offset = follower.log_start_offset
+        return offset
+
+    # -- progress of followers -----------------------------------------------------------------------------------------
+
+    def check_broker_epoch(self, replica: int, follower: Follower, broker_epoch: int) -> None:
+        """Record the broker epoch of a fetch.
+
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER for a fetch that the follower sent before it registered again: its log
+        may have lost records since (KIP-903).
+        """
+        if broker_epoch == NO_BROKER_EPOCH:
+            return
+        known = follower.broker_epoch
+        broker = None if self._cluster is None else self._cluster.image.brokers.get(replica)
+        if broker is not None:
+            known = max(known, broker.epoch)
+        if broker_epoch < known:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"epoch {broker_epoch} of broker {replica} is older than {known}"
+            )
+        follower.broker_epoch = broker_epoch
+
+    def may_join(self, replica: int, high_watermark: int, epoch_start_offset: int) -> bool:
+        """Return whether a follower is to be added to the ISR.
+
+        It must have reached the start of the leader epoch: a follower that has not may lack committed records above the
+        leader's high watermark, which an earlier leader acknowledged.
+        """
+        if self._cluster is None or self.isr.phase is not IsrPhase.COMMITTED or replica in self.isr.committed:
+            return False
+        reached = self.followers[replica].log_end_offset
+        return reached >= high_watermark and reached >= epoch_start_offset >= 0 and self.is_live(replica)
+
+    def find_out_of_sync(self, leader_end_offset: int) -> list[int]:
+        """Return the ISR members that are behind and were not caught up for replica.lag.time.max.ms."""
+        cluster = self._cluster
+        if cluster is None or self.isr.phase is not IsrPhase.COMMITTED:
+            return []
+        found = []
+        for replica in self.isr.committed:
+            if replica == self._local_id:
+                continue
+            follower = self.followers.get(replica)
+            if follower is None or (
+                follower.log_end_offset != leader_end_offset
+                and cluster.monotonic_ms() - follower.caught_up_ms > cluster.lag_time_max_ms
+            ):
+                found.append(replica)
+        return found
+
+    def submit(self, owner: IsrChangeOwner, change: IsrChange) -> None:
+        """Send the pending change to the controller."""
+        if self._cluster is not None:
+            self._cluster.isr_changes.submit(owner, change)
+
+    # -- throttled replication -----------------------------------------------------------------------------------------
+
+    def is_throttled(self, owner: IsrChangeOwner, replica: int) -> bool:
+        """Return whether a follower gets no records now. An ISR member is not throttled: it would leave the ISR."""
+        throttle = None if self._cluster is None else self._cluster.throttle
+        return (
+            throttle is not None
+            and replica not in self.isr.committed
+            and throttle.is_exceeded(owner.topic, owner.index)
+        )
+
+    def count_replicated(self, owner: IsrChangeOwner, size_bytes: int) -> None:
+        """Count records that were sent to a follower."""
+        throttle = None if self._cluster is None else self._cluster.throttle
+        if throttle is not None:
+            throttle.record(owner.topic, owner.index, size_bytes)
+
+    # -- reads from followers ------------------------------------------------------------------------------------------
+
+    def select_read_replica(self, rack: str, listener: str, offset: int) -> int | None:
+        """Return the ISR member in a consumer's rack that has `offset` and is the most caught up (KIP-392).
+
+        None if there is none with the consumer's listener, and if this broker is in that rack.
+        """
+        cluster = self._cluster
+        if cluster is None:
+            return None
+        brokers = cluster.image.brokers
+        local = brokers.get(self._local_id)
+        if local is not None and local.rack == rack:
+            return None
+        candidates = []
+        for replica, follower in self.followers.items():
+            broker = brokers.get(replica)
+            if (
+                broker is not None
+                and broker.rack == rack
+                and broker.endpoint(listener) is not None
+                and replica in self.isr.committed
+                and follower.log_start_offset <= offset <= follower.log_end_offset
+            ):
+                candidates.append((follower.log_end_offset, follower.caught_up_ms, replica))
+        return max(candidates)[2] if candidates else None

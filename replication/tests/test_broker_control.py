@@ -1,0 +1,333 @@
+"""A controller's requests to a broker: roles, the metadata cache, and fencing by epochs (Kafka 3.9, ZooKeeper mode)."""
+
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.leader_and_isr import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrRequestLeaderAndIsrPartitionState,
+    LeaderAndIsrRequestLeaderAndIsrTopicState,
+)
+from odradek.protocol.messages.stop_replica import (
+    StopReplicaRequest,
+    StopReplicaRequestStopReplicaPartitionState,
+    StopReplicaRequestStopReplicaTopicState,
+)
+from odradek.protocol.messages.update_metadata import (
+    UpdateMetadataRequest,
+    UpdateMetadataRequestUpdateMetadataBroker,
+    UpdateMetadataRequestUpdateMetadataEndpoint,
+    UpdateMetadataRequestUpdateMetadataPartitionState,
+    UpdateMetadataRequestUpdateMetadataTopicState,
+)
+from odradek.protocol.records import build_batch
+from odradek.protocol.types import ZERO_UUID
+from odradek.replication.controller.events import EventLoop, ImmediateExecutor
+from odradek.replication.controller.registration import prepare_store
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.config_follower import ConfigFollower
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import run_now
+from odradek.replication.replicas.broker_control import BrokerControl
+from odradek.replication.replicas.replica_manager import ReplicaManager
+from odradek.replication.tests.support import SomeBrokerConfig, memory_logs
+
+ME, OTHER = 1, 2
+ID, OTHER_ID = bytes([1]) * 16, bytes([2]) * 16
+BROKER_EPOCH = 50
+
+
+class Fetchers:
+    """Records which partitions are fetched, and from whom."""
+
+    def __init__(self):
+        self.followed = {}
+
+    def follow(self, partition):
+        self.followed[partition.topic, partition.index] = (partition.leader, partition.leader_epoch)
+
+    def unfollow(self, partition):
+        self.followed.pop((partition.topic, partition.index), None)
+
+
+class Member:
+    """One broker of a cluster whose controller is the test."""
+
+    def __init__(self):
+        self.server = MemoryMetadataServer()
+        self.store = self.server.connect()
+        run_now(prepare_store(self.store, "a-cluster"))
+        self.cache, self.assignments = ClusterMetadata(), ClusterMetadata()
+        self.configs = BrokerConfigs(ME, SomeBrokerConfig({}), self.cache)
+        self.logs = memory_logs(self.configs)
+        self.logs.topic_config = self.configs.topic
+        self.replicas = ReplicaManager(ME, self.assignments, self.configs, self.logs, lambda: 1000, metadata=self.cache)
+        self.fetchers = self.replicas.fetchers = Fetchers()
+        self.logs.log_dirs.on_failure = self.replicas.directory_failed
+        self.follower = ConfigFollower(self.store, self.cache, lambda description, work: run_now(work()))
+        run_now(self.follower.start())
+        self.control = BrokerControl(
+            ME,
+            self.cache,
+            self.assignments,
+            self.replicas,
+            self.follower,
+            EventLoop(ImmediateExecutor()),
+            lambda: BROKER_EPOCH,
+        )
+
+    def lead(self, *states, topic="t", topic_id=ID, epoch=1, broker_epoch=BROKER_EPOCH):
+        request = LeaderAndIsrRequest(
+            controller_id=OTHER,
+            controller_epoch=epoch,
+            broker_epoch=broker_epoch,
+            topic_states=[
+                LeaderAndIsrRequestLeaderAndIsrTopicState(
+                    topic_name=topic, topic_id=topic_id, partition_states=list(states)
+                )
+            ],
+        )
+        response = run_now(self.control.leader_and_isr(request))
+        if response.error_code:
+            return ErrorCode(response.error_code)
+        [row] = response.topics
+        assert row.topic_id == topic_id
+        return {one.partition_index: ErrorCode(one.error_code) for one in row.partition_errors}
+
+    def stop(self, *states, topic="t", epoch=1, broker_epoch=BROKER_EPOCH):
+        request = StopReplicaRequest(
+            controller_id=OTHER,
+            controller_epoch=epoch,
+            broker_epoch=broker_epoch,
+            topic_states=[StopReplicaRequestStopReplicaTopicState(topic_name=topic, partition_states=list(states))],
+        )
+        response = run_now(self.control.stop_replica(request))
+        if response.error_code:
+            return ErrorCode(response.error_code)
+        return {one.partition_index: ErrorCode(one.error_code) for one in response.partition_errors}
+
+    def update(self, *states, topic="t", topic_id=ID, epoch=1, live=(ME, OTHER), broker_epoch=BROKER_EPOCH):
+        request = UpdateMetadataRequest(
+            controller_id=OTHER,
+            controller_epoch=epoch,
+            broker_epoch=broker_epoch,
+            topic_states=[
+                UpdateMetadataRequestUpdateMetadataTopicState(
+                    topic_name=topic, topic_id=topic_id, partition_states=list(states)
+                )
+            ]
+            if states
+            else [],
+            live_brokers=[
+                UpdateMetadataRequestUpdateMetadataBroker(
+                    id=number,
+                    rack="r",
+                    endpoints=[
+                        UpdateMetadataRequestUpdateMetadataEndpoint(
+                            port=9000 + number, host="host", listener="INSIDE", security_protocol=0
+                        )
+                    ],
+                )
+                for number in live
+            ],
+        )
+        return ErrorCode(run_now(self.control.update_metadata(request)).error_code)
+
+
+def role(index=0, leader=ME, leader_epoch=0, replicas=(ME, OTHER), isr=(ME, OTHER), is_new=False):
+    return LeaderAndIsrRequestLeaderAndIsrPartitionState(
+        partition_index=index,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        isr=list(isr),
+        partition_epoch=leader_epoch,
+        replicas=list(replicas),
+        is_new=is_new,
+    )
+
+
+def cached(index=0, leader=ME, leader_epoch=0, replicas=(ME, OTHER)):
+    return UpdateMetadataRequestUpdateMetadataPartitionState(
+        partition_index=index, leader=leader, leader_epoch=leader_epoch, isr=list(replicas), replicas=list(replicas)
+    )
+
+
+def stopped(index=0, leader_epoch=0, delete=False):
+    return StopReplicaRequestStopReplicaPartitionState(
+        partition_index=index, leader_epoch=leader_epoch, delete_partition=delete
+    )
+
+
+@pytest.fixture
+def member():
+    return Member()
+
+
+def test_a_broker_leads_one_partition_and_follows_another(member):
+    assert member.lead(role(0), role(1, leader=OTHER)) == {0: ErrorCode.NONE, 1: ErrorCode.NONE}
+    assert member.replicas.partitions["t", 0].is_leader
+    assert not member.replicas.partitions["t", 1].is_leader
+    assert member.fetchers.followed == {("t", 1): (OTHER, 0)}
+
+
+def test_a_later_epoch_changes_the_roles_and_an_earlier_or_equal_one_does_not(member):
+    member.lead(role(leader_epoch=3))
+    for epoch in (2, 3):
+        assert member.lead(role(leader=OTHER, leader_epoch=epoch)) == {0: ErrorCode.STALE_CONTROLLER_EPOCH}
+        assert member.replicas.partitions["t", 0].is_leader
+    assert member.lead(role(leader=OTHER, leader_epoch=4)) == {0: ErrorCode.NONE}
+    assert member.fetchers.followed == {("t", 0): (OTHER, 4)}
+
+
+def test_a_broker_that_is_no_replica_refuses_the_role(member):
+    assert member.lead(role(replicas=(OTHER,), isr=(OTHER,))) == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert not member.replicas.partitions
+
+
+def test_another_topic_id_is_refused(member):
+    member.lead(role(0))
+    assert member.lead(role(0, leader_epoch=9), role(1), topic_id=OTHER_ID) == {
+        0: ErrorCode.INCONSISTENT_TOPIC_ID,
+        1: ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+    assert member.replicas.partitions["t", 0].topic_id == ID
+
+
+def test_requests_of_an_earlier_controller_or_registration_change_nothing(member):
+    assert member.lead(role(0), epoch=5) == {0: ErrorCode.NONE}
+    for refused in (member.lead(role(1), epoch=4), member.stop(stopped(delete=True), epoch=4), member.update(epoch=4)):
+        assert refused == ErrorCode.STALE_CONTROLLER_EPOCH
+    stale = BROKER_EPOCH - 1
+    for refused in (
+        member.lead(role(1), epoch=9, broker_epoch=stale),
+        member.stop(stopped(delete=True), epoch=9, broker_epoch=stale),
+        member.update(epoch=9, broker_epoch=stale),
+    ):
+        assert refused == ErrorCode.STALE_BROKER_EPOCH
+    # A refused request does not raise the controller's epoch either.
+    assert member.lead(role(1), epoch=5) == {1: ErrorCode.NONE}
+    assert member.lead(role(2), epoch=5, broker_epoch=-1) == {2: ErrorCode.NONE}
+    assert member.lead(role(3), epoch=5, broker_epoch=BROKER_EPOCH + 1) == {3: ErrorCode.NONE}
+
+
+def test_a_stopped_replica_keeps_its_log_and_does_not_fetch(member):
+    member.lead(role(leader=OTHER, leader_epoch=2))
+    assert member.stop(stopped(leader_epoch=1)) == {0: ErrorCode.FENCED_LEADER_EPOCH}
+    assert member.fetchers.followed
+    assert member.stop(stopped(leader_epoch=2)) == {0: ErrorCode.NONE}
+    assert not member.fetchers.followed
+    assert member.logs.get("t", 0) is not None
+    assert member.lead(role(leader=OTHER, leader_epoch=3)) == {0: ErrorCode.NONE}
+    assert member.fetchers.followed == {("t", 0): (OTHER, 3)}
+
+
+@pytest.mark.parametrize("epoch", [-2, -1, 7])
+def test_a_deleted_replica_loses_its_log(member, epoch):
+    member.lead(role(0, leader_epoch=7), role(1, leader_epoch=7))
+    assert member.stop(stopped(1, epoch, delete=True)) == {1: ErrorCode.NONE}
+    assert member.logs.get("t", 1) is None
+    assert member.logs.get("t", 0) is not None
+    assert member.stop(stopped(0, epoch, delete=True)) == {0: ErrorCode.NONE}
+    assert not member.logs.all_logs()
+    assert not member.assignments.topics
+    # The same request again, as after a lost response.
+    assert member.stop(stopped(0, epoch, delete=True)) == {0: ErrorCode.NONE}
+
+
+def test_a_log_that_was_assigned_before_the_start_only_is_deleted(member):
+    member.logs.create_log("t", 0, ID, 0, is_new=True)
+    assert member.stop(stopped(0, -2, delete=True)) == {0: ErrorCode.NONE}
+    assert member.logs.get("t", 0) is None
+
+
+def test_a_topic_created_again_begins_empty(member):
+    member.lead(role(replicas=(ME,), isr=(ME,)))
+    batch = build_batch([(1000, b"k", b"v", ())])
+    member.replicas.get("t", 0).append_as_leader(memoryview(batch), required_acks=1, now_ms=1)
+    member.stop(stopped(0, -2, delete=True))
+    assert member.lead(role(replicas=(ME,), isr=(ME,)), topic_id=OTHER_ID) == {0: ErrorCode.NONE}
+    log = member.replicas.partitions["t", 0].log
+    assert log is not None
+    assert log.log_end_offset == 0
+
+
+def test_the_cache_has_the_brokers_and_partitions_of_the_controller(member):
+    assert member.update(cached(0), cached(1, leader=OTHER, leader_epoch=4)) == ErrorCode.NONE
+    assert (member.cache.controller_id, member.cache.controller_epoch) == (OTHER, 1)
+    assert member.cache.brokers[OTHER].endpoint("INSIDE") == ("INSIDE", "PLAINTEXT", "host", 9002)
+    assert [p.leader for p in member.cache.topics["t"].partitions] == [ME, OTHER]
+    # A later update has only the changes of partitions, and all live brokers.
+    assert member.update(cached(0, leader=OTHER, leader_epoch=1), live=(OTHER,)) == ErrorCode.NONE
+    assert [p.leader_epoch for p in member.cache.topics["t"].partitions] == [1, 4]
+    assert list(member.cache.brokers) == [OTHER]
+
+
+@pytest.mark.parametrize("topic_id", [ID, ZERO_UUID])
+def test_a_topic_without_partitions_leaves_the_cache(member, topic_id):
+    member.update(cached(0), cached(1))
+    member.update(cached(1, leader=-2), topic_id=topic_id)
+    assert len(member.cache.topics["t"].partitions) == 1
+    member.update(cached(0, leader=-2), topic_id=topic_id)
+    assert not member.cache.topics
+    assert not member.cache.topics_by_id
+
+
+def test_a_new_topic_has_its_configuration_from_the_first_record_on(member):
+    data = znodes.encode_config({"retention.ms": "77"})
+    run_now(member.store.create(znodes.topic_config_path("t"), data))
+    member.lead(role())
+    log = member.replicas.partitions["t", 0].log
+    assert log is not None
+    assert log.config.retention_ms == 77
+
+
+def test_a_notice_changes_the_configuration_of_a_topic_in_use(member):
+    run_now(member.store.create(znodes.topic_config_path("t"), znodes.encode_config({})))
+    member.lead(role())
+    other = member.server.connect()
+    run_now(other.set(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": "77"})))
+    notice = znodes.encode_config_change("topics/t")
+    run_now(other.create(f"{znodes.CONFIG_CHANGES}/config_change_", notice, sequential=True))
+    log = member.replicas.partitions["t", 0].log
+    assert log is not None
+    assert log.config.retention_ms == 77
+    run_now(other.set(znodes.topic_config_path("t"), znodes.encode_config({})))
+    run_now(other.create(f"{znodes.CONFIG_CHANGES}/config_change_", notice, sequential=True))
+    assert log.config.retention_ms != 77
+
+
+def test_a_failed_directory_is_reported_for_its_partitions(member):
+    member.lead(role(leader=OTHER))
+    member.replicas.directory_failed("/data")
+    assert not member.fetchers.followed
+    assert member.lead(role(leader=OTHER, leader_epoch=0)) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert member.stop(stopped()) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+def test_a_log_that_is_created_late_has_the_latest_role(member):
+    """Roles that were assigned while the disk was full were lost, and the replica fetched in an old epoch for ever."""
+    fs = member.logs.fs
+    fs.is_full = True
+    assert member.lead(role(leader=OTHER, leader_epoch=0)) == {0: ErrorCode.NONE}
+    assert member.replicas.partitions["t", 0].log is None
+    assert member.lead(role(leader=OTHER, leader_epoch=2)) == {0: ErrorCode.NONE}
+    fs.heal()
+    member.replicas._retry_creation(member.assignments.topics["t"], 0)
+    assert member.replicas.partitions["t", 0].log is not None
+    assert member.fetchers.followed == {("t", 0): (OTHER, 2)}
+
+
+def test_a_request_during_the_end_of_the_session_is_refused(member):
+    """The controller sends everything again when the broker has registered again."""
+    member.server.expire(member.store)
+    with pytest.raises(KafkaError) as refused:
+        member.lead(role())
+    assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
+    assert not member.replicas.partitions
+    with pytest.raises(KafkaError):
+        member.update(cached())
+    assert not member.cache.topics

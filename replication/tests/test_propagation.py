@@ -1,0 +1,733 @@
+"""Requests of the controller to brokers. Section numbers are those of Kafka's ZooKeeper mode in `zookeeper-mode.md`."""
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from odradek.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestBrokerState,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+)
+from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from odradek.replication.controller import topic_changes
+from odradek.replication.controller.partition_states import new_partition
+from odradek.replication.controller.propagation import epoch_propagation
+from odradek.replication.controller.propagation.requests import ReplicaToStop, make_stop_replica
+from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import TopicMetadata
+from odradek.replication.metadata.loader import load_topic
+from odradek.replication.metadata.store import Create, run_now
+from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.support import broker
+
+E = ErrorCode
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def topic_id(name):
+    return name.encode().rjust(16, b"_")
+
+
+def create(world, name, *replicas):
+    controller = world.active.controller
+    partitions = tuple(new_partition(row, controller.image.brokers, controller.epoch) for row in replicas)
+    errors = world.run(
+        controller.create_topics([NewTopic(TopicMetadata(name, topic_id(name), partitions), {})])
+    )
+    assert errors == {}
+
+
+def states(world, name):
+    topic = run_now(load_topic(world.server.connect(), name))
+    return [(p.leader, p.leader_epoch, p.isr) for p in topic.partitions]
+
+
+def test_a_first_broker_is_the_controller_and_gets_its_own_updates():
+    world = World(broker_ids=(1,))
+    assert world.take() == {1: [("UM", [1], {}), ("UM", [1], {})]}
+    assert world.channels == []
+
+
+def test_a_new_topic_goes_to_its_isr_as_new_and_to_all_caches(world):
+    """Section 5: New->Online."""
+    world.take()
+    create(world, "t", (1, 2), (2, 1))
+    rows = {"t-0": (1, 0, [1, 2]), "t-1": (2, 0, [2, 1])}
+    roles = ("LAI", {name: (*row, "new") for name, row in rows.items()})
+    update = ("UM", [1, 2, 3], rows)
+    assert world.take() == {1: [roles, update], 2: [roles, update], 3: [update]}
+
+
+def test_requests_carry_the_epochs_and_the_addresses_of_the_inter_broker_listener(world):
+    world.take()
+    create(world, "t", (2, 3))
+    roles, update = world.fakes[3].requests
+    assert (roles.controller_id, roles.controller_epoch, roles.type) == (1, 1, 0)
+    assert roles.broker_epoch == update.broker_epoch == world.fakes[3].epoch
+    assert [(row.broker_id, row.host_name, row.port) for row in roles.live_leaders] == [(2, "host", 9002)]
+    assert [(e.listener, e.host, e.port, e.security_protocol) for e in update.live_brokers[1].endpoints] == [
+        ("PLAINTEXT", "host", 9002, 0)
+    ]
+    assert {channel.client_id for channel in world.channels} == {"1"}
+
+
+def test_the_failure_of_a_broker_elects_leaders_and_shrinks_the_other_isrs(world):
+    """Sections 5 and 6: each removal by the controller begins a leader epoch; a sole member stays."""
+    create(world, "t", (2, 1, 3), (1, 2, 3), (2,), (1, 3))
+    world.take()
+    world.crash(2)
+    world.executor.finish()
+    rows = {"t-0": (1, 1, [1, 3], [2]), "t-1": (1, 1, [1, 3], [2]), "t-2": (-1, 1, [2], [2])}
+    roles = ("LAI", {"t-0": (1, 1, [1, 3]), "t-1": (1, 1, [1, 3])})
+    update = ("UM", [1, 3], rows)
+    assert world.take() == {1: [roles, update], 3: [roles, update]}
+    assert states(world, "t") == [(1, 1, (1, 3)), (1, 1, (1, 3)), (-1, 1, (2,)), (1, 0, (1, 3))]
+
+
+def test_a_broker_that_starts_gets_all_metadata_and_then_its_roles(world):
+    create(world, "t", (2, 1), (1, 3), (2,))
+    world.crash(2)
+    world.executor.finish()
+    world.take()
+    world.start(2)
+    all_rows = {"t-0": (1, 1, [1]), "t-1": (1, 0, [1, 3]), "t-2": (2, 2, [2])}
+    roles = ("LAI", {"t-0": (1, 1, [1]), "t-2": (2, 2, [2])})
+    update = ("UM", [1, 3, 2], {"t-0": (1, 1, [1]), "t-2": (2, 2, [2])})
+    assert world.take() == {1: [update], 2: [("UM", [1, 3, 2], all_rows), roles], 3: [update]}
+
+
+def test_a_bounced_broker_fails_and_starts(world):
+    """Section 4: a larger epoch of a registration."""
+    create(world, "t", (2, 1))
+    node = world.nodes[2]
+    world.server.expire(node.store)
+    node.rejoin()
+    world.executor.finish()
+    assert states(world, "t") == [(1, 1, (1,))]
+    assert world.fakes[2].roles == {("t", 0): (1, 1, (1,), (2, 1))}
+    assert world.active.controller.image.brokers[2].epoch == world.fakes[2].epoch
+
+
+def test_a_leader_that_restarted_unnoticed_loses_its_leadership_to_a_replica_with_all_records(world):
+    """The controller failed with it: no controller has seen it fail, and a power failure may have cost it records."""
+    create(world, "t", (3, 1))
+    create(world, "alone", (3,))
+    create(world, "earlier", (1, 2))
+    changes = world.active.controller.changes
+    before_its_registration = world.epoch_of(3) - 1
+    assert world.epoch_of(1) < before_its_registration
+    writes = {(name, 0): before_its_registration for name in ("t", "alone")} | {("earlier", 0): 1 << 40}
+    world.run(changes.remove_failed("a takeover", writes))
+    world.run(changes.elect_leaders("a takeover"))
+    assert states(world, "t") == [(1, 2, (1,))]
+    assert states(world, "alone") == [(3, 2, (3,))]
+    assert states(world, "earlier") == [(1, 0, (1, 2))]
+
+
+def test_a_changed_endpoint_updates_all_caches(world):
+    world.take()
+    metadata = broker(2, port=7)
+    run_now(world.nodes[2].store.set(znodes.broker_path(2), znodes.encode_broker(metadata, 0)))
+    world.executor.finish()
+    update = ("UM", [1, 2, 3], {})
+    assert world.take() == {1: [update], 2: [update], 3: [update]}
+    assert world.active.controller.image.brokers[2].endpoints == metadata.endpoints
+
+
+def test_a_new_controller_sends_brokers_first_and_then_everything(world):
+    """Section 3, with its order trap: dead leaders are removed before leaders are elected, two leader epochs later."""
+    create(world, "t", (1, 2, 3), (2, 1), (3, 2), (1,))
+    world.take()
+    world.crash(1)
+    world.executor.finish()
+    assert states(world, "t") == [(2, 2, (2, 3)), (2, 1, (2,)), (3, 0, (3, 2)), (-1, 1, (1,))]
+    rows = {"t-0": (2, 2, [2, 3], [1]), "t-1": (2, 1, [2], [1]), "t-2": (3, 0, [3, 2]), "t-3": (-1, 1, [1], [1])}
+    taken = world.take()
+    assert taken[3] == [
+        ("UM", [2, 3], {}),
+        ("LAI", {"t-0": (2, 2, [2, 3]), "t-2": (3, 0, [3, 2])}),
+        ("UM", [2, 3], rows),
+    ]
+    assert taken[2][1] == ("LAI", {"t-0": (2, 2, [2, 3]), "t-1": (2, 1, [2]), "t-2": (3, 0, [3, 2])})
+    assert world.fakes[2].controller_epoch == world.fakes[3].controller_epoch == 2
+
+
+def test_requests_are_sent_again_until_the_broker_is_removed(world):
+    """Section 7: one in flight, 100 ms, forever."""
+    world.take()
+    world.fakes[2].is_up = False
+    create(world, "t", (1,))
+    create(world, "u", (1,))
+    assert sorted(world.take()) == [1, 3]
+    for _ in range(3):
+        assert len(world.executor.sleeping) == 1
+        world.executor.wake()
+        world.executor.finish()
+    world.fakes[2].is_up = True
+    world.executor.wake()
+    world.executor.finish()
+    assert world.take() == {2: [("UM", [1, 2, 3], {"t-0": (1, 0, [1])}), ("UM", [1, 2, 3], {"u-0": (1, 0, [1])})]}
+    world.fakes[2].is_up = False
+    create(world, "v", (1,))
+    world.crash(2)
+    world.executor.finish()
+    world.executor.wake()
+    world.executor.finish()
+    assert world.executor.sleeping == []
+
+
+def test_a_controller_that_resigned_sends_nothing_more(world):
+    world.fakes[2].is_up = False
+    create(world, "t", (2, 3))
+    first = world.nodes[1]
+    world.server.expire(first.store)
+    world.fakes[2].is_up = True
+    world.executor.wake()
+    world.executor.finish()
+    assert not first.propagation.is_active
+    assert {request.controller_epoch for request in world.fakes[2].requests[-3:]} == {2}
+    assert world.fakes[2].refusals == world.fakes[3].refusals == []
+
+
+def test_a_broker_with_a_later_controller_makes_the_controller_read_its_node_again(world):
+    first = world.nodes[1]
+    world.fakes[3].controller_epoch = 7
+    posted = []
+    first.controller._events.post = lambda kind, description, work: posted.append(description)
+    create(world, "t", (3,))
+    assert "a broker has a later controller" in posted
+
+
+def test_replicas_of_a_failed_log_directory_are_taken_offline(world):
+    """Section 7: KAFKA_STORAGE_ERROR in the response to LeaderAndIsr."""
+    create(world, "t", (1, 2, 3), (2, 1))
+    world.take()
+    world.fakes[2].failed = {("t", 0), ("t", 1)}
+    world.active.propagation.resend_roles(2)
+    world.executor.finish()
+    assert states(world, "t") == [(1, 1, (1, 3)), (1, 1, (1,))]
+    taken = world.take()
+    assert taken[2][0] == ("LAI", {"t-0": (1, 0, [1, 2, 3]), "t-1": (2, 0, [2, 1])})
+    assert taken[2][1:] == [("UM", [1, 2, 3], {"t-0": (1, 1, [1, 3], [2]), "t-1": (1, 1, [1], [2])})]
+    world.fakes[2].failed = set()
+    world.crash(2)
+    world.executor.finish()
+    world.start(2)
+    assert world.fakes[2].roles == {("t", 0): (1, 1, (1, 3), (1, 2, 3)), ("t", 1): (1, 1, (1,), (2, 1))}
+    assert [p.offline for p in world.active.controller.image.topics["t"].partitions] == [(), ()]
+
+
+def test_large_changes_are_split_except_the_first_roles_of_a_broker(world, monkeypatch):
+    monkeypatch.setattr(epoch_propagation, "PARTITIONS_PER_REQUEST", 300)
+    monkeypatch.setattr(epoch_propagation, "_PARTITIONS_PER_PAUSE", 100)
+    world.take()
+    create(world, "t", *[(2, 3)] * 700)
+    assert [(name, len(rows[-1])) for name, *rows in world.take()[3]] == [
+        ("LAI", 200), ("UM", 200), ("LAI", 200), ("UM", 200), ("LAI", 200), ("UM", 200), ("LAI", 100), ("UM", 100),
+    ]  # fmt: skip
+    world.crash(3)
+    world.executor.finish()
+    world.take()
+    world.start(3)
+    assert [(name, len(rows[-1])) for name, *rows in world.take()[3]] == [
+        ("UM", 300), ("UM", 300), ("UM", 100), ("LAI", 700),
+    ]  # fmt: skip
+
+
+def test_stop_replica_follows_the_publications_before_it(world):
+    create(world, "t", (1, 2))
+    world.take()
+    answers = []
+    world.active.propagation.stop_replicas(2, [ReplicaToStop("t", 0, 0, True)], lambda *answer: answers.append(answer))
+    world.executor.finish()
+    assert world.take() == {2: [("SR", {"t-0": (0, True)})]}
+    [(broker_id, _, response)] = answers
+    assert (broker_id, [row.error_code for row in response.partition_errors]) == (2, [0])
+
+
+def test_the_deletion_of_a_replica_is_sticky():
+    """Section 7: deletePartition is sticky in a batch."""
+    rows = [ReplicaToStop("t", 0, 4, True), ReplicaToStop("t", 0, 5, False), ReplicaToStop("t", 1, 5, False)]
+    request = make_stop_replica(1, 2, 3, rows)
+    [topic] = request.topic_states
+    assert [(row.partition_index, row.leader_epoch, row.delete_partition) for row in topic.partition_states] == [
+        (0, 5, True), (1, 5, False),
+    ]  # fmt: skip
+
+
+# AlterPartition
+
+
+def alter(world, name, index, isr, *, leader=1, leader_epoch=0, partition_epoch=0, recovery=0, epoch=None, version=3):
+    if epoch is None:
+        epoch = world.fakes[leader].epoch
+    members = [AlterPartitionRequestBrokerState(broker_id=replica) for replica in isr]
+    row = AlterPartitionRequestPartitionData(
+        partition_index=index,
+        leader_epoch=leader_epoch,
+        new_isr=isr if version < 3 else [],
+        new_isr_with_epochs=members if version >= 3 else [],
+        leader_recovery_state=recovery,
+        partition_epoch=partition_epoch,
+    )
+    request = AlterPartitionRequest(
+        broker_id=leader,
+        broker_epoch=epoch,
+        topics=[AlterPartitionRequestTopicData(topic_id=topic_id(name), partitions=[row])],
+    )
+    return world.run(world.active.controller.alter_partition(request))
+
+
+def alter_row(*arguments, **options):
+    response = alter(*arguments, **options)
+    assert response.error_code == 0
+    [topic] = response.topics
+    [row] = topic.partitions
+    return row
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_alter_partition_changes_the_isr_without_a_new_leader_epoch(world, version):
+    """Section 5: AlterPartition keeps the leader epoch and rewrites the controller epoch; UpdateMetadata follows."""
+    create(world, "t", (1, 2, 3))
+    world.take()
+    row = alter_row(world, "t", 0, [1, 3], version=version)
+    assert (row.error_code, row.leader_id, row.leader_epoch, row.isr, row.partition_epoch) == (0, 1, 0, [1, 3], 1)
+    assert states(world, "t") == [(1, 0, (1, 3))]
+    update = [("UM", [1, 2, 3], {"t-0": (1, 0, [1, 3])})]
+    assert world.take() == {1: update, 2: update, 3: update}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"leader_epoch": 1}, E.NOT_CONTROLLER),
+        ({"partition_epoch": 1}, E.NOT_CONTROLLER),
+        ({"isr": [1, 2, 3]}, E.NONE),
+        ({"recovery": 1}, E.INVALID_REQUEST),
+        ({"isr": [1], "recovery": 1}, E.INVALID_REQUEST),
+        ({"isr": [1, 4]}, E.INVALID_REQUEST),
+        ({"isr": [2]}, E.INVALID_REQUEST),
+        ({"leader": 2}, E.INVALID_REQUEST),
+        ({"name": "unknown"}, E.UNKNOWN_TOPIC_ID),
+        ({"index": 1}, E.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_alter_partition_refuses_a_partition(world, options, error):
+    create(world, "t", (1, 2, 3))
+    world.take()
+    arguments = {"name": "t", "index": 0, "isr": [1, 2]} | options
+    row = alter_row(world, arguments.pop("name"), arguments.pop("index"), arguments.pop("isr"), **arguments)
+    assert row.error_code == error
+    assert states(world, "t") == [(1, 0, (1, 2, 3))]
+    assert world.take() == {}
+
+
+def test_alter_partition_refuses_old_epochs_and_ineligible_replicas(world):
+    create(world, "t", (1, 2, 3))
+    assert alter_row(world, "t", 0, [1, 3]).error_code == E.NONE
+    assert alter_row(world, "t", 0, [1, 3]).error_code == E.NONE
+    assert alter_row(world, "t", 0, [1]).error_code == E.INVALID_UPDATE_VERSION
+    world.crash(3)
+    world.executor.finish()
+    assert states(world, "t") == [(1, 1, (1,))]
+    assert alter_row(world, "t", 0, [1, 2], partition_epoch=1).error_code == E.FENCED_LEADER_EPOCH
+    now = {"leader_epoch": 1, "partition_epoch": 2}
+    assert alter_row(world, "t", 0, [1, 3], **now).error_code == E.INELIGIBLE_REPLICA
+    world.active.controller.context.shutting_down.add(2)
+    assert alter_row(world, "t", 0, [1, 2], **now).error_code == E.INELIGIBLE_REPLICA
+    assert states(world, "t") == [(1, 1, (1,))]
+
+
+def test_alter_partition_refuses_brokers_and_controllers_that_are_not(world):
+    create(world, "t", (1, 2, 3))
+    assert alter(world, "t", 0, [1, 3], epoch=0).error_code == E.STALE_BROKER_EPOCH
+    assert alter(world, "t", 0, [1, 3], leader=9, epoch=0).error_code == E.STALE_BROKER_EPOCH
+    request = AlterPartitionRequest(broker_id=1, broker_epoch=world.fakes[1].epoch)
+    assert world.run(world.nodes[2].controller.alter_partition(request)).error_code == E.NOT_CONTROLLER
+
+
+def test_a_state_that_another_wrote_is_read_again(world):
+    """Section 2: a conditional write may already have succeeded; BADVERSION means to read again."""
+    create(world, "t", (1, 2, 3))
+    partition = world.active.controller.image.topics["t"].partitions[0]
+    run_now(
+        world.nodes[2].store.set(znodes.state_path("t", 0), znodes.encode_state(partition._replace(isr=(1, 2))))
+    )
+    assert alter_row(world, "t", 0, [1, 3]).error_code == E.INVALID_UPDATE_VERSION
+    assert alter_row(world, "t", 0, [1, 2]).error_code == E.NONE
+    world.crash(2)
+    world.executor.finish()
+    assert states(world, "t") == [(1, 1, (1,))]
+
+
+def test_a_state_of_a_later_controller_makes_the_controller_resign(world):
+    """Section 6: a state with a higher controller epoch aborts."""
+    create(world, "t", (1, 2, 3))
+    first = world.nodes[1]
+    partition = first.controller.image.topics["t"].partitions[0]
+    later = znodes.encode_state(partition._replace(isr=(1, 2), controller_epoch=2))
+    run_now(world.nodes[2].store.set(znodes.state_path("t", 0), later))
+    assert alter(world, "t", 0, [1, 3]).error_code == E.NOT_CONTROLLER
+    world.executor.finish()
+    assert world.active.controller.epoch == 2
+    assert first.controller.epoch == 2 or not first.propagation.is_active
+    assert states(world, "t") == [(1, 0, (1, 2))]
+
+
+# Topics of other brokers
+
+
+def test_a_topic_that_another_broker_created_begins_with_its_live_replicas(world):
+    """Section 1: automatic creation is written by any broker. A partition without a live replica has no state."""
+    world.take()
+    rows = tuple(new_partition(replicas, (), 0) for replicas in [(2, 9), (9,)])
+    operations = [
+        Create(znodes.topic_config_path("t"), znodes.encode_config({})),
+        Create(znodes.topic_path("t"), znodes.encode_topic(topic_id("t"), rows)),
+    ]
+    run_now(world.nodes[3].store.transaction(operations))
+    world.executor.finish()
+    update = ("UM", [1, 2, 3], {"t-0": (2, 0, [2], [9])})
+    assert world.take() == {1: [update], 2: [("LAI", {"t-0": (2, 0, [2], "new")}), update], 3: [update]}
+    assert run_now(world.nodes[3].store.get_children(znodes.partitions_path("t"))) == ["0"]
+    world.start(9)
+    assert states(world, "t") == [(2, 0, (2,)), (9, 0, (9,))]
+    assert world.fakes[9].roles == {("t", 0): (2, 0, (2,), (2, 9)), ("t", 1): (9, 0, (9,), (9,))}
+
+
+# Deletion
+
+
+def nodes(world, path):
+    return run_now(world.server.connect().get_children(path))
+
+
+def delete(world, *names):
+    return world.run(world.active.controller.delete_topics(names))
+
+
+def test_a_deleted_topic_leaves_the_caches_and_then_its_replicas_are_deleted(world):
+    """Section 8: mark, UpdateMetadata with leader -2, StopReplica, removal of the nodes."""
+    create(world, "t", (1, 2), (2, 3))
+    world.take()
+    assert delete(world, "t") == {}
+    update = ("UM", [1, 2, 3], {"t-0": (-2, 0, [1, 2]), "t-1": (-2, 0, [2, 3])})
+
+    def stops(*indexes):
+        return [("SR", {f"t-{index}": (-2, deletes) for index in indexes}) for deletes in (False, True)]
+
+    assert world.take() == {1: [update, *stops(0)], 2: [update, *stops(0, 1)], 3: [update, *stops(1)]}
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == nodes(world, znodes.TOPIC_CONFIGS) == []
+    create(world, "t", (1, 2))
+    assert world.fakes[2].roles == {("t", 0): (1, 0, (1, 2), (1, 2))}
+
+
+def test_a_topic_with_a_dead_replica_is_removed_when_its_broker_returns(world):
+    """Section 8: clients see it deleted, its nodes stay with leader -1."""
+    create(world, "t", (1, 2), (1, 3))
+    world.crash(2)
+    world.executor.finish()
+    assert delete(world, "t") == {}
+    assert world.fakes[3].cache == {}
+    assert states(world, "t") == [(-1, 2, (1,)), (-1, 1, (1, 3))]
+    partitions = (new_partition((1,), {1}, 1),)
+    again = [NewTopic(TopicMetadata("t", topic_id("u"), partitions), {})]
+    errors = world.run(world.active.controller.create_topics(again))
+    assert errors["t"].code == E.TOPIC_ALREADY_EXISTS
+    world.take()
+    world.start(2)
+    assert world.take()[2] == [("UM", [1, 3, 2], {}), ("SR", {"t-0": (-2, False)}), ("SR", {"t-0": (-2, True)})]
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+
+
+def test_a_new_controller_finishes_a_deletion(world):
+    create(world, "t", (2, 3), (3, 1))
+    world.fakes[2].is_up = False
+    assert delete(world, "t") == {}
+    assert nodes(world, znodes.TOPICS) == ["t"]
+    world.fakes[2].is_up = True
+    world.crash(1)
+    world.executor.finish()
+    assert ("SR", {"t-0": (-2, True)}) in world.take()[2]
+    assert nodes(world, znodes.TOPICS) == ["t"]
+    world.start(1)
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+
+
+def test_a_topic_that_another_marks_is_deleted(world):
+    create(world, "t", (2, 3))
+    run_now(world.nodes[3].store.create(znodes.deletion_path("t")))
+    run_now(world.nodes[3].store.create(znodes.deletion_path("unknown")))
+    world.executor.finish()
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+    assert world.fakes[2].deleted == {("t", 0)}
+
+
+def test_marks_of_others_are_removed_if_deletion_is_disabled(world):
+    create(world, "t", (2, 3))
+    world.active.controller.deletion.is_enabled = lambda: False
+    run_now(world.nodes[3].store.create(znodes.deletion_path("t")))
+    world.executor.finish()
+    assert nodes(world, znodes.DELETE_TOPICS) == []
+    assert states(world, "t") == [(2, 0, (2, 3))]
+
+
+def test_a_replica_on_a_failed_directory_is_deleted_after_the_next_start_of_its_broker(world):
+    create(world, "t", (2, 3))
+    world.fakes[2].failed = {("t", 0)}
+    assert delete(world, "t") == {}
+    assert nodes(world, znodes.TOPICS) == ["t"]
+    world.fakes[2].failed = set()
+    world.crash(2)
+    world.executor.finish()
+    assert nodes(world, znodes.TOPICS) == ["t"]
+    world.start(2)
+    assert nodes(world, znodes.TOPICS) == []
+
+
+def test_a_reassignment_blocks_a_deletion(world):
+    """Section 8."""
+    create(world, "t", (1, 2))
+    controller = world.active.controller
+    topic = controller.image.topics["t"]
+    moving = topic.partitions[0]._replace(replicas=(1, 2, 3), adding=(3,))
+    controller.image.put_topic(topic._replace(partitions=(moving,)))
+    assert delete(world, "t")["t"].code == E.REQUEST_TIMED_OUT
+    assert nodes(world, znodes.DELETE_TOPICS) == ["t"]
+    controller.image.put_topic(topic)
+    world.run(controller.deletion.resume_unblocked())
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+
+
+# Notices and watches
+
+
+def test_a_broker_notifies_the_controller_of_a_failed_log_directory(world):
+    """Section 1: /log_dir_event_notification."""
+    create(world, "t", (2, 1), (3, 2))
+    world.fakes[2].failed = {("t", 0)}
+    world.take()
+    world.run(world.nodes[2].controller.take_offline([("t", 0)]))
+    assert world.take()[2][0] == ("LAI", {"t-0": (2, 0, [2, 1]), "t-1": (3, 0, [3, 2])})
+    assert states(world, "t") == [(1, 1, (1,)), (3, 0, (3, 2))]
+    assert nodes(world, znodes.LOG_DIR_EVENTS) == []
+
+
+def test_isr_changes_of_old_brokers_are_published(world):
+    """Section 1: /isr_change_notification."""
+    create(world, "t", (2, 1))
+    partition = world.active.controller.image.topics["t"].partitions[0]
+    store = world.nodes[2].store
+    run_now(store.set(znodes.state_path("t", 0), znodes.encode_state(partition._replace(isr=(2,)))))
+    world.take()
+    notice = znodes.encode({"version": 1, "partitions": [{"topic": "t", "partition": 0}]})
+    run_now(store.create(f"{znodes.ISR_CHANGES}/isr_change_", notice, sequential=True))
+    world.executor.finish()
+    update = [("UM", [1, 2, 3], {"t-0": (2, 0, [2])})]
+    assert world.take() == {1: update, 2: update, 3: update}
+    assert nodes(world, znodes.ISR_CHANGES) == []
+
+
+def test_partitions_that_others_add_begin(world):
+    create(world, "t", (2, 1))
+    topic = world.active.controller.image.topics["t"]
+    grown = (*topic.partitions, new_partition((3, 1), (), 0))
+    world.take()
+    run_now(world.nodes[2].store.set(znodes.topic_path("t"), znodes.encode_topic(topic.topic_id, grown)))
+    world.executor.finish()
+    assert world.take()[3] == [("LAI", {"t-1": (3, 0, [3, 1], "new")}), ("UM", [1, 2, 3], {"t-1": (3, 0, [3, 1])})]
+    assert states(world, "t") == [(2, 0, (2, 1)), (3, 0, (3, 1))]
+
+
+def test_topics_without_an_id_get_one(world):
+    partition = new_partition((3, 1), (), 0)
+    text = znodes.decode(znodes.encode_topic(topic_id("t"), (partition,)))
+    del text["topic_id"]
+    run_now(world.nodes[2].store.create(znodes.topic_path("t"), znodes.encode(text)))
+    world.executor.finish()
+    first = run_now(load_topic(world.server.connect(), "t"))
+    assert first.topic_id == world.active.controller.image.topics["t"].topic_id != bytes(16)
+    run_now(world.nodes[2].store.set(znodes.topic_path("t"), znodes.encode(text)))
+    world.crash(1)
+    world.executor.finish()
+    assert run_now(load_topic(world.server.connect(), "t")).topic_id != bytes(16)
+
+
+def test_configurations_reach_the_caches_of_all_brokers(world):
+    create(world, "t", (2, 1))
+    world.run(world.active.controller.put_topic_config("t", {"flush.ms": "5"}))
+    for node in world.nodes.values():
+        assert node.cache.topic_configs == {"t": {"flush.ms": "5"}}
+    world.run(world.active.controller.put_broker_config(None, {"log.retention.ms": "7"}))
+    late = world.start(4)
+    for node in world.nodes.values():
+        assert node.cache.broker_configs == {None: {"log.retention.ms": "7"}}
+    assert late.cache.topic_configs == {"t": {"flush.ms": "5"}}
+
+
+# Other requests of brokers
+
+
+def shut_down(world, broker_id, epoch=None):
+    epoch = world.fakes[broker_id].epoch if epoch is None else epoch
+    request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch)
+    response = world.run(world.active.controller.controlled_shutdown(request))
+    return response.error_code, [(row.topic_name, row.partition_index) for row in response.remaining_partitions]
+
+
+def test_controlled_shutdown_moves_leaderships_and_shrinks_isrs(world):
+    """Section 7; partitions with one replica are skipped."""
+    create(world, "t", (2, 1, 3), (1, 2), (2,), (2, 3))
+    world.crash(3)
+    world.executor.finish()
+    world.take()
+    assert shut_down(world, 2) == (0, [("t", 3)])
+    assert states(world, "t") == [(1, 2, (1,)), (1, 1, (1,)), (2, 0, (2,)), (2, 1, (2,))]
+    assert world.take()[2][-1] == ("SR", {"t-0": (2, False), "t-1": (1, False)})
+    assert alter_row(world, "t", 1, [1, 2], leader_epoch=1, partition_epoch=1).error_code == E.INELIGIBLE_REPLICA
+    world.start(3)
+    now = {"leader": 2, "leader_epoch": 1, "partition_epoch": 1}
+    assert alter_row(world, "t", 3, [2, 3], **now).error_code == E.INELIGIBLE_REPLICA
+    assert shut_down(world, 2) == (0, [("t", 3)])
+    world.crash(2)
+    world.executor.finish()
+    world.start(2)
+    assert world.active.controller.context.shutting_down == set()
+    assert alter_row(world, "t", 1, [1, 2], leader_epoch=1, partition_epoch=1).error_code == E.NONE
+
+
+def test_controlled_shutdown_refuses_unknown_brokers_and_old_epochs(world):
+    assert shut_down(world, 2, epoch=0) == (E.STALE_BROKER_EPOCH, [])
+    assert shut_down(world, 2, epoch=-1) == (E.NONE, [])
+    world.fakes[9] = world.fakes[2]
+    assert shut_down(world, 9) == (E.BROKER_NOT_AVAILABLE, [])
+    request = ControlledShutdownRequest(broker_id=2, broker_epoch=-1)
+    response = world.run(world.nodes[3].controller.controlled_shutdown(request))
+    assert response.error_code == E.NOT_CONTROLLER
+
+
+def test_blocks_of_producer_ids_are_disjoint(world):
+    """Section 7: blocks of 1000, equality of the broker epoch."""
+
+    def allocate(broker_id, epoch, node=world.active):
+        request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
+        response = world.run(node.controller.allocate_producer_ids(request))
+        return response.error_code, response.producer_id_start, response.producer_id_len
+
+    assert allocate(2, world.fakes[2].epoch) == (0, 0, 1000)
+    assert allocate(3, world.fakes[3].epoch) == (0, 1000, 1000)
+    assert allocate(3, world.fakes[3].epoch + 1)[0] == E.STALE_BROKER_EPOCH
+    assert allocate(9, 1)[0] == E.BROKER_ID_NOT_REGISTERED
+    assert allocate(3, world.fakes[3].epoch, world.nodes[2])[0] == E.NOT_CONTROLLER
+
+
+# Election
+
+
+def test_a_broker_whose_session_ends_during_its_claim_does_not_become_the_controller(world):
+    second, transaction = world.nodes[2], world.nodes[2].store.transaction
+
+    async def transact(operations):
+        results = await transaction(operations)
+        if operations[0].path == znodes.CONTROLLER:
+            world.server.expire(second.store)
+        return results
+
+    second.store.transaction = transact
+    world.crash(1)
+    world.executor.finish()
+    assert not second.controller.is_active
+    assert not second.propagation.is_active
+    assert world.active is world.nodes[3]
+
+
+def test_a_broker_starts_while_another_leaves(world):
+    node = world.nodes[3]
+    get_children = node.store.get_children
+
+    async def children(path, watch=None):
+        return [*await get_children(path, watch), *(["9"] if path == znodes.BROKER_IDS else [])]
+
+    node.store.get_children = children
+    world.run(node.controller._registration._check_endpoints(broker(3)))
+
+
+def test_a_broker_has_the_epoch_of_its_last_registration(world):
+    second = world.nodes[2]
+    assert second.controller.broker_epoch == world.fakes[2].epoch == world.epoch_of(2)
+    world.server.expire(second.store)
+    second.rejoin()
+    world.executor.finish()
+    assert second.controller.broker_epoch == world.epoch_of(2)
+
+
+def test_a_new_controller_that_cannot_take_over_resigns(world):
+    """Section 3: a failed failover deletes /controller."""
+    second = world.nodes[2]
+
+    async def fail(path, watch=None):
+        raise AssertionError("a bug")
+
+    later = []
+    second.controller.deletion.run_later = lambda delay_ms, task: later.append((delay_ms, task))
+    exists = second.store.exists
+    second.store.exists = lambda path, watch=None: (fail if path.startswith("/brokers/ids/") else exists)(path, watch)
+    world.crash(1)
+    world.executor.finish()
+    assert not second.controller.is_active
+    assert not second.propagation.is_active
+    assert world.active is world.nodes[3]
+    [(_, stop_abstaining)] = later
+    second.store.exists = exists
+    world.run(stop_abstaining())
+    world.crash(3)
+    world.executor.finish()
+    assert world.active is second
+
+
+def test_many_states_are_written_in_several_transactions(world, monkeypatch):
+    """ZooKeeper refuses more than 1 MB: no leader was elected after the failure of a broker with many partitions."""
+    monkeypatch.setattr(topic_changes, "MAX_TRANSACTION_BYTES", 500)
+    create(world, "t", *[(3, 2)] * 20)
+    store, sizes = world.active.controller.store, []
+    transaction = store.transaction
+
+    async def recorded(operations):
+        sizes.append(len(operations))
+        return await transaction(operations)
+
+    store.transaction = recorded
+    world.crash(3)
+    world.executor.finish()
+    assert {leader for leader, _, _ in states(world, "t")} == {2}
+    assert len([size for size in sizes if size > 1]) > 4
+    assert max(sizes) < 10
+
+
+def test_a_configuration_without_its_topic_does_not_prevent_the_creation(world):
+    """A broker of Kafka that crashes between the two nodes leaves the first one."""
+    path = znodes.topic_config_path("t")
+    run_now(world.server.connect().create(path, znodes.encode_config({"flush.ms": "5"})))
+    create(world, "t", (1, 2))
+    assert states(world, "t") == [(1, 0, (1, 2))]
+    assert znodes.decode_config(run_now(world.server.connect().get(path)).data) == {}
+
+
+def test_a_controller_whose_epoch_was_changed_gives_its_node_up(world):
+    """It resigned and kept the node, so that no broker was the controller until its session ended."""
+    create(world, "t", (2, 3))
+    first = world.active
+    run_now(world.server.connect().set(znodes.CONTROLLER_EPOCH, b"9"))
+    world.crash(2)
+    world.executor.finish()
+    assert world.active.controller.epoch == 10
+    assert first.controller.epoch == 10 or not first.controller.is_active
+    assert states(world, "t") == [(3, 1, (3,))] or states(world, "t")[0][0] == 3

@@ -1,0 +1,292 @@
+"""Channels to other brokers: a queue of requests, one in flight, over one connection.
+
+A channel connects at its next request, after a pause (backoff) if the previous connection was lost or could not be
+established. A request whose connection is lost, or whose response does not come in time, fails; it is never repeated
+here, because the other broker may have processed it. If no connection can be established, all requests of the queue
+fail, because each would only wait for the same result.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
+
+from odradek import __version__
+from odradek.protocol.errors import read_error_code
+from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from odradek.protocol.schema import Message
+from odradek.protocol.types import DecodeError
+from odradek.replication.metadata.image import BrokerMetadata
+from odradek.replication.remote import BrokerChannel, BrokerUnavailableError
+from odradek.server.brokers.connection import BrokerConnection, Connect, ConnectionAttempt, VersionRange
+from odradek.server.brokers.request_codec import decode_response, encode_request
+from odradek.server.work.clock import Clock
+from odradek.server.work.slices import Slices
+from odradek.server.work.waits import Wait
+
+Response = TypeVar("Response", bound=Message)
+
+MAX_FRAME_BYTES: Final = 104_857_600
+FIRST_BACKOFF_S: Final = 0.05
+MAX_BACKOFF_S: Final = 1.0
+"""Kafka's defaults of `reconnect.backoff.ms` and `reconnect.backoff.max.ms` for requests between brokers."""
+
+_API_VERSIONS: Final = 3
+"""Version of ApiVersions, which all brokers since Apache Kafka 2.4 have."""
+
+
+class QueuedRequest:
+    """A request without a response yet.
+
+    version: to send, or None for the latest version of both brokers
+    outcome: fires with the response, or fails
+    """
+
+    __slots__ = ("outcome", "request", "response_type", "version")
+
+    def __init__(
+        self,
+        request: Message,
+        response_type: type[Message],
+        version: int | None,
+        describe: Callable[[], str],
+    ) -> None:
+        self.request = request
+        self.response_type = response_type
+        self.version = version
+        self.outcome: Deferred[Message] = Wait(describe)
+
+
+class TcpBrokerChannel:
+    """Requests to one address (`replication.remote.BrokerChannel`).
+
+    A cancelled request is not sent, unless it was sent already; then its response is dropped.
+
+    name: of the broker, for messages
+    connect: the reactor's `connectTCP`
+    clock: the reactor
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_ms: int,
+        connect: Connect,
+        clock: Clock,
+        slices: Slices,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self._name = name
+        self._host = host
+        self._port = port
+        self._client_id = client_id.encode()
+        self._timeout_s = timeout_ms / 1000
+        self._connect_tcp = connect
+        self._clock = clock
+        self._slices = slices
+        self._max_frame_bytes = max_frame_bytes
+        self._queue: deque[QueuedRequest] = deque()
+        self._is_running = False
+        self._closed_why = ""
+        self._connection: BrokerConnection | None = None
+        self._attempt: ConnectionAttempt | None = None
+        self._pause: Deferred[None] | None = None
+        self._failures = 0
+        self._connect_from_s = 0.0
+        self._correlation_id = 0
+
+    async def send(self, request: Message, response_type: type[Response], version: int | None = None) -> Response:
+        """Send a request and return its response (`BrokerChannel.send`)."""
+        if self._closed_why:
+            raise BrokerUnavailableError(self._closed_why)
+        queued = QueuedRequest(
+            request, response_type, version, lambda: f"{self._name}, response to {type(request).__name__}"
+        )
+        self._queue.append(queued)
+        if not self._is_running:
+            self._is_running = True
+            Deferred.fromCoroutine(self._serve_queue())
+        response = await queued.outcome
+        if not isinstance(response, response_type):
+            raise TypeError(f"{type(response).__name__} is not a {response_type.__name__}")
+        return response
+
+    def close(self) -> None:
+        """Close the connection. Requests without a response fail with BrokerUnavailableError."""
+        if self._closed_why:
+            return
+        self._closed_why = why = f"channel to {self._name} is closed"
+        if self._connection is not None:
+            self._connection.close(why)
+        if self._attempt is not None:
+            self._attempt.give_up(why)
+        pause, self._pause = self._pause, None
+        if pause is not None:
+            pause.callback(None)
+        # Normally the loop has ended the queue; it has not while it encodes or decodes in slices.
+        self._fail_queue(why)
+
+    async def _serve_queue(self) -> None:
+        """Send the requests of the queue, one after the other."""
+        while self._queue:
+            queued = self._queue.popleft()
+            if queued.outcome.called:
+                continue
+            try:
+                connection = self._connection or await self._open_connection()
+            except Exception as error:
+                queued.outcome.errback(error)
+                self._fail_queue(str(error))
+                continue
+            try:
+                response = await self._exchange(connection, queued)
+            except SchedulerStopped:
+                queued.outcome.errback(BrokerUnavailableError("this broker is stopping"))
+            except Exception as error:
+                queued.outcome.errback(error)
+            else:
+                queued.outcome.callback(response)
+        self._is_running = False
+
+    def _fail_queue(self, why: str) -> None:
+        """Fail the requests that are in the queue now."""
+        failed, self._queue = self._queue, deque()
+        for queued in failed:
+            if not queued.outcome.called:
+                queued.outcome.errback(BrokerUnavailableError(why))
+
+    async def _open_connection(self) -> BrokerConnection:
+        pause_s = self._connect_from_s - self._clock.seconds()
+        if pause_s > 0 and not self._closed_why:
+            self._pause = Deferred()
+            timer = self._clock.callLater(pause_s, self._end_pause)
+            await self._pause
+            if timer.active():
+                timer.cancel()
+        if self._closed_why:
+            raise BrokerUnavailableError(self._closed_why)
+        attempt = self._attempt = ConnectionAttempt(self._name, self._max_frame_bytes, self._on_lost)
+        timer = self._clock.callLater(
+            self._timeout_s, attempt.give_up, f"no connection to {self._name} within {self._timeout_s:g} s"
+        )
+        try:
+            attempt.begin(self._connect_tcp, self._host, self._port)
+            connection = self._connection = await attempt.outcome
+        except BrokerUnavailableError:
+            self._back_off()
+            raise
+        finally:
+            self._attempt = None
+            if timer.active():
+                timer.cancel()
+        return connection
+
+    def _end_pause(self) -> None:
+        pause, self._pause = self._pause, None
+        if pause is not None:
+            pause.callback(None)
+
+    def _on_lost(self, connection: BrokerConnection) -> None:
+        if connection is self._connection:
+            self._connection = None
+            self._back_off()
+
+    def _back_off(self) -> None:
+        """Delay the next connection; the delay doubles with each one that ends without a response."""
+        pause_s = min(FIRST_BACKOFF_S * (1 << min(self._failures, 16)), MAX_BACKOFF_S)
+        self._failures += 1
+        self._connect_from_s = self._clock.seconds() + pause_s
+
+    async def _exchange(self, connection: BrokerConnection, queued: QueuedRequest) -> Message:
+        version = queued.version
+        if version is None:
+            version = await self._negotiate(connection, queued.request)
+        return await self._ask(connection, queued.request, queued.response_type, version)
+
+    async def _negotiate(self, connection: BrokerConnection, request: Message) -> int:
+        """Return the latest version of a request that both brokers have."""
+        if connection.versions is None:
+            asked = ApiVersionsRequest(client_software_name="odradek", client_software_version=__version__)
+            answer = await self._ask(connection, asked, ApiVersionsResponse, _API_VERSIONS)
+            if answer.error_code:
+                why = f"{self._name} answers ApiVersions with {read_error_code(answer.error_code).name}"
+                connection.refuse(why)
+                raise BrokerUnavailableError(why)
+            connection.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        versions: VersionRange | None = connection.versions.get(request.api_key)
+        if versions is not None:
+            version = min(request.last_version, versions[1])
+            if version >= max(request.first_version, versions[0]):
+                return version
+        raise BrokerUnavailableError(f"{self._name} serves no common version of {type(request).__name__}")
+
+    async def _ask(
+        self, connection: BrokerConnection, request: Message, response_type: type[Response], version: int
+    ) -> Response:
+        self._correlation_id = correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
+        encoded = await encode_request(request, version, correlation_id, self._client_id, self._slices)
+        why = f"no response from {self._name} to {type(request).__name__} within {self._timeout_s:g} s"
+        timer = self._clock.callLater(self._timeout_s, connection.close, why)
+        try:
+            frame = await connection.exchange(encoded, correlation_id)
+        finally:
+            if timer.active():
+                timer.cancel()
+        try:
+            response = await decode_response(frame, response_type, version, self._slices)
+        except DecodeError as error:
+            connection.refuse(f"malformed response: {error}")
+            raise BrokerUnavailableError(f"{self._name} sent a malformed response: {error}") from error
+        self._failures = 0
+        return response
+
+
+class UnreachableBroker:
+    """A channel to a broker without an address that this broker can connect to."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    async def send(self, request: Message, response_type: type[Response], version: int | None = None) -> Response:
+        """Raise BrokerUnavailableError."""
+        raise BrokerUnavailableError(self._why)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class TcpBrokerChannels:
+    """Opens channels to the listener `listener_name` of other brokers (`replication.remote.BrokerChannels`)."""
+
+    def __init__(self, listener_name: str, *, connect: Connect, clock: Clock, slices: Slices) -> None:
+        self._listener_name = listener_name
+        self._connect = connect
+        self._clock = clock
+        self._slices = slices
+
+    def open(self, broker: BrokerMetadata, *, client_id: str, timeout_ms: int) -> BrokerChannel:
+        """Return a new channel. Its requests raise BrokerUnavailableError if the broker has no usable endpoint."""
+        endpoint = broker.endpoint(self._listener_name)
+        if endpoint is None:
+            return UnreachableBroker(f"broker {broker.broker_id} has no listener {self._listener_name}")
+        if endpoint.security_protocol != "PLAINTEXT":
+            return UnreachableBroker(
+                f"broker {broker.broker_id}: listener {endpoint.listener} has security protocol "
+                f"{endpoint.security_protocol}; only PLAINTEXT is supported between brokers"
+            )
+        return TcpBrokerChannel(
+            f"broker {broker.broker_id} at {endpoint.host}:{endpoint.port}",
+            endpoint.host,
+            endpoint.port,
+            client_id=client_id,
+            timeout_ms=timeout_ms,
+            connect=self._connect,
+            clock=self._clock,
+            slices=self._slices,
+        )

@@ -1,0 +1,123 @@
+"""A blocking client for one broker, of Odradek or Apache Kafka, for the command line's tools.
+
+with WireClient(Address("127.0.0.1", 9092)) as client:
+    response = client.send(MetadataRequest(topics=None), MetadataResponse)
+"""
+
+import socket
+import struct
+from types import TracebackType
+from typing import Final, NamedTuple, Self, TypeVar
+
+from odradek.protocol import codec
+from odradek.protocol.headers import response_is_flexible
+from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from odradek.protocol.schema import Message
+from odradek.protocol.types import DecodeError
+
+TIMEOUT_S: Final = 5.0
+
+_MAX_FRAME_BYTES: Final = 1 << 28
+_CLIENT_ID: Final = b"odradek-cluster"
+_NO_TAGS: Final = b"\0"
+
+Response = TypeVar("Response", bound=Message)
+
+
+class NoResponseError(Exception):
+    """The broker cannot be reached, or its response cannot be read. The message is one line."""
+
+
+class Address(NamedTuple):
+    """A broker's address."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """Parse `host:port,...`. Raises ValueError, with one line."""
+    addresses = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        host, colon, port = part.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+        if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise ValueError(f"{part} is not host:port")
+        addresses.append(Address(host, int(port)))
+    if not addresses:
+        raise ValueError("no host:port")
+    return addresses
+
+
+class WireClient:
+    """One connection. Each request is sent in the newest version that both sides have."""
+
+    def __init__(self, address: Address, timeout_s: float = TIMEOUT_S) -> None:
+        self._correlation_id = 0
+        self._address = address
+        try:
+            self._socket = socket.create_connection(address, timeout_s)
+        except OSError as error:
+            raise self._failure(error) from error
+        try:
+            served = self._exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        except BaseException:
+            self.close()
+            raise
+        self._served = {api.api_key: (api.min_version, api.max_version) for api in served.api_keys}
+
+    def send(self, request: Message, response_type: type[Response]) -> Response:
+        """Send a request and return its response. Raises NoResponseError."""
+        lowest, highest = self._served.get(request.api_key, (0, -1))
+        version = min(highest, request.last_version)
+        if version < max(lowest, request.first_version):
+            name = type(request).__name__.removesuffix("Request")
+            raise NoResponseError(f"{self._address} serves no version of {name} that this client can send")
+        return self._exchange(request, version, response_type)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _exchange(self, request: Message, version: int, response_type: type[Response]) -> Response:
+        self._correlation_id += 1
+        is_flexible = request.is_flexible(version)
+        head = struct.pack(">hhih", request.api_key, version, self._correlation_id, len(_CLIENT_ID)) + _CLIENT_ID
+        content = head + (_NO_TAGS if is_flexible else b"") + codec.encode(request, version)
+        try:
+            self._socket.sendall(struct.pack(">i", len(content)) + content)
+            (size,) = struct.unpack(">i", self._receive(4))
+            if not 4 <= size <= _MAX_FRAME_BYTES:
+                raise DecodeError(f"a response of {size} bytes; is this a Kafka listener without TLS?")
+            frame = self._receive(size)
+            (correlation_id,) = struct.unpack_from(">i", frame)
+            if correlation_id != self._correlation_id:
+                raise DecodeError(f"correlation id {correlation_id} instead of {self._correlation_id}")
+            body = 4 + response_is_flexible(request.api_key, is_flexible)
+            return codec.decode(response_type, version, frame, body)
+        except (OSError, DecodeError) as error:
+            raise self._failure(error) from error
+
+    def _receive(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            received = self._socket.recv(min(count - len(data), 1 << 20))
+            if not received:
+                raise ConnectionError("the broker closed the connection")
+            data += received
+        return bytes(data)
+
+    def _failure(self, error: Exception) -> NoResponseError:
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        return NoResponseError(f"{self._address} does not answer: {why}")

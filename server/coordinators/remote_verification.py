@@ -1,0 +1,104 @@
+"""AddPartitionsToTxn to transaction coordinators on other brokers (KIP-890).
+
+All transactions that are pending for a coordinator are sent in one request, and one request per coordinator is in
+flight. Source of the behaviour: Apache Kafka's AddPartitionsToTxnManager.
+"""
+
+import logging
+
+from twisted.internet.defer import Deferred
+
+from odradek.protocol.errors import ErrorCode, read_error_code
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResponseAddPartitionsToTxnResult,
+)
+from odradek.replication.remote import BrokerUnavailableError
+from odradek.server.brokers.batch_loop import BatchLoop
+from odradek.server.brokers.channel_pool import ChannelPool
+from odradek.server.coordinators.runtime import report_failure
+from odradek.server.work.clock import Clock
+from odradek.server.work.waits import Wait
+
+logger = logging.getLogger(__name__)
+
+Result = AddPartitionsToTxnResponseAddPartitionsToTxnResult | ErrorCode
+"""The coordinator's response, or an error for all partitions."""
+
+Transaction = AddPartitionsToTxnRequestAddPartitionsToTxnTransaction
+Pending = dict[str, tuple[Transaction, Deferred[Result]]]
+"""By transactional id."""
+
+
+class RemoteCoordinators:
+    """Adds partitions to transactions, or verifies them, at coordinators on other brokers."""
+
+    def __init__(self, channels: ChannelPool, clock: Clock) -> None:
+        self._channels = channels
+        self._clock = clock
+        self._queues: dict[int, _CoordinatorQueue] = {}
+
+    def add_or_verify(self, broker_id: int, transaction: Transaction) -> Deferred[Result]:
+        """Send a transaction to its coordinator. Return a Deferred of the result."""
+        queue = self._queues.get(broker_id)
+        if queue is None:
+            queue = self._queues[broker_id] = _CoordinatorQueue(broker_id, self._channels, self._clock)
+        return queue.add(transaction)
+
+
+class _CoordinatorQueue:
+    """The transactions that are pending for one coordinator."""
+
+    def __init__(self, broker_id: int, channels: ChannelPool, clock: Clock) -> None:
+        self._broker_id = broker_id
+        self._channels = channels
+        self._pending: Pending = {}
+        self._loop = BatchLoop(clock, self._send_batch, report_failure)
+
+    def add(self, transaction: Transaction) -> Deferred[Result]:
+        """Add a transaction. Of two with the same id, one fails, because a response has results by id.
+
+        The older one fails: with a lower epoch it is fenced, and with the same epoch its client probably repeats it.
+        """
+        outcome: Wait[Result] = Wait(lambda: f"transaction coordinator on broker {self._broker_id}")
+        name = transaction.transactional_id
+        older = self._pending.get(name)
+        if older is not None and older[0].producer_epoch > transaction.producer_epoch:
+            outcome.callback(ErrorCode.INVALID_PRODUCER_EPOCH)
+            return outcome
+        self._pending[name] = transaction, outcome
+        if older is not None:
+            is_fenced = older[0].producer_epoch < transaction.producer_epoch
+            older[1].callback(ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else ErrorCode.NETWORK_EXCEPTION)
+        self._loop.wake()
+        return outcome
+
+    async def _send_batch(self) -> bool:
+        batch, self._pending = self._pending, {}
+        if not batch:
+            return False
+        error = ErrorCode.NETWORK_EXCEPTION
+        results: dict[str, Result] = {}
+        channel = self._channels.find(self._broker_id)
+        if channel is None:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        else:
+            request = AddPartitionsToTxnRequest(transactions=[transaction for transaction, _ in batch.values()])
+            try:
+                response = await channel.send(request, AddPartitionsToTxnResponse)
+            except BrokerUnavailableError as unavailable:
+                logger.warning("transactions not verified broker=%d error=%s", self._broker_id, unavailable)
+            else:
+                error = _request_error(response)
+                results = {result.transactional_id: result for result in response.results_by_transaction}
+        for name, (_, outcome) in batch.items():
+            outcome.callback(error if error else results.get(name, ErrorCode.UNKNOWN_SERVER_ERROR))
+        return True
+
+
+def _request_error(response: AddPartitionsToTxnResponse) -> ErrorCode:
+    """Return the error for all transactions. Clients do not handle CLUSTER_AUTHORIZATION_FAILED."""
+    error = read_error_code(response.error_code)
+    return ErrorCode.INVALID_TXN_STATE if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else error

@@ -1,0 +1,6 @@
+"""The membership of a broker in its cluster.
+
+- `interface`: the steps of a start and a stop that depend on the kind of membership
+- `embedded`: a broker alone in its cluster, with an embedded metadata store
+- `cluster`: a broker of a cluster that ZooKeeper coordinates
+"""

@@ -1,0 +1,461 @@
+"""A broker of a cluster that ZooKeeper coordinates.
+
+Its metadata cache and the roles of its replicas come from the controller, which may be this broker; the controller's
+requests to its own broker are function calls. Configurations come from the store. If the session with ZooKeeper
+expires, the broker keeps its last roles, and registers again.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+from twisted.internet.defer import CancelledError, Deferred
+
+from odradek.coordinator.transactions.producer_ids import ProducerIdManager
+from odradek.log.log_manager import LogManager
+from odradek.log.storage.found_directories import KnownPartitions, format_names
+from odradek.properties import PropertySet
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from odradek.protocol.messages.alter_partition import AlterPartitionRequest
+from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from odradek.protocol.schema import Message
+from odradek.replication.controller.auto_creation import ClusterAutoCreation
+from odradek.replication.controller.configs.member_changes import MemberConfigChanges, MemberConfigTarget
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.elections import LeaderRebalance
+from odradek.replication.controller.events import EventKind, EventLoop
+from odradek.replication.controller.features import Features
+from odradek.replication.controller.metadata_wait import MetadataWait
+from odradek.replication.controller.propagation.propagation import Propagation
+from odradek.replication.following.fetchers import Fetchers
+from odradek.replication.following.settings import FetcherParts, FetcherSettings
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.config_follower import ConfigFollower
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
+from odradek.replication.metadata.loader import is_deleted, read_assignments
+from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
+from odradek.replication.metadata.topic_names import is_topic_name
+from odradek.replication.remote import BrokerUnavailableError
+from odradek.replication.replicas.broker_control import BrokerControl
+from odradek.replication.replicas.isr_changes import IsrChangeQueue, shrink_isrs
+from odradek.replication.replicas.leader_state import Replication
+from odradek.replication.replicas.replica_manager import ReplicaManager
+from odradek.replication.replicas.throttle import FOLLOWER, LEADER, ReplicationThrottle
+from odradek.server.brokers.channel import TcpBrokerChannels
+from odradek.server.brokers.channel_pool import ChannelPool
+from odradek.server.brokers.controller_client import ControllerClient, LocalHandlers
+from odradek.server.config import BrokerConfig
+from odradek.server.coordinators.interfaces import MarkerWriter
+from odradek.server.coordinators.producer_id_blocks import RemoteProducerIds
+from odradek.server.coordinators.remote_markers import ClusterMarkerSender
+from odradek.server.coordinators.remote_verification import RemoteCoordinators
+from odradek.server.environment import Environment
+from odradek.server.membership.embedded import lay_out_store
+from odradek.server.membership.interface import OpenedStore, StoredTopics
+from odradek.server.services import Services
+from odradek.server.store_location import open_zookeeper_store
+from odradek.server.work.clock import DelayedCall
+from odradek.server.work.delayed_tasks import DelayedTasks
+from odradek.server.work.metadata_pacing import ReactorPacing
+from odradek.server.work.slices import Slices
+
+logger = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT_S: Final = 30
+"""Longest controlled shutdown, besides the pauses between its attempts."""
+
+NOTICE_RETRY_MS: Final = 5_000
+
+
+class ClusterMembership:
+    """Membership of one broker of several. `metadata` is its metadata cache."""
+
+    in_cluster = True
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        environment: Environment,
+        directories: Sequence[str],
+        metadata: ClusterMetadata,
+        pacing: ReactorPacing,
+        delayed_tasks: DelayedTasks,
+        slices: Slices,
+    ) -> None:
+        self.assignments = ClusterMetadata()
+        self._config = config
+        self._environment = environment
+        self._directories = list(directories)
+        self._metadata = metadata
+        self._pacing = pacing
+        self._delayed_tasks = delayed_tasks
+        self._slices = slices
+        self._events = EventLoop(pacing)
+        self.metadata_wait = MetadataWait(metadata, pacing, self._delay)
+        self._channels = TcpBrokerChannels(
+            config.inter_broker_name,
+            connect=environment.reactor.connectTCP,
+            clock=environment.reactor,
+            slices=slices,
+        )
+        self._control: BrokerControl | None = None
+        self._replicas: ReplicaManager | None = None
+        self._opened: OpenedStore | None = None
+        self._configs: ConfigFollower | None = None
+        self._config_target: MemberConfigTarget | None = None
+        self._isr_check: DelayedCall | None = None
+        self._fetchers: Fetchers | None = None
+        self._features = Features()
+        self.controller_requests = ControllerClient(
+            config.node_id,
+            metadata,
+            self._channels,
+            self._local_requests(),
+            client_id=str(config.node_id),
+            timeout_ms=config.request_timeout_ms,
+        )
+        # Separate connections, as in Kafka: the response to markers waits for their replication.
+        self._marker_channels, self._verification_channels = (
+            ChannelPool(metadata, self._channels, client_id=str(config.node_id), timeout_ms=config.request_timeout_ms)
+            for _ in range(2)
+        )
+        self._isr_changes = IsrChangeQueue(
+            config.node_id, lambda: self.broker_epoch, self.controller_requests, self._delay, pacing.start
+        )
+        self.replication = Replication(
+            metadata, self._isr_changes, environment.monotonic_ms, config.replica_lag_time_max_ms
+        )
+
+    def _local_requests(self) -> LocalHandlers:
+        """Return the functions of this broker's controller, by class of the request."""
+
+        async def alter_partition(request: Message) -> Message:
+            assert isinstance(request, AlterPartitionRequest)
+            return await self._controller.alter_partition(request)
+
+        async def controlled_shutdown(request: Message) -> Message:
+            assert isinstance(request, ControlledShutdownRequest)
+            return await self._controller.controlled_shutdown(request)
+
+        async def allocate_producer_ids(request: Message) -> Message:
+            assert isinstance(request, AllocateProducerIdsRequest)
+            return await self._controller.allocate_producer_ids(request)
+
+        return {
+            AlterPartitionRequest: alter_partition,
+            ControlledShutdownRequest: controlled_shutdown,
+            AllocateProducerIdsRequest: allocate_producer_ids,
+        }
+
+    @property
+    def cluster(self) -> "ClusterMembership":
+        """This object, for requests."""
+        return self
+
+    @property
+    def _store(self) -> MetadataStore:
+        assert self._opened is not None
+        return self._opened.store
+
+    @property
+    def _controller(self) -> Controller:
+        assert self._opened is not None
+        return self._opened.controller
+
+    def _delay(self, delay_ms: int) -> Awaitable[None]:
+        over: Deferred[None] = Deferred()
+        self._environment.reactor.callLater(delay_ms / 1000, over.callback, None)
+        return over
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> OpenedStore:
+        """Connect to ZooKeeper, and lay out the cluster's nodes if this is its first broker."""
+        config, environment = self._config, self._environment
+        store = await open_zookeeper_store(environment, config)
+        try:
+            cluster_id = await lay_out_store(environment, self._directories, store)
+            propagation = Propagation(
+                config.node_id,
+                self._metadata,
+                self,
+                self._channels,
+                self._delay,
+                inter_broker_listener=config.inter_broker_name,
+                timeout_ms=config.controller_socket_timeout_ms,
+            )
+            random = environment.random_source
+            controller = Controller(
+                store, propagation, config.node_id, environment.now_ms, propagation, random
+            )
+            controller.run_on(self._pacing)
+            controller.reassignments.stop_replicas = propagation.delete_replicas
+            controller.context.is_unclean_default = config.unclean_leader_election_enable
+            controller.deletion.run_later = self._delayed_tasks.run_later
+        except BaseException:
+            await store.close()
+            raise
+        self._opened = OpenedStore(store, controller, cluster_id)
+        self._configs = ConfigFollower(store, self._metadata, self._post)
+        changes = MemberConfigChanges(store, self._metadata, self._configs, environment.now_ms)
+        self._config_target = MemberConfigTarget(config.node_id, self._metadata, changes, self._events)
+        return self._opened
+
+    def _post(self, description: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._events.post(EventKind.CONFIGURATION, description, work)
+
+    async def _start_configs(self) -> None:
+        """Load all configurations, before any notice that arrives meanwhile."""
+        assert self._configs is not None
+        await self._events.submit(EventKind.CONFIGURATION, "load configurations", self._configs.start)
+
+    async def load_topics(self) -> StoredTopics:
+        """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray."""
+        stored, me = ClusterMetadata(), self._config.node_id
+        await read_assignments(self._store, stored)
+
+        def topic_id(topic: str, index: int) -> bytes | None:
+            partition = stored.partition(topic, index)
+            if partition is None or me not in partition.replicas:
+                return None
+            return stored.topics[topic].topic_id
+
+        return StoredTopics(stored, KnownPartitions(topic_id, True, is_topic_name))
+
+    async def make_features(self) -> Features:
+        """Load the finalized features, and watch them."""
+        await self._load_features()
+        return self._features
+
+    async def _load_features(self) -> None:
+        """Load the features; a new cluster has none finalized, as one of Kafka 3.9."""
+        await self._features.load(self._store, {}, self._on_features)
+
+    def _on_features(self, event: WatchEvent) -> None:
+        self._post("features changed", self._load_features)
+
+    def make_producer_ids(self, logs: LogManager) -> ProducerIdManager:
+        """Return the allocation of producer ids by the controller."""
+        blocks = RemoteProducerIds(
+            self.controller_requests, self._config.node_id, lambda: self.broker_epoch, self._environment.reactor
+        )
+        return ProducerIdManager(blocks.allocate, Deferred.fromCoroutine, blocks.ready)
+
+    async def join(self, services: Services, registration: BrokerMetadata) -> None:
+        """Register the broker, and begin to follow the controller, or to be it."""
+        assert self._configs is not None
+        replicas = self._replicas = services.replicas
+        replicas.run_steps = self._pacing.run_to_stop
+        replicas.fetchers = self._fetchers = self._make_fetchers(services)
+        services.configs.listeners.append(self._on_config)
+        self._controller.deletion.is_enabled = lambda: bool(services.configs.current.value("delete.topic.enable"))
+        self.replication.throttle = ReplicationThrottle(
+            LEADER, self._config.node_id, services.configs, self._environment.monotonic_ms
+        )
+        await self._start_configs()
+        self._control = BrokerControl(
+            self._config.node_id,
+            self._metadata,
+            self.assignments,
+            replicas,
+            self._configs,
+            EventLoop(self._pacing),
+            lambda: self.broker_epoch,
+        )
+        await self._controller.start(registration)
+        await self._controller.finish_deletions()
+        self._check_isrs()
+        self._pacing.start(LeaderRebalance(self._controller, services.configs, self._delay).run())
+
+    def _on_config(self, old: PropertySet, new: PropertySet) -> None:
+        if self._fetchers is not None:
+            self._fetchers.resize(int(new.value("num.replica.fetchers")))
+
+    def _make_fetchers(self, services: Services) -> Fetchers:
+        config = self._config
+        settings = FetcherSettings(
+            config.replica_fetch_wait_max_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_max_bytes,
+            config.replica_fetch_response_max_bytes,
+            config.replica_fetch_backoff_ms,
+            config.replica_socket_timeout_ms,
+        )
+        parts = FetcherParts(
+            config.node_id,
+            lambda: self.broker_epoch,
+            self._metadata.brokers.get,
+            self._channels,
+            self._pacing,
+            self._delay,
+            self._environment.monotonic_ms,
+            settings,
+            ReplicationThrottle(FOLLOWER, config.node_id, services.configs, self._environment.monotonic_ms),
+        )
+        return Fetchers(parts, services.logs, self._environment.now_ms, config.num_replica_fetchers)
+
+    def _check_isrs(self) -> None:
+        """Remove followers that are behind from ISRs, twice in replica.lag.time.max.ms."""
+
+        def check() -> None:
+            self._isr_check = self._environment.reactor.callLater(interval_s, check)
+            if self._replicas is not None:
+                self._pacing.run_to_stop(shrink_isrs(self._replicas))
+
+        interval_s = self._config.replica_lag_time_max_ms / 2000
+        self._isr_check = self._environment.reactor.callLater(interval_s, check)
+
+    # -- requests of the controller, when it is this broker ------------------------------------------------------------
+
+    @property
+    def config_target(self) -> MemberConfigTarget:
+        """The place of configuration changes."""
+        assert self._config_target is not None
+        return self._config_target
+
+    @property
+    def control(self) -> BrokerControl:
+        """Applies requests of the controller. Raises KafkaError before the broker has joined."""
+        if self._control is None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker is starting")
+        return self._control
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Take the assigned roles."""
+        return await self.control.leader_and_isr(request)
+
+    async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        """Update the metadata cache."""
+        return await self.control.update_metadata(request)
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop or delete replicas."""
+        return await self.control.stop_replica(request)
+
+    def make_auto_creation(self, configs: BrokerConfigs) -> ClusterAutoCreation:
+        """Return the automatic creation of topics by this broker."""
+        return ClusterAutoCreation(
+            self._store, self._metadata, configs, self._environment.random_source, self._pacing.pause
+        )
+
+    # -- parts of transaction coordinators -----------------------------------------------------------------------------
+
+    def make_markers(self, local: MarkerWriter) -> MarkerWriter:
+        """Return a writer of markers to the partitions of all brokers; `local` writes to those of this one."""
+        return ClusterMarkerSender(
+            local,
+            broker_id=self._config.node_id,
+            metadata=self._metadata,
+            channels=self._marker_channels,
+            clock=self._environment.reactor,
+            slices=self._slices,
+            is_deleted=partial(is_deleted, self._store),
+        )
+
+    def make_coordinators(self) -> RemoteCoordinators:
+        """Return the transaction coordinators on other brokers."""
+        return RemoteCoordinators(self._verification_channels, self._environment.reactor)
+
+    # -- changes while the broker runs ---------------------------------------------------------------------------------
+
+    async def take_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Notify the controller, which asks this broker for its offline replicas."""
+        try:
+            await self._controller.take_offline(partitions)
+        except MetadataStoreError as error:
+            logger.error("the controller is not notified of offline replicas; retrying error=%s", error)
+            self._delayed_tasks.run_later(NOTICE_RETRY_MS, lambda: self.take_offline(partitions))
+
+    async def rejoin(self) -> None:
+        """Begin a new session, register again, and read what has changed meanwhile."""
+        assert self._configs is not None
+        await self._controller.rejoin()
+        await self._start_configs()
+        await self._load_features()
+
+    async def reload(self) -> None:
+        """Do nothing: the store repeats operations that a lost connection interrupted, and its watches remain."""
+
+    # -- stop ----------------------------------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Let the controller move leaderships to other brokers (controlled.shutdown.enable).
+
+        Without another live replica a leadership cannot be moved, so that further attempts are not made. While
+        ZooKeeper is unreachable no leadership can be moved either, and the stop does not wait for it.
+        """
+        config = self._config
+        pauses_ms = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms
+        timeout_s = LEAVE_TIMEOUT_S + pauses_ms / 1000
+        leaving = Deferred.fromCoroutine(self._shut_down())
+        timeout = self._environment.reactor.callLater(timeout_s, leaving.cancel)
+        try:
+            await leaving
+        except CancelledError:
+            logger.warning("the controlled shutdown is not complete after %d s", timeout_s)
+        finally:
+            if timeout.active():
+                timeout.cancel()
+
+    async def _shut_down(self) -> None:
+        if not self._config.controlled_shutdown_enable:
+            return
+        if self._fetchers is not None:
+            self._fetchers.finish()
+        for attempt in range(1, self._config.controlled_shutdown_max_retries + 1):
+            if len(self._metadata.brokers) <= 1:
+                return
+            if attempt > 1:
+                await self._delay(self._config.controlled_shutdown_retry_backoff_ms)
+            why = await self._ask_to_shut_down()
+            if not why:
+                return
+            logger.warning("the controlled shutdown is not complete attempt=%d: %s", attempt, why)
+            if self._metadata.brokers.keys() <= {self._config.node_id}:
+                # No other broker is live, so that a further attempt cannot move a leadership.
+                return
+
+    async def _ask_to_shut_down(self) -> str:
+        """Ask the controller once; return why leaderships that could be moved remain, or nothing."""
+        request = ControlledShutdownRequest(broker_id=self._config.node_id, broker_epoch=self.broker_epoch)
+        try:
+            response = await self.controller_requests.send(request, ControlledShutdownResponse)
+        except BrokerUnavailableError as error:
+            return str(error)
+        if response.error_code:
+            return ErrorCode(response.error_code).name
+        remaining = [
+            f"{one.topic_name}-{one.partition_index}"
+            for one in response.remaining_partitions
+            if self._has_other_live_replica(one.topic_name, one.partition_index)
+        ]
+        return f"this broker still leads {format_names(remaining)}" if remaining else ""
+
+    def _has_other_live_replica(self, topic: str, index: int) -> bool:
+        partition, live = self._metadata.partition(topic, index), self._metadata.brokers
+        replicas = () if partition is None else partition.replicas
+        return any(replica in live and replica != self._config.node_id for replica in replicas)
+
+    def stop(self) -> None:
+        """Stop all work with ZooKeeper and with other brokers."""
+        if self._isr_check is not None and self._isr_check.active():
+            self._isr_check.cancel()
+        if self._fetchers is not None:
+            self._fetchers.close()
+        self._isr_changes.stop()
+        self.controller_requests.close()
+        self._marker_channels.close()
+        self._verification_channels.close()
+        self._events.stop()
+        if self._opened is not None:
+            self._opened.controller.stop()
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration; -1 before."""
+        return -1 if self._opened is None else self._opened.controller.broker_epoch

@@ -1,0 +1,10 @@
+"""The metadata store in a ZooKeeper ensemble, through kazoo. Imported only with `zookeeper.connect`.
+
+- `store`: ZooKeeperStore: sessions, reads and writes
+- `calls`: requests that wait, are in flight, and are sent again after a connection loss
+- `outcomes`: outcome of a write that was interrupted by a connection loss
+- `watches`: watches, which are checked and set again after a connection loss
+- `requests`: kazoo's requests, results and errors, translated
+- `client`: kazoo's client, with results, watch events and session states in the reactor thread, in their order
+- `settings`: `zookeeper.connect` and the timeouts
+"""

@@ -1,0 +1,91 @@
+"""An operator of a cluster: moves replicas, elects preferred leaders and changes properties of topics under load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestReassignablePartition,
+    AlterPartitionReassignmentsRequestReassignableTopic,
+)
+from odradek.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersRequestTopicPartitions
+from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients.link import Link, Versions
+from odradek.simulation.clients.topic_admin import alter_topic
+from odradek.simulation.history import History, Partition
+
+_TIMEOUT_MS: Final = 1_500
+_PREFERRED: Final = 0
+
+
+class ClusterOperator:
+    """Works until the world ends. All its changes keep the number of replicas."""
+
+    def __init__(
+        self,
+        world: World,
+        history: History,
+        random: Random,
+        partitions: Sequence[Partition],
+        broker_ids: Sequence[int],
+        replication_factor: int,
+    ) -> None:
+        self.name = "operator"
+        self._world = world
+        self._history = history
+        self._random = random
+        self._partitions = partitions
+        self._broker_ids = broker_ids
+        self._replication_factor = replication_factor
+        self._link = Link(world, history, self.name, random, Versions(random))
+        self._pause_s = random.choice((0.3, 1.0, 3.0))
+
+    async def run(self) -> None:
+        """Work until the world ends."""
+        while not self._world.is_ending:
+            await self._link.nap(self._random.expovariate(1 / self._pause_s))
+            action = self._random.choice((self._reassign, self._reassign, self._cancel, self._elect, self._configure))
+            try:
+                await action()
+            except ConnectionLost:
+                continue
+        self._link.close()
+
+    async def _reassign(self) -> None:
+        partition = self._random.choice(self._partitions)
+        await self._alter(partition, self._random.sample(self._broker_ids, self._replication_factor))
+
+    async def _cancel(self) -> None:
+        await self._alter(self._random.choice(self._partitions), None)
+
+    async def _alter(self, partition: Partition, replicas: list[int] | None) -> None:
+        row = AlterPartitionReassignmentsRequestReassignablePartition(partition_index=partition[1], replicas=replicas)
+        topic = AlterPartitionReassignmentsRequestReassignableTopic(name=partition[0], partitions=[row])
+        request = AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=[topic])
+        answer = await self._link.request(request)
+        codes = [answer.error_code, *(row.error_code for topic in answer.responses for row in topic.partitions)]
+        self._check(f"reassign {partition} to {replicas}", max(codes))
+
+    async def _elect(self) -> None:
+        topic, index = self._random.choice(self._partitions)
+        rows = [ElectLeadersRequestTopicPartitions(topic=topic, partitions=[index])]
+        request = ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=rows, timeout_ms=_TIMEOUT_MS)
+        answer = await self._link.request(request)
+        self._check(f"elect the leader of {topic}-{index}", answer.error_code)
+
+    async def _configure(self) -> None:
+        topic, _ = self._random.choice(self._partitions)
+        configs = {"internal.segment.bytes": str(self._random.choice((700, 3_000, 20_000)))}
+        self._check(f"configure {topic}", await alter_topic(self._link, topic, configs))
+
+    def _check(self, what: str, code: int) -> None:
+        """Note the result; no request of this client may be answered with an unexpected error of the broker."""
+        name = ErrorCode(code).name
+        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._history.note_odd(self.name, f"{what}: {name}")
+        else:
+            self._history.note(self.name, f"{what}: {name}")

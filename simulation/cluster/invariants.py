@@ -1,0 +1,158 @@
+"""Invariants of a cluster, checked after each step of a broker and after each change in ZooKeeper.
+
+They compare the brokers with each other, with ZooKeeper and with the past. Source: the invariants in the description of
+ZooKeeper mode, by Apache Kafka's replication protocol (KIP-101, KIP-497, KIP-841).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from odradek.replication.metadata import znodes
+from odradek.simulation.cluster.tree import StoredPartition, read_data, read_number, read_partitions
+from odradek.simulation.history import Partition, name_of
+
+if TYPE_CHECKING:
+    from odradek.replication.replicas.partition import Partition as Replica
+    from odradek.simulation.machine.broker_process import BrokerProcess
+    from odradek.simulation.machine.zookeeper import ZooKeeper
+
+_PRODUCER_IDS: Final = "/latest_producer_id_block"
+
+TopicPartition = tuple[bytes, int]
+"""Topic id and partition index."""
+
+
+class ClusterInvariants:
+    """The invariants, with what they remember of the run.
+
+    stored: the partitions in ZooKeeper, as of the last step
+    brokers: all brokers, in the order of their ids from 1
+    """
+
+    def __init__(self, zookeeper: "ZooKeeper", brokers: Sequence["BrokerProcess"]) -> None:
+        self.stored: dict[Partition, StoredPartition] = {}
+        self._brokers = brokers
+        self._zookeeper = zookeeper
+        self._transaction = -1
+        self._leaders: dict[tuple[TopicPartition, int], str] = {}
+        self._leader_epochs: dict[tuple[str, int, TopicPartition], int] = {}
+        self._high_watermarks: dict[tuple[str, int, TopicPartition], tuple[int, int]] = {}
+        self._topic_ids: dict[str, bytes] = {}
+        self._controllers: dict[int, bytes] = {}
+        self._controller_epoch = -1
+        self._block_end = -1
+
+    def check(self, process: "BrokerProcess") -> Iterator[str]:
+        """Report violations after a step of a broker."""
+        yield from self._check_tree()
+        assert process.broker is not None
+        for replica in process.broker.services.replicas:
+            yield from self._check_replica(process, replica)
+
+    # Brokers
+
+    def _check_replica(self, process: "BrokerProcess", replica: "Replica") -> Iterator[str]:
+        key = replica.topic_id, replica.index
+        life = process.name, process.lives, key
+        where = f"{process.name} {replica!r}"
+        if replica.leader_epoch < self._leader_epochs.get(life, -1):
+            yield f"{where}: the leader epoch was {self._leader_epochs[life]}"
+        self._leader_epochs[life] = replica.leader_epoch
+        log = replica.log
+        if log is None:
+            return
+        entries = log.state.leader_epochs.entries
+        for (epoch, start), (later_epoch, later_start) in pairwise(entries):
+            if epoch >= later_epoch or start >= later_start:
+                yield f"{where}: leader epochs {entries} do not increase"
+                break
+        if not replica.is_leader:
+            return
+        leader = self._leaders.setdefault((key, replica.leader_epoch), process.name)
+        if leader != process.name:
+            yield f"{where}: {leader} leads in the same epoch"
+        if not replica.isr or not set(replica.isr) <= set(replica.replicas):
+            yield f"{where}: ISR {replica.isr} of replicas {replica.replicas}"
+        if replica.leader not in replica.isr:
+            yield f"{where}: the leader is not in the ISR {replica.isr}"
+        epoch, high_watermark = self._high_watermarks.get(life, (-1, -1))
+        if epoch == replica.leader_epoch and log.high_watermark < high_watermark:
+            yield f"{where}: the high watermark fell from {high_watermark} to {log.high_watermark}"
+        if log.high_watermark > high_watermark:
+            yield from self._check_members(where, replica, log.high_watermark)
+        self._high_watermarks[life] = replica.leader_epoch, log.high_watermark
+        stored = self.stored.get((replica.topic, replica.index))
+        if stored is not None and stored.topic_id == replica.topic_id:
+            yield from self._check_maximal_isr(where, replica, stored)
+
+    def _check_members(self, where: str, replica: "Replica", high_watermark: int) -> Iterator[str]:
+        """The replicas in sync have all records below the high watermark."""
+        for member in replica.isr:
+            process = self._brokers[member - 1]
+            if process.broker is None or not process.is_up:
+                continue
+            other = process.broker.services.replicas.partitions.get((replica.topic, replica.index))
+            if other is None or other.log is None or other.topic_id != replica.topic_id:
+                continue
+            end = other.log.log_end_offset
+            if end < high_watermark:
+                yield f"{where}: high watermark {high_watermark}, the log of {process.name} in the ISR ends at {end}"
+
+    def _check_maximal_isr(self, where: str, replica: "Replica", stored: StoredPartition) -> Iterator[str]:
+        """A leader waits for all replicas that the controller may elect."""
+        if stored.state.partition_epoch != replica.partition_epoch or stored.state.leader != replica.leader:
+            return
+        if not set(stored.state.isr) <= set(replica.maximal_isr):
+            maximal = replica.maximal_isr
+            yield f"{where}: maximal ISR {maximal}, ZooKeeper has {stored.state.isr} in the same partition epoch"
+
+    # ZooKeeper
+
+    def _check_tree(self) -> Iterator[str]:
+        if self._zookeeper.last_transaction == self._transaction:
+            return
+        self._transaction = self._zookeeper.last_transaction
+        yield from self._check_controller()
+        yield from self._check_producer_ids()
+        before, self.stored = self.stored, read_partitions(self._zookeeper)
+        for partition, (topic_id, state) in self.stored.items():
+            where = f"ZooKeeper {name_of(partition)}"
+            if not state.isr or not set(state.isr) <= set(state.replicas):
+                yield f"{where}: ISR {state.isr} of replicas {state.replicas}"
+            if state.leader >= 0 and state.leader not in state.isr:
+                yield f"{where}: the leader {state.leader} is not in the ISR {state.isr}"
+            if state.leader_recovery_state and len(state.isr) != 1:
+                yield f"{where}: recovering with ISR {state.isr}"
+            old = before.get(partition)
+            if old is None or old.topic_id != topic_id:
+                continue
+            for name in ("leader_epoch", "partition_epoch", "controller_epoch"):
+                was, now = getattr(old.state, name), getattr(state, name)
+                if now < was:
+                    yield f"{where}: {name} fell from {was} to {now}"
+            if old.state.leader_epoch == state.leader_epoch and -1 != old.state.leader != state.leader:
+                yield f"{where}: leaders {old.state.leader} and {state.leader} in epoch {state.leader_epoch}"
+            is_next = state.partition_epoch == old.state.partition_epoch + 1
+            if is_next and -1 != state.leader not in old.state.isr and not state.leader_recovery_state:
+                yield f"{where}: leader {state.leader} was not in the ISR {old.state.isr}"
+
+    def _check_controller(self) -> Iterator[str]:
+        epoch = read_number(self._zookeeper, znodes.CONTROLLER_EPOCH)
+        if epoch < self._controller_epoch:
+            yield f"ZooKeeper: the controller epoch fell from {self._controller_epoch} to {epoch}"
+        self._controller_epoch = epoch
+        owner = read_data(self._zookeeper, znodes.CONTROLLER)
+        if owner is not None and self._controllers.setdefault(epoch, owner) != owner:
+            yield f"ZooKeeper: controllers {self._controllers[epoch]!r} and {owner!r} in epoch {epoch}"
+
+    def _check_producer_ids(self) -> Iterator[str]:
+        data = read_data(self._zookeeper, _PRODUCER_IDS)
+        if not data:
+            return
+        block = znodes.decode(data)
+        start, end = int(block["block_start"]), int(block["block_end"])
+        if end != self._block_end:
+            if start <= self._block_end:
+                yield f"ZooKeeper: producer ids {start} to {end} overlap those up to {self._block_end}"
+            self._block_end = end

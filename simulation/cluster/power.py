@@ -1,0 +1,56 @@
+"""The rule for power losses and disk failures: an acknowledged record is lost by fewer than all of its replicas.
+
+Replicas acknowledge records that are only in their page caches. If all replicas in sync lose their power, such records
+are lost, in Apache Kafka as well. A machine may therefore lose unsynced data only while all replicas of all partitions
+are in sync and have all records below their leaders' high watermarks. It starts again when its session has expired and
+the controller has removed it from the ISRs: a controller that is elected in the meantime would regard it as a replica
+that is still in sync, or as the leader, because ZooKeeper mode does not record unclean stops.
+"""
+
+from typing import TYPE_CHECKING
+
+from odradek.simulation.cluster.logs import logs_by_partition
+from odradek.simulation.cluster.tree import read_partitions
+
+if TYPE_CHECKING:
+    from odradek.simulation.machine.broker_process import BrokerProcess
+    from odradek.simulation.world import World
+
+
+def may_lose_unsynced(world: "World") -> bool:
+    """Return whether one machine may lose unsynced data now."""
+    return not find_incomplete(world)
+
+
+def is_in_sync(world: "World", process: "BrokerProcess") -> bool:
+    """Return whether a broker is in the ISR of a partition with other members."""
+    assert world.zookeeper is not None
+    number = world.brokers.index(process) + 1
+    states = (stored.state for stored in read_partitions(world.zookeeper).values())
+    return any(number in state.isr and len(state.isr) > 1 for state in states)
+
+
+def find_incomplete(world: "World") -> str:
+    """Return the first reason for which not all replicas are in sync, empty if they are."""
+    assert world.zookeeper is not None
+    for process in world.brokers:
+        if not process.is_up or process.is_stopping:
+            return f"{process.name} is not up"
+    logs = logs_by_partition(world.brokers)
+    numbers = {number: process.name for number, process in enumerate(world.brokers, 1)}
+    for partition, (_, state) in read_partitions(world.zookeeper).items():
+        if state.leader < 0:
+            return f"{partition} has no leader"
+        if state.adding or state.removing:
+            return f"the reassignment of {partition} is in progress"
+        if set(state.isr) != set(state.replicas):
+            return f"{partition} has ISR {state.isr} of replicas {state.replicas}"
+        present = logs.get(partition, {})
+        leader = present.get(numbers[state.leader])
+        if leader is None:
+            return f"{partition} has no log on its leader {state.leader}"
+        for replica in state.replicas:
+            log = present.get(numbers[replica])
+            if log is None or log.log_end_offset < leader.high_watermark:
+                return f"replica {replica} of {partition} is behind"
+    return ""

@@ -1,0 +1,78 @@
+"""The scenario of a seed with several brokers."""
+
+from random import Random
+from typing import Final
+
+from odradek.simulation import scenario
+from odradek.simulation.scenario import FaultPlan, Scenario, Topic
+
+REPLICATION_FACTOR: Final = 3
+MIN_IN_SYNC: Final = 2
+
+_FAULTS: Final[tuple[str, ...]] = (
+    "kill", "stop", "pause", "cut_brokers", "cut_one_way", "isolate", "cut_from_zookeeper", "cut_from_clients",
+    "break_connections",
+)  # fmt: skip
+_RARER_FAULTS: Final[tuple[str, ...]] = (
+    "lose_power", "kill_while_writing", "fail_disk", "fill_disk", "expire_session", "break_zookeeper_connections",
+    "stop_zookeeper", "set_clock", "slow_network", "kill_controller",
+)  # fmt: skip
+
+
+def draw(random: Random) -> Scenario:
+    """Draw a scenario: that of a single broker, with the properties, topics and faults of a cluster."""
+    base = scenario.draw(random)
+    properties = {**base.properties, **_properties(random)}
+    topics = tuple(_replicated(topic) for topic in base.topics if not topic.is_aged and not topic.is_compacted)
+    return base._replace(
+        properties=properties,
+        topics=topics,
+        owned=(),
+        faults=_draw_faults(random),
+        duration_s=random.uniform(4.0, 15.0),
+        slow_thread_s=random.choice((0.1, 0.3)),
+        replication_factor=REPLICATION_FACTOR,
+    )
+
+
+def _replicated(topic: Topic) -> Topic:
+    """Return a topic that keeps everything and needs two replicas in sync."""
+    configs = {**topic.configs, "min.insync.replicas": str(MIN_IN_SYNC), "retention.ms": "-1"}
+    return topic._replace(configs=configs)
+
+
+def _properties(random: Random) -> dict[str, str]:
+    pick = random.choice
+    session_ms = pick((500, 1_500, 4_000))
+    return {
+        "log.dirs": "/data",
+        "log.retention.ms": "-1",
+        "offsets.retention.check.interval.ms": "600000",
+        "zookeeper.session.timeout.ms": str(session_ms),
+        "zookeeper.connection.timeout.ms": str(session_ms),
+        "default.replication.factor": str(REPLICATION_FACTOR),
+        "min.insync.replicas": str(MIN_IN_SYNC),
+        "offsets.topic.replication.factor": str(REPLICATION_FACTOR),
+        "transaction.state.log.replication.factor": str(REPLICATION_FACTOR),
+        "transaction.state.log.min.isr": str(MIN_IN_SYNC),
+        "unclean.leader.election.enable": "false",
+        "replica.lag.time.max.ms": str(pick((1_000, 3_000, 10_000))),
+        "replica.fetch.wait.max.ms": str(pick((50, 500))),
+        "replica.fetch.backoff.ms": str(pick((50, 500))),
+        "replica.fetch.max.bytes": str(pick((1_000, 1_048_576))),
+        "num.replica.fetchers": str(pick((1, 1, 2))),
+        "controller.socket.timeout.ms": str(pick((1_000, 3_000))),
+        "request.timeout.ms": str(pick((1_000, 3_000))),
+        "leader.imbalance.check.interval.seconds": str(pick((1, 300))),
+        "broker.id.generation.enable": "false",
+    }
+
+
+def _draw_faults(random: Random) -> FaultPlan:
+    """Draw faults with their weights; a tenth of all seeds has none."""
+    if random.random() < 0.1:
+        return FaultPlan({}, 1.0)
+    chosen = random.sample(_FAULTS, random.randint(1, 5))
+    chosen += [name for name in _RARER_FAULTS if random.random() < 0.25]
+    weights = {name: random.randint(1, 5) for name in (*_FAULTS, *_RARER_FAULTS) if name in chosen}
+    return FaultPlan(weights, random.choice((0.5, 1.0, 2.5)))

@@ -1,0 +1,162 @@
+"""Three brokers in one simulated world, and a client that follows their leaders."""
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
+from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartitionProduceData,
+    ProduceRequestTopicProduceData,
+)
+from odradek.protocol.records import build_batch
+from odradek.simulation.api import ConnectionLost
+from odradek.simulation.clients.lasting_connection import LastingConnection
+from odradek.simulation.cluster.faults import ClusterFaults
+from odradek.simulation.cluster.logs import find_differences
+from odradek.simulation.cluster.power import find_incomplete, is_in_sync, may_lose_unsynced
+from odradek.simulation.cluster.tree import read_partitions
+from odradek.simulation.history import History
+from odradek.simulation.scenario import FaultPlan
+from odradek.simulation.tests.test_world import finish
+from odradek.simulation.world import World
+
+SESSION_S = 0.5
+PROPERTIES = {
+    "zookeeper.session.timeout.ms": str(int(SESSION_S * 1000)),
+    "replica.lag.time.max.ms": "1000",
+    "controller.socket.timeout.ms": "1000",
+    "request.timeout.ms": "1000",
+    "min.insync.replicas": "2",
+}
+
+
+class Cluster:
+    """Three brokers that are up, with a topic of three replicas; stopped brokers are started again."""
+
+    def __init__(self):
+        self.world = World(3, PROPERTIES, broker_count=3)
+        self.world.quiet_s = float("inf")
+        self.faults = ClusterFaults(
+            self.world, History(self.world.now_ms), FaultPlan({}, 1.0), SESSION_S, self.world.new_random()
+        )
+        for process in self.world.brokers:
+            process.start()
+        self.wait(lambda: all(process.is_up for process in self.world.brokers))
+        self.client = LastingConnection(self.world)
+        self.ask(self.create)
+        self.settle()
+
+    def wait(self, until, limit_s=60):
+        assert self.world.run(lambda: until() or bool(self.world.failures), limit_s), find_incomplete(self.world)
+        assert self.world.failures == []
+
+    def settle(self):
+        self.wait(lambda: not find_incomplete(self.world))
+
+    def ask(self, coroutine):
+        return finish(self.world, coroutine())
+
+    async def create(self):
+        topic = CreateTopicsRequestCreatableTopic(name="t", num_partitions=1, replication_factor=3)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+        while True:
+            (row,) = (await self.client.request(request, 7, client_id="test")).topics
+            if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return
+            await self.world.sleep(0.1)
+
+    async def produce(self):
+        batch = build_batch([(self.world.now_ms(), b"k", b"v", ())])
+        data = ProduceRequestPartitionProduceData(index=0, records=batch)
+        topic = ProduceRequestTopicProduceData(name="t", partition_data=[data])
+        request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
+        while True:
+            answer = await self.client.request(request, 9, client_id="test")
+            if answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE:
+                return
+            await self.world.sleep(0.1)
+
+    @property
+    def leader(self):
+        return self.world.brokers[self.state.leader - 1]
+
+    @property
+    def state(self):
+        zookeeper = self.world.zookeeper
+        assert zookeeper is not None
+        return read_partitions(zookeeper)["t", 0].state
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+def test_the_next_leader_has_what_was_acknowledged(cluster):
+    cluster.ask(cluster.produce)
+    first, epoch = cluster.leader, cluster.state.leader_epoch
+    first.kill()
+    cluster.wait(lambda: cluster.state.leader_epoch > epoch and cluster.leader is not first)
+    cluster.ask(cluster.produce)
+    cluster.settle()
+    assert list(find_differences(cluster.world.brokers)) == []
+
+
+def test_a_paused_leader_is_replaced(cluster):
+    first = cluster.leader
+    first.pause(4 * SESSION_S)
+    assert first.is_paused
+    cluster.wait(lambda: cluster.leader is not first)
+    cluster.ask(cluster.produce)
+    cluster.settle()
+
+
+def test_a_leader_without_zookeeper_is_replaced(cluster):
+    first = cluster.leader
+    cluster.world.network.cut([(first.host, "zookeeper"), ("zookeeper", first.host)])
+    cluster.wait(lambda: cluster.leader is not first)
+    cluster.ask(cluster.produce)
+    cluster.world.network.heal()
+    cluster.settle()
+
+
+def test_a_machine_that_lost_data_starts_after_its_removal_from_the_isr(cluster):
+    process = cluster.leader
+    assert may_lose_unsynced(cluster.world)
+    process.lose_power(lose_names=False)
+    assert not may_lose_unsynced(cluster.world)
+    assert is_in_sync(cluster.world, process)
+    cluster.wait(lambda: process.is_alive)
+    assert not is_in_sync(cluster.world, process)
+    cluster.settle()
+
+
+def test_differences_of_replicas_are_reported(cluster):
+    cluster.ask(cluster.produce)
+    cluster.wait(lambda: len({log_of(process).high_watermark for process in cluster.world.brokers}) == 1)
+    log = log_of(cluster.world.brokers[0])
+    segment = log.segments[-1]
+    content = bytearray(segment.file.pread(0, segment.size_bytes))
+    content[-1] ^= 1
+    segment.file.write_pieces(0, [bytes(content)], len(content))
+    assert any("differ" in what for what in find_differences(cluster.world.brokers))
+
+
+def log_of(process):
+    return next(replica.log for replica in process.broker.services.replicas if replica.topic == "t")
+
+
+def test_a_client_connects_again_after_an_error_of_an_old_route(cluster):
+    async def run():
+        connection = await cluster.world.connect()
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="none")], allow_auto_topic_creation=False)
+        answer = await connection.request(request, 9, client_id="test")
+        assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert connection.is_lost
+        with pytest.raises(ConnectionLost):
+            await connection.request(request, 9, client_id="test")
+        return True
+
+    assert cluster.ask(run)

@@ -1,0 +1,137 @@
+"""Invariants of a cluster: each violation is reported."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.store import run_now
+from odradek.simulation.cluster.invariants import ClusterInvariants
+from odradek.simulation.cluster.power import find_incomplete
+from odradek.simulation.world import World
+
+TOPIC_ID = bytes(range(16))
+HEALTHY = PartitionMetadata(leader=1, leader_epoch=3, replicas=(1, 2, 3), isr=(1, 2, 3), controller_epoch=2)
+
+
+class Tree:
+    """A tree with one partition, which tests change."""
+
+    def __init__(self):
+        self.world = World(1, broker_count=3)
+        assert self.world.zookeeper is not None
+        self.store = self.world.zookeeper.tree.connect()
+        for path in (znodes.BROKER_IDS, znodes.partition_path("t", 0)):
+            run_now(self.store.ensure_path(path))
+        run_now(self.store.set(znodes.topic_path("t"), znodes.encode_topic(TOPIC_ID, (HEALTHY,))))
+        run_now(self.store.create(znodes.state_path("t", 0), znodes.encode_state(HEALTHY)))
+        run_now(self.store.create(znodes.CONTROLLER_EPOCH, b"2"))
+        self.invariants = ClusterInvariants(self.world.zookeeper, self.world.brokers)
+
+    def change(self, **changes):
+        state = HEALTHY._replace(**changes)
+        run_now(self.store.set(znodes.state_path("t", 0), znodes.encode_state(state)))
+
+    def found(self, *replicas):
+        services = SimpleNamespace(replicas=replicas)
+        process: Any = SimpleNamespace(name="broker-1", lives=1, broker=SimpleNamespace(services=services))
+        return list(self.invariants.check(process))
+
+
+def replica(name="broker-1", **changes):
+    epochs = SimpleNamespace(entries=[(1, 0), (3, 10)])
+    log = SimpleNamespace(state=SimpleNamespace(leader_epochs=epochs), high_watermark=20)
+    made = SimpleNamespace(
+        topic="t", topic_id=TOPIC_ID, index=0, leader=1, leader_epoch=3, partition_epoch=0, is_leader=True,
+        isr=(1, 2, 3), maximal_isr=(1, 2, 3), replicas=(1, 2, 3), log=log,
+    )  # fmt: skip
+    for key, value in changes.items():
+        owners = {"entries": epochs, "high_watermark": log}
+        setattr(owners.get(key, made), key, value)
+    return made
+
+
+@pytest.fixture
+def tree():
+    tree = Tree()
+    assert tree.found(replica()) == []
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"leader_epoch": 2}, "leader_epoch fell from 3 to 2"),
+        ({"controller_epoch": 1}, "controller_epoch fell from 2 to 1"),
+        ({"leader": 2}, "leaders 1 and 2 in epoch 3"),
+        ({"isr": ()}, "ISR () of replicas"),
+        ({"isr": (1, 4)}, "ISR (1, 4) of replicas"),
+        ({"isr": (2, 3)}, "the leader 1 is not in the ISR"),
+        ({"leader_recovery_state": 1}, "recovering with ISR"),
+    ],
+)
+def test_wrong_states_in_zookeeper_are_reported(tree, changes, text):
+    tree.change(**changes)
+    assert any(text in what for what in tree.found())
+
+
+def test_an_election_outside_the_isr_is_reported(tree):
+    tree.change(isr=(1,))
+    assert tree.found() == []
+    tree.change(leader=2, leader_epoch=4, isr=(2,))
+    assert any("leader 2 was not in the ISR (1,)" in what for what in tree.found())
+
+
+def test_a_controller_epoch_has_one_owner(tree):
+    run_now(tree.store.create(znodes.CONTROLLER, znodes.encode_controller(1, 0)))
+    assert tree.found() == []
+    run_now(tree.store.set(znodes.CONTROLLER, znodes.encode_controller(2, 0)))
+    assert any("controllers" in what for what in tree.found())
+    run_now(tree.store.set(znodes.CONTROLLER_EPOCH, b"1"))
+    assert any("the controller epoch fell" in what for what in tree.found())
+
+
+def test_blocks_of_producer_ids_do_not_overlap(tree):
+    path = "/latest_producer_id_block"
+    run_now(tree.store.create(path, b'{"block_start":"0","block_end":"999"}'))
+    assert tree.found() == []
+    run_now(tree.store.set(path, b'{"block_start":"1000","block_end":"1999"}'))
+    assert tree.found() == []
+    run_now(tree.store.set(path, b'{"block_start":"1500","block_end":"2499"}'))
+    assert any("overlap" in what for what in tree.found())
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"leader_epoch": 2}, "the leader epoch was 3"),
+        ({"high_watermark": 19}, "the high watermark fell from 20 to 19"),
+        ({"entries": [(1, 10), (2, 10)]}, "do not increase"),
+        ({"isr": (2, 3)}, "the leader is not in the ISR"),
+        ({"isr": (1, 4)}, "ISR (1, 4) of replicas"),
+        ({"maximal_isr": (1, 2)}, "maximal ISR (1, 2), ZooKeeper has (1, 2, 3)"),
+    ],
+)
+def test_wrong_states_of_a_broker_are_reported(tree, changes, text):
+    assert any(text in what for what in tree.found(replica(**changes)))
+
+
+def test_a_replica_in_sync_without_all_records_is_reported(tree):
+    behind = SimpleNamespace(log=SimpleNamespace(log_end_offset=20), topic_id=TOPIC_ID)
+    broker: Any = SimpleNamespace(services=SimpleNamespace(replicas=SimpleNamespace(partitions={("t", 0): behind})))
+    process = tree.world.brokers[1]
+    process.broker, process.is_up = broker, True
+    assert tree.found(replica(high_watermark=20)) == []
+    assert any("the log of broker-2 in the ISR ends at 20" in what for what in tree.found(replica(high_watermark=21)))
+
+
+def test_an_epoch_has_one_leader(tree):
+    broker = SimpleNamespace(services=SimpleNamespace(replicas=[replica()]))
+    other: Any = SimpleNamespace(name="broker-2", lives=1, broker=broker)
+    assert any("broker-1 leads in the same epoch" in what for what in tree.invariants.check(other))
+
+
+def test_a_cluster_without_its_brokers_is_incomplete(tree):
+    assert find_incomplete(tree.world) == "broker-1 is not up"
