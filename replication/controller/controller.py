@@ -384,7 +384,8 @@ class Controller:
         """Become the controller if its node is missing or belongs to this session; return False if nothing changed.
 
         If the outcome of a claim was unknown, this session may own the node without having the role. The epoch is that
-        of the claim only if both nodes were written in one transaction; otherwise this session gives up the node.
+        of the claim only if both nodes were written in one transaction; otherwise this session gives up the node, as it
+        does if it resigned in this epoch: what made it resign would recur.
         """
         if stat is None:
             return await self._claim()
@@ -396,9 +397,9 @@ class Controller:
             znodes.CONTROLLER_EPOCH,
             lambda node: (int(node.data or b"0"), node.stat.version, node.stat.modified_id),
         )
-        if written == stat.created_id:
+        if written == stat.created_id and epoch != self.context.epoch:
             return self._begin_epoch(epoch, version, sessions)
-        logger.warning("this broker owns the controller's node of another epoch and removes it")
+        logger.warning("this broker owns the node of a controller that it is not, and removes it; another is elected")
         with suppress(NoNodeError):
             await self.store.delete(znodes.CONTROLLER)
         return False
