@@ -175,7 +175,8 @@ def test_a_tombstone_is_kept_for_a_while(quick: Broker, admin: Admin, unique: st
 def test_records_without_a_key_are_refused(quick: Broker, admin: Admin, unique: str) -> None:
     admin.create_topic(unique, configs=COMPACT)
     bootstrap = quick.bootstrap_servers
-    with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
+    # Both records are in one batch, which `flush` sends.
+    with CLIENT.Producer(bootstrap, ProducerOptions(linger_ms=5000)) as producer:
         with pytest.raises(ClientError) as refused:
             producer.produce(unique, [Message(b"value"), Message(b"value", b"key")])
         assert refused.value.code == Code.INVALID_RECORD
