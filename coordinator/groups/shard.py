@@ -17,9 +17,9 @@ and during loading. A rebalance in progress is transient state in memory. Use of
 `now_ms` is the wall clock. `tick` is due at `next_deadline_ms`, on the shard's monotonic clock; it is called until no
 deadline is due, and each result is handled as above. A result must be appended before the shard's next request or
 `tick`. For a marker in the partition, `on_marker_appended` is called, later `on_replicated`. On election, `replay` is
-called for every record of the partition (`replay_end_of_transaction` for every marker), then `finish_loading`. On
-resignation, after which appended records may be truncated, `resign` is called, then `on_write_failed` for every result
-that was not replicated.
+called for every record of the partition (`replay_end_of_transaction` for every marker), then, when all of them are
+replicated, `finish_loading`. On resignation, after which appended records may be truncated, `resign` is called, then
+`on_write_failed` for every result that was not replicated.
 """
 
 import logging
@@ -52,7 +52,6 @@ from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.result import CoordinatorResult, Response, Token, client_error
 from odradek.coordinator.steps import Steps, pieces
 from odradek.coordinator.timers import DEADLINES_PER_TICK
-from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_groups import DescribeGroupsResponseDescribedGroup
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -72,18 +71,12 @@ logger = logging.getLogger(__name__)
 class GroupShard:
     """Groups and committed offsets of one partition, from loading to resignation. No I/O, no threads."""
 
-    __slots__ = ("_coordinator_state", "_high_watermark", "_state")
+    __slots__ = ("_coordinator_state", "_state")
 
     def __init__(
-        self,
-        settings: GroupSettings,
-        random_uuid: Callable[[], str],
-        monotonic_ms: Callable[[], int],
-        high_watermark: int = INT64_MAX,
+        self, settings: GroupSettings, random_uuid: Callable[[], str], monotonic_ms: Callable[[], int]
     ) -> None:
-        """`high_watermark` is the partition's at the begin of loading; `on_replicated` is called when it advances."""
         self._state = ShardState(settings, random_uuid, monotonic_ms)
-        self._high_watermark = high_watermark
         self._coordinator_state = CoordinatorState.LOADING
 
     @classmethod
@@ -341,15 +334,14 @@ class GroupShard:
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition; `producer_id` is that of its batch if the batch is transactional.
 
-        Records of unknown types and records that cannot be decoded are logged and skipped.
+        Records of unknown types and records that cannot be decoded are logged and skipped. A shard becomes active only
+        after all of its records are replicated.
         """
-        self._replay(key, value, offset, producer_id, is_replicated=offset < self._high_watermark)
+        self._replay(key, value, offset, producer_id, is_replicated=True)
 
     def replay_end_of_transaction(self, producer_id: int, is_commit: bool, offset: int = -1) -> None:
         """Apply one transaction marker of the partition."""
-        self._state.offsets.replay_end_of_transaction(
-            producer_id, is_commit, offset, is_replicated=offset < self._high_watermark
-        )
+        self._state.offsets.replay_end_of_transaction(producer_id, is_commit, offset)
 
     def _replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int, *, is_replicated: bool) -> None:
         try:

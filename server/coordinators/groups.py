@@ -65,9 +65,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         return GroupShard.absent(self._settings)
 
     def _make_shard(self, partition: "Partition") -> GroupShard:
-        log = partition.log
-        high_watermark = 0 if log is None else log.high_watermark
-        return GroupShard(self._settings, self._random_uuid, self._monotonic_ms, high_watermark)
+        return GroupShard(self._settings, self._random_uuid, self._monotonic_ms)
 
     def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool, offset: int) -> None:
         shard.replay_end_of_transaction(producer_id, is_commit, offset)
@@ -108,16 +106,6 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
                 self._deleted_before_loaded.setdefault(index, []).extend(completion.deleted)
 
     def _on_loaded(self, context: CoordinatorContext[GroupShard]) -> None:
-        log, shard = context.partition.log, context.shard
-        if log is not None:
-            end_offset = log.log_end_offset
-
-            def replicated(error: ErrorCode) -> None:
-                if not error:
-                    shard.on_replicated(end_offset)
-
-            # Records that were appended before the shard was loaded may not be replicated yet.
-            self.when_replicated(context, end_offset - 1, replicated)
         index = context.partition.index
         deleted = self._deleted_before_loaded.pop(index, None)
         if deleted:

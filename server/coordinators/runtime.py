@@ -6,7 +6,7 @@ replicated. A result without records may depend on the record of another request
 of that record, and its responses are sent when that record is replicated. A failed append changes no state. If only a
 part of the records was appended, the state is discarded and loaded again. If leadership ends, the state is discarded,
 and requests whose records wait for replication get an error. A shard is loaded in small steps (`loading`); until it is
-loaded, requests get COORDINATOR_LOAD_IN_PROGRESS.
+loaded and its records are replicated, requests get COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 import logging
@@ -212,7 +212,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
         async def run() -> CoordinatorResult:
             await load.replay_all()
-            await self._before_active(context)
+            await self._wait_until_replicated(context)
             return await self._slices.run(shard.finish_loading(self._now_ms()))
 
         def loaded(result: CoordinatorResult) -> None:
@@ -228,8 +228,25 @@ class CoordinatorRuntime(ABC, Generic[S]):
             loaded, lambda failure: self._load_failed(context, load.offset, failure.value)
         ).addErrback(report_failure)
 
-    async def _before_active(self, context: CoordinatorContext[S]) -> None:
-        """Hook: wait for conditions other than the replay before a shard becomes active."""
+    async def _wait_until_replicated(self, context: CoordinatorContext[S]) -> None:
+        """Wait until all loaded records are replicated. Raises NOT_LEADER_OR_FOLLOWER.
+
+        The high watermark of a new leader may be behind that of the former one. The records above it may have been
+        acknowledged, so clients must not get the state before them; or they may be lost, so nothing may depend on them.
+        """
+        log = context.partition.leading_log()
+        offset = log.log_end_offset - 1
+        if is_replicated(context.partition, offset):
+            return
+        logger.info(
+            "coordinator waits for the replication of loaded records partition=%s-%d high_watermark=%d offset=%d",
+            self.topic, context.partition.index, log.high_watermark, offset,
+        )  # fmt: skip
+        replicated: Deferred[ErrorCode] = Deferred()
+        self.when_replicated(context, offset, replicated.callback)
+        error = await replicated
+        if error:
+            raise KafkaError(error)
 
     def _on_loaded(self, context: CoordinatorContext[S]) -> None:
         """Hook: a shard has become active."""

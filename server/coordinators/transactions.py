@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from twisted.internet.defer import Deferred
-
 from odradek.coordinator.result import CoordinatorResult, TransactionOutcome
 from odradek.coordinator.steps import Steps
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.coordinator.transactions.shard import TransactionShard
 from odradek.log.background.tasks import RunInThread
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from odradek.server.coordinators.context import CoordinatorContext
 from odradek.server.coordinators.interfaces import MarkerWriter
@@ -82,20 +80,6 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             monotonic_ms=self._monotonic_ms,
             begin_producer_ids_at=self._begin_producer_ids_at,
         )
-
-    async def _before_active(self, context: CoordinatorContext[TransactionShard]) -> None:
-        """Wait until all loaded records are replicated, because their markers are written to other partitions.
-
-        Raises NOT_LEADER_OR_FOLLOWER.
-        """
-        log = context.partition.leading_log()
-        if log.high_watermark >= log.log_end_offset:
-            return
-        is_replicated: Deferred[ErrorCode] = Deferred()
-        self.when_replicated(context, log.log_end_offset - 1, is_replicated.callback)
-        error = await is_replicated
-        if error:
-            raise KafkaError(error)
 
     def _remove_timed_out_replies(self, result: CoordinatorResult) -> CoordinatorResult:
         return result.without_replies(keeps_completions=True)

@@ -11,10 +11,8 @@ from odradek.coordinator.groups.records import OffsetCommitValue, offset_commit_
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.end_txn import EndTxnRequest
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
-from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from odradek.protocol.records import build_plain_batch
 from odradek.replication.metadata.image import PartitionMetadata
-from odradek.server.handlers import group_offsets
 from odradek.server.tests.test_coordinator_writes import OFFSETS, STATE, World
 
 ME, OTHER = 1, 2
@@ -54,13 +52,6 @@ class Member(World):
         request = EndTxnRequest(transactional_id="x", producer_id=7, producer_epoch=0, committed=True)
         return self.collect(self.transact("end_txn", request))
 
-    def fetch_code(self):
-        """The error of OffsetFetch for a group."""
-        (answer,) = self.ask(
-            group_offsets.offset_fetch, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")]), 9
-        )
-        return ErrorCode(answer.groups[0].error_code)
-
     def collect(self, outcome):
         answers = []
         if hasattr(outcome, "addCallback"):
@@ -95,7 +86,7 @@ def test_requests_get_not_coordinator_as_soon_as_the_partition_has_another_leade
     member.follow()
     member.give(OTHER, 6)
     assert commit_code(member.commit(2)) is NOT_COORDINATOR
-    assert member.fetch_code() is NOT_COORDINATOR
+    assert member.fetch_error() is NOT_COORDINATOR
     assert member.heartbeat(member_id, 1) == NOT_COORDINATOR
     assert code(member.join(instance_id="j")) is NOT_COORDINATOR
     assert code(member.sync(member_id)) is NOT_COORDINATOR
@@ -150,7 +141,7 @@ def test_a_broker_that_leads_again_loads_what_the_other_leader_wrote(member):
     member.give(OTHER, 6)
     member.replicate(offset_record(7))
     member.give(ME, 7)
-    assert member.fetch_code() is NOT_COORDINATOR, "not loaded yet"
+    assert member.fetch_error() is NOT_COORDINATOR, "not loaded yet"
     assert commit_code(member.commit(2)) is NOT_COORDINATOR
     member.inform()
     assert member.fetch() == 7
@@ -163,10 +154,43 @@ def test_requests_get_load_in_progress_until_the_shard_is_loaded(member):
     member.inform()
     member.give(ME, 7)
     member.groups.lead_only([member.offsets])
-    assert member.fetch_code() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert member.fetch_error() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert commit_code(member.commit(2)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     member.clock.advance(0)
     member.clock.advance(0)
+    assert member.fetch() == 1
+
+
+def test_a_new_leader_serves_no_offset_before_its_log_is_replicated(member):
+    """A new leader's high watermark may be below a commit that the former leader acknowledged."""
+    member_id = member.static_member()
+    member.commit(1, "h")
+    member.follow()
+    member.commit(2, "h")
+    member.give(OTHER, 6)
+    member.give(ME, 7)
+    member.inform()
+    for _ in range(3):
+        member.clock.advance(1)
+        assert member.fetch_error("h") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert code(member.join(instance_id="i")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    member.follow()
+    assert member.fetch("h") == 2
+    assert member.heartbeat(member_id, 1) == 0
+
+
+def test_a_leadership_that_ends_before_the_loaded_records_are_replicated_ends_the_load(member):
+    member.commit(1)
+    member.follow()
+    member.commit(2)
+    member.give(OTHER, 6)
+    member.give(ME, 7)
+    member.inform()
+    member.give(OTHER, 8)
+    assert member.fetch_error() is NOT_COORDINATOR
+    member.offsets.log.truncate_to(member.offsets.log.high_watermark, member.now_ms())
+    member.give(ME, 9)
+    member.inform()
     assert member.fetch() == 1
 
 
@@ -181,7 +205,7 @@ def test_a_leadership_that_ends_while_the_shard_loads_ends_the_load(member):
     for _ in range(5):
         member.clock.advance(1)
     assert shard.coordinator_state is CoordinatorState.CLOSED
-    assert member.fetch_code() is NOT_COORDINATOR
+    assert member.fetch_error() is NOT_COORDINATOR
     member.give(ME, 9)
     member.inform()
     assert member.fetch() == 1

@@ -316,7 +316,9 @@ def test_a_deletion_in_progress_continues_after_the_shard_is_loaded_again(world,
         patch.setattr(world.offsets._leader_log, "append_as_leader", append_once)
         world.groups.run_on(0, lambda shard, token, now_ms: _two_records())
     assert world.groups.shard(0).coordinator_state is CoordinatorState.LOADING
-    world.clock.advance(0)
+    world.follow()
+    world.iterate_until(lambda: world.groups.shard(0).coordinator_state is CoordinatorState.ACTIVE)
+    world.iterate_until(lambda: not world.groups.shard(0).topics_being_deleted())
     world.follow()
     assert committed(world) == []
 
