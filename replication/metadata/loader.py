@@ -86,11 +86,19 @@ async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> None
 
 async def is_deleted(store: MetadataStore, topic: str, index: int) -> bool:
     """Return whether the store has no such partition. Raises MetadataStoreError."""
+    return index not in await _read_replicas(store, topic)
+
+
+async def count_partitions(store: MetadataStore, topic: str) -> int:
+    """Return the number of a topic's partitions, 0 if there is no such topic. Raises MetadataStoreError."""
+    return len(await _read_replicas(store, topic))
+
+
+async def _read_replicas(store: MetadataStore, topic: str) -> dict[int, tuple[int, ...]]:
     try:
-        assignment = await read_node(store, znodes.topic_path(topic), lambda node: znodes.decode_topic(node.data))
+        return await read_node(store, znodes.topic_path(topic), lambda node: znodes.decode_topic(node.data).replicas)
     except NoNodeError:
-        return True
-    return index not in assignment.replicas
+        return {}
 
 
 async def load_topic(

@@ -8,7 +8,7 @@ Sources: Kafka 3.9 (KafkaApis, ReplicaManager), KIP-380, KIP-516, KIP-570.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -45,6 +45,7 @@ from odradek.replication.metadata.image import (
     TopicMetadata,
 )
 from odradek.replication.metadata.store import MetadataStoreError
+from odradek.replication.metadata.topic_names import is_internal
 from odradek.replication.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class BrokerControl:
     """Applies requests of the controller to this broker.
 
     metadata, assignments: the metadata cache and the image that `replicas` follows
+    count_partitions: returns the number of a topic's partitions in the metadata store. Raises MetadataStoreError
     find_broker_epoch: returns the epoch of this broker's registration
     """
 
@@ -87,6 +89,7 @@ class BrokerControl:
         configs: ConfigFollower,
         events: EventLoop,
         find_broker_epoch: Callable[[], int],
+        count_partitions: Callable[[str], Awaitable[int]],
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -95,6 +98,7 @@ class BrokerControl:
         self._configs = configs
         self._events = events
         self._find_broker_epoch = find_broker_epoch
+        self._count_partitions = count_partitions
         self._controller_epoch = 0
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
@@ -280,12 +284,13 @@ class BrokerControl:
                 self._configs.drop_topic(known.name)
         new = [topic.topic_name for topic in request.topic_states if topic.topic_name not in cache.topics]
         await self._configs.load_topics(new)
+        counts = {name: await self._count_partitions(name) for name in new if is_internal(name)}
         if (cache.controller_id, cache.controller_epoch) != (request.controller_id, request.controller_epoch):
             cache.put_controller(request.controller_id, request.controller_epoch)
         self._update_brokers(request.live_brokers)
         for topic in request.topic_states:
             await self._events.executor.pause()
-            self._update_topic(topic)
+            self._update_topic(topic, counts.get(topic.topic_name, 0))
         cache.publish()
         return UpdateMetadataResponse()
 
@@ -298,20 +303,26 @@ class BrokerControl:
             if cache.brokers.get(broker_id) != broker:
                 cache.put_broker(broker)
 
-    def _update_topic(self, update: UpdateMetadataRequestUpdateMetadataTopicState) -> None:
+    def _update_topic(self, update: UpdateMetadataRequestUpdateMetadataTopicState, count: int) -> None:
+        """Change a topic in the cache. A topic that is new in it has at least `count` partitions.
+
+        The controller sends no partition that no broker has led yet, and may divide a topic over several requests. An
+        internal topic has all its partitions from the beginning, because their number determines the coordinators.
+        """
         cache, name = self._metadata, update.topic_name
         current = cache.topics.get(name)
         topic_id = update.topic_id
         if topic_id == ZERO_UUID and current is not None:
             topic_id = current.topic_id
-        known = current.partitions if current is not None and current.topic_id == topic_id else ()
+        is_known = current is not None and current.topic_id == topic_id
+        known = current.partitions if current is not None and is_known else (_UNASSIGNED,) * count
         changed = {state.partition_index: _to_cached(state) for state in update.partition_states}
         partitions = _merge(known, changed)
-        while partitions and not partitions[-1].replicas:
+        while partitions and not partitions[-1].replicas and not is_internal(name):
             partitions = partitions[:-1]
-        if partitions:
+        if any(partition.replicas for partition in partitions):
             cache.put_topic(TopicMetadata(name, topic_id, partitions))
-        elif current is not None and current.topic_id == topic_id:
+        elif is_known:
             cache.remove_topic(name)
             self._configs.drop_topic(name)
 

@@ -1,5 +1,6 @@
 """A controller's requests to a broker: roles, the metadata cache, and fencing by epochs (Kafka 3.9, ZooKeeper mode)."""
 
+from functools import partial
 
 import pytest
 
@@ -28,7 +29,8 @@ from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
-from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata
+from odradek.replication.metadata.loader import count_partitions
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import run_now
 from odradek.replication.replicas.broker_control import BrokerControl
@@ -77,6 +79,7 @@ class Member:
             self.follower,
             EventLoop(ImmediateExecutor()),
             lambda: BROKER_EPOCH,
+            partial(count_partitions, self.store),
         )
 
     def lead(self, *states, topic="t", topic_id=ID, epoch=1, broker_epoch=BROKER_EPOCH):
@@ -274,6 +277,23 @@ def test_a_topic_without_partitions_leaves_the_cache(member, topic_id):
     member.update(cached(0, leader=-2), topic_id=topic_id)
     assert not member.cache.topics
     assert not member.cache.topics_by_id
+
+
+def test_an_internal_topic_has_all_partitions_from_the_beginning(member):
+    """The coordinator of a group is the leader of its hash modulo the number of partitions."""
+    partitions = (PartitionMetadata(NO_LEADER, 0, (ME, OTHER), ()),) * 5
+    for topic in ("__consumer_offsets", "t"):
+        run_now(member.store.create(znodes.topic_path(topic), znodes.encode_topic(ID, partitions)))
+    member.update(cached(1), topic="__consumer_offsets")
+    assert [p.leader for p in member.cache.topics["__consumer_offsets"].partitions] == [-1, ME, -1, -1, -1]
+    member.update(cached(3, leader=OTHER), topic="__consumer_offsets")
+    assert [p.leader for p in member.cache.topics["__consumer_offsets"].partitions] == [-1, ME, -1, OTHER, -1]
+    member.update(cached(1, leader=-2), topic="__consumer_offsets")
+    assert len(member.cache.topics["__consumer_offsets"].partitions) == 5
+    member.update(cached(3, leader=-2), topic="__consumer_offsets")
+    assert not member.cache.topics
+    member.update(cached(1), topic="t")
+    assert len(member.cache.topics["t"].partitions) == 2
 
 
 def test_a_new_topic_has_its_configuration_from_the_first_record_on(member):

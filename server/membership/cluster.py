@@ -37,7 +37,7 @@ from odradek.replication.following.settings import FetcherParts, FetcherSettings
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
-from odradek.replication.metadata.loader import is_deleted, read_assignments
+from odradek.replication.metadata.loader import count_partitions, is_deleted, read_assignments
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
 from odradek.replication.remote import BrokerUnavailableError
@@ -266,6 +266,7 @@ class ClusterMembership:
             self._configs,
             EventLoop(self._pacing),
             lambda: self.broker_epoch,
+            partial(count_partitions, self._store),
         )
         await self._controller.start(registration)
         await self._controller.finish_deletions()
