@@ -5,7 +5,7 @@ import pytest
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
 from odradek.replication.controller.registration import Registration, StartError, prepare_store
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
-from odradek.replication.metadata.loader import load_broker, load_controller
+from odradek.replication.metadata.loader import load_brokers, load_controller
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.server.stores.tests.zookeeper import TestReactor, open_store
 
@@ -69,7 +69,7 @@ def test_apache_kafka_joins_a_cluster_that_odradek_laid_out(ensemble, kafka):
     store = open_store(f"{ensemble.connect}/ours", reactor)
     assert "cluster.id=b2RyYWRlay1sYXlvdXQtQQ" in (kafka.data_dir / "meta.properties").read_text()
     assert reactor.run(load_controller(store)) == (5, 1)
-    registered = reactor.run(load_broker(store, "5"))
+    [registered] = reactor.run(load_brokers(store, ["5"]))
     assert registered.endpoints == (Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", kafka.port),)
     reactor.run(store.close())
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata
-from odradek.replication.metadata.loader import load_broker, read_node
+from odradek.replication.metadata.loader import load_brokers, read_node
 from odradek.replication.metadata.store import (
     BadVersionError,
     Create,
@@ -102,16 +102,11 @@ class Registration:
 
     async def _check_endpoints(self, broker: BrokerMetadata) -> None:
         mine = {(e.host, e.port) for e in broker.endpoints if e.port}
-        for name in await self._store.get_children(znodes.BROKER_IDS):
-            if name == str(broker.broker_id):
-                continue
-            try:
-                other = await load_broker(self._store, name)
-            except NoNodeError:
-                # It has stopped in the meantime.
-                continue
+        names = await self._store.get_children(znodes.BROKER_IDS)
+        for other in await load_brokers(self._store, [name for name in names if name != str(broker.broker_id)]):
             for endpoint in other.endpoints:
                 if (endpoint.host, endpoint.port) in mine:
                     raise StartError(
-                        f"broker {name} already advertises {endpoint.host}:{endpoint.port}; change advertised.listeners"
+                        f"broker {other.broker_id} already advertises {endpoint.host}:{endpoint.port}; "
+                        "change advertised.listeners"
                     )

@@ -18,8 +18,8 @@ from odradek.replication.controller.events import EventKind, Work
 from odradek.replication.controller.topic_changes import TopicChanges
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.image import BrokerMetadata, TopicMetadata
-from odradek.replication.metadata.loader import load_broker, load_config_if_any, load_topic, read_node
+from odradek.replication.metadata.image import TopicMetadata
+from odradek.replication.metadata.loader import load_brokers, load_config_if_any, load_topic, read_node
 from odradek.replication.metadata.store import (
     Delete,
     Node,
@@ -155,12 +155,8 @@ class StoreChanges:
         store, image = self._context.store, self._context.image
         # Only brokers of a cluster change the data of their registration.
         watch = self._on_brokers if self._context.in_cluster else None
-        registered: dict[int, BrokerMetadata] = {}
-        for name in await store.get_children(znodes.BROKER_IDS, self._on_brokers):
-            try:
-                registered[int(name)] = await load_broker(store, name, watch)
-            except NoNodeError:
-                logger.debug("a registration is gone again broker=%s", name)
+        names = await store.get_children(znodes.BROKER_IDS, self._on_brokers)
+        registered = {broker.broker_id: broker for broker in await load_brokers(store, names, watch)}
         known = dict(image.brokers)
         started = [broker for broker_id, broker in registered.items() if known.get(broker_id) != broker]
         failed = [

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, Configs
-from odradek.replication.metadata.loader import load_config, read_node
+from odradek.replication.metadata.loader import load_broker_configs, load_config_if_any, load_topic_configs, read_node
 from odradek.replication.metadata.store import MetadataStore, NoNodeError, StoreDamagedError, WatchEvent
 
 logger = logging.getLogger(__name__)
@@ -39,12 +39,8 @@ class ConfigFollower:
         """Load all configurations and watch the notices; call it again in a new session. Raises MetadataStoreError."""
         notices = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_notices)
         self._last_notice = max(notices, default="")
-        topics: dict[str, Configs] = {}
-        for node_name in await self._store.get_children(znodes.TOPIC_CONFIGS):
-            topics[znodes.topic_of_config(node_name)] = await self._read(f"{znodes.TOPIC_CONFIGS}/{node_name}")
-        brokers: dict[int | None, Configs] = {}
-        for node_name in await self._store.get_children(znodes.BROKER_CONFIGS):
-            brokers[znodes.broker_of_config(node_name)] = await self._read(f"{znodes.BROKER_CONFIGS}/{node_name}")
+        topics = await load_topic_configs(self._store)
+        brokers = await load_broker_configs(self._store)
         for name in {*self._topics, *topics}:
             self._take_topic(name, topics.get(name, {}))
         for key in {*self._cache.broker_configs, *brokers}:
@@ -55,7 +51,7 @@ class ConfigFollower:
         """Read the configurations of topics that are new on this broker. Raises MetadataStoreError."""
         for name in names:
             if name not in self._topics:
-                self._take_topic(name, await self._read(znodes.topic_config_path(name)))
+                self._take_topic(name, await load_config_if_any(self._store, znodes.topic_config_path(name)))
 
     def put_topic(self, name: str, configs: Configs) -> None:
         """Publish a topic's configuration that this broker has written."""
@@ -95,19 +91,10 @@ class ConfigFollower:
     async def _follow_one(self, entity_path: str) -> None:
         if entity_path.startswith(_TOPIC_PREFIX):
             topic = znodes.topic_of_config(entity_path.removeprefix(_TOPIC_PREFIX))
-            self._take_topic(topic, await self._read(f"/config/{entity_path}"))
+            self._take_topic(topic, await load_config_if_any(self._store, f"/config/{entity_path}"))
         elif entity_path.startswith(_BROKER_PREFIX):
             broker = znodes.broker_of_config(entity_path.removeprefix(_BROKER_PREFIX))
-            self._take_broker(broker, await self._read(f"/config/{entity_path}"))
-
-    async def _read(self, path: str) -> Configs:
-        try:
-            return await load_config(self._store, path)
-        except NoNodeError:
-            return {}
-        except StoreDamagedError as error:
-            logger.error("a configuration cannot be read; the broker's values apply path=%s: %s", path, error)
-            return {}
+            self._take_broker(broker, await load_config_if_any(self._store, f"/config/{entity_path}"))
 
     def _take_topic(self, name: str, configs: Configs) -> None:
         self._topics[name] = configs

@@ -1,10 +1,9 @@
 """Loading of the metadata image from the store."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.metadata import znodes
@@ -16,13 +15,15 @@ from odradek.replication.metadata.image import (
     PartitionMetadata,
     TopicMetadata,
 )
-from odradek.replication.metadata.store import MetadataStore, Node, NoNodeError, Watcher
+from odradek.replication.metadata.store import MetadataStore, Node, NoNodeError, StoreDamagedError, Watcher
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Pause = Callable[[], Awaitable[None]]
 
+_NODES_PER_READ: Final = 100
+"""So many reads are in flight together, at most. An embedded store reads so many nodes in about 1 ms."""
 
 StateWrites = dict[tuple[str, int], int]
 """By topic and partition, the transaction that wrote the partition's state last (ZooKeeper's mzxid)."""
@@ -41,44 +42,40 @@ async def load_image(
 
 
 async def read_image(
-    store: MetadataStore, image: ClusterMetadata, pause: Pause = no_pause, writes: StateWrites | None = None
+    store: MetadataStore,
+    image: ClusterMetadata,
+    pause: Pause = no_pause,
+    writes: StateWrites | None = None,
+    watch: Watcher | None = None,
 ) -> None:
     """Put the content of the store into `image`, which must be empty. Raises StoreDamagedError.
 
     `pause` is awaited between nodes, so that other work can run. Other brokers may remove nodes meanwhile. `writes`
-    receives the transactions of the partitions' states.
+    receives the transactions of the partitions' states. `watch` watches the assignments of topics.
     """
     image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
     image.put_controller(*await load_controller(store))
-    for name in await _children(store, znodes.BROKER_IDS):
-        with suppress(NoNodeError):
-            image.put_broker(await load_broker(store, name))
-    for name in await _children(store, znodes.TOPICS):
-        with suppress(NoNodeError):
-            image.put_topic(await load_topic(store, name, pause, writes=writes))
+    for broker in await load_brokers(store, await _children(store, znodes.BROKER_IDS)):
+        image.put_broker(broker)
+    for topic in await load_topics(store, await _children(store, znodes.TOPICS), pause, watch, writes):
+        image.put_topic(topic)
     await _read_configs(store, image, pause)
 
 
 async def _read_configs(store: MetadataStore, image: ClusterMetadata, pause: Pause) -> None:
-    for name in await _children(store, znodes.TOPIC_CONFIGS):
-        await pause()
-        topic = znodes.topic_of_config(name)
-        configs = await load_config_if_any(store, f"{znodes.TOPIC_CONFIGS}/{name}")
-        if topic in image.topics and configs:
-            image.put_topic_config(topic, configs)
-    for name in await _children(store, znodes.BROKER_CONFIGS):
-        configs = await load_config_if_any(store, f"{znodes.BROKER_CONFIGS}/{name}")
+    for name, configs in (await load_topic_configs(store, pause)).items():
+        if name in image.topics and configs:
+            image.put_topic_config(name, configs)
+    for broker_id, configs in (await load_broker_configs(store)).items():
         if configs:
-            image.put_broker_config(znodes.broker_of_config(name), configs)
+            image.put_broker_config(broker_id, configs)
 
 
 async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> None:
     """Put topics and configurations into `image`, which must be empty; partitions have replicas, but no other state."""
-    for name in await _children(store, znodes.TOPICS):
-        topic = await read_node(store, znodes.topic_path(name), lambda node: znodes.decode_topic(node.data))
+    for name, topic in (await _load_assignments(store, await _children(store, znodes.TOPICS))).items():
         partitions = tuple(
-            PartitionMetadata(NO_LEADER, -1, topic.replicas.get(index, ()), ())
-            for index in range(max(topic.replicas, default=-1) + 1)
+            PartitionMetadata(NO_LEADER, -1, topic.replicas[index], ()) for index in range(len(topic.replicas))
         )
         image.put_topic(TopicMetadata(name, topic.topic_id or ZERO_UUID, partitions))
     await _read_configs(store, image, no_pause)
@@ -102,29 +99,66 @@ async def _read_replicas(store: MetadataStore, topic: str) -> dict[int, tuple[in
 
 
 async def load_topic(
-    store: MetadataStore,
-    name: str,
-    pause: Pause = no_pause,
-    watch: Watcher | None = None,
-    writes: StateWrites | None = None,
+    store: MetadataStore, name: str, pause: Pause = no_pause, watch: Watcher | None = None
 ) -> TopicMetadata:
     """Load a topic, and watch its assignment. A partition without a state node has no leader.
 
     Raises NoNodeError, StoreDamagedError.
     """
-    topic = await read_node(store, znodes.topic_path(name), lambda node: znodes.decode_topic(node.data), watch)
-    partitions = []
-    for index in range(len(topic.replicas)):
-        await pause()
-        try:
-            decode = partial(_decode_state, topic, index)
-            state, written = await read_node(store, znodes.state_path(name, index), decode)
+    assignment = await read_node(store, znodes.topic_path(name), _decode_assignment, watch)
+    [topic] = await _load_states(store, {name: assignment}, pause)
+    return topic
+
+
+async def load_topics(
+    store: MetadataStore,
+    names: Sequence[str],
+    pause: Pause = no_pause,
+    watch: Watcher | None = None,
+    writes: StateWrites | None = None,
+) -> list[TopicMetadata]:
+    """Load those of the topics that exist, as `load_topic`. `writes` as for `read_image`. Raises StoreDamagedError."""
+    topics = []
+    for first in range(0, len(names), _NODES_PER_READ):
+        some = names[first : first + _NODES_PER_READ]
+        topics += await _load_states(store, await _load_assignments(store, some, pause, watch), pause, writes)
+    return topics
+
+
+async def _load_assignments(
+    store: MetadataStore, names: Iterable[str], pause: Pause = no_pause, watch: Watcher | None = None
+) -> dict[str, znodes.TopicAssignment]:
+    names_of_paths = {znodes.topic_path(name): name for name in names}
+    found = await read_nodes(store, dict.fromkeys(names_of_paths, _decode_assignment), pause, watch)
+    return {names_of_paths[path]: assignment for path, assignment in found.items()}
+
+
+async def _load_states(
+    store: MetadataStore,
+    assignments: Mapping[str, znodes.TopicAssignment],
+    pause: Pause,
+    writes: StateWrites | None = None,
+) -> list[TopicMetadata]:
+    decoders = {
+        znodes.state_path(name, index): partial(_decode_state, topic, index)
+        for name, topic in assignments.items()
+        for index in range(len(topic.replicas))
+    }
+    states = await read_nodes(store, decoders, pause)
+    topics = []
+    for name, topic in assignments.items():
+        partitions = []
+        for index in range(len(topic.replicas)):
+            state = states.get(znodes.state_path(name, index))
+            if state is None:
+                partitions.append(PartitionMetadata(NO_LEADER, 0, topic.replicas[index], ()))
+                continue
+            partition, written = state
+            partitions.append(partition)
             if writes is not None:
                 writes[name, index] = written
-        except NoNodeError:
-            state = PartitionMetadata(NO_LEADER, 0, topic.replicas[index], ())
-        partitions.append(state)
-    return TopicMetadata(name, topic.topic_id or ZERO_UUID, tuple(partitions))
+        topics.append(TopicMetadata(name, topic.topic_id or ZERO_UUID, tuple(partitions)))
+    return topics
 
 
 async def _children(store: MetadataStore, path: str) -> list[str]:
@@ -134,42 +168,100 @@ async def _children(store: MetadataStore, path: str) -> list[str]:
         return []
 
 
+def _decode_assignment(node: Node) -> znodes.TopicAssignment:
+    topic = znodes.decode_topic(node.data)
+    if topic.replicas.keys() != set(range(len(topic.replicas))):
+        raise ValueError("partitions are not numbered from 0 without a gap")
+    return topic
+
+
 def _decode_state(topic: znodes.TopicAssignment, index: int, node: Node) -> tuple[PartitionMetadata, int]:
     return znodes.decode_state(node.data, node.stat.version, topic, index), node.stat.modified_id
+
+
+async def read_nodes(
+    store: MetadataStore,
+    decoders: Mapping[str, Callable[[Node], T]],
+    pause: Pause = no_pause,
+    watch: Watcher | None = None,
+) -> dict[str, T]:
+    """Return by path those of the nodes that exist, each decoded by its decoder.
+
+    `pause` is awaited between nodes. `watch` watches each node. A node that cannot be decoded is ignored and logged if
+    the store is shared: other tools write there, and without the other nodes no broker could be the controller. The
+    damage of an embedded store raises StoreDamagedError.
+    """
+    every, decoded = list(decoders), {}
+    for first in range(0, len(every), _NODES_PER_READ):
+        paths = every[first : first + _NODES_PER_READ]
+        nodes = await store.get_many(paths, watch)
+        for path, node in zip(paths, nodes, strict=True):
+            if node is not None:
+                await pause()
+                try:
+                    decoded[path] = _decode(store, path, decoders[path], node)
+                except StoreDamagedError as error:
+                    _ignore(store, error)
+    return decoded
 
 
 async def read_node(
     store: MetadataStore, path: str, decode: Callable[[Node], T], watch: Watcher | None = None
 ) -> T:
     """Return a node, decoded by `decode`. Raises NoNodeError, StoreDamagedError."""
-    node = await store.get(path, watch)
+    return _decode(store, path, decode, await store.get(path, watch))
+
+
+def _decode(store: MetadataStore, path: str, decode: Callable[[Node], T], node: Node) -> T:
     try:
         return decode(node)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise store.damaged(f"its node {path} cannot be decoded: {error!r}") from error
 
 
-async def load_broker(store: MetadataStore, name: str, watch: Watcher | None = None) -> BrokerMetadata:
-    """Return a registered broker. Raises NoNodeError, StoreDamagedError."""
-    return await read_node(
-        store,
-        f"{znodes.BROKER_IDS}/{name}",
-        lambda node: znodes.decode_broker(int(name), node.data, node.stat.created_id),
-        watch,
-    )
+def _ignore(store: MetadataStore, error: StoreDamagedError) -> None:
+    if not store.is_shared:
+        raise error
+    logger.error("a node is ignored until it is corrected or deleted: %s", error)
 
 
-async def load_config(store: MetadataStore, path: str) -> dict[str, str]:
-    """Return the configuration in a node. Raises NoNodeError, StoreDamagedError."""
-    return await read_node(store, path, lambda node: znodes.decode_config(node.data))
+async def load_brokers(
+    store: MetadataStore, names: Iterable[str], watch: Watcher | None = None
+) -> list[BrokerMetadata]:
+    """Return those of the brokers that are registered, and watch their registrations. Raises StoreDamagedError."""
+    decoders = {f"{znodes.BROKER_IDS}/{name}": partial(_decode_broker, name) for name in names}
+    return list((await read_nodes(store, decoders, watch=watch)).values())
+
+
+def _decode_broker(name: str, node: Node) -> BrokerMetadata:
+    return znodes.decode_broker(int(name), node.data, node.stat.created_id)
+
+
+async def load_topic_configs(store: MetadataStore, pause: Pause = no_pause) -> dict[str, dict[str, str]]:
+    """Return the explicit configurations of all topics. Raises StoreDamagedError."""
+    paths = [f"{znodes.TOPIC_CONFIGS}/{name}" for name in await _children(store, znodes.TOPIC_CONFIGS)]
+    found = await read_nodes(store, dict.fromkeys(paths, _decode_config), pause)
+    return {znodes.topic_of_config(path.rpartition("/")[2]): configs for path, configs in found.items()}
+
+
+async def load_broker_configs(store: MetadataStore) -> dict[int | None, dict[str, str]]:
+    """Return the dynamic configurations of brokers; None stands for the default. Raises StoreDamagedError."""
+    names = await _children(store, znodes.BROKER_CONFIGS)
+    decoders = {f"{znodes.BROKER_CONFIGS}/{name}": partial(_decode_broker_config, name) for name in names}
+    return dict((await read_nodes(store, decoders)).values())
+
+
+def _decode_broker_config(name: str, node: Node) -> tuple[int | None, dict[str, str]]:
+    return znodes.broker_of_config(name), _decode_config(node)
+
+
+def _decode_config(node: Node) -> dict[str, str]:
+    return znodes.decode_config(node.data)
 
 
 async def load_config_if_any(store: MetadataStore, path: str) -> dict[str, str]:
-    """Return the configuration in a node, an empty one without the node. Raises StoreDamagedError."""
-    try:
-        return await load_config(store, path)
-    except NoNodeError:
-        return {}
+    """Return the configuration in a node, an empty one without the node. Damage is handled as by `read_nodes`."""
+    return (await read_nodes(store, {path: _decode_config})).get(path, {})
 
 
 async def load_controller(store: MetadataStore) -> tuple[int, int]:

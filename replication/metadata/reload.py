@@ -5,13 +5,14 @@ from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, Parti
 from odradek.replication.metadata.loader import (
     Pause,
     StateWrites,
-    load_config_if_any,
+    load_broker_configs,
     load_controller,
-    load_image,
+    load_topic_configs,
     no_pause,
+    read_image,
     read_node,
 )
-from odradek.replication.metadata.store import MetadataStore
+from odradek.replication.metadata.store import MetadataStore, Watcher
 
 
 async def reload_image(store: MetadataStore, image: ClusterMetadata, pause: Pause = no_pause) -> None:
@@ -27,16 +28,13 @@ async def update_configs(store: MetadataStore, image: ClusterMetadata, pause: Pa
     """
     image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
     image.put_controller(*await load_controller(store))
-    names = await store.get_children(znodes.TOPIC_CONFIGS)
-    for topic in image.topic_configs.keys() - {znodes.topic_of_config(name) for name in names}:
-        image.put_topic_config(topic, {})
-    for name in names:
-        await pause()
-        configs = await load_config_if_any(store, f"{znodes.TOPIC_CONFIGS}/{name}")
-        image.put_topic_config(znodes.topic_of_config(name), configs)
-    for name in await store.get_children(znodes.BROKER_CONFIGS):
-        configs = await load_config_if_any(store, f"{znodes.BROKER_CONFIGS}/{name}")
-        image.put_broker_config(znodes.broker_of_config(name), configs)
+    topics = await load_topic_configs(store, pause)
+    for name in image.topic_configs.keys() - topics.keys():
+        image.put_topic_config(name, {})
+    for name, configs in topics.items():
+        image.put_topic_config(name, configs)
+    for broker_id, configs in (await load_broker_configs(store)).items():
+        image.put_broker_config(broker_id, configs)
     image.publish()
 
 
@@ -47,15 +45,16 @@ async def update_image(
     *,
     retain_offline: bool = True,
     writes: StateWrites | None = None,
+    watch: Watcher | None = None,
 ) -> None:
     """Update the image's controller, brokers, topics and configurations from the store.
 
     Offline replicas are not in the store; without `retain_offline` there are none afterwards. A topic that is marked
     for deletion is not in the image, although its nodes still exist. `pause` is awaited between topics, so that other
-    work can run. `writes` as in `read_image`. Raises MetadataStoreError without a change of the image.
+    work can run. `writes` and `watch` as in `read_image`. Raises MetadataStoreError without a change of the image.
     """
     stored = ClusterMetadata()
-    await load_image(store, stored, pause, writes)
+    await read_image(store, stored, pause, writes, watch)
     image.cluster_id = stored.cluster_id
     if (stored.controller_id, stored.controller_epoch) != (image.controller_id, image.controller_epoch):
         image.put_controller(stored.controller_id, stored.controller_epoch)

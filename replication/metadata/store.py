@@ -211,6 +211,13 @@ class MetadataStore(ABC):
         """Return a node; `watch` is called once when it is changed or deleted. Raises NoNodeError."""
 
     @abstractmethod
+    async def get_many(self, paths: Sequence[str], watch: Watcher | None = None) -> list[Node | None]:
+        """Return nodes in the order of `paths`, None for each that does not exist; `watch` of each node as for `get`.
+
+        No read waits for the result of another. Together they are not atomic.
+        """
+
+    @abstractmethod
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> NodeStat:
         """Replace a node's data. Raises NoNodeError, BadVersionError."""
 

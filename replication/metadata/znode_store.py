@@ -309,10 +309,20 @@ class ZnodeStore(MetadataStore):
 
     async def get(self, path: str, watch: Watcher | None = None) -> Node:
         await self.ready()
+        node = self._read(path, watch)
+        if node is None:
+            raise NoNodeError(path)
+        return node
+
+    async def get_many(self, paths: Sequence[str], watch: Watcher | None = None) -> list[Node | None]:
+        await self.ready()
+        return [self._read(path, watch) for path in paths]
+
+    def _read(self, path: str, watch: Watcher | None) -> Node | None:
         self._check_session()
         record = self._table.load(path)
         if record is None:
-            raise NoNodeError(path)
+            return None
         if watch is not None:
             self._watches.on_data(path, self.session_id, watch)
         return Node(record.data, record.stat)

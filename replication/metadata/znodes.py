@@ -300,4 +300,8 @@ def encode_config_change(entity_path: str) -> bytes:
 
 def decode_config_change(data: bytes | None) -> str:
     """Return the entity path, such as `topics/t`."""
-    return str(decode(data)["entity_path"])
+    entity_path = str(decode(data)["entity_path"])
+    kind, _, name = entity_path.partition("/")
+    if kind == "brokers":
+        broker_of_config(name)
+    return entity_path

@@ -72,6 +72,13 @@ class SteppedStore(MemoryMetadataStore):
         await Step()
         return await super().get(path, watch)
 
+    async def get_many(self, paths, watch=None):
+        nodes = []
+        for path in paths:
+            await Step()
+            nodes += await super().get_many([path], watch)
+        return nodes
+
     async def set(self, path, data, version=-1):
         await Step()
         result = await super().set(path, data, version)

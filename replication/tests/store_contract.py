@@ -34,6 +34,27 @@ class StoreContract:
         assert run_now(store.get("/null")).data is None
         assert run_now(store.get("/empty")).data == b""
 
+    def test_many_nodes_are_read_in_the_order_of_their_paths(self, store):
+        run_now(store.create("/a", b"1"))
+        run_now(store.create("/a/b"))
+        run_now(store.create("/c", b""))
+        nodes = run_now(store.get_many(["/c", "/none", "/a", "/a/b", "/c"]))
+        assert [node and node.data for node in nodes] == [b"", None, b"1", None, b""]
+        assert [node is None for node in nodes] == [False, True, False, False, False]
+        assert nodes[2] == run_now(store.get("/a"))
+        assert run_now(store.get_many([])) == []
+
+    def test_each_of_many_nodes_is_watched(self, store):
+        run_now(store.create("/a"))
+        run_now(store.create("/b"))
+        seen: list[WatchEvent] = []
+        run_now(store.get_many(["/a", "/b", "/none"], seen.append))
+        run_now(store.set("/b", b"1"))
+        run_now(store.set("/b", b"2"))
+        run_now(store.create("/none"))
+        run_now(store.delete("/a"))
+        assert seen == [WatchEvent(WatchKind.CHANGED, "/b"), WatchEvent(WatchKind.DELETED, "/a")]
+
     def test_create_refuses(self, store):
         run_now(store.create("/a"))
         run_now(store.create("/e", ephemeral=True))

@@ -4,7 +4,7 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import topic_changes
-from odradek.replication.metadata import znodes
+from odradek.replication.metadata import loader, znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata
 from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
@@ -284,16 +284,16 @@ def test_a_stopped_broker_completes_no_claim(two, monkeypatch):
 def test_a_reload_lets_other_work_run(monkeypatch):
     cluster = Cluster(static={"num.partitions": "400"})
     create(cluster, new("large", -1), *(new(f"t{number}", 1) for number in range(100)))
-    counts, read = [0], cluster.store.get
+    counts, decode = [0], loader._decode
 
-    async def get(path, watch=None):
+    def counted(*arguments):
         counts[-1] += 1
-        return await read(path, watch)
+        return decode(*arguments)
 
     async def pause():
         counts.append(0)
 
-    monkeypatch.setattr(cluster.store, "get", get)
+    monkeypatch.setattr(loader, "_decode", counted)
     cluster.controller.context.pause = pause
     run_now(cluster.controller.reload())
     assert sum(counts) > 600

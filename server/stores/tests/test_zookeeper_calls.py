@@ -141,6 +141,39 @@ def test_at_most_so_many_requests_are_in_flight():
     assert bench.requests == ["exists /b", "exists /c"]
 
 
+def test_reads_of_many_nodes_do_not_wait_for_each_other():
+    bench = Bench(max_in_flight=2)
+    reading = bench.begin(bench.store.get_many(["/a", "/b", "/c"]))
+    assert bench.requests == ["get /a", "get /b"]
+    bench.answer((b"1", stat()))
+    bench.answer(exceptions.NoNodeError())
+    assert bench.requests == ["get /c"]
+    bench.lose_connection()
+    bench.reconnect()
+    bench.answer((None, stat()))
+    assert reading.called
+    nodes = cast(list[Node | None], bench.seen[-1])
+    assert [node and node.data for node in nodes] == [b"1", None, None]
+    assert nodes[1] is None
+
+
+def test_a_change_of_one_of_many_nodes_fires_before_the_others_are_read(bench):
+    """The watch was recorded after the last read, so that its event was lost."""
+    bench.begin(bench.store.get_many(["/a", "/b"], bench.seen.append))
+    (_, first), (_, second) = bench.client.fake.requests
+    second.set((b"", stat()))
+    bench.reactor.callFromThread(bench.store._on_watch, SimpleNamespace(type="CHANGED", path="/b"))
+    first.set((b"", stat()))
+    bench.reactor.run_until(lambda: len(bench.seen) == 2)
+    assert bench.seen[0] == WatchEvent(WatchKind.CHANGED, "/b")
+
+
+def test_the_end_of_the_session_ends_all_reads(bench):
+    bench.begin(bench.store.get_many(["/a", "/b"]))
+    bench.store.on_lost(bench.client)
+    assert [type(one) for one in bench.seen] == [SessionEvent, SessionExpiredError]
+
+
 def test_interrupted_requests_are_sent_again_before_those_that_wait(bench):
     bench.begin(bench.store.exists("/a"))
     bench.begin(bench.store.exists("/b"))

@@ -6,7 +6,7 @@ import pytest
 
 from odradek.replication.controller.registration import Registration, StartError, prepare_store
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
-from odradek.replication.metadata.loader import load_broker
+from odradek.replication.metadata.loader import load_brokers
 from odradek.replication.metadata.store import SessionEvent
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.server.stores.tests.zookeeper import TestReactor, expire, open_store
@@ -87,7 +87,7 @@ def test_a_registration_has_kafkas_form(connect, reactor):
         b'"endpoints":["PLAINTEXT://host:9007"],"jmx_port":-1,"port":9007,"host":"host","version":5,"timestamp":"5"}'
     )
     assert registration.epoch == node.stat.created_id
-    assert reactor.run(load_broker(store, "7")) == broker(7)._replace(epoch=registration.epoch)
+    assert reactor.run(load_brokers(store, ["7"])) == [broker(7)._replace(epoch=registration.epoch)]
     reactor.run(registration.register(broker(7)))
     assert reactor.run(store.get("/brokers/ids/7")) == node, "the node of the present session is kept"
 

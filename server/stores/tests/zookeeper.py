@@ -89,6 +89,9 @@ class BlockingStore(MetadataStore):
     async def get(self, path, watch=None):
         return self._reactor.run(self._store.get(path, watch))
 
+    async def get_many(self, paths, watch=None):
+        return self._reactor.run(self._store.get_many(paths, watch))
+
     async def set(self, path, data, version=-1):
         return self._reactor.run(self._store.set(path, data, version))
 

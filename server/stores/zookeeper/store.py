@@ -229,13 +229,25 @@ class ZooKeeperStore(MetadataStore):
     # -- reads -----------------------------------------------------------------------------------------------------
 
     async def get(self, path: str, watch: Watcher | None = None) -> Node:
-        call = await self._read(requests.get, path, watch)
-        if call.error is not None:
-            raise requests.translate_error(call.error, path)
-        node = requests.read_node(call.value)
-        if watch is not None:
-            self._watches.on_data(path, watch, node.stat.modified_id)
+        node = _read_node(await self._get(path, watch), path)
+        if node is None:
+            raise NoNodeError(path)
         return node
+
+    async def get_many(self, paths: Sequence[str], watch: Watcher | None = None) -> list[Node | None]:
+        reads = [self._get(path, watch) for path in paths]
+        calls = [await read for read in reads]
+        return [_read_node(call, path) for call, path in zip(calls, paths, strict=True)]
+
+    def _get(self, path: str, watch: Watcher | None) -> Deferred[Call]:
+        reading = self._read(requests.get, path, watch)
+        return reading if watch is None else reading.addCallback(self._watch_data, path, watch)
+
+    def _watch_data(self, call: Call, path: str, watch: Watcher) -> Call:
+        """Record the watch of a node when the node arrives: the event of its next change may follow at once."""
+        if call.error is None:
+            self._watches.on_data(path, watch, requests.read_node(call.value).stat.modified_id)
+        return call
 
     async def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
         call = await self._read(requests.exists, path, watch)
@@ -255,15 +267,16 @@ class ZooKeeperStore(MetadataStore):
             self._watches.on_children(path, watch, changed_id)
         return names
 
-    async def _read(
+    def _read(
         self, request: Callable[[str, Callable[[Event], None] | None], Send], path: str, watch: Watcher | None
-    ) -> Call:
+    ) -> Deferred[Call]:
         check_path(path)
-        return await self._run(request(self._full_path(path), None if watch is None else self._on_watch), is_read=True)
+        return self._run(request(self._full_path(path), None if watch is None else self._on_watch), is_read=True)
 
-    async def _run(self, send: Send, *, is_read: bool) -> Call:
+    def _run(self, send: Send, *, is_read: bool) -> Deferred[Call]:
+        """Send a request in its turn. Raises SessionExpiredError; other errors are in the finished call."""
         self._check_session()
-        return await self._calls.run(send, is_read=is_read)
+        return self._calls.run(send, is_read=is_read)
 
     def _check_session(self) -> None:
         if self._is_over:
@@ -354,6 +367,15 @@ class ZooKeeperStore(MetadataStore):
             except NoNodeError:
                 nodes[path] = None
         return nodes
+
+
+def _read_node(call: Call, path: str) -> Node | None:
+    """Return the node that was read, None if it does not exist. Raises MetadataStoreError."""
+    if isinstance(call.error, KazooNoNodeError):
+        return None
+    if call.error is not None:
+        raise requests.translate_error(call.error, path)
+    return requests.read_node(call.value)
 
 
 def _fire(deferred: Deferred[None]) -> None:
