@@ -52,6 +52,7 @@ class ControllerContext:
     pause: awaited repeatedly in changes of many topics or partitions, to let other work run
     propagation: the publisher in a cluster, None with an embedded store
     shutting_down: live brokers that announced their stop
+    offline_brokers: brokers that may have replicas in `PartitionMetadata.offline`
     on_resigned: called when a write or a state shows that there is a later controller epoch
     stopping: replicas that a reassignment removed and that are being stopped, by topic id and partition; they are in
         the topic's node, but no longer in the image
@@ -80,6 +81,7 @@ class ControllerContext:
         self._epoch_version = 0
         self.propagation = propagation
         self.shutting_down: set[int] = set()
+        self.offline_brokers: set[int] = set()
         self._publisher = publisher
         self._publishes_all = False
         self.image.listeners.append(self._publish)

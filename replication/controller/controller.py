@@ -24,7 +24,7 @@ from odradek.replication.controller.elections import Elections
 from odradek.replication.controller.epoch_floor import FoundEpochs, LeastEpoch
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
 from odradek.replication.controller.operator_requests import OperatorRequests
-from odradek.replication.controller.propagation.propagation import FailedReplicas, Propagation
+from odradek.replication.controller.propagation.propagation import Propagation, ReplicasOfBroker
 from odradek.replication.controller.reassignment import Reassignments
 from odradek.replication.controller.registration import Registration
 from odradek.replication.controller.replica_deletion import ReplicaDeletion
@@ -252,6 +252,7 @@ class Controller:
         try:
             await self._store_changes.watch_all()
             writes: StateWrites = {}
+            self.context.offline_brokers.clear()
             await update_image(self.store, self.image, self.pause, retain_offline=False, writes=writes)
             await self._store_changes.complete_topics()
             await self.changes.remove_failed(why, writes)
@@ -282,16 +283,29 @@ class Controller:
         """Read the controller's node again: a broker has had a request of a later controller."""
         self._events.post(EventKind.CONTROLLER, "a broker has a later controller", self._follow_controller)
 
-    def on_replicas_failed(self, broker_id: int, replicas: FailedReplicas) -> None:
+    def on_replicas_failed(self, broker_id: int, replicas: ReplicasOfBroker) -> None:
         """Take the replicas of a broker offline whose log directory failed."""
 
         async def work() -> None:
             if self.is_active:
-                topics = self.image.topics_by_id
-                known = [(topics[topic_id].name, index) for topic_id, index in replicas if topic_id in topics]
-                await self.changes.take_offline_on(broker_id, known)
+                await self.changes.take_offline_on(broker_id, self._name_replicas(replicas))
 
+        self.context.offline_brokers.add(broker_id)
         self._events.post(EventKind.REPLICAS, "replicas of a broker failed", work)
+
+    def on_replicas_online(self, broker_id: int, replicas: ReplicasOfBroker) -> None:
+        """Count those replicas of a broker as online again that were offline."""
+
+        async def work() -> None:
+            if self.is_active:
+                await self.changes.take_online_on(broker_id, self._name_replicas(replicas))
+
+        if broker_id in self.context.offline_brokers:
+            self._events.post(EventKind.REPLICAS, "replicas of a broker are online", work)
+
+    def _name_replicas(self, replicas: ReplicasOfBroker) -> list[tuple[str, int]]:
+        topics = self.image.topics_by_id
+        return [(topics[topic_id].name, index) for topic_id, index in replicas if topic_id in topics]
 
     # Requests of brokers
 

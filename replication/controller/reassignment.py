@@ -93,12 +93,20 @@ def _subtract(replicas: Sequence[int], others: Iterable[int]) -> tuple[int, ...]
     return tuple(replica for replica in replicas if replica not in excluded)
 
 
+def _intersect(replicas: Iterable[int], others: Sequence[int]) -> tuple[int, ...]:
+    return tuple(replica for replica in replicas if replica in others)
+
+
 def assign(partition: PartitionMetadata, target: Sequence[int]) -> PartitionMetadata:
     """Return the partition with the replicas of its origin and of the target."""
     origin = find_origin(partition)
     replicas = (*target, *_subtract(origin, target))
     return partition._replace(
-        replicas=replicas, adding=_subtract(replicas, origin), removing=_subtract(replicas, target)
+        replicas=replicas,
+        adding=_subtract(replicas, origin),
+        removing=_subtract(replicas, target),
+        # A replica that is added again later is a new one, perhaps on another log directory.
+        offline=_intersect(partition.offline, replicas),
     )
 
 
@@ -143,7 +151,9 @@ def complete(partition: PartitionMetadata, live: Container[int], controller_epoc
     if elected is None:
         return None
     isr = tuple(replica for replica in elected.isr if replica in target)
-    return Step(elected._replace(replicas=target, isr=isr, adding=(), removing=()), partition.removing)
+    offline = _intersect(partition.offline, target)
+    new = elected._replace(replicas=target, isr=isr, adding=(), removing=(), offline=offline)
+    return Step(new, partition.removing)
 
 
 class Reassignments:

@@ -20,6 +20,13 @@ def is_online(replica: int, partition: PartitionMetadata, brokers: Container[int
     return replica in brokers and replica not in partition.offline
 
 
+def without_offline(partition: PartitionMetadata, replicas: Container[int]) -> PartitionMetadata:
+    """Return the partition without these replicas among the offline ones."""
+    if not any(replica in replicas for replica in partition.offline):
+        return partition
+    return partition._replace(offline=tuple([one for one in partition.offline if one not in replicas]))
+
+
 def remove_from_isr(
     partition: PartitionMetadata, removed: Container[int], controller_epoch: int
 ) -> PartitionMetadata:

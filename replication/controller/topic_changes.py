@@ -4,7 +4,7 @@ Each method is called within an event of the controller, so that nothing else ch
 """
 
 import logging
-from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from odradek.replication.controller.partition_states import (
     elect_leader,
     new_partition,
 )
-from odradek.replication.controller.replica_states import is_online, remove_dead_from_isr
+from odradek.replication.controller.replica_states import is_online, remove_dead_from_isr, without_offline
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
@@ -431,19 +431,40 @@ class TopicChanges:
                 image.put_topic(image.topics[name]._replace(partitions=tuple(partitions)))
             await self.elect_leaders("log directories failed")
 
-    async def forget_offline(self, broker_ids: Container[int]) -> None:
+    async def take_online_on(self, broker_id: int, working: Iterable[tuple[str, int]]) -> None:
+        """Count a broker's replicas of these partitions (topic, index) as online, in a cluster.
+
+        As in Kafka, a replica is online again when its broker has accepted a role for it. Partitions without a leader
+        get one.
+        """
+        image = self._context.image
+        changed: dict[str, list[PartitionMetadata]] = {}
+        for number, (name, index) in enumerate(working):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await self._context.pause()
+            partition = image.partition(name, index)
+            if partition is not None and broker_id in partition.offline:
+                if name not in changed:
+                    changed[name] = list(image.topics[name].partitions)
+                changed[name][index] = without_offline(partition, (broker_id,))
+        if changed:
+            logger.info("replicas are online again broker=%d topics=%d", broker_id, len(changed))
+            for name, partitions in changed.items():
+                image.put_topic(image.topics[name]._replace(partitions=tuple(partitions)))
+            await self.elect_leaders("replicas are online again")
+
+    async def forget_offline(self, broker_ids: Collection[int]) -> None:
         """Drop the offline replicas of brokers that failed or started: their log directories may work again."""
         image = self._context.image
+        if self._context.offline_brokers.isdisjoint(broker_ids):
+            return
+        self._context.offline_brokers.difference_update(broker_ids)
         for topic in list(image.topics.values()):
             partitions = []
             for index, one in enumerate(topic.partitions):
                 if index % _PARTITIONS_PER_PAUSE == 0:
                     await self._context.pause()
-                if any(replica in broker_ids for replica in one.offline):
-                    offline = tuple([replica for replica in one.offline if replica not in broker_ids])
-                    partitions.append(one._replace(offline=offline))
-                else:
-                    partitions.append(one)
+                partitions.append(without_offline(one, broker_ids))
             if tuple(partitions) != topic.partitions:
                 image.put_topic(topic._replace(partitions=tuple(partitions)))
 
@@ -451,6 +472,7 @@ class TopicChanges:
         """Return the topics that change if the failed replicas go offline, with the changes made."""
         context = self._context
         me, image = context.broker_id, context.image
+        context.offline_brokers.add(me)
         changed: dict[str, list[PartitionMetadata]] = {}
         for number, (name, index) in enumerate(failed):
             if number % _PARTITIONS_PER_PAUSE == 0:

@@ -24,8 +24,8 @@ from odradek.replication.remote import BrokerChannels, Delay
 
 logger = logging.getLogger(__name__)
 
-FailedReplicas = Sequence[tuple[bytes, int]]
-"""Topic ids and partition numbers of replicas whose log directory failed."""
+ReplicasOfBroker = Sequence[tuple[bytes, int]]
+"""Topic ids and partition numbers of replicas of one broker."""
 
 
 class PropagationListener(Protocol):
@@ -34,8 +34,11 @@ class PropagationListener(Protocol):
     def on_controller_moved(self) -> None:
         """Handle a response with STALE_CONTROLLER_EPOCH."""
 
-    def on_replicas_failed(self, broker_id: int, replicas: FailedReplicas) -> None:
+    def on_replicas_failed(self, broker_id: int, replicas: ReplicasOfBroker) -> None:
         """Handle a response with KAFKA_STORAGE_ERROR for these replicas."""
+
+    def on_replicas_online(self, broker_id: int, replicas: ReplicasOfBroker) -> None:
+        """Handle a response without an error for these replicas."""
 
 
 class Propagation:
@@ -144,14 +147,19 @@ class Propagation:
             if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH and listener is not None:
                 listener.on_controller_moved()
         elif isinstance(response, LeaderAndIsrResponse) and listener is not None:
-            failed = [
-                (topic.topic_id, row.partition_index)
-                for topic in response.topics
-                for row in topic.partition_errors
-                if row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            ]
-            if failed:
+            if failed := _find_replicas(response, ErrorCode.KAFKA_STORAGE_ERROR):
                 listener.on_replicas_failed(broker_id, failed)
+            if online := _find_replicas(response, ErrorCode.NONE):
+                listener.on_replicas_online(broker_id, online)
+
+
+def _find_replicas(response: LeaderAndIsrResponse, error: ErrorCode) -> ReplicasOfBroker:
+    return [
+        (topic.topic_id, row.partition_index)
+        for topic in response.topics
+        for row in topic.partition_errors
+        if row.error_code == error
+    ]
 
 
 def stop_errors(response: StopReplicaResponse) -> dict[tuple[str, int], ErrorCode]:

@@ -1,0 +1,63 @@
+"""Replicas of a cluster that return: after a failed log directory, after a restart, after a removal."""
+
+import pytest
+
+from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.test_propagation import alter_row, create, states
+from odradek.replication.tests.test_reassignment_in_cluster import begin, partition_epoch
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def fail_directory(world, broker_id, *keys):
+    world.fakes[broker_id].failed = set(keys)
+    resend(world, broker_id)
+
+
+def resend(world, broker_id):
+    world.active.propagation.resend_roles(broker_id)
+    world.executor.finish()
+
+
+def offline(world, name="t"):
+    return [partition.offline for partition in world.active.controller.image.topics[name].partitions]
+
+
+def test_a_replica_is_online_again_when_its_broker_accepts_a_role(world):
+    """It stayed offline until its broker started again, and no replica of its partition could lead."""
+    create(world, "t", (2,), (1, 2))
+    fail_directory(world, 2, ("t", 0), ("t", 1))
+    assert states(world, "t") == [(-1, 1, (2,)), (1, 1, (1,))]
+    assert offline(world) == [(2,), (2,)]
+    fail_directory(world, 2, ("t", 1))
+    assert offline(world) == [(), (2,)]
+    assert states(world, "t") == [(2, 2, (2,)), (1, 1, (1,))]
+    fail_directory(world, 2)
+    assert offline(world) == [(), ()]
+    assert alter_row(world, "t", 1, [1, 2], leader_epoch=1, partition_epoch=1).error_code == 0
+
+
+def test_responses_of_brokers_without_offline_replicas_make_no_events(world):
+    posted = []
+    controller = world.active.controller
+    controller._events.post = lambda kind, description, work: posted.append(description)
+    create(world, "t", *[(1, 2)] * 5)
+    assert not any("online" in description for description in posted)
+
+
+def test_a_removed_replica_on_a_failed_directory_may_be_added_again(world):
+    """It was still counted as offline, so that it got no role and the reassignment did not end."""
+    create(world, "t", (1, 2))
+    fail_directory(world, 2, ("t", 0))
+    assert begin(world, [1]) == {0: None}
+    world.fakes[2].failed = set()
+    assert offline(world) == [()]
+    assert begin(world, [1, 2]) == {0: None}
+    [(leader, epoch, isr)] = states(world, "t")
+    assert world.fakes[2].roles["t", 0][:2] == (leader, epoch)
+    row = alter_row(world, "t", 0, [*isr, 2], leader_epoch=epoch, partition_epoch=partition_epoch(world))
+    assert row.error_code == 0
+    assert not world.active.controller.reassignments.is_in_progress("t", 0, (1, 2))
