@@ -47,7 +47,7 @@ Post = Callable[[EventKind, str, Work[None]], None]
 StopReplicas = Callable[[int, Sequence[tuple[str, int, int]], Callable[[], None]], None]
 """Stop and delete replicas (topic, index, leader epoch) of a broker, after the publications before it.
 
-The last argument is called when the broker has answered, and not called if it fails.
+The last argument is called when the broker has answered, and not called if it fails or refuses the request.
 """
 
 _PARTITIONS_PER_PAUSE: Final = 500
@@ -176,6 +176,8 @@ class Reassignments:
         # Topics to check, and the partitions of others as they were at the last check.
         self._due: set[str] = set()
         self._checked: dict[str, tuple[PartitionMetadata, ...]] = {}
+        # The epochs of the live brokers at the last publication.
+        self._broker_epochs: dict[int, int] = {}
         context.image.listeners.append(self._on_metadata)
 
     # Beginning
@@ -227,8 +229,9 @@ class Reassignments:
 
     def _on_metadata(self, delta: MetadataDelta) -> None:
         """Continue reassignments after a change of their ISR, or of the live brokers."""
+        started = self._find_started(delta.brokers)
         if delta.brokers and self._context.stopping:
-            self._post(EventKind.REPLICAS, "forget removed replicas", self._forget_failed)
+            self._post(EventKind.REPLICAS, "stop removed replicas again", partial(self._follow_brokers, started))
         pending = self._pending.keys()
         if delta.brokers:
             self._checked.clear()
@@ -236,6 +239,18 @@ class Reassignments:
         self._due |= pending if delta.brokers else pending & delta.topics.keys()
         if self._due and not is_posted:
             self._post(EventKind.REPLICAS, "continue reassignments", self._continue)
+
+    def _find_started(self, changed: Iterable[int]) -> set[int]:
+        """Return those of the changed brokers that have registered since the last publication."""
+        started = set()
+        for broker_id in changed:
+            broker = self._context.image.brokers.get(broker_id)
+            if broker is None:
+                self._broker_epochs.pop(broker_id, None)
+            elif self._broker_epochs.get(broker_id) != broker.epoch:
+                self._broker_epochs[broker_id] = broker.epoch
+                started.add(broker_id)
+        return started
 
     async def resume(self) -> None:
         """Continue all reassignments of the image, after it was loaded by the controller."""
@@ -387,11 +402,12 @@ class Reassignments:
 
     # Removed replicas
 
-    def _stop(self, topic: TopicMetadata, indexes: Iterable[int]) -> None:
+    def _stop(self, topic: TopicMetadata, indexes: Iterable[int], only_on: Container[int] | None = None) -> None:
         by_broker: dict[int, list[int]] = {}
         for index in indexes:
             for replica in self._context.stopping[topic.topic_id, index]:
-                by_broker.setdefault(replica, []).append(index)
+                if only_on is None or replica in only_on:
+                    by_broker.setdefault(replica, []).append(index)
         for broker_id, stopped in by_broker.items():
             replicas = [(topic.name, index, topic.partitions[index].leader_epoch) for index in stopped]
             self.stop_replicas(broker_id, replicas, partial(self._on_answer, topic.topic_id, broker_id, stopped))
@@ -400,9 +416,21 @@ class Reassignments:
         keys = [(topic_id, index) for index in indexes]
         self._post(EventKind.REPLICAS, "removed replicas are deleted", lambda: self._forget(keys, {broker_id}))
 
-    async def _forget_failed(self) -> None:
-        """Wait no longer for brokers that failed."""
+    async def _follow_brokers(self, started: Container[int]) -> None:
+        """Stop replicas again on brokers that have started, and wait no longer for brokers that failed.
+
+        A broker that restarted has no request of the time before.
+        """
         stopping, brokers = self._context.stopping, self._context.image.brokers
+        by_topic: dict[bytes, list[int]] = {}
+        for (topic_id, index), replicas in stopping.items():
+            if any(replica in started for replica in replicas):
+                by_topic.setdefault(topic_id, []).append(index)
+        for topic_id, indexes in by_topic.items():
+            await self._context.pause()
+            topic = self._context.image.topics_by_id.get(topic_id)
+            if topic is not None and self._context.is_active:
+                self._stop(topic, indexes, only_on=started)
         failed = {replica for replicas in stopping.values() for replica in replicas if replica not in brokers}
         if failed:
             await self._forget([*stopping], failed)

@@ -2,9 +2,10 @@
 
 import pytest
 
+from odradek.replication.controller.events import EventKind
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.test_propagation import alter_row, create, states
-from odradek.replication.tests.test_reassignment_in_cluster import begin, partition_epoch
+from odradek.replication.tests.test_reassignment_in_cluster import begin, node, partition_epoch
 
 
 @pytest.fixture
@@ -61,3 +62,54 @@ def test_a_removed_replica_on_a_failed_directory_may_be_added_again(world):
     row = alter_row(world, "t", 0, [*isr, 2], leader_epoch=epoch, partition_epoch=partition_epoch(world))
     assert row.error_code == 0
     assert not world.active.controller.reassignments.is_in_progress("t", 0, (1, 2))
+
+
+def complete_reassignment(world, target):
+    begin(world, target)
+    [(_, epoch, isr)] = states(world, "t")
+    members = [*isr, *(replica for replica in target if replica not in isr)]
+    row = alter_row(world, "t", 0, members, leader_epoch=epoch, partition_epoch=partition_epoch(world))
+    assert row.error_code == 0
+
+
+def test_a_broker_that_restarts_before_it_deletes_a_removed_replica_deletes_it(world):
+    """Nothing asked it again: the replica stayed on its disk, and in the topic's node until the next controller."""
+    create(world, "t", (1, 2))
+    restarting = world.nodes[2]
+    world.fakes[2].is_up = False
+    complete_reassignment(world, [1, 3])
+    assert node(world) == ((1, 3, 2), (), (2,))
+    pause = world.executor.waiter()
+
+    async def wait():
+        await pause
+
+    # The controller notices the restart when the broker has registered again.
+    world.active.controller._events.post(EventKind.BROKERS, "other work", wait)
+    world.server.expire(restarting.store)
+    restarting.rejoin()
+    world.executor.finish()
+    world.fakes[2].is_up = True
+    pause.callback(None)
+    world.executor.finish()
+    world.executor.wake()
+    world.executor.finish()
+    assert node(world) == ((1, 3), (), ())
+    assert ("t", 0) in world.fakes[2].deleted
+
+
+def test_a_removed_replica_is_not_forgotten_when_its_broker_refuses_the_epoch(world):
+    """The broker has restarted, and the controller does not know its new epoch yet."""
+    create(world, "t", (1, 2))
+    world.fakes[2].epoch += 100
+    complete_reassignment(world, [1, 3])
+    assert node(world) == ((1, 3, 2), (), (2,))
+
+
+def test_a_removed_replica_of_a_failed_broker_is_not_waited_for(world):
+    create(world, "t", (1, 2))
+    world.fakes[2].is_up = False
+    complete_reassignment(world, [1, 3])
+    world.crash(2)
+    world.executor.finish()
+    assert node(world) == ((1, 3), (), ())

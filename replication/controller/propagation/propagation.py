@@ -125,9 +125,18 @@ class Propagation:
     def delete_replicas(
         self, broker_id: int, partitions: Sequence[tuple[str, int, int]], answered: Callable[[], None]
     ) -> None:
-        """Delete replicas (topic, partition, leader epoch); `answered` as for `stop_replicas`."""
+        """Delete replicas (topic, partition, leader epoch).
+
+        `answered` is called as for `stop_replicas`, but not if the broker has refused the whole request: it has
+        restarted, or has a later controller.
+        """
+
+        def on_response(_: int, request: ControlRequest, response: ControlResponse) -> None:
+            if response.error_code == ErrorCode.NONE:
+                answered()
+
         replicas = [ReplicaToStop(topic, index, epoch, True) for topic, index, epoch in partitions]
-        self.stop_replicas(broker_id, replicas, lambda *_: answered())
+        self.stop_replicas(broker_id, replicas, on_response)
 
     def _connect(self, broker: BrokerMetadata) -> Transport:
         if broker.broker_id == self._parts.broker_id:
