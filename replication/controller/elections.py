@@ -6,6 +6,7 @@ Leaders of partitions whose leader failed are elected by `topic_changes`, those 
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from odradek.protocol.errors import KafkaError
@@ -91,6 +92,9 @@ class Elections:
 
         Runs within an event of the controller.
         """
+        await self._changes.change_states(partial(self._choose_preferred, partitions))
+
+    async def _choose_preferred(self, partitions: Sequence[tuple[str, int]]) -> list[TopicMetadata]:
         context = self._context
         changed: dict[str, list[PartitionMetadata]] = {}
         count = 0
@@ -107,10 +111,7 @@ class Elections:
                 count += 1
         if changed:
             logger.info("electing preferred leaders partitions=%d", count)
-            topics: list[TopicMetadata] = [
-                context.image.topics[name]._replace(partitions=tuple(states)) for name, states in changed.items()
-            ]
-            await self._changes.put_partitions(topics)
+        return [context.image.topics[name]._replace(partitions=tuple(states)) for name, states in changed.items()]
 
 
 class LeaderRebalance:

@@ -16,7 +16,16 @@ from odradek.replication.controller.events import EventKind, Work
 from odradek.replication.controller.reassignment import Reassignments
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.loader import read_node
-from odradek.replication.metadata.store import Delete, NoNodeError, SetData, StoreDamagedError, WatchEvent
+from odradek.replication.metadata.store import (
+    ANY_VERSION,
+    Delete,
+    NoNodeError,
+    Operation,
+    SetData,
+    StoreDamagedError,
+    TransactionError,
+    WatchEvent,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +43,8 @@ class OperatorRequests:
         self._reassignments = reassignments
         self._elections = elections
         self._post = post
-        self._has_targets = False
+        # The targets of which the reassignment was begun or refused, as long as they are in the node.
+        self._begun: Targets = {}
         reassignments.on_finished.append(self._on_finished)
 
     async def execute(self) -> None:
@@ -53,9 +63,9 @@ class OperatorRequests:
         if not context.is_active:
             return
         if await context.store.exists(znodes.REASSIGN_PARTITIONS, self._on_reassignments) is None:
-            self._has_targets = False
+            self._begun = {}
             return
-        targets = await self._read_targets()
+        targets, _ = await self._read_targets()
         by_topic: dict[str, dict[int, tuple[int, ...] | None]] = {}
         for (name, index), target in targets.items():
             try:
@@ -69,16 +79,20 @@ class OperatorRequests:
             for index, refused in (await self._reassignments.begin(name, wanted)).items():
                 if refused is not None:
                     logger.error("refused reassignment topic=%s partition=%d: %s", name, index, refused)
+        self._begun = targets
         await self._settle()
 
-    async def _read_targets(self) -> Targets:
+    async def _read_targets(self) -> tuple[Targets, int]:
+        """Return the requested reassignments, and the version of their node."""
         try:
             return await read_node(
-                self._context.store, znodes.REASSIGN_PARTITIONS, lambda node: znodes.decode_reassignments(node.data)
+                self._context.store,
+                znodes.REASSIGN_PARTITIONS,
+                lambda node: (znodes.decode_reassignments(node.data), node.stat.version),
             )
         except (NoNodeError, StoreDamagedError) as error:
             logger.error("a request for reassignments cannot be read: %s", error)
-            return {}
+            return {}, ANY_VERSION
 
     def _check(self, name: str, index: int, target: tuple[int, ...]) -> None:
         """Raise KafkaError for an invalid target."""
@@ -89,26 +103,35 @@ class OperatorRequests:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
 
     def _on_finished(self) -> None:
-        if self._has_targets:
+        if self._begun:
             self._post(EventKind.TOPICS, "reassignments of an operator are finished", self._settle)
 
     async def _settle(self) -> None:
-        """Remove finished and refused reassignments from the node, and the node after the last one."""
+        """Remove finished and refused reassignments from the node, and the node after the last one.
+
+        Another tool may write the node at any time: what it requests is begun by the event of its watch.
+        """
         context = self._context
         if not context.is_active or await context.store.exists(znodes.REASSIGN_PARTITIONS) is None:
-            self._has_targets = False
+            self._begun = {}
             return
-        targets = await self._read_targets()
+        targets, version = await self._read_targets()
         remaining = {
             (name, index): target
             for (name, index), target in targets.items()
-            if self._reassignments.is_in_progress(name, index, target)
+            if self._begun.get((name, index)) != target or self._reassignments.is_in_progress(name, index, target)
         }
-        self._has_targets = bool(remaining)
-        if not remaining:
-            await context.write([Delete(znodes.REASSIGN_PARTITIONS)])
-        elif remaining != targets:
-            await context.write([SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignments(remaining))])
+        path = znodes.REASSIGN_PARTITIONS
+        change: Operation = Delete(path, version)
+        if remaining:
+            change = SetData(path, znodes.encode_reassignments(remaining), version)
+        try:
+            if remaining != targets or not remaining:
+                await context.write([change])
+        except TransactionError as error:
+            logger.info("reassignments were requested again path=%s: %s", path, error)
+        else:
+            self._begun = {key: target for key, target in remaining.items() if self._begun.get(key) == target}
 
     # Preferred leaders
 
@@ -122,11 +145,16 @@ class OperatorRequests:
         if await context.store.exists(znodes.PREFERRED_ELECTION, self._on_election) is None:
             return
         try:
-            partitions = await read_node(
-                context.store, znodes.PREFERRED_ELECTION, lambda node: znodes.decode_partitions(node.data)
+            partitions, version = await read_node(
+                context.store,
+                znodes.PREFERRED_ELECTION,
+                lambda node: (znodes.decode_partitions(node.data), node.stat.version),
             )
         except (NoNodeError, StoreDamagedError) as error:
             logger.error("a request for an election cannot be read: %s", error)
-            partitions = []
+            partitions, version = [], ANY_VERSION
         await self._elections.elect_preferred(partitions)
-        await context.write([Delete(znodes.PREFERRED_ELECTION)])
+        try:
+            await context.write([Delete(znodes.PREFERRED_ELECTION, version)])
+        except TransactionError as error:
+            logger.info("elections were requested again path=%s: %s", znodes.PREFERRED_ELECTION, error)

@@ -140,7 +140,10 @@ class TopicDeletion:
         found = []
         for name in new:
             try:
-                image.put_topic(await load_topic(store, name, self._context.pause))
+                # A new controller's image does not have the topic. The node of one that it has may still contain
+                # replicas that a reassignment has removed, and that are being stopped.
+                if name not in image.topics:
+                    image.put_topic(await load_topic(store, name, self._context.pause))
             except NoNodeError:
                 # The topic's node is removed before its mark, or there never was such a topic.
                 self._unfinished[name] = None

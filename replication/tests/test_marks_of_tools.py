@@ -1,0 +1,120 @@
+"""Requests that other tools write into the metadata store while the controller does other work."""
+
+import pytest
+
+from odradek.replication.controller.events import EventKind
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.store import NoNodeError, run_now
+from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.test_operator_requests import row
+from odradek.replication.tests.test_propagation import alter_row, create, nodes, states
+from odradek.replication.tests.test_reassignment_in_cluster import partition_epoch
+from odradek.replication.tests.test_replica_recovery import complete_reassignment
+
+REASSIGN, ELECT = znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_ELECTION
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def tool(world):
+    """The session of another tool."""
+    return world.server.connect()
+
+
+def request(*rows):
+    return znodes.encode({"version": 1, "partitions": list(rows)})
+
+
+def hold(world):
+    """Let the controller process no further event until the returned function is called."""
+    pause = world.executor.waiter()
+
+    async def wait():
+        await pause
+
+    def release():
+        pause.callback(None)
+        world.executor.finish()
+
+    world.active.controller._events.post(EventKind.BROKERS, "other work", wait)
+    return release
+
+
+def test_a_topic_is_deleted_that_is_marked_while_a_removed_replica_is_stopped(world, tool):
+    """The topic's node still has the removed replica: the deletion waited forever for the end of a reassignment."""
+    create(world, "t", (1, 2))
+    world.fakes[2].is_up = False
+    complete_reassignment(world, [1, 3])
+    run_now(tool.create(znodes.deletion_path("t")))
+    world.executor.finish()
+    world.fakes[2].is_up = True
+    world.executor.wake()
+    world.executor.finish()
+    world.executor.wake()
+    world.executor.finish()
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+    assert {broker_id for broker_id, fake in world.fakes.items() if ("t", 0) in fake.deleted} == {1, 2, 3}
+
+
+def test_reassignments_that_are_requested_while_earlier_ones_end_are_begun(world, tool):
+    """They were taken for finished ones and removed with them."""
+    create(world, "t", (1, 2), (1, 2))
+    run_now(tool.create(REASSIGN, request(row(0, 1, 3))))
+    world.executor.finish()
+    release = hold(world)
+    world.active.controller._operator_requests._on_finished()
+    run_now(tool.set(REASSIGN, request(row(0, 1, 3), row(1, 2, 3))))
+    release()
+    assert znodes.decode_reassignments(run_now(tool.get(REASSIGN)).data) == {("t", 0): (1, 3), ("t", 1): (2, 3)}
+    for index, target in enumerate(((1, 3), (2, 3))):
+        assert world.active.controller.reassignments.is_in_progress("t", index, target)
+
+
+def test_a_request_that_is_written_before_the_last_one_is_removed_stays(world, tool, monkeypatch):
+    create(world, "t", (1, 2), (1, 2))
+    run_now(tool.create(REASSIGN, request(row(0, 1, 3))))
+    world.executor.finish()
+    store = world.active.controller.store
+    later = request(row(1, 2, 3))
+    read = store.get
+
+    async def get(path, watch=None):
+        node = await read(path, watch)
+        is_ending = not world.active.controller.reassignments.is_in_progress("t", 0, (1, 3))
+        if path == REASSIGN and node.data != later and is_ending:
+            await tool.set(REASSIGN, later)
+        return node
+
+    monkeypatch.setattr(store, "get", get)
+    added = alter_row(world, "t", 0, [1, 2, 3], leader_epoch=1, partition_epoch=partition_epoch(world))
+    assert added.error_code == 0
+    assert world.active.controller.reassignments.is_in_progress("t", 1, (2, 3))
+    assert znodes.decode_reassignments(run_now(tool.get(REASSIGN)).data) == {("t", 1): (2, 3)}
+
+
+def test_an_election_that_is_requested_again_during_the_last_one_is_executed(world, tool, monkeypatch):
+    create(world, "t", (2, 1), (2, 1))
+    world.crash(2)
+    world.executor.finish()
+    world.start(2)
+    controller = world.active.controller
+    topic = controller.image.topics["t"]
+    in_sync = tuple([partition._replace(isr=(1, 2)) for partition in topic.partitions])
+    world.run(controller.put_partitions([topic._replace(partitions=in_sync)]))
+    elect = controller.elections.elect_preferred
+
+    async def elect_slowly(partitions):
+        await elect(partitions)
+        if partitions == [("t", 0)]:
+            await tool.set(ELECT, request(row(1)))
+
+    monkeypatch.setattr(controller.elections, "elect_preferred", elect_slowly)
+    run_now(tool.create(ELECT, request(row(0))))
+    world.executor.finish()
+    assert [leader for leader, _, _ in states(world, "t")] == [2, 2]
+    with pytest.raises(NoNodeError):
+        run_now(tool.get(ELECT))
