@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from odradek.replication.metadata import znodes
-from odradek.simulation.cluster.power import find_incomplete, is_in_sync, may_lose_unsynced
+from odradek.simulation.cluster.power import find_incomplete, may_lose_unsynced
 from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.history import CrashKind, History
 from odradek.simulation.machine.broker_process import BrokerProcess
@@ -19,7 +19,6 @@ from odradek.simulation.scenario import FaultPlan
 if TYPE_CHECKING:
     from odradek.simulation.world import World
 
-_LOOK_AGAIN_S: Final = 0.1
 _CLOCK_ERRORS_MS: Final = (-60_000, -3_000, -500, 500, 3_000, 60_000)
 
 
@@ -36,8 +35,6 @@ class ClusterFaults:
         self._session_s = session_s
         self._random = random
         self._is_over = False
-        self._incomplete: dict[str, None] = {}
-        """Brokers that may have lost unsynced data and must not start before the controller has removed them."""
         for process in world.brokers:
             process.on_end = self._when_ended(process)
             process.on_start_failure = lambda why: None
@@ -227,8 +224,7 @@ class ClusterFaults:
                 process.disk.come_down(is_power_loss=False)
             if how in ("killed", "died while writing", "power lost"):
                 self._history.crash(CrashKind.PROCESS_KILL)
-            if process.disk.forget_unsynced() or how == "power lost":
-                self._incomplete[process.name] = None
+            process.disk.forget_unsynced()
             delay_s = self._random.choice((0.05, 0.5, 2.0)) * (1.0 if self._is_over else self._session_s)
             self._world.clock.callLater(delay_s, self._start, process)
 
@@ -237,10 +233,6 @@ class ClusterFaults:
     def _start(self, process: BrokerProcess) -> None:
         if process.is_alive:
             return
-        if process.name in self._incomplete and is_in_sync(self._world, process):
-            self._world.clock.callLater(_LOOK_AGAIN_S, self._start, process)
-            return
-        self._incomplete.pop(process.name, None)
         if self._is_over:
             process.disk.repair()
         process.start()

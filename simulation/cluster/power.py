@@ -2,9 +2,8 @@
 
 Replicas acknowledge records that are only in their page caches. If all replicas in sync lose their power, such records
 are lost, in Apache Kafka as well. A machine may therefore lose unsynced data only while all replicas of all partitions
-are in sync and have all records below their leaders' high watermarks. It starts again when its session has expired and
-the controller has removed it from the ISRs: a controller that is elected in the meantime would regard it as a replica
-that is still in sync, or as the leader, because ZooKeeper mode does not record unclean stops.
+are in sync and have all records below their leaders' high watermarks. It may start again at any time: a controller
+removes it from the ISRs, also one that is elected after it has started.
 """
 
 from typing import TYPE_CHECKING
@@ -13,21 +12,12 @@ from odradek.simulation.cluster.logs import logs_by_partition
 from odradek.simulation.cluster.tree import read_partitions
 
 if TYPE_CHECKING:
-    from odradek.simulation.machine.broker_process import BrokerProcess
     from odradek.simulation.world import World
 
 
 def may_lose_unsynced(world: "World") -> bool:
     """Return whether one machine may lose unsynced data now."""
     return not find_incomplete(world)
-
-
-def is_in_sync(world: "World", process: "BrokerProcess") -> bool:
-    """Return whether a broker is in the ISR of a partition with other members."""
-    assert world.zookeeper is not None
-    number = world.brokers.index(process) + 1
-    states = (stored.state for stored in read_partitions(world.zookeeper).values())
-    return any(number in state.isr and len(state.isr) > 1 for state in states)
 
 
 def find_incomplete(world: "World") -> str:

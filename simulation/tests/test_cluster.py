@@ -11,13 +11,15 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.metadata import znodes
 from odradek.simulation.api import ConnectionLost
 from odradek.simulation.clients.lasting_connection import LastingConnection
 from odradek.simulation.cluster.faults import ClusterFaults
 from odradek.simulation.cluster.logs import find_differences
-from odradek.simulation.cluster.power import find_incomplete, is_in_sync, may_lose_unsynced
-from odradek.simulation.cluster.tree import read_partitions
+from odradek.simulation.cluster.power import find_incomplete, may_lose_unsynced
+from odradek.simulation.cluster.tree import read_data, read_partitions
 from odradek.simulation.history import History
+from odradek.simulation.machine.zookeeper import ZOOKEEPER_HOST
 from odradek.simulation.scenario import FaultPlan
 from odradek.simulation.tests.test_world import finish
 from odradek.simulation.world import World
@@ -78,6 +80,20 @@ class Cluster:
                 return
             await self.world.sleep(0.1)
 
+    def move_leadership_to_controller(self):
+        """Kill leaders until the controller leads; return it."""
+        while self.leader is not self.controller:
+            self.leader.kill()
+            self.settle()
+        return self.leader
+
+    @property
+    def controller(self):
+        zookeeper = self.world.zookeeper
+        assert zookeeper is not None
+        data = read_data(zookeeper, znodes.CONTROLLER)
+        return None if not data else self.world.brokers[znodes.decode_controller(data) - 1]
+
     @property
     def leader(self):
         return self.world.brokers[self.state.leader - 1]
@@ -122,15 +138,28 @@ def test_a_leader_without_zookeeper_is_replaced(cluster):
     cluster.settle()
 
 
-def test_a_machine_that_lost_data_starts_after_its_removal_from_the_isr(cluster):
-    process = cluster.leader
-    assert may_lose_unsynced(cluster.world)
-    process.lose_power(lose_names=False)
-    assert not may_lose_unsynced(cluster.world)
-    assert is_in_sync(cluster.world, process)
-    cluster.wait(lambda: process.is_alive)
-    assert not is_in_sync(cluster.world, process)
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_a_controller_that_lost_data_does_not_lead_until_it_has_caught_up(cluster, others_wait):
+    """If the other brokers wait, it is the next controller as well, and the only one that can notice its restart."""
+    first = cluster.move_leadership_to_controller()
+    for _ in range(20):
+        cluster.ask(cluster.produce)
     cluster.settle()
+    epoch, end = cluster.state.leader_epoch, log_of(first).log_end_offset
+    assert may_lose_unsynced(cluster.world)
+    first.lose_power(lose_names=False)
+    assert not may_lose_unsynced(cluster.world)
+    if others_wait:
+        # ZooKeeper hears the others, whose sessions survive, but they do not hear it.
+        others = [process.host for process in cluster.world.brokers if process is not first]
+        cluster.world.network.cut([(ZOOKEEPER_HOST, host) for host in others])
+        cluster.world.zookeeper.expire(first.host)
+        first.start()
+        cluster.wait(lambda: cluster.controller is first)
+        cluster.world.network.heal()
+    cluster.settle()
+    assert cluster.state.leader_epoch > epoch
+    assert [log_of(process).log_end_offset for process in cluster.world.brokers] == [end] * 3
 
 
 def test_differences_of_replicas_are_reported(cluster):
