@@ -172,8 +172,9 @@ class World:
         """Check the invariants of a running broker after a step."""
         if not self.looks_inside or process.broker is None:
             return
-        for what in invariants.find_violations(process.broker):
-            self.fail(what)
+        if not process.is_stopping:
+            for what in invariants.find_violations(process.broker):
+                self.fail(what)
         if self._cluster_invariants is not None:
             for what in self._cluster_invariants.check(process):
                 self.fail(what)

@@ -4,41 +4,46 @@ They compare the brokers with each other, with ZooKeeper and with the past. Sour
 ZooKeeper mode, by Apache Kafka's replication protocol (KIP-101, KIP-497, KIP-841).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from odradek.replication.metadata import znodes
-from odradek.simulation.cluster.tree import StoredPartition, read_data, read_number, read_partitions
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.simulation.cluster.committed import CommittedBatches, TopicPartition
+from odradek.simulation.cluster.tree import StoredPartition, read_data, read_number, read_partitions, read_written
 from odradek.simulation.history import Partition, name_of
 
 if TYPE_CHECKING:
+    from odradek.log.partition_log import PartitionLog
     from odradek.replication.replicas.partition import Partition as Replica
     from odradek.simulation.machine.broker_process import BrokerProcess
     from odradek.simulation.machine.zookeeper import ZooKeeper
 
 _PRODUCER_IDS: Final = "/latest_producer_id_block"
 
-TopicPartition = tuple[bytes, int]
-"""Topic id and partition index."""
-
 
 class ClusterInvariants:
     """The invariants, with what they remember of the run.
 
     stored: the partitions in ZooKeeper, as of the last step
+    committed: the committed batches of all partitions
+    unclean: topics with unclean elections, which lose records
     brokers: all brokers, in the order of their ids from 1
     """
 
     def __init__(self, zookeeper: "ZooKeeper", brokers: Sequence["BrokerProcess"]) -> None:
         self.stored: dict[Partition, StoredPartition] = {}
+        self.committed = CommittedBatches()
+        self.unclean: Container[str] = ()
         self._brokers = brokers
         self._zookeeper = zookeeper
         self._transaction = -1
         self._leaders: dict[tuple[TopicPartition, int], str] = {}
         self._leader_epochs: dict[tuple[str, int, TopicPartition], int] = {}
         self._high_watermarks: dict[tuple[str, int, TopicPartition], tuple[int, int]] = {}
-        self._topic_ids: dict[str, bytes] = {}
+        self._latest_epochs: dict[TopicPartition, int] = {}
+        self._checked: dict[tuple[str, int, TopicPartition], tuple[object, ...]] = {}
         self._controllers: dict[int, bytes] = {}
         self._controller_epoch = -1
         self._block_end = -1
@@ -48,7 +53,16 @@ class ClusterInvariants:
         yield from self._check_tree()
         assert process.broker is not None
         for replica in process.broker.services.replicas:
-            yield from self._check_replica(process, replica)
+            life = process.name, process.lives, (replica.topic_id, replica.index)
+            log = replica.log
+            ends = None if log is None else (log.state.high_watermark, log.state.log_end_offset)
+            seen = (
+                self._transaction, replica.leader_epoch, replica.partition_epoch, replica.is_leader,
+                replica.isr, replica.maximal_isr, log, ends,
+            )  # fmt: skip
+            if self._checked.get(life) != seen:
+                self._checked[life] = seen
+                yield from self._check_replica(process, replica)
 
     # Brokers
 
@@ -60,15 +74,22 @@ class ClusterInvariants:
             yield f"{where}: the leader epoch was {self._leader_epochs[life]}"
         self._leader_epochs[life] = replica.leader_epoch
         log = replica.log
-        if log is None:
+        if log is None or log.state.is_closed:
             return
         entries = log.state.leader_epochs.entries
         for (epoch, start), (later_epoch, later_start) in pairwise(entries):
             if epoch >= later_epoch or start >= later_start:
                 yield f"{where}: leader epochs {entries} do not increase"
                 break
-        if not replica.is_leader:
-            return
+        if replica.is_leader:
+            yield from self._check_leader(process, replica, log, where)
+        yield from self._check_records(process, replica, log, where)
+
+    def _check_leader(
+        self, process: "BrokerProcess", replica: "Replica", log: "PartitionLog", where: str
+    ) -> Iterator[str]:
+        key = replica.topic_id, replica.index
+        life = process.name, process.lives, key
         leader = self._leaders.setdefault((key, replica.leader_epoch), process.name)
         if leader != process.name:
             yield f"{where}: {leader} leads in the same epoch"
@@ -76,15 +97,43 @@ class ClusterInvariants:
             yield f"{where}: ISR {replica.isr} of replicas {replica.replicas}"
         if replica.leader not in replica.isr:
             yield f"{where}: the leader is not in the ISR {replica.isr}"
+        if replica.leader_epoch > self._latest_epochs.get(key, -1):
+            self._latest_epochs[key] = replica.leader_epoch
+            committed = self.committed.end(key)
+            if log.log_end_offset < committed and replica.topic not in self.unclean:
+                yield f"{where}: its log ends at {log.log_end_offset}, {committed} is committed"
         epoch, high_watermark = self._high_watermarks.get(life, (-1, -1))
         if epoch == replica.leader_epoch and log.high_watermark < high_watermark:
             yield f"{where}: the high watermark fell from {high_watermark} to {log.high_watermark}"
         if log.high_watermark > high_watermark:
+            self.committed.commit(key, log.high_watermark)
             yield from self._check_members(where, replica, log.high_watermark)
         self._high_watermarks[life] = replica.leader_epoch, log.high_watermark
         stored = self.stored.get((replica.topic, replica.index))
         if stored is not None and stored.topic_id == replica.topic_id:
             yield from self._check_maximal_isr(where, replica, stored)
+
+    def _check_records(
+        self, process: "BrokerProcess", replica: "Replica", log: "PartitionLog", where: str
+    ) -> Iterator[str]:
+        """What a replica has below its high watermark is committed, and equal on all replicas."""
+        if replica.topic in self.unclean:
+            return
+        key = replica.topic_id, replica.index
+        if log.high_watermark > self.committed.end(key):
+            # A leader may have committed it while it was not checked, at the end of its start.
+            self._note_leaders(replica)
+            if log.high_watermark > self.committed.end(key):
+                yield f"{where}: high watermark {log.high_watermark}, committed is {self.committed.end(key)}"
+        for what in self.committed.compare(process.name, key, log, log.high_watermark):
+            yield f"{where}: {what}"
+
+    def _note_leaders(self, replica: "Replica") -> None:
+        for process in self._brokers:
+            services = None if process.broker is None else getattr(process.broker, "services", None)
+            other = None if services is None else services.replicas.partitions.get((replica.topic, replica.index))
+            if other is not None and other.is_leader and other.log is not None and other.topic_id == replica.topic_id:
+                self.committed.commit((replica.topic_id, replica.index), other.log.high_watermark)
 
     def _check_members(self, where: str, replica: "Replica", high_watermark: int) -> Iterator[str]:
         """The replicas in sync have all records below the high watermark."""
@@ -98,6 +147,10 @@ class ClusterInvariants:
             end = other.log.log_end_offset
             if end < high_watermark:
                 yield f"{where}: high watermark {high_watermark}, the log of {process.name} in the ISR ends at {end}"
+            elif replica.topic not in self.unclean:
+                key = replica.topic_id, replica.index
+                for what in self.committed.compare(process.name, key, other.log, high_watermark):
+                    yield f"{process.name} {other!r}: {what}"
 
     def _check_maximal_isr(self, where: str, replica: "Replica", stored: StoredPartition) -> Iterator[str]:
         """A leader waits for all replicas that the controller may elect."""
@@ -115,27 +168,43 @@ class ClusterInvariants:
         self._transaction = self._zookeeper.last_transaction
         yield from self._check_controller()
         yield from self._check_producer_ids()
-        before, self.stored = self.stored, read_partitions(self._zookeeper)
-        for partition, (topic_id, state) in self.stored.items():
-            where = f"ZooKeeper {name_of(partition)}"
-            if not state.isr or not set(state.isr) <= set(state.replicas):
-                yield f"{where}: ISR {state.isr} of replicas {state.replicas}"
-            if state.leader >= 0 and state.leader not in state.isr:
-                yield f"{where}: the leader {state.leader} is not in the ISR {state.isr}"
-            if state.leader_recovery_state and len(state.isr) != 1:
-                yield f"{where}: recovering with ISR {state.isr}"
+        before, self.stored = self.stored, read_partitions(self._zookeeper, self.stored)
+        for partition, stored in self.stored.items():
             old = before.get(partition)
-            if old is None or old.topic_id != topic_id:
+            if stored is old:
                 continue
-            for name in ("leader_epoch", "partition_epoch", "controller_epoch"):
-                was, now = getattr(old.state, name), getattr(state, name)
-                if now < was:
-                    yield f"{where}: {name} fell from {was} to {now}"
-            if old.state.leader_epoch == state.leader_epoch and -1 != old.state.leader != state.leader:
-                yield f"{where}: leaders {old.state.leader} and {state.leader} in epoch {state.leader_epoch}"
-            is_next = state.partition_epoch == old.state.partition_epoch + 1
-            if is_next and -1 != state.leader not in old.state.isr and not state.leader_recovery_state:
-                yield f"{where}: leader {state.leader} was not in the ISR {old.state.isr}"
+            where = f"ZooKeeper {name_of(partition)}"
+            yield from self._check_state(where, stored.state)
+            if old is not None and old.topic_created == stored.topic_created:
+                if old.topic_id != stored.topic_id:
+                    yield f"{where}: topic id {old.topic_id.hex()} became {stored.topic_id.hex()}"
+                yield from self._check_change(where, old.state, stored)
+                if stored.state.leader_recovery_state and partition[0] not in self.unclean:
+                    yield f"{where}: an unclean election, which is not enabled"
+
+    def _check_state(self, where: str, state: PartitionMetadata) -> Iterator[str]:
+        if not state.isr or not set(state.isr) <= set(state.replicas):
+            yield f"{where}: ISR {state.isr} of replicas {state.replicas}"
+        if state.leader >= 0 and state.leader not in state.isr:
+            yield f"{where}: the leader {state.leader} is not in the ISR {state.isr}"
+        if state.leader_recovery_state and len(state.isr) != 1:
+            yield f"{where}: recovering with ISR {state.isr}"
+
+    def _check_change(self, where: str, old: PartitionMetadata, stored: StoredPartition) -> Iterator[str]:
+        state = stored.state
+        for name in ("leader_epoch", "partition_epoch", "controller_epoch"):
+            was, now = getattr(old, name), getattr(state, name)
+            if now < was:
+                yield f"{where}: {name} fell from {was} to {now}"
+        is_written = state.partition_epoch > old.partition_epoch
+        is_later = stored.written > read_written(self._zookeeper, znodes.CONTROLLER_EPOCH)
+        if is_written and is_later and state.controller_epoch != self._controller_epoch:
+            yield f"{where}: written by the controller of epoch {state.controller_epoch} in {self._controller_epoch}"
+        if old.leader_epoch == state.leader_epoch and -1 != old.leader != state.leader:
+            yield f"{where}: leaders {old.leader} and {state.leader} in epoch {state.leader_epoch}"
+        is_next = state.partition_epoch == old.partition_epoch + 1
+        if is_next and -1 != state.leader not in old.isr and not state.leader_recovery_state:
+            yield f"{where}: leader {state.leader} was not in the ISR {old.isr}"
 
     def _check_controller(self) -> Iterator[str]:
         epoch = read_number(self._zookeeper, znodes.CONTROLLER_EPOCH)

@@ -28,7 +28,8 @@ def find_incomplete(world: "World") -> str:
             return f"{process.name} is not up"
     logs = logs_by_partition(world.brokers)
     numbers = {number: process.name for number, process in enumerate(world.brokers, 1)}
-    for partition, (_, state) in read_partitions(world.zookeeper).items():
+    for partition, stored in read_partitions(world.zookeeper).items():
+        state = stored.state
         if state.leader < 0:
             return f"{partition} has no leader"
         if state.adding or state.removing:

@@ -1,5 +1,7 @@
 """The state of partitions in the simulated ZooKeeper, read without a session."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from odradek.replication.metadata import znodes
@@ -9,26 +11,43 @@ from odradek.simulation.machine.zookeeper import ZooKeeper
 
 
 class StoredPartition(NamedTuple):
-    """A partition's topic id, and its state."""
+    """A partition's topic id, and its state.
+
+    written, topic_written: the last transactions that wrote the state and the topic's node
+    topic_created: the transaction that created the topic's node
+    """
 
     topic_id: bytes
     state: PartitionMetadata
+    written: int = 0
+    topic_written: int = 0
+    topic_created: int = 0
 
 
-def read_partitions(zookeeper: ZooKeeper) -> dict[Partition, StoredPartition]:
-    """Return all partitions that have a state."""
+def read_partitions(
+    zookeeper: ZooKeeper, known: Mapping[Partition, StoredPartition] = MappingProxyType({})
+) -> dict[Partition, StoredPartition]:
+    """Return all partitions that have a state. Those that are as in `known` are taken from there."""
     table = zookeeper.tree.parts[0]
     found = {}
     for topic in table.children(znodes.TOPICS):
         node = table.load(znodes.topic_path(topic))
         if node is None:
             continue
-        assignment = znodes.decode_topic(node.data)
-        for index in assignment.replicas:
-            state = table.load(znodes.state_path(topic, index))
-            if state is not None:
-                stored = znodes.decode_state(state.data, state.version, assignment, index)
-                found[topic, index] = StoredPartition(assignment.topic_id or b"", stored)
+        assignment: znodes.TopicAssignment | None = None
+        for index in map(int, table.children(znodes.partitions_path(topic))):
+            written = table.load(znodes.state_path(topic, index))
+            if written is None:
+                continue
+            stored = known.get((topic, index))
+            if stored is None or (written.modified_id, node.modified_id) != (stored.written, stored.topic_written):
+                assignment = assignment or znodes.decode_topic(node.data)
+                if index not in assignment.replicas:
+                    continue
+                state = znodes.decode_state(written.data, written.version, assignment, index)
+                topic_id = assignment.topic_id or b""
+                stored = StoredPartition(topic_id, state, written.modified_id, node.modified_id, node.created_id)
+            found[topic, index] = stored
     return found
 
 
@@ -36,6 +55,12 @@ def read_number(zookeeper: ZooKeeper, path: str) -> int:
     """Return the number in a node, -1 if there is none."""
     node = zookeeper.tree.parts[0].load(path)
     return -1 if node is None or not node.data else int(node.data)
+
+
+def read_written(zookeeper: ZooKeeper, path: str) -> int:
+    """Return the last transaction that wrote a node, -1 if there is none."""
+    node = zookeeper.tree.parts[0].load(path)
+    return -1 if node is None else node.modified_id
 
 
 def read_data(zookeeper: ZooKeeper, path: str) -> bytes | None:

@@ -383,7 +383,7 @@ class BrokerProcess:
 
     def check(self) -> None:
         """Check the invariants after an action of the broker."""
-        if self.is_up and not self.is_stopping and self.broker is not None:
+        if self.is_up and self.broker is not None:
             self._world.check_invariants(self)
 
     def _end(self, how: str, *, is_silent: bool = False) -> None:

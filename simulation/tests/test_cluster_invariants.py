@@ -42,13 +42,16 @@ class Tree:
 
 def replica(name="broker-1", **changes):
     epochs = SimpleNamespace(entries=[(1, 0), (3, 10)])
-    log = SimpleNamespace(state=SimpleNamespace(leader_epochs=epochs), high_watermark=20)
+    log = SimpleNamespace(
+        state=SimpleNamespace(leader_epochs=epochs, high_watermark=20, log_end_offset=30, is_closed=False),
+        high_watermark=20, log_end_offset=30, config=SimpleNamespace(compacts=True),
+    )  # fmt: skip
     made = SimpleNamespace(
         topic="t", topic_id=TOPIC_ID, index=0, leader=1, leader_epoch=3, partition_epoch=0, is_leader=True,
         isr=(1, 2, 3), maximal_isr=(1, 2, 3), replicas=(1, 2, 3), log=log,
     )  # fmt: skip
     for key, value in changes.items():
-        owners = {"entries": epochs, "high_watermark": log}
+        owners = {"entries": epochs, "high_watermark": log, "log_end_offset": log}
         setattr(owners.get(key, made), key, value)
     return made
 
@@ -93,6 +96,36 @@ def test_a_controller_epoch_has_one_owner(tree):
     assert any("the controller epoch fell" in what for what in tree.found())
 
 
+def test_a_write_of_an_earlier_controller_is_reported(tree):
+    run_now(tree.store.set(znodes.CONTROLLER_EPOCH, b"3"))
+    assert tree.found() == []
+    tree.change(leader_epoch=4, controller_epoch=2)
+    assert any("written by the controller of epoch 2 in 3" in what for what in tree.found())
+
+
+def test_an_unclean_election_is_reported_unless_it_is_enabled(tree):
+    tree.change(isr=(1,), leader_recovery_state=1)
+    assert any("an unclean election" in what for what in tree.found())
+    tree.invariants.unclean = ("t",)
+    tree.change(isr=(1,), leader_recovery_state=1, leader_epoch=4)
+    assert tree.found() == []
+
+
+def test_a_topic_id_that_changes_is_reported(tree):
+    run_now(tree.store.set(znodes.topic_path("t"), znodes.encode_topic(bytes(16), (HEALTHY,))))
+    assert any("topic id" in what for what in tree.found())
+
+
+def test_a_leader_without_committed_records_is_reported(tree):
+    assert any("20 is committed" in what for what in tree.found(replica(leader_epoch=4, log_end_offset=19)))
+    assert tree.found(replica(leader_epoch=5)) == []
+
+
+def test_a_follower_with_an_uncommitted_high_watermark_is_reported(tree):
+    found = tree.found(replica(is_leader=False, leader=2, high_watermark=21))
+    assert any("high watermark 21, committed is 20" in what for what in found)
+
+
 def test_blocks_of_producer_ids_do_not_overlap(tree):
     path = "/latest_producer_id_block"
     run_now(tree.store.create(path, b'{"block_start":"0","block_end":"999"}'))
@@ -119,7 +152,8 @@ def test_wrong_states_of_a_broker_are_reported(tree, changes, text):
 
 
 def test_a_replica_in_sync_without_all_records_is_reported(tree):
-    behind = SimpleNamespace(log=SimpleNamespace(log_end_offset=20), topic_id=TOPIC_ID)
+    log = SimpleNamespace(log_end_offset=20, config=SimpleNamespace(compacts=True))
+    behind = SimpleNamespace(log=log, topic_id=TOPIC_ID)
     broker: Any = SimpleNamespace(services=SimpleNamespace(replicas=SimpleNamespace(partitions={("t", 0): behind})))
     process = tree.world.brokers[1]
     process.broker, process.is_up = broker, True

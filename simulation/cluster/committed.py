@@ -1,0 +1,88 @@
+"""Committed batches: those below a leader's high watermark. Every replica in sync has them, and they never change.
+
+Source: Kafka documentation ("Replication"), KIP-101.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from odradek.log.partition_log import PartitionLog
+
+TopicPartition = tuple[bytes, int]
+"""Topic id and partition index."""
+
+
+class CommittedBatch(NamedTuple):
+    """The identity of a batch at its base offset."""
+
+    last_offset: int
+    leader_epoch: int
+    checksum: int
+
+
+class _Verified:
+    """The offset up to which a replica's log has been compared."""
+
+    __slots__ = ("log", "offset")
+
+    def __init__(self, log: "PartitionLog") -> None:
+        self.log = log
+        self.offset = log.log_start_offset
+
+
+class CommittedBatches:
+    """The committed batches of all partitions without compaction."""
+
+    def __init__(self) -> None:
+        self._ends: dict[TopicPartition, int] = {}
+        self._batches: dict[TopicPartition, dict[int, CommittedBatch]] = {}
+        self._verified: dict[tuple[str, TopicPartition], _Verified] = {}
+
+    def end(self, partition: TopicPartition) -> int:
+        """Return the highest high watermark that a leader has had."""
+        return self._ends.get(partition, 0)
+
+    def commit(self, partition: TopicPartition, high_watermark: int) -> None:
+        """Note the high watermark of a leader."""
+        if high_watermark > self.end(partition):
+            self._ends[partition] = high_watermark
+
+    def compare(self, broker: str, partition: TopicPartition, log: "PartitionLog", end: int) -> Iterator[str]:
+        """Report batches of a replica below `end`, a committed offset, that differ from those of other replicas."""
+        if log.config.compacts:
+            return
+        verified = self._verified.get((broker, partition))
+        if verified is None or verified.log is not log:
+            verified = self._verified[broker, partition] = _Verified(log)
+        if log.log_end_offset < verified.offset:
+            yield f"truncated to {log.log_end_offset}, below the committed offset {verified.offset}"
+            verified.offset = log.log_end_offset
+        known = self._batches.setdefault(partition, {})
+        expected = max(verified.offset, log.log_start_offset)
+        for base_offset, batch in _read(log, expected, end):
+            if base_offset > expected:
+                yield f"the batch at {expected} is missing"
+            elif known.setdefault(base_offset, batch) != batch:
+                yield f"the batch at {base_offset} is {batch}, committed is {known[base_offset]}"
+            expected = batch.last_offset + 1
+        verified.offset = max(expected, verified.offset)
+
+
+def _read(log: "PartitionLog", start: int, end: int) -> Iterator[tuple[int, CommittedBatch]]:
+    """Iterate over the batches with an offset in a range; stop where the disk fails."""
+    segments = log.segments
+    for segment, after in zip(segments, [*segments[1:], None], strict=True):
+        if segment.base_offset >= end or (after is not None and after.base_offset <= start):
+            continue
+        try:
+            for _, header in segment.headers(segment.offset_index.floor_position(start)):
+                if header.last_offset >= end:
+                    return
+                if header.last_offset >= start:
+                    yield (
+                        header.base_offset,
+                        CommittedBatch(header.last_offset, header.partition_leader_epoch, header.crc),
+                    )
+        except OSError:
+            return
