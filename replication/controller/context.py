@@ -15,6 +15,7 @@ from odradek.replication.metadata.store import (
     MetadataStoreError,
     Operation,
     OperationResult,
+    SessionExpiredError,
     TransactionError,
 )
 from odradek.replication.metadata.updates import MetadataPublisher, full_update, update_from
@@ -218,5 +219,10 @@ def _remove_stopping(partition: PartitionMetadata, stopping: Sequence[int]) -> P
 
 
 def as_kafka_error(error: KafkaError | MetadataStoreError) -> KafkaError:
-    """Return the error for a client whose change the store refused."""
+    """Return the error for a client whose change the store refused.
+
+    REQUEST_TIMED_OUT if the session has ended: it is unknown whether the change was made, and the client may repeat it.
+    """
+    if isinstance(error, SessionExpiredError):
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))
     return error if isinstance(error, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

@@ -1,9 +1,12 @@
 """Changes and descriptions of configurations: effects, sources, and the error of each fault."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from odradek.protocol import codec
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterableConfig,
@@ -20,6 +23,7 @@ from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
 from odradek.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from odradek.replication.controller.configs.member_changes import MemberConfigChanges
 from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
@@ -485,3 +489,15 @@ def test_other_requests_are_served_between_resources():
     assert len(pauses) == 2
     assert set(increment(cluster, *missing)) == {E.UNKNOWN_TOPIC_OR_PARTITION}
     assert len(pauses) == 102
+
+
+def test_a_member_whose_session_has_ended_lets_clients_repeat_the_change():
+    """The change may have been made, or not."""
+    cluster = Cluster()
+    create(cluster, new("t"))
+    follower: Any = SimpleNamespace()
+    changes = MemberConfigChanges(cluster.store, cluster.image, follower, lambda: 0)
+    cluster.server.expire(cluster.store)
+    with pytest.raises(KafkaError) as caught:
+        run_now(changes.put_topic_config("t", {"segment.bytes": "2097152"}))
+    assert caught.value.code == E.REQUEST_TIMED_OUT
