@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from odradek.broker_log import BrokerLog
+
 TEST_PROPERTIES: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     # Delays that help large groups and clusters only slow down tests.
@@ -28,7 +30,6 @@ TEST_PROPERTIES: Mapping[str, str] = {
     "offsets.topic.num.partitions": "4",
 }
 
-_STARTED = re.compile(r"odradek started address=(\S+)")
 _SLOW_ITERATION = re.compile(r"reactor iteration was slow.* cpu_ms=(\d+) ")
 _MOST_ITERATION_MS = "ODRADEK_MOST_ITERATION_MS"
 _PORT_ZERO = re.compile(r":0(?=\s*(?:,|$))")
@@ -59,9 +60,9 @@ class BrokerFailedError(RuntimeError):
 class OdradekBroker:
     """A broker process, started on entering the context and stopped on leaving it.
 
-    `properties` override TEST_PROPERTIES, by Kafka's names. `directory` holds the data and the log; by default a
-    temporary directory is created, and removed at the end. Raises BrokerFailedError if the broker does not start within
-    `start_timeout_s`.
+    `properties` override TEST_PROPERTIES, by Kafka's names. `directory` holds the data and the log, with lines at or
+    above `log_level`; by default a temporary directory is created, and removed at the end. Raises BrokerFailedError if
+    the broker does not start within `start_timeout_s`.
 
     The environment variable ODRADEK_MOST_ITERATION_MS is for the tests of Odradek itself: leaving the context raises
     BrokerFailedError if the broker has logged a reactor iteration with more CPU time.
@@ -117,10 +118,11 @@ class OdradekBroker:
         if self.is_running:
             return self
         self.directory.mkdir(parents=True, exist_ok=True)
-        arguments = ["start", "--log-level", self._log_level]
+        log = BrokerLog(self._log_level)
+        arguments = ["start", "--log-level", log.process_level]
         for name, value in self.properties.items():
             arguments += ["--override", f"{name}={value}"]
-        self._process = _Process(arguments, self._log_path)
+        self._process = _Process(arguments, log, self._log_path)
         _running[id(self)] = self
         self.addresses = self._await_start(self._process)
         self._keep_ports()
@@ -196,8 +198,8 @@ class OdradekBroker:
             self._process = None
             _running.pop(id(self), None)
             raise process.error
-        if process.addresses:
-            return process.addresses
+        if process.log.addresses:
+            return process.log.addresses
         if not settled:
             self.kill()
             raise self._failure(f"did not start within {self._start_timeout_s} s")
@@ -235,12 +237,12 @@ def _slow_iteration_ms(line: str) -> int:
 class _Process:
     """A broker process and the thread that starts it and copies its output to a file until it ends.
 
-    `settled` is set once the start line was read (`addresses`), the output ended, or the start failed (`error`).
+    `settled` is set once the start line was read (`log.addresses`), the output ended, or the start failed (`error`).
     """
 
-    def __init__(self, arguments: list[str], log_path: Path) -> None:
+    def __init__(self, arguments: list[str], log: BrokerLog, log_path: Path) -> None:
         self.settled = threading.Event()
-        self.addresses: tuple[str, ...] = ()
+        self.log = log
         self.error: OSError | None = None
         self.popen: subprocess.Popen[bytes]
         self._command = [sys.executable, "-c", _LAUNCHER, str(os.getpid()), *arguments]
@@ -267,18 +269,13 @@ class _Process:
             if self.error is not None:
                 self.settled.set()
         assert self.popen.stdout is not None
-        with self.popen.stdout as output, self._log_path.open("ab", buffering=0) as log:
+        with self.popen.stdout as output, self._log_path.open("ab", buffering=0) as file:
             for line in output:
-                log.write(line)
-                if not self.settled.is_set():
-                    self._look_for_start(line)
+                if self.log.selects(line):
+                    file.write(line)
+                if self.log.addresses:
+                    self.settled.set()
         self.settled.set()
-
-    def _look_for_start(self, line: bytes) -> None:
-        match = _STARTED.search(line.decode("utf-8", "replace"))
-        if match is not None:
-            self.addresses = tuple(match[1].split(","))
-            self.settled.set()
 
 
 _running: dict[int, OdradekBroker] = {}

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from odradek.broker_log import ID_IN_USE
 from odradek.server.cluster_tools.local_directory import replication_properties
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
 from odradek.testing import BrokerFailedError, OdradekBroker
@@ -36,7 +37,6 @@ CLUSTER_PROPERTIES: Final[Mapping[str, str]] = {
 """Properties of each broker of three, besides those of `odradek.testing`."""
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 3000
-_ID_IN_USE: Final = "is in use by another broker"
 _RETRY_S: Final = 0.2
 
 
@@ -120,7 +120,7 @@ class OdradekCluster:
             try:
                 return broker.start()
             except BrokerFailedError as error:
-                if _ID_IN_USE not in str(error) or time.monotonic() > deadline:
+                if ID_IN_USE not in str(error) or time.monotonic() > deadline:
                     raise
             time.sleep(_RETRY_S)
 

@@ -4,7 +4,6 @@ The main thread handles one event after the other: a broker has started or ended
 each broker copies its log lines.
 """
 
-import re
 import signal
 import subprocess
 import sys
@@ -16,19 +15,17 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final, NamedTuple
 
+from odradek.broker_log import ID_IN_USE, BrokerLog
 from odradek.server.cluster_tools.child_process import start_process
 from odradek.server.cluster_tools.local_directory import SESSION_TIMEOUT_MS, LocalBroker, LocalDirectory
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer, ZooKeeperServerError
-from odradek.server.log_format import LEVELS
 
 EXIT_FAILED: Final = 1
 STOP_TIMEOUT_S: Final = 120.0
 _STOP_WITHOUT_ZOOKEEPER_S: Final = 10.0
 """Without ZooKeeper no leadership can be handed over, and a broker would wait for its controller in vain."""
 
-_STARTED: Final = re.compile(rb"odradek started address=(\S+)")
-_LEVEL: Final = re.compile(rb"\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
-_ID_IN_USE: Final = b"is in use by another broker"
+_ID_IN_USE: Final = ID_IN_USE.encode()
 _ID_IN_USE_S: Final = 4 * SESSION_TIMEOUT_MS / 1000
 """Time in which the session of a killed broker expires; ZooKeeper counts it anew from its own start."""
 _RETRY_S: Final = 1.0
@@ -62,15 +59,12 @@ class BrokerProcess:
     def __init__(
         self, broker: LocalBroker, overrides: Sequence[str], log_level: str, write: Callable[[str, bytes], None]
     ) -> None:
-        # The line that reports the start has level info; lines below `log_level` are not copied.
-        arguments = ["--log-level", min(log_level, "info", key=LEVELS.index)]
-        arguments += [f"--override={override}" for override in overrides]
-        self._hidden = frozenset(level.upper().encode() for level in LEVELS[: LEVELS.index(log_level)])
         self.id = broker.id
         self.file = broker.file
         self.address = ""
         self.has_id_in_use = False
-        self._command = [sys.executable, "-m", "odradek", "start", str(broker.file), *arguments]
+        self._overrides = [f"--override={override}" for override in overrides]
+        self._log_level = log_level
         self._write = write
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -88,30 +82,29 @@ class BrokerProcess:
         """Start the process; its start and its end are put into `events`. Raises OSError."""
         self.address = ""
         self.has_id_in_use = False
-        process = self._process = start_process(self._command, subprocess.PIPE, Path.cwd())
-        threading.Thread(target=self._copy_lines, args=(process, events), name=self.name, daemon=True).start()
+        log = BrokerLog(self._log_level)
+        command = [sys.executable, "-m", "odradek", "start", str(self.file), "--log-level", log.process_level]
+        process = self._process = start_process([*command, *self._overrides], subprocess.PIPE, Path.cwd())
+        threading.Thread(target=self._copy_lines, args=(process, log, events), name=self.name, daemon=True).start()
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, unless the process has ended."""
         if self._process is not None:
             self._process.send_signal(number)
 
-    def _copy_lines(self, process: "subprocess.Popen[bytes]", events: "SimpleQueue[_Event]") -> None:
+    def _copy_lines(self, process: "subprocess.Popen[bytes]", log: BrokerLog, events: "SimpleQueue[_Event]") -> None:
         assert process.stdout is not None
         with process.stdout as lines:
-            is_shown = True
             for line in lines:
-                if match := _LEVEL.match(line):
-                    is_shown = match[1] not in self._hidden
-                if is_shown:
+                if log.selects(line):
                     self._write(self.name, line)
                 if not self.address:
-                    self._look_for_start(line, events)
+                    self._look_for_start(line, log, events)
         events.put(_Ended(self, process.wait()))
 
-    def _look_for_start(self, line: bytes, events: "SimpleQueue[_Event]") -> None:
-        if match := _STARTED.search(line):
-            self.address = match[1].decode("utf-8", "replace").split(",")[0]
+    def _look_for_start(self, line: bytes, log: BrokerLog, events: "SimpleQueue[_Event]") -> None:
+        if log.addresses:
+            self.address = log.addresses[0]
             events.put(_Started(self))
         elif _ID_IN_USE in line:
             self.has_id_in_use = True

@@ -22,6 +22,7 @@ STAND_IN = textwrap.dedent(
         sys.exit(2)
     if "hang=start" in sys.argv:
         signal.pause()
+    is_quiet = sys.argv[sys.argv.index("--log-level") + 1] not in ("debug", "info")
     if "slow=yes" in sys.argv:
         print("reactor iteration was slow, and delayed all requests wall_ms=900 cpu_ms=700 x=", flush=True)
     if "hang=stop" not in sys.argv:
@@ -35,7 +36,9 @@ STAND_IN = textwrap.dedent(
         sockets.append(one)
     os.makedirs(read("log.dirs"), exist_ok=True)
     addresses = ",".join("127.0.0.1:%d" % one.getsockname()[1] for one in sockets)
-    print("INFO x odradek started address=%s data=/x version=0.1.0 start_ms=1" % addresses, flush=True)
+    print("TIME WARNING x the disk is slow\\n    a row of a traceback", flush=True)
+    if not is_quiet:
+        print("TIME INFO x odradek started address=%s data=/x version=0.1.0 start_ms=1" % addresses, flush=True)
     while True:
         signal.pause()
     """
@@ -87,6 +90,14 @@ def test_a_restart_keeps_port_and_data(tmp_path, clean):
         assert (broker.data_dir / "kept").exists()
         assert ("stopped" in broker.log_text()) == clean
     assert (tmp_path / "here" / "data").is_dir()
+
+
+def test_the_log_contains_lines_of_its_level():
+    with OdradekBroker(log_level="warning") as broker:
+        assert broker.addresses
+        assert broker.log_text() == "TIME WARNING x the disk is slow\n    a row of a traceback\n"
+    with OdradekBroker(log_level="debug") as broker:
+        assert "odradek started" in broker.log_text()
 
 
 def test_several_listeners():

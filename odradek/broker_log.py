@@ -1,0 +1,35 @@
+"""The log of a broker process, for programs that start brokers and read their output."""
+
+import logging
+import re
+
+ID_IN_USE = "is in use by another broker"
+"""Part of the error of a broker that cannot start because its previous session has not expired."""
+
+_STARTED = re.compile(rb"odradek started address=(\S+)")
+_LEVEL = re.compile(rb"\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
+
+
+class BrokerLog:
+    """Selects the lines at or above a level, and finds the line that reports the start.
+
+    process_level: for the broker's `--log-level`; at most info, because the start is logged with that level
+    addresses: `host:port` of each listener; empty before the broker has started
+    """
+
+    def __init__(self, level: str) -> None:
+        numbers = logging.getLevelNamesMapping()
+        # An unknown level is passed on: the broker's error names the possible ones.
+        number = numbers.get(level.upper(), logging.INFO)
+        self.process_level = level if number <= logging.INFO else "info"
+        self.addresses: tuple[str, ...] = ()
+        self._hidden = frozenset(name.encode() for name, other in numbers.items() if other < number)
+        self._is_selected = True
+
+    def selects(self, line: bytes) -> bool:
+        """Read the next line; return whether it has the level. Lines of a traceback have that of the line before."""
+        if match := _LEVEL.match(line):
+            self._is_selected = match[1] not in self._hidden
+        if not self.addresses and (match := _STARTED.search(line)):
+            self.addresses = tuple(match[1].decode("utf-8", "replace").split(","))
+        return self._is_selected
