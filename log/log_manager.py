@@ -202,7 +202,7 @@ class LogManager:
         known = sorted({meta.cluster_id for meta in metas.values() if meta is not None and meta.cluster_id})
         if self.cluster_id is None:
             if len(known) > 1:
-                raise InconsistentMetaError(f"log.dirs belong to different clusters: {', '.join(known)}")
+                raise InconsistentMetaError(f"log.dirs has more than one cluster, {', '.join(known)}; correct log.dirs")
             self.cluster_id = known[0] if known else random_cluster_id(self._random_uuid)
         for directory in self.log_dirs.online():
             try:

@@ -3,14 +3,13 @@
 import logging
 from collections.abc import Sequence
 
-from odradek.log.storage.checkpoints import MalformedFileError, read_meta_properties
 from odradek.log.storage.filesystem import FileSystem
 from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import MetadataStore
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
-from odradek.server.store_location import open_zookeeper_store
+from odradek.server.store_location import open_zookeeper_store, read_metas
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +45,7 @@ async def _next_in_sequence(store: MetadataStore) -> int:
 def _find_ids(fs: FileSystem, directories: Sequence[str]) -> dict[int, str]:
     """Return the broker ids in the log directories, each with the first directory that has it."""
     found: dict[int, str] = {}
-    for directory in directories:
-        try:
-            meta = read_meta_properties(fs, directory)
-        except (OSError, MalformedFileError):
-            # The load of the directory reports it.
-            continue
-        if meta is not None and meta.node_id is not None:
+    for directory, meta in read_metas(fs, directories):
+        if meta.node_id is not None:
             found.setdefault(meta.node_id, directory)
     return found

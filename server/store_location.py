@@ -5,9 +5,10 @@ configurations may be in a missing directory.
 """
 
 import logging
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from odradek.log.storage.checkpoints import MalformedFileError, read_meta_properties
+from odradek.log.storage.checkpoints import MalformedFileError, MetaProperties, read_meta_properties
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.found_directories import find_partitions, format_names
 from odradek.replication.controller.registration import StartError, stored_cluster_id
@@ -96,18 +97,25 @@ async def _check_cluster_id(environment: Environment, config: BrokerConfig, stor
         stored = await stored_cluster_id(store)
     except NoNodeError:
         stored = ""
-    for directory in map(environment.absolute_path, config.data_dirs):
-        try:
-            meta = read_meta_properties(environment.fs, directory)
-        except (OSError, MalformedFileError):
-            # The load of the directory reports it.
-            continue
-        if meta is not None and meta.cluster_id and meta.cluster_id != stored:
+    for directory, meta in read_metas(environment.fs, map(environment.absolute_path, config.data_dirs)):
+        if meta.cluster_id and meta.cluster_id != stored:
             has = f"has cluster {stored}" if stored else "has no cluster"
             raise StartError(
                 f"log directory {directory} belongs to cluster {meta.cluster_id}, but ZooKeeper "
                 f"(zookeeper.connect={config.zookeeper_connect}) {has}; correct zookeeper.connect or log.dirs"
             )
+
+
+def read_metas(fs: FileSystem, directories: Iterable[str]) -> Iterator[tuple[str, MetaProperties]]:
+    """Iterate over the log directories whose meta.properties exists and can be read."""
+    for directory in directories:
+        try:
+            meta = read_meta_properties(fs, directory)
+        except (OSError, MalformedFileError):
+            # The load of the directory fails with the same error, which is then reported.
+            continue
+        if meta is not None:
+            yield directory, meta
 
 
 def _find_candidates(environment: Environment, directories: list[str]) -> tuple[list[str], list[str]]:

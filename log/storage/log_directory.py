@@ -148,8 +148,10 @@ class LogDirectory:
     def read_meta(self) -> MetaProperties | None:
         try:
             return checkpoints.read_meta_properties(self.fs, self.path)
-        except (OSError, MalformedFileError) as error:
+        except OSError as error:
             raise self.failed("reading meta.properties", error) from error
+        except MalformedFileError as error:
+            raise LogDirFailure(self.path, f"{error}; correct the file, or remove {self.path} from log.dirs") from error
 
     def complete_meta(
         self,
@@ -167,13 +169,13 @@ class LogDirectory:
         self.is_new = meta is None
         if meta is None:
             meta = MetaProperties(version, None, None, None, {})
-        for what, found, expected in (
-            ("cluster id", meta.cluster_id, cluster_id),
-            ("node id", meta.node_id, node_id),
+        for what, found, expected, remedy in (
+            ("cluster id", meta.cluster_id, cluster_id, "correct log.dirs"),
+            ("node id", meta.node_id, node_id, "correct log.dirs or the broker's id"),
         ):
             if found is not None and found != expected:
                 path = f"{self.path}/{checkpoints.META_PROPERTIES_FILE}"
-                raise InconsistentMetaError(f"{path} has {what} {found}, but this broker's is {expected}")
+                raise InconsistentMetaError(f"{path} has {what} {found}, but this broker's is {expected}; {remedy}")
         complete = meta._replace(
             cluster_id=cluster_id, node_id=node_id, directory_id=meta.directory_id or random_uuid()
         )

@@ -99,9 +99,9 @@ def test_first_open_writes_meta_properties_and_locks() -> None:
 @pytest.mark.parametrize(
     ("meta", "message"),
     [
-        (MetaProperties(1, "other", 1, None, {}), "cluster id other, but this broker's is c1"),
-        (MetaProperties(1, "c1", 2, None, {}), "node id 2, but this broker's is 1"),
-        (MetaProperties(0, "c1", 2, None, {}), "node id 2, but this broker's is 1"),
+        (MetaProperties(1, "other", 1, None, {}), "cluster id other, but this broker's is c1; correct log.dirs$"),
+        (MetaProperties(1, "c1", 2, None, {}), "node id 2, but this broker's is 1; correct log.dirs or the"),
+        (MetaProperties(0, "c1", 2, None, {}), "node id 2, but this broker's is 1; correct log.dirs or the"),
     ],
 )
 def test_a_directory_of_another_broker(meta: MetaProperties, message: str) -> None:

@@ -37,7 +37,10 @@ async def prepare_store(
         await _lay_out(store, cluster_id, [znodes.ADOPTION] if begins_adoption and is_new_store else [])
     stored = await stored_cluster_id(store)
     if cluster_id and stored != cluster_id and not is_new:
-        raise StartError(f"the data directory belongs to cluster {cluster_id}, the metadata store to cluster {stored}")
+        raise StartError(
+            f"the data directory belongs to cluster {cluster_id}, but the metadata store to cluster {stored}; correct "
+            "log.dirs"
+        )
     return stored
 
 

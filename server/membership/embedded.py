@@ -10,7 +10,6 @@ from twisted.internet.defer import Deferred
 
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.log_manager import LogManager
-from odradek.log.storage.checkpoints import read_meta_properties
 from odradek.log.storage.found_directories import KnownPartitions, format_names
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.epoch_floor import FoundEpochs
@@ -31,28 +30,17 @@ from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.environment import Environment
 from odradek.server.membership.interface import OpenedStore, StoredTopics
 from odradek.server.services import Services
-from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
+from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store, read_metas
 from odradek.server.work.delayed_tasks import DelayedTasks
 from odradek.server.work.metadata_pacing import ReactorPacing
-
-
-def find_cluster_id(environment: Environment, directories: Sequence[str]) -> str:
-    """Return the cluster id in the log directories; an empty text if there is none."""
-    for directory in directories:
-        try:
-            meta = read_meta_properties(environment.fs, directory)
-        except (OSError, ValueError):
-            continue
-        if meta is not None and meta.cluster_id:
-            return meta.cluster_id
-    return ""
 
 
 async def lay_out_store(
     environment: Environment, directories: Sequence[str], store: MetadataStore, *, begins_adoption: bool = False
 ) -> str:
     """Lay out the store if it is empty; return the cluster's id. Raises StartError if log directories have another."""
-    known = find_cluster_id(environment, directories)
+    ids = (meta.cluster_id for _, meta in read_metas(environment.fs, directories))
+    known = next(filter(None, ids), "")
     cluster_id = known or znodes.uuid_text(random_topic_id(environment.random_source))
     return await prepare_store(store, cluster_id, is_new=not known, begins_adoption=begins_adoption)
 

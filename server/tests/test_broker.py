@@ -151,13 +151,52 @@ def test_a_start_that_loses_every_log_directory_fails():
     again.fs = fs
     fs.remove_tree("/data/t-0")
     fs.fail("create", error=errno.EIO, path_contains="/data/t-0/")
-    failures: list[Any] = []
     broker = Broker(CONFIG, again)
+    assert "no log directory can be used" in refused(broker)
+    assert broker.ports == []
+
+
+def refused(broker):
+    """The error of a broker that must not start."""
+    failures: list[Any] = []
     Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
     [failure] = failures
     assert isinstance(failure.value, BrokerStartError)
-    assert "no log directory can be used" in str(failure.value)
-    assert broker.ports == []
+    return str(failure.value)
+
+
+META_FILE = "/data/meta.properties"
+
+
+def write_meta(environment, content, path=META_FILE):
+    environment.fs.make_directory(path.rpartition("/")[0])
+    environment.fs.open(path, create=True).write_pieces(0, [content], len(content))
+
+
+def test_a_malformed_meta_properties_is_reported_with_its_remedy():
+    environment = MemoryEnvironment(FailingServer())
+    write_meta(environment, b"version=7\n")
+    assert refused(Broker(CONFIG, environment)) == (
+        f"no log directory can be used: KAFKA_STORAGE_ERROR: {META_FILE}: unknown version 7; correct the "
+        "file, or remove /data from log.dirs"
+    )
+
+
+def test_a_log_directory_with_a_malformed_meta_properties_is_offline():
+    environment = MemoryEnvironment(FailingServer())
+    write_meta(environment, b"\xff", "/other/meta.properties")
+    config = BrokerConfig({"log.dirs": "/data,/other", "listeners": "PLAINTEXT://127.0.0.1:9092"})
+    broker = started_on(environment, config)
+    assert broker.services.logs.online_directories == ["/data"]
+    run_now(broker.stop())
+
+
+def test_log_directories_of_another_broker_are_refused_with_the_remedy():
+    environment = MemoryEnvironment(FailingServer())
+    write_meta(environment, b"version=1\nnode.id=5\n")
+    assert refused(Broker(CONFIG, environment)) == (
+        f"{META_FILE} has node id 5, but this broker's is {CONFIG.node_id}; correct log.dirs or the broker's id"
+    )
 
 
 def test_a_changed_default_is_applied_to_one_log_at_a_time():

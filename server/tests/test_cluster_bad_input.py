@@ -80,7 +80,9 @@ def test_a_broker_id_that_differs_from_the_log_directories(refuse, cluster, tmp_
     (tmp_path / "data").mkdir()
     Path(tmp_path, "data", "meta.properties").write_text(meta)
     file = tmp_path / "data" / "meta.properties"
-    assert refuse() == f"{file} has node id 1, but this broker's is 2"
+    assert refuse() == (
+        f"{file} has node id 1, but this broker's is 2; correct log.dirs or the broker's id"
+    )
 
 
 def test_a_zookeeper_that_cannot_be_reached(refuse):
