@@ -1,4 +1,4 @@
-"""What the phases of all runs use: waits with a limit, and the settings of topics for the checker."""
+"""Parts of the phases of all runs: waits with a limit, and the settings of topics for the checker."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final

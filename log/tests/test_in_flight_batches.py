@@ -29,7 +29,7 @@ def open_log_with_distant_batches(fs: MemoryFileSystem) -> PartitionLog:
     """Open a log in which six batches of an idempotent producer precede 54 others."""
     log = open_log(fs, LARGE)
     for number in range(60):
-        append(log, idempotent(number) if number < 6 else [b"of nobody"])
+        append(log, idempotent(number) if number < 6 else [b"plain"])
     return log
 
 
@@ -42,7 +42,7 @@ def test_all_batches_that_may_be_in_flight_are_duplicates_after_a_start(cfg, is_
     for number in range(9):
         written[number * 2] = append(log, idempotent(number * 2, 2)).first_offset
         append(log, idempotent(number, producer_id=8))
-        append(log, [b"of nobody"])
+        append(log, [b"plain"])
     end = log.log_end_offset
     log = restart(log, fs, cfg, is_clean=is_clean)
     for sequence in (8, 10, 12, 14, 16):

@@ -399,7 +399,7 @@ class Controller:
 
         If the outcome of a claim was unknown, this session may own the node without having the role. The epoch is that
         of the claim only if both nodes were written in one transaction; otherwise this session gives up the node, as it
-        does if it resigned in this epoch: what made it resign would recur.
+        does if it resigned in this epoch: the cause of the resignation would recur.
         """
         if stat is None:
             return await self._claim()

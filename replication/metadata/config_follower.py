@@ -1,7 +1,7 @@
 """Topic and broker configurations of a cluster member: loaded at start, and again when a notice points to a change.
 
-In ZooKeeper mode any broker writes configurations, and a notice under /config/changes tells the others which one to
-read. A new topic has no notice: its configuration is read when the topic appears in the metadata cache.
+In ZooKeeper mode any broker writes configurations, and a notice under /config/changes names the one that the
+others have to read. A new topic has no notice: its configuration is read when the topic appears in the metadata cache.
 """
 
 import logging

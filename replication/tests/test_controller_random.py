@@ -206,7 +206,7 @@ class Run:
         self.world.executor.start(work())
 
     def alter(self):
-        """A leader requests another ISR, based on what it was told, sometimes of an old controller."""
+        """A leader requests another ISR, based on the last state it received, sometimes from an old controller."""
         leaders = [
             (fake, name, index)
             for fake in self.world.fakes.values()

@@ -193,7 +193,7 @@ class BrokerConfig(
 
     @property
     def selects_replicas_by_rack(self) -> bool:
-        """Whether a leader sends consumers to followers in their racks (KIP-392)."""
+        """True if a leader sends consumers to followers in their racks (KIP-392)."""
         return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     def limit_by_brokers(self, name: str, live_brokers: int) -> int:

@@ -24,7 +24,7 @@ def find_leader(
 ) -> LeaderNode | None:
     """Return the leader of a partition, given by topic name or id; None if it has none with this listener.
 
-    A broker learns the leaders of its own replicas before the metadata image changes.
+    The leaders of a broker's own replicas change before the metadata image changes.
     """
     if topic_id != ZERO_UUID:
         replica = replicas.partitions_by_id.get((topic_id, index))

@@ -509,7 +509,7 @@ def _wait_until_done(
 ) -> "Deferred[ProduceOutcome]":
     """Return the response once every partition is replicated and synced or has failed, or once the timeout expires.
 
-    listener: where clients are sent to new leaders; None for versions without leaders in the response
+    listener: of the addresses of new leaders in the response; None for versions without leaders in the response
     """
 
     def settle(partition: "Partition") -> None:

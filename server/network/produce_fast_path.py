@@ -67,7 +67,7 @@ FastResponse = bytearray | produce.ProduceOutcome
 class _KnownHead:
     """The partition of a head, and its encoded response with space for the offsets.
 
-    listener: where the client is sent to a new leader; None for versions without leaders in the response
+    listener: of the addresses of new leaders in the response; None for versions without leaders in the response
     """
 
     __slots__ = (

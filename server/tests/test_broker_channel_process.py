@@ -102,7 +102,7 @@ def test_records_of_a_fetch_are_views_of_one_frame(port):
     assert len(list(iter_batches(records))) == 4
 
 
-def test_a_port_that_nobody_listens_on_is_unavailable():
+def test_a_port_without_a_listener_is_unavailable():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with Caller(unused.getsockname()[1]) as caller:

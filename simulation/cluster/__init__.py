@@ -1,7 +1,7 @@
 """Runs with several brokers, which share a simulated ZooKeeper.
 
 - `tree`: the state of partitions in ZooKeeper
-- `scenario`: what is drawn before a run
+- `scenario`: the scenario of a seed: properties, topics and faults
 - `power`: the rule by which power losses do not exceed what replication protects from
 - `faults`: the faults of a run, and the operator
 - `invariants`: conditions that hold after each step, in brokers and in ZooKeeper

@@ -366,7 +366,7 @@ class BrokerProcess:
     def lose_power(self, *, lose_names: bool, is_silent: bool = False) -> None:
         """Power off the machine: a part of the unsynced data is lost.
 
-        With `is_silent` other machines learn of the ends of their connections when this one is up again.
+        With `is_silent` the connections of other machines end when this one is up again.
         """
         if self.is_alive:
             self._end("power lost", is_silent=is_silent)

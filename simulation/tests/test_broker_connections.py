@@ -148,7 +148,7 @@ def test_a_power_loss_leaves_a_half_open_connection(pair):
     client, server = pair.connected()
     pair.two.is_alive = False
     pair.network.process_died(pair.two, is_silent=True)
-    client.protocol_made.transport.write(b"nobody reads this")
+    client.protocol_made.transport.write(b"unread")
     pair.pass_time(10)
     assert client.lost is None
     pair.network.machine_up(TWO)

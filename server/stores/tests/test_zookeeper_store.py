@@ -73,7 +73,7 @@ def test_stats_are_those_of_zookeeper(store, reactor, kazoo, chroot):
     assert node.stat == (stat.czxid, stat.mzxid, stat.ctime, stat.mtime, 0, 0, store.session_id, 0)
 
 
-def test_nodes_are_open_to_everybody(store, reactor, kazoo, chroot):
+def test_nodes_have_no_access_control(store, reactor, kazoo, chroot):
     reactor.run(store.create("/a"))
     [acl] = kazoo.get_acls(f"{chroot}/a")[0]
     assert (acl.perms, acl.id.scheme, acl.id.id) == (31, "world", "anyone")
