@@ -3,7 +3,6 @@
 - `settings`: the configuration and the parts of a broker that fetchers use
 - `fetched_partition`: the states of a partition that is fetched
 - `fetch_session`: the fetcher's side of a fetch session (KIP-227)
-- `error_codes`: error codes in responses
 - `offset_reset`: the choice of a new fetch offset after OFFSET_OUT_OF_RANGE
 - `fetcher`: the loop that fetches from one leader
 - `fetchers`: the fetchers of a broker, and the assignment of partitions to them

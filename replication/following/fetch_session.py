@@ -9,14 +9,13 @@ import logging
 from collections import OrderedDict
 from typing import Final
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, read_error_code
 from odradek.protocol.messages.fetch import (
     FetchRequestFetchPartition,
     FetchRequestFetchTopic,
     FetchRequestForgottenTopic,
     FetchResponse,
 )
-from odradek.replication.following.error_codes import read_code
 from odradek.replication.following.fetched_partition import PartitionKey
 
 logger = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ class FetcherSession:
     def accept(self, response: FetchResponse) -> bool:
         """Set the id and the epoch of the next request; return whether the partitions of the response are valid."""
         if response.error_code:
-            error = read_code(response.error_code)
+            error = read_error_code(response.error_code)
             logger.info("fetch session refused id=%d epoch=%d error=%s", self.id, self.epoch, error.name)
             if error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self.id = NO_SESSION

@@ -10,14 +10,13 @@ Sources: KIP-227 (fetch sessions), KIP-320, KIP-595 (diverging epochs), KIP-903 
 import logging
 from typing import Final
 
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError, read_error_code
 from odradek.protocol.messages.fetch import (
     FetchRequest,
     FetchRequestReplicaState,
     FetchResponse,
     FetchResponsePartitionData,
 )
-from odradek.replication.following.error_codes import read_code
 from odradek.replication.following.fetch_session import FetcherSession
 from odradek.replication.following.fetched_partition import FetchedPartition, FetchState, PartitionKey
 from odradek.replication.following.offset_reset import OffsetReset
@@ -287,7 +286,7 @@ class Fetcher:
             partition.change_state(FetchState.RESETTING, f"the leader does not have offset {log_end_offset}")
             self._resetting.append(partition)
         elif row.error_code:
-            raise KafkaError(read_code(row.error_code), "the leader refused the fetch")
+            raise KafkaError(read_error_code(row.error_code), "the leader refused the fetch")
         elif row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
             self._truncate(partition, row)
         else:

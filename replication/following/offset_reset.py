@@ -11,14 +11,13 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError, read_error_code
 from odradek.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestListOffsetsPartition,
     ListOffsetsRequestListOffsetsTopic,
     ListOffsetsResponse,
 )
-from odradek.replication.following.error_codes import read_code
 from odradek.replication.following.fetched_partition import FetchedPartition, FetchState
 from odradek.replication.remote import BrokerChannel
 
@@ -112,8 +111,8 @@ class OffsetReset:
             if row is None:
                 results.append((partition, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the leader returned no offset")))
             elif row.error_code or row.offset < 0:
-                error = KafkaError(read_code(row.error_code or ErrorCode.UNKNOWN_SERVER_ERROR), "ListOffsets failed")
-                results.append((partition, error))
+                code = read_error_code(row.error_code or ErrorCode.UNKNOWN_SERVER_ERROR)
+                results.append((partition, KafkaError(code, "ListOffsets failed")))
             else:
                 results.append((partition, row.offset))
         return results

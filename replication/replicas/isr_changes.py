@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, read_error_code
 from odradek.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestBrokerState,
@@ -154,7 +154,7 @@ class IsrChangeQueue:
             self._report_failure(f"the request failed: {error!r}")
             return False
         if response.error_code:
-            self._report_failure(f"the controller returned {_name(response.error_code)}")
+            self._report_failure(f"the controller returned {read_error_code(response.error_code).name}")
             return False
         for topic in response.topics:
             for answer in topic.partitions:
@@ -190,7 +190,7 @@ class IsrChangeQueue:
             owner.topic,
             owner.index,
             change.isr,
-            _name(answer.error_code),
+            read_error_code(answer.error_code).name,
             handling.value,
         )
         if handling is not Handling.RETRY:
@@ -218,13 +218,6 @@ class IsrChangeQueue:
         return AlterPartitionRequest(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch(), topics=list(topics.values())
         )
-
-
-def _name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return str(code)
 
 
 def shrink_isrs(partitions: "Iterable[Partition]") -> Generator[None, None, None]:

@@ -11,9 +11,11 @@ from odradek.protocol.messages.alter_partition import (
     AlterPartitionRequestTopicData,
 )
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from odradek.protocol.messages.stop_replica import StopReplicaResponse, StopReplicaResponseStopReplicaPartitionError
 from odradek.replication.controller import topic_changes
 from odradek.replication.controller.partition_states import new_partition
 from odradek.replication.controller.propagation import epoch_propagation
+from odradek.replication.controller.propagation.propagation import stop_errors
 from odradek.replication.controller.propagation.requests import ReplicaToStop, make_stop_replica
 from odradek.replication.controller.topic_changes import NewTopic
 from odradek.replication.metadata import znodes
@@ -731,3 +733,8 @@ def test_a_controller_whose_epoch_was_changed_gives_its_node_up(world):
     assert world.active.controller.epoch == 10
     assert first.controller.epoch == 10 or not first.controller.is_active
     assert states(world, "t") == [(3, 1, (3,))] or states(world, "t")[0][0] == 3
+
+
+def test_an_error_of_a_later_release_is_an_unknown_error():
+    row = StopReplicaResponseStopReplicaPartitionError(topic_name="t", partition_index=1, error_code=9_999)
+    assert stop_errors(StopReplicaResponse(partition_errors=[row])) == {("t", 1): E.UNKNOWN_SERVER_ERROR}

@@ -16,7 +16,7 @@ from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.log_manager import LogManager
 from odradek.log.storage.found_directories import KnownPartitions, format_names
 from odradek.properties import PropertySet
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError, read_error_code
 from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from odradek.protocol.messages.alter_partition import AlterPartitionRequest
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
@@ -429,7 +429,7 @@ class ClusterMembership:
         except BrokerUnavailableError as error:
             return str(error)
         if response.error_code:
-            return ErrorCode(response.error_code).name
+            return read_error_code(response.error_code).name
         remaining = [
             f"{one.topic_name}-{one.partition_index}"
             for one in response.remaining_partitions

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, read_error_code
 from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaResponse
 from odradek.replication.controller.events import Executor, ImmediateExecutor
@@ -174,6 +174,6 @@ def _find_replicas(response: LeaderAndIsrResponse, error: ErrorCode) -> Replicas
 def stop_errors(response: StopReplicaResponse) -> dict[tuple[str, int], ErrorCode]:
     """Return the result of each replica in a response to StopReplica."""
     return {
-        (row.topic_name, row.partition_index): ErrorCode(row.error_code or response.error_code)
+        (row.topic_name, row.partition_index): read_error_code(row.error_code or response.error_code)
         for row in response.partition_errors
     }
