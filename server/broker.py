@@ -123,6 +123,7 @@ class Broker:
         self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None
         self._is_running = False
+        self._is_stopping = False
         self._membership = self._make_membership()
 
     def _make_membership(self) -> "EmbeddedMembership | ClusterMembership":
@@ -191,8 +192,9 @@ class Broker:
     async def stop(self) -> None:
         """Stop the broker; record a clean stop if `start` had succeeded, otherwise keep the record of the last stop."""
         has_started = self._is_running
+        self._is_stopping = True
         if has_started:
-            await self._membership.leave()
+            await self._leave()
         self._is_running = False
         if self.watchdog is not None:
             self.watchdog.threshold_s = math.inf
@@ -223,6 +225,13 @@ class Broker:
                 await store.close()
             except MetadataStoreError as error:
                 logger.warning("metadata store was not closed; the next start recovers it error=%s", error)
+
+    async def _leave(self) -> None:
+        """Hand over leaderships. An error must not prevent a clean stop."""
+        try:
+            await self._membership.leave()
+        except Exception:
+            logger.exception("the controlled shutdown failed; leaders are elected after the stop; please report it")
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -411,7 +420,8 @@ class Broker:
         else:
             logger.error("no log directory is online; stopping; check the disks and start again")
             self.has_failed = True
-            self._reactor.stop()
+            if not self._is_stopping:
+                self._reactor.stop()
 
     def _take_replicas_offline(self) -> None:
         if self._is_running:

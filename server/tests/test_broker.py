@@ -10,6 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from odradek.log.background.tasks import run_inline
+from odradek.log.storage.checkpoints import read_clean_shutdown
+from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.test_topic_admin import create, delete, new
@@ -45,6 +47,33 @@ def test_a_broker_stops_although_its_stores_disk_failed(caplog):
     with caplog.at_level(logging.WARNING):
         run_now(broker.stop())
     assert "disk I/O error" in caplog.text
+
+
+def test_a_broker_stops_although_its_controlled_shutdown_fails(caplog):
+    environment = MemoryEnvironment(FailingServer())
+    broker = started_on(environment)
+
+    async def leave():
+        raise RuntimeError("a mistake")
+
+    broker._membership.leave = leave
+    run_now(broker.stop())
+    assert "a mistake" in caplog.text
+    assert read_clean_shutdown(environment.fs, "/data") is not None
+
+
+def test_a_log_directory_that_fails_during_a_controlled_shutdown_stops_the_broker_once():
+    environment = MemoryEnvironment(FailingServer())
+    stops: list[int] = []
+    environment.reactor.stop = lambda: stops.append(1)
+    broker = started_on(environment)
+    leaving: Deferred[None] = Deferred()
+    broker._membership.leave = lambda: leaving
+    stopping = Deferred.fromCoroutine(broker.stop())
+    broker.services.logs.log_dirs.fail("/data", LogDirFailure("/data", "broken"))
+    assert (stops, broker.has_failed) == ([], True)
+    leaving.callback(None)
+    assert stopping.called
 
 
 class Port:
