@@ -29,6 +29,8 @@ from odradek.server.work.waits import Wait
 Response = TypeVar("Response", bound=Message)
 
 MAX_FRAME_BYTES: Final = 104_857_600
+"""Maximum size of a response without records."""
+
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 1.0
 """Kafka's defaults of `reconnect.backoff.ms` and `reconnect.backoff.max.ms` for requests between brokers."""
@@ -262,13 +264,19 @@ class UnreachableBroker:
 
 
 class TcpBrokerChannels:
-    """Opens channels to the listener `listener_name` of other brokers (`replication.remote.BrokerChannels`)."""
+    """Opens channels to the listener `listener_name` of other brokers (`replication.remote.BrokerChannels`).
 
-    def __init__(self, listener_name: str, *, connect: Connect, clock: Clock, slices: Slices) -> None:
+    max_records_bytes: maximum size of the records in one response
+    """
+
+    def __init__(
+        self, listener_name: str, *, connect: Connect, clock: Clock, slices: Slices, max_records_bytes: int = 0
+    ) -> None:
         self._listener_name = listener_name
         self._connect = connect
         self._clock = clock
         self._slices = slices
+        self._max_frame_bytes = MAX_FRAME_BYTES + max_records_bytes
 
     def open(self, broker: BrokerMetadata, *, client_id: str, timeout_ms: int) -> BrokerChannel:
         """Return a new channel. Its requests raise BrokerUnavailableError if the broker has no usable endpoint."""
@@ -289,4 +297,5 @@ class TcpBrokerChannels:
             connect=self._connect,
             clock=self._clock,
             slices=self._slices,
+            max_frame_bytes=self._max_frame_bytes,
         )

@@ -102,6 +102,8 @@ class ClusterMembership:
             connect=environment.reactor.connectTCP,
             clock=environment.reactor,
             slices=slices,
+            # The first batch of a response may be larger than the follower's limit.
+            max_records_bytes=max(config.replica_fetch_response_max_bytes, config.socket_request_max_bytes),
         )
         self._control: BrokerControl | None = None
         self._replicas: ReplicaManager | None = None
