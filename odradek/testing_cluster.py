@@ -143,6 +143,7 @@ class OdradekCluster:
         """Continue a paused broker; without effect on any other."""
         broker = self.brokers[broker_id]
         if broker.is_running:
+            # The broker may end between the check and the signal.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(broker.pid, signal.SIGCONT)
 

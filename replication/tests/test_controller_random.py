@@ -4,9 +4,11 @@
 
 import os
 import random
+from contextlib import suppress
 
 import pytest
 
+from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestBrokerState,
@@ -19,13 +21,15 @@ from odradek.replication.controller.topic_changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, TopicMetadata
 from odradek.replication.metadata.loader import load_topic
-from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.store import MetadataStoreError, run_now
 from odradek.replication.tests.cluster_support import World
 
 FIRST_SEED = int(os.environ.get("ODRADEK_CONTROLLER_SEED", "1"))
 SEEDS = int(os.environ.get("ODRADEK_CONTROLLER_SEEDS", "20"))
 BROKERS = (1, 2, 3, 4)
 STEPS = 60
+EXPECTED = (KafkaError, MetadataStoreError)
+"""Errors of a change that a lost session, another controller or a concurrent change prevents."""
 
 
 class History:
@@ -51,10 +55,7 @@ class History:
             assert self.controllers.setdefault(epoch, owner) == owner
             self.controller_epoch = epoch
         for name in run_now(children(znodes.TOPICS)):
-            try:
-                topic = run_now(load_topic(self.store, name))
-            except Exception:
-                raise AssertionError(f"{name} cannot be loaded") from None
+            topic = run_now(load_topic(self.store, name))
             for index, state in enumerate(topic.partitions):
                 if state.leader != NO_LEADER or state.isr:
                     self._check_state((topic.topic_id, index), state)
@@ -95,6 +96,7 @@ class Run:
         self.topics = {}
         self.deleted = set()
         self.down = set(BROKERS)
+        self.tasks = []
         for broker_id in BROKERS[:3]:
             self.start(broker_id)
         self.steps(2000)
@@ -144,10 +146,10 @@ class Run:
             while not node.is_crashed and node.store._is_over:
                 try:
                     await node.controller.rejoin()
-                except Exception:
+                except EXPECTED:
                     await self.world.executor.delay(100)
 
-        self.world.executor.start(work())
+        self.tasks.append(self.world.executor.start(work()))
 
     def drop_controller(self):
         """An operator deletes the controller's node."""
@@ -182,28 +184,23 @@ class Run:
                 partitions = tuple(new_partition(row, controller.image.brokers, controller.epoch) for row in rows)
                 return await controller.changes.create([NewTopic(TopicMetadata(name, topic_id, partitions), {})])
 
-            try:
-                await controller.request("create", plan)
-            except Exception:
-                return
+            await controller.request("create", plan)
 
         self.topics[topic_id] = name
-        self.world.executor.start(work())
+        self.ignore_failures(work())
 
     def delete(self):
         node = self.active()
         if node is not None and node.controller.image.topics:
             names = [self.random.choice(sorted(node.controller.image.topics))]
-            self.ignore_errors(node.controller.delete_topics(names))
+            self.ignore_failures(node.controller.delete_topics(names))
 
-    def ignore_errors(self, coroutine):
+    def ignore_failures(self, coroutine):
         async def work():
-            try:
-                return await coroutine
-            except Exception:
-                return None
+            with suppress(*EXPECTED):
+                await coroutine
 
-        self.world.executor.start(work())
+        self.tasks.append(self.world.executor.start(work()))
 
     def alter(self):
         """A leader requests another ISR, based on the last state it received, sometimes from an old controller."""
@@ -234,14 +231,14 @@ class Run:
         )
         topics = [AlterPartitionRequestTopicData(topic_id=topic.topic_id, partitions=[row])]
         request = AlterPartitionRequest(broker_id=fake.broker_id, broker_epoch=fake.epoch, topics=topics)
-        self.ignore_errors(node.controller.alter_partition(request))
+        self.ignore_failures(node.controller.alter_partition(request))
 
     def shut_down(self):
         node = self.active()
         if node is not None and self.random.random() < 0.5:
             broker_id = self.random.choice(sorted(self.world.nodes))
             request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=-1)
-            self.ignore_errors(node.controller.controlled_shutdown(request))
+            self.ignore_failures(node.controller.controlled_shutdown(request))
 
     # End
 
@@ -308,6 +305,14 @@ class Run:
             roles = {key: (row[0], row[1], row[3]) for key, row in node.fake.roles.items()}
             assert roles == {key: (row[0], row[1], row[3]) for key, row in expected_roles[broker_id].items()}, broker_id
 
+    def check_errors(self):
+        """A request ends with an expected error, or never if its broker crashed."""
+        for task in self.tasks:
+            if task.is_over:
+                task.outcome()
+            else:
+                task.coroutine.close()
+
     def check_refusals(self):
         """8: what brokers refused had an old epoch, and changed nothing."""
         for fake in self.world.fakes.values():
@@ -325,3 +330,4 @@ def test_failures_at_any_await_keep_the_invariants(seed):
     run.history.check()
     run.check_end()
     run.check_refusals()
+    run.check_errors()

@@ -151,6 +151,7 @@ class ZooKeeperServer:
 
     def _status(self) -> bytes:
         answer = b""
+        # A server that refuses the connection, or does not answer within a second, is not serving.
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection,
@@ -166,6 +167,7 @@ class ZooKeeperServer:
             return
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
+        # A server that does not stop in time is killed.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_TIMEOUT_S)
         self.kill()
@@ -276,6 +278,7 @@ def find_port() -> int:
 def find_ports(count: int) -> list[int]:
     """Return different ports like `find_port`."""
     lowest, highest = 32_768, 60_999
+    # Only Linux has the file; elsewhere its defaults are used.
     with contextlib.suppress(OSError), open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         lowest, highest = map(int, file.read().split())
     candidates = [*range(10_000, lowest), *range(highest + 1, 65_536)]
@@ -283,6 +286,7 @@ def find_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         port = candidates.pop()
+        # A port in use is skipped.
         with socket.socket() as tried, contextlib.suppress(OSError):
             tried.bind(("127.0.0.1", port))
             found.append(port)

@@ -263,13 +263,14 @@ class ZooKeeperClient:
         """End the session and the connection in another thread, then call `done` in the reactor thread."""
 
         def work() -> None:
+            # Without an answer the session ends by its timeout.
             with suppress(KazooException, OSError):
                 self.kazoo.stop()
-            # The connection thread may still wait for a server that does not answer; it is a daemon.
+            # kazoo raises this class while its connection thread still waits for a server; the thread is a daemon.
             with suppress(Exception):
                 self.kazoo.close()
-            # A reactor that has ended accepts no call.
-            with suppress(Exception):
+            # A reactor that has ended has closed the pipe that wakes it.
+            with suppress(OSError):
                 self._reactor.callFromThread(done)
 
         threading.Thread(target=work, name="zookeeper-close", daemon=True).start()
