@@ -167,11 +167,14 @@ class Traffic:
             wait_until(partial(self._is_led_by_first_replicas, topic))
 
     def _is_election_requested(self) -> bool:
-        """Return False while the client's metadata contain a controller that was stopped."""
+        """Request an election by a new client: one that has the id of a stopped controller keeps it."""
+        admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers.split(","))
         try:
-            self.admin.elect_leaders(ElectionType.PREFERRED, raise_errors=False)
+            admin.elect_leaders(ElectionType.PREFERRED, raise_errors=False)
         except (RuntimeError, NotControllerError, UnknownBrokerIdError):
             return False
+        finally:
+            admin.close()
         return True
 
     def _is_led_by_first_replicas(self, topic: str) -> bool:
