@@ -5,6 +5,7 @@
 - `power`: the rule by which power losses do not exceed what replication protects from
 - `faults`: the faults of a run, and the operator
 - `invariants`: conditions that hold after each step, in brokers and in ZooKeeper
+- `committed`: records below a high watermark are the same in all replicas and remain
 - `logs`: comparison of the replicas' logs
 - `run`: the phases of a run
 """
