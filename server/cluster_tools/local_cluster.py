@@ -120,8 +120,7 @@ class LocalCluster:
         self._connect = brokers[0].zookeeper_connect
         self._brokers = [BrokerProcess(broker, overrides, log_level, self._write_line) for broker in brokers]
         self._zookeeper: ZooKeeperServer | None = None
-        if directory.has_zookeeper:
-            port = int(self._connect.partition("/")[0].rpartition(":")[2])
+        if (port := directory.own_zookeeper_port(brokers[0])) is not None:
             self._zookeeper = ZooKeeperServer(directory.zookeeper_path, port=port, tick_ms=_TICK_MS)
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._retries: list[threading.Timer] = []

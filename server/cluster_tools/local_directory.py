@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from odradek.server.cluster_tools.zookeeper_server import find_ports
 from odradek.server.config.properties_file import read_properties
+from odradek.server.config.zookeeper import parse_connect
 
 DEFAULT_PORT: Final = 9092
 DEFAULT_SIZE: Final = 3
@@ -74,12 +75,16 @@ class LocalDirectory:
             raise DirectoryError(f"{self.path} is in use by another odradek cluster start") from None
 
     def read_brokers(self) -> list[LocalBroker]:
-        """Read the files of all brokers, by id. Raises OSError, ValueError."""
+        """Read the files of all brokers, by id. Raises DirectoryError, OSError."""
         found = []
         for file in self.path.glob(f"broker-*/{_FILE}"):
             number = file.parent.name.removeprefix("broker-")
-            if number.isdigit():
+            if not number.isdigit():
+                continue
+            try:
                 found.append(LocalBroker(int(number), file, read_properties(file.read_bytes())))
+            except ValueError as error:
+                raise DirectoryError(f"{file}: {error}") from None
         return sorted(found)
 
     def set_up(self, size: int | None, port: int | None, zookeeper_connect: str | None) -> list[LocalBroker]:
@@ -109,6 +114,20 @@ class LocalDirectory:
         for number, broker_port in zip(new_ids, ports, strict=True):
             self._write(number, broker_port, count, zookeeper_connect)
         return self.read_brokers()
+
+    def own_zookeeper_port(self, broker: LocalBroker) -> int | None:
+        """Return the port of the cluster's own ZooKeeper server; None if it has none. Raises DirectoryError."""
+        if not self.has_zookeeper:
+            return None
+        connect = broker.zookeeper_connect
+        host, _, port = parse_connect(connect)[0].rpartition(":") if connect else ("", "", "")
+        if host not in (_HOST, "localhost"):
+            raise DirectoryError(
+                f"{broker.file} has {f'zookeeper.connect={connect}' if connect else 'no zookeeper.connect'}, but the "
+                f"cluster has its own ZooKeeper at {_HOST}; correct zookeeper.connect, or remove {self.zookeeper_path} "
+                "to use another one"
+            )
+        return int(port)
 
     def _check(self, broker: LocalBroker, port: int | None, zookeeper_connect: str | None) -> None:
         if zookeeper_connect not in (None, broker.zookeeper_connect):

@@ -44,12 +44,22 @@ def parse_addresses(text: str) -> list[Address]:
     for part in filter(None, map(str.strip, text.split(","))):
         host, colon, port = part.rpartition(":")
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-        if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65_536
+        if not colon or not is_port or not _is_host(host):
             raise ValueError(f"{part} is not host:port")
         addresses.append(Address(host, int(port)))
     if not addresses:
         raise ValueError("no host:port")
     return addresses
+
+
+def _is_host(text: str) -> bool:
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        # A part of the name is empty or too long. Python raises this error instead of OSError when it connects.
+        return False
+    return bool(text)
 
 
 class WireClient:

@@ -231,6 +231,27 @@ def test_a_directory_that_contradicts_the_command_line(tmp_path):
         assert done.returncode == 2 and done.stderr.startswith(f"odradek: {message}"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("broker.id=1", "a=\\u12", "{file}: malformed \\u escape in \\u12"),
+        ("zookeeper.connect=127.0.0.1:", "zookeeper.connect=elsewhere:",
+         "{file} has zookeeper.connect=elsewhere:{port}, but the cluster has its own ZooKeeper at 127.0.0.1; correct "
+         "zookeeper.connect, or remove {directory}/zookeeper to use another one"),
+        ("zookeeper.connect", "other", "{file} has no zookeeper.connect, but the cluster has its own ZooKeeper"),
+    ],
+)  # fmt: skip
+def test_a_file_that_was_edited_wrongly(tmp_path, old, new, message):
+    run("cluster", "start", "--directory", tmp_path, "--brokers", "1", "--override", "num.partitions=x")
+    file = tmp_path / "broker-1" / "server.properties"
+    text = file.read_text()
+    [port] = re.findall(r"zookeeper.connect=127.0.0.1:(\d+)", text)
+    file.write_text(text.replace(old, new))
+    done = run("cluster", "start", "--directory", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"odradek: {message.format(file=file, port=port, directory=tmp_path)}"), done.stderr
+
+
 def test_java_is_required_only_for_an_own_zookeeper(tmp_path):
     done = run("cluster", "start", "--directory", tmp_path / "c", PATH="/nowhere", JAVA_HOME="")
     assert (done.returncode, done.stdout) == (1, "")
@@ -248,6 +269,7 @@ def test_java_is_required_only_for_an_own_zookeeper(tmp_path):
         ("a:1,b:x", 2, "--bootstrap-server a:1,b:x: b:x is not host:port"),
         (",", 2, "--bootstrap-server ,: no host:port"),
         ("127.0.0.1:{port}", 3, "127.0.0.1:{port} does not answer: Connection refused"),
+        ("a..b:1", 2, "--bootstrap-server a..b:1: a..b:1 is not host:port"),
     ],
 )
 def test_invalid_input_of_status(servers, exit_code, message):

@@ -64,7 +64,7 @@ def test_a_table_has_a_limit_and_json_has_none():
 
 def test_addresses():
     assert parse_addresses("a:1, [::1]:2,") == [Address("a", 1), Address("::1", 2)]
-    for invalid in ("a", "a:", ":1", "a:0", "a:65536", "a:-1", "", "[]:1"):
+    for invalid in ("a", "a:", ":1", "a:0", "a:65536", "a:-1", "", "[]:1", "a..b:1", f"{'a' * 64}:1"):
         with pytest.raises(ValueError, match=r"host:port"):
             parse_addresses(invalid)
 
