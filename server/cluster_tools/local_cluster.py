@@ -1,7 +1,7 @@
 """Brokers and a ZooKeeper server as processes of one command, with all of their log lines on standard output.
 
-The main thread handles one event after the other: a broker has started or ended, or a signal asks to stop. A thread for
-each broker copies its log lines.
+The main thread handles one event after the other: a broker has started or ended, or a signal requests the stop. A
+thread for each broker copies its log lines.
 """
 
 import signal
@@ -42,11 +42,15 @@ class _Ended(NamedTuple):
     exit_code: int
 
 
+class _RetryDue(NamedTuple):
+    broker: "BrokerProcess"
+
+
 class _StopRequested(NamedTuple):
     pass
 
 
-_Event = _Started | _Ended | _StopRequested
+_Event = _Started | _Ended | _RetryDue | _StopRequested
 
 
 class BrokerProcess:
@@ -123,7 +127,6 @@ class LocalCluster:
         if (port := directory.own_zookeeper_port(brokers[0])) is not None:
             self._zookeeper = ZooKeeperServer(directory.zookeeper_path, port=port, tick_ms=_TICK_MS)
         self._events: SimpleQueue[_Event] = SimpleQueue()
-        self._retries: list[threading.Timer] = []
         self._output_lock = threading.Lock()
 
     def run(self) -> int:
@@ -132,17 +135,22 @@ class LocalCluster:
             signal.signal(number, self._on_signal)
         try:
             self._start_zookeeper()
-            for broker in self._brokers:
-                broker.start(self._events)
-            exit_code = self._await_start()
-            if exit_code is None:
-                exit_code = self._serve()
-            self._stop_brokers()
+            try:
+                exit_code = self._run_brokers()
+            finally:
+                self._stop_brokers()
         finally:
             if self._zookeeper is not None:
                 self._zookeeper.stop()
         self._report("stopped")
         return exit_code
+
+    def _run_brokers(self) -> int:
+        """Start all brokers; return an exit code when the command has to end."""
+        for broker in self._brokers:
+            broker.start(self._events)
+        exit_code = self._await_start()
+        return self._serve() if exit_code is None else exit_code
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._events.put(_StopRequested())
@@ -169,15 +177,17 @@ class LocalCluster:
                 waiting.discard(event.broker)
                 continue
             broker = event.broker
+            if isinstance(event, _RetryDue):
+                broker.start(self._events)
+                continue
             if not broker.has_id_in_use or time.monotonic() > deadline:
                 self._report(f"{broker.name} cannot start ({_describe_end(event.exit_code)}); stopping")
                 return event.exit_code if event.exit_code > 0 else EXIT_FAILED
             self._report(f"{broker.name} starts again, until its earlier session has expired")
             waiting.add(broker)
-            retry = threading.Timer(_RETRY_S, broker.start, [self._events])
+            retry = threading.Timer(_RETRY_S, self._events.put, [_RetryDue(broker)])
             retry.daemon = True
             retry.start()
-            self._retries.append(retry)
         servers = ",".join(broker.address for broker in self._brokers)
         self._report(f"started bootstrap_servers={servers} zookeeper={self._connect} directory={self._directory.path}")
         return None
@@ -213,9 +223,6 @@ class LocalCluster:
 
     def _stop_brokers(self) -> None:
         """Stop one broker after the other, so that each can hand over its leaderships. A second signal kills all."""
-        for retry in self._retries:
-            retry.cancel()
-            retry.join()
         timeout_s = STOP_TIMEOUT_S
         if self._directory.has_zookeeper and (self._zookeeper is None or not self._zookeeper.is_running):
             timeout_s = _STOP_WITHOUT_ZOOKEEPER_S

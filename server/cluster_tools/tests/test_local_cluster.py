@@ -1,0 +1,64 @@
+"""LocalCluster with stand-ins for the brokers."""
+
+import signal
+import sys
+
+import pytest
+
+from odradek.server.cluster_tools import local_cluster
+from odradek.server.cluster_tools.child_process import start_process
+from odradek.server.cluster_tools.local_cluster import LocalCluster
+from odradek.server.cluster_tools.local_directory import LocalDirectory
+
+WAIT = "import signal; signal.pause()"
+REFUSED = "print('TIME ERROR x cannot start: the id 1 is in use by another broker'); raise SystemExit(1)"
+
+
+class Processes:
+    """The processes that are started, each with the next program; OSError after the last one."""
+
+    def __init__(self, *programs):
+        self.programs = list(programs)
+        self.started = []
+
+    def start(self, command, output, directory):
+        if not self.programs:
+            raise OSError("too many open files")
+        process = start_process([sys.executable, "-c", self.programs.pop(0)], output, directory)
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run a cluster of `size` with an existing ZooKeeper; return the processes and the error."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setattr(local_cluster, "_RETRY_S", 0.01)
+
+    def run(size, *programs):
+        directory = LocalDirectory(tmp_path)
+        processes = Processes(*programs)
+        monkeypatch.setattr(local_cluster, "start_process", processes.start)
+        cluster = LocalCluster(directory, directory.set_up(size, 0, "127.0.0.1:1"), [], "info")
+        with pytest.raises(OSError, match="too many open files"):
+            cluster.run()
+        return processes.started
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def ended(process):
+    return process.wait(10) == -signal.SIGTERM
+
+
+def test_a_broker_that_cannot_be_started_stops_the_others(run):
+    [first] = run(2, WAIT)
+    assert ended(first)
+
+
+def test_a_broker_that_cannot_be_started_again_stops_the_others(run):
+    first, refused = run(2, WAIT, REFUSED)
+    assert ended(first)
+    assert refused.returncode == 1
