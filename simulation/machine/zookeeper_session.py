@@ -12,43 +12,26 @@ from kazoo import exceptions
 from kazoo.protocol import serialization
 
 from odradek.replication.metadata.store import (
-    BadVersionError,
     Check,
     Create,
     Delete,
     MetadataStoreError,
-    NoChildrenForEphemeralsError,
     Node,
-    NodeExistsError,
     NodeStat,
-    NoNodeError,
-    NotEmptyError,
     Operation,
     SetData,
     TransactionError,
     WatchEvent,
-    WatchKind,
 )
 from odradek.server.stores.zookeeper.client import KazooWatcher, Receiver, SessionStates
+from odradek.server.stores.zookeeper.requests import EPHEMERAL, ERRORS, SEQUENTIAL
+from odradek.server.stores.zookeeper.store import KINDS
 from odradek.simulation.machine.zookeeper import NO_SESSION, Connection, Request, Result, ServerWatch, ZooKeeper
 
 if TYPE_CHECKING:
     from odradek.simulation.machine.broker_process import ProcessReactor
 
-_EPHEMERAL, _SEQUENTIAL = 1, 2
-_ERRORS = (
-    (NoNodeError, exceptions.NoNodeError),
-    (NodeExistsError, exceptions.NodeExistsError),
-    (BadVersionError, exceptions.BadVersionError),
-    (NotEmptyError, exceptions.NotEmptyError),
-    (NoChildrenForEphemeralsError, exceptions.NoChildrenForEphemeralsError),
-)
-_KINDS = {
-    WatchKind.CREATED: "CREATED",
-    WatchKind.DELETED: "DELETED",
-    WatchKind.CHANGED: "CHANGED",
-    WatchKind.CHILDREN: "CHILD",
-}
+_TYPES = {kind: name for name, kind in KINDS.items()}
 
 
 class KazooStat(NamedTuple):
@@ -334,7 +317,7 @@ class SimulatedZooKeeperClient:
 
 
 def _fire(watch: Callable[[Any], object], event: WatchEvent) -> None:
-    watch(KazooEvent(_KINDS[event.kind], event.path))
+    watch(KazooEvent(_TYPES[event.kind], event.path))
 
 
 def _stat(stat: NodeStat | None) -> KazooStat | None:
@@ -357,7 +340,7 @@ def _stat(stat: NodeStat | None) -> KazooStat | None:
 
 def _error(error: MetadataStoreError) -> Exception:
     kind: type[Exception] = exceptions.SystemZookeeperError
-    for ours, theirs in _ERRORS:
+    for theirs, ours in ERRORS:
         if isinstance(error, ours):
             kind = theirs
     return kind()
@@ -366,7 +349,7 @@ def _error(error: MetadataStoreError) -> Exception:
 def _operation(request: Any) -> Operation:
     """Return the operation of a request in a transaction."""
     if isinstance(request, serialization.Create):
-        return Create(request.path, request.data, bool(request.flags & _EPHEMERAL), bool(request.flags & _SEQUENTIAL))
+        return Create(request.path, request.data, bool(request.flags & EPHEMERAL), bool(request.flags & SEQUENTIAL))
     if isinstance(request, serialization.SetData):
         return SetData(request.path, request.data, request.version)
     if isinstance(request, serialization.Delete):

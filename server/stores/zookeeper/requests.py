@@ -30,15 +30,17 @@ from odradek.server.stores.zookeeper.client import Kazoo, KazooWatcher, PendingR
 MAX_REQUEST_BYTES: Final = 1_000_000
 """Limit of a transaction. ZooKeeper closes the connection at a request above jute.maxbuffer, 1 MB by default."""
 
-_EPHEMERAL: Final = 1
-_SEQUENTIAL: Final = 2
-_ERRORS: Final = (
+EPHEMERAL: Final = 1
+SEQUENTIAL: Final = 2
+ERRORS: Final = (
     (exceptions.NoNodeError, NoNodeError),
     (exceptions.NodeExistsError, NodeExistsError),
     (exceptions.BadVersionError, BadVersionError),
     (exceptions.NotEmptyError, NotEmptyError),
     (exceptions.NoChildrenForEphemeralsError, NoChildrenForEphemeralsError),
 )
+"""kazoo's errors, and those of the metadata store."""
+
 _ROLLED_BACK: Final = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 """Results of the operations before and after the rejected one."""
 
@@ -98,7 +100,7 @@ def transaction(operations: Sequence[Operation]) -> Send:
 def _convert(operation: Operation) -> object:
     """Return kazoo's request. Its class, because the methods of kazoo's transactions replace null data by empty."""
     if isinstance(operation, Create):
-        flags = operation.ephemeral * _EPHEMERAL | operation.sequential * _SEQUENTIAL
+        flags = operation.ephemeral * EPHEMERAL | operation.sequential * SEQUENTIAL
         return serialization.Create(operation.path, operation.data, OPEN_ACL_UNSAFE, flags)
     if isinstance(operation, SetData):
         return serialization.SetData(operation.path, operation.data, operation.version)
@@ -162,7 +164,7 @@ def translate_error(error: Exception, path: str) -> MetadataStoreError:
     """Return the metadata store's error for an error of kazoo. An error of the store itself is returned unchanged."""
     if isinstance(error, MetadataStoreError):
         return error
-    for theirs, ours in _ERRORS:
+    for theirs, ours in ERRORS:
         if isinstance(error, theirs):
             return ours(path)
     if isinstance(error, exceptions.SessionExpiredError):

@@ -47,12 +47,13 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S: Final = 5.0
 """Limit for closing the session. Without a connection it ends by its timeout."""
 
-_KINDS: Final = {
+KINDS: Final = {
     "CREATED": WatchKind.CREATED,
     "DELETED": WatchKind.DELETED,
     "CHANGED": WatchKind.CHANGED,
     "CHILD": WatchKind.CHILDREN,
 }
+"""Kinds of watch events, by kazoo's types."""
 
 
 class MakeClient(Protocol):
@@ -292,8 +293,8 @@ class ZooKeeperStore(MetadataStore):
     # -- watches ---------------------------------------------------------------------------------------------------
 
     def _on_watch(self, event: Event) -> None:
-        if event.path is not None and event.type in _KINDS:
-            self._watches.fire(WatchEvent(_KINDS[event.type], self._short_path(event.path)))
+        if event.path is not None and event.type in KINDS:
+            self._watches.fire(WatchEvent(KINDS[event.type], self._short_path(event.path)))
 
     def _make_renewals(self) -> Iterator[Call]:
         """Iterate over reads that set all watches on a new connection."""
