@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from odradek.broker_log import BrokerLog
+from odradek.managed_process import ManagedProcess
 
 TEST_PROPERTIES: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -57,7 +58,7 @@ class BrokerFailedError(RuntimeError):
     """Failure of the broker process; the message ends with its last log lines."""
 
 
-class OdradekBroker:
+class OdradekBroker(ManagedProcess):
     """A broker process, started on entering the context and stopped on leaving it.
 
     `properties` override TEST_PROPERTIES, by Kafka's names. `directory` holds the data and the log, with lines at or
@@ -174,17 +175,10 @@ class OdradekBroker:
         except FileNotFoundError:
             return self._last_log
 
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        super().__exit__(kind, error, trace)
         if kind is None and (most_ms := os.environ.get(_MOST_ITERATION_MS)):
             self._check_iterations(int(most_ms))
 

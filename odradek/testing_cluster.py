@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from odradek.broker_log import ID_IN_USE
+from odradek.managed_process import ManagedProcess
 from odradek.server.cluster_tools.local_directory import replication_properties
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
 from odradek.testing import BrokerFailedError, OdradekBroker
@@ -40,7 +40,7 @@ DEFAULT_SESSION_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
 
 
-class OdradekCluster:
+class OdradekCluster(ManagedProcess):
     """Broker processes 1 to `size` and their ZooKeeper, started on entering the context and stopped on leaving it.
 
     properties: override those of all brokers, by Kafka's names; by default topics have three replicas, or `size` if
@@ -195,15 +195,3 @@ class OdradekCluster:
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             for outcome in [pool.submit(action, broker_id) for broker_id in self.brokers]:
                 outcome.result()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -15,12 +15,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from compat_tests import limits, processes
 from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.jars import java, kafka_classpath
+from odradek.managed_process import ManagedProcess
 
 NODE_ID = 1
 CLUSTER_ID = "b2RyYWRlay1jb21wYXRAAA"
@@ -64,7 +64,7 @@ class BrokerError(RuntimeError):
     """The broker did not start or stop as requested; the message ends with the tail of its log."""
 
 
-class ApacheKafkaBroker:
+class ApacheKafkaBroker(ManagedProcess):
     """One Apache Kafka broker process on free ports of 127.0.0.1.
 
     properties      broker properties by Kafka's names, over this class's defaults
@@ -155,18 +155,6 @@ class ApacheKafkaBroker:
         self._reap()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _start_once(self) -> None:
         properties = self.directory / "server.properties"

@@ -18,9 +18,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
+from odradek.managed_process import ManagedProcess
 from odradek.server.cluster_tools.child_process import start_process
 
 START_TIMEOUT_S: Final = 60.0
@@ -207,7 +207,7 @@ class ZooKeeperServer:
         return self._process
 
 
-class ZooKeeperEnsemble:
+class ZooKeeperEnsemble(ManagedProcess):
     """Servers that form an ensemble; with `size` 1 a single server. A temporary directory is removed at the end."""
 
     def __init__(
@@ -256,18 +256,6 @@ class ZooKeeperEnsemble:
     def _each(self, action: Callable[[ZooKeeperServer], None]) -> None:
         for server in self.servers:
             action(server)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def find_port() -> int:
