@@ -1,26 +1,23 @@
 """Child processes that never survive the tests."""
 
-import contextlib
-import ctypes
 import os
-import random
 import signal
 import socket
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+from odradek.server.cluster_tools.child_process import end_with_parent
+from odradek.server.cluster_tools.zookeeper_server import find_port
 
-
-def _die_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+lasting_port = find_port
+"""Return a port for a server that is restarted: a client that retries may take any other while the server is down."""
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a process like Popen; the kernel kills it when the thread that started it ends for any reason."""
-    return subprocess.Popen(command, preexec_fn=_die_with_parent, **options)
+    return subprocess.Popen(command, preexec_fn=partial(end_with_parent, os.getpid()), **options)
 
 
 def freeze(pid: int) -> None:
@@ -39,18 +36,3 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
-
-
-def lasting_port() -> int:
-    """Return a port that stays free while its server is down: the kernel uses it for no outgoing connection.
-
-    Otherwise a client that retries may at some point take the port of the stopped server itself.
-    """
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        lowest, highest = map(int, file.read().split())
-    ports = [*range(10_000, lowest), *range(highest + 1, 65_536)]
-    while True:
-        port = random.choice(ports)
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            return port

@@ -1,16 +1,21 @@
 """Start of processes that end with this one."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Final
 
 _SIGNAL_OF_DEAD_PARENT: Final = 1
+
+# Loaded before the fork: in the child of a process with threads the loader's lock may be held for ever.
+_LIBC: Final = ctypes.CDLL(None)
 
 
 def start_process(command: Sequence[str], output: IO[bytes] | int, directory: Path) -> "subprocess.Popen[bytes]":
@@ -30,7 +35,7 @@ def start_process(command: Sequence[str], output: IO[bytes] | int, directory: Pa
                 stderr=subprocess.STDOUT,
                 cwd=directory,
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=partial(end_with_parent, os.getpid()) if sys.platform == "linux" else None,
             )
         except Exception as error:
             started.put(error)
@@ -45,6 +50,9 @@ def start_process(command: Sequence[str], output: IO[bytes] | int, directory: Pa
     return result
 
 
-def _end_with_parent() -> None:
-    """Let the kernel kill this process when the thread that started it ends."""
-    ctypes.CDLL(None).prctl(_SIGNAL_OF_DEAD_PARENT, signal.SIGKILL)
+def end_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when the thread of `parent` that started it ends. Linux only."""
+    _LIBC.prctl(_SIGNAL_OF_DEAD_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        # The parent ended before the call.
+        os._exit(1)
