@@ -187,6 +187,8 @@ class Broker:
         from odradek.server.broker_ids import settle_broker_id
 
         self.config = await settle_broker_id(self._environment, self.config)
+        # Parts of the membership without an id follow the previous image.
+        self._image = ClusterMetadata()
         self._membership = self._make_membership()
 
     async def stop(self) -> None:

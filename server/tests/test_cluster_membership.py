@@ -7,6 +7,8 @@ from twisted.internet.defer import Deferred
 
 from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
+from odradek.replication.metadata.store import run_now
+from odradek.server import broker_ids
 from odradek.server.broker import Broker
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
@@ -15,14 +17,19 @@ from odradek.server.tests.broker_network import FakeNetwork
 MIB = 1 << 20
 
 
-def begin_response(size_bytes, **properties):
-    """The connection to another broker, after the first bytes of a response."""
-    network = FakeNetwork()
+def make_broker(network, **properties):
+    """A broker of a cluster in memory, not started."""
     reactor: Any = network.clock
     reactor.connectTCP = network.connect
     named = {name.replace("_", "."): str(value) for name, value in properties.items()}
-    config = BrokerConfig({"zookeeper.connect": "none:2181", "broker.id": "1", **named})
-    membership: Any = Broker(config, Environment(reactor))._membership
+    config = BrokerConfig({"zookeeper.connect": "none:2181", **named})
+    return Broker(config, Environment(reactor))
+
+
+def begin_response(size_bytes, **properties):
+    """The connection to another broker, after the first bytes of a response."""
+    network = FakeNetwork()
+    membership: Any = make_broker(network, broker_id=1, **properties)._membership
     other = BrokerMetadata(2, (Endpoint("PLAINTEXT", "PLAINTEXT", "there", 9092),))
     channel = membership._channels.open(other, client_id="1", timeout_ms=1000)
     Deferred.fromCoroutine(channel.send(HeartbeatRequest(), HeartbeatResponse, 4)).addErrback(lambda failure: None)
@@ -39,3 +46,17 @@ def test_a_fetch_response_may_have_the_configured_size():
 
 def test_a_fetch_response_may_have_the_largest_batch_that_a_producer_may_send():
     assert not begin_response(600 * MIB, socket_request_max_bytes=550 * MIB).is_aborted
+
+
+def test_a_generated_id_leaves_no_parts_without_the_id(monkeypatch):
+    """The image would inform both memberships of each change."""
+
+    async def settle(environment, config):
+        return config.with_generated_id(1001)
+
+    monkeypatch.setattr(broker_ids, "settle_broker_id", settle)
+    broker = make_broker(FakeNetwork())
+    count = len(broker._image.listeners)
+    run_now(broker._settle_id())
+    assert broker.config.node_id == 1001
+    assert len(broker._image.listeners) == count > 0
