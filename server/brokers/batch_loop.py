@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
 from odradek.server.work.clock import Clock
@@ -14,8 +15,8 @@ class BatchLoop:
 
     The first batch is sent in the next reactor iteration, and thus contains everything that this iteration adds.
 
-    send_batch: sends one batch and handles its response; returns False if nothing is pending
-    report_failure: called with an unexpected exception of `send_batch`, after which the loop waits for the next `wake`
+    send_batch: takes what is pending, sends it and handles the response; returns False if nothing is pending
+    report_failure: called with an unexpected exception of `send_batch`, after which the loop sends the next batch
     """
 
     def __init__(
@@ -33,11 +34,16 @@ class BatchLoop:
             self._clock.callLater(0, self._begin)
 
     def _begin(self) -> None:
-        Deferred.fromCoroutine(self._run()).addErrback(self._report_failure)
+        Deferred.fromCoroutine(self._run()).addErrback(self._fail)
 
     async def _run(self) -> None:
-        try:
-            while await self._send_batch():
-                pass
-        finally:
-            self._is_running = False
+        while await self._send_batch():
+            pass
+        self._is_running = False
+
+    def _fail(self, failure: Failure) -> None:
+        self._is_running = False
+        self._report_failure(failure)
+        if not isinstance(failure.value, SchedulerStopped):
+            # What was added meanwhile has not woken the loop.
+            self.wake()

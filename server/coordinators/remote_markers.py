@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
 
 from odradek.coordinator.result import TransactionOutcome
 from odradek.coordinator.steps import Steps
@@ -151,18 +152,27 @@ class _LeaderQueue:
             return False
         errors: Errors = {}
         missing = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        channel = self._channels.find(self._leader)
-        if channel is not None:
-            request = await self._slices.run(_make_request(batch))
-            try:
-                response = await channel.send(request, WriteTxnMarkersResponse)
-            except BrokerUnavailableError as error:
-                logger.info("transaction markers not sent, will retry broker=%d error=%s", self._leader, error)
-            else:
+        try:
+            response = await self._ask(batch)
+            if response is not None:
                 missing = ErrorCode.UNKNOWN_SERVER_ERROR
                 errors = await self._slices.run(_collect_errors(response))
+        except BrokerUnavailableError as error:
+            logger.info("transaction markers not sent, will retry broker=%d error=%s", self._leader, error)
+        except SchedulerStopped:
+            raise
+        except Exception:
+            # A transaction whose marker has no result would never end.
+            logger.exception("transaction markers not sent, will retry; please report it broker=%d", self._leader)
         await self._slices.run(_complete(batch, errors, missing))
         return True
+
+    async def _ask(self, batch: Markers) -> WriteTxnMarkersResponse | None:
+        """Send a batch; return None if its broker is not live. Raises BrokerUnavailableError."""
+        channel = self._channels.find(self._leader)
+        if channel is None:
+            return None
+        return await channel.send(await self._slices.run(_make_request(batch)), WriteTxnMarkersResponse)
 
 
 def _make_request(batch: Markers) -> Steps[WriteTxnMarkersRequest]:
@@ -210,5 +220,8 @@ def _complete(batch: Markers, errors: Errors, missing: ErrorCode) -> Steps[None]
         for name, functions in partitions.items():
             error = rows.get(name, missing)
             for done in functions:
-                done(error)
+                try:
+                    done(error)
+                except Exception:
+                    logger.exception("the result of a marker was not handled; please report it partition=%s-%d", *name)
             yield

@@ -88,11 +88,13 @@ class _CoordinatorQueue:
             request = AddPartitionsToTxnRequest(transactions=[transaction for transaction, _ in batch.values()])
             try:
                 response = await channel.send(request, AddPartitionsToTxnResponse)
-            except BrokerUnavailableError as unavailable:
-                logger.warning("transactions not verified broker=%d error=%s", self._broker_id, unavailable)
-            else:
                 error = _request_error(response)
                 results = {result.transactional_id: result for result in response.results_by_transaction}
+            except BrokerUnavailableError as unavailable:
+                logger.warning("transactions not verified broker=%d error=%s", self._broker_id, unavailable)
+            except Exception:
+                # Without a result the producers' requests would wait for ever.
+                logger.exception("transactions not verified; please report this error broker=%d", self._broker_id)
         for name, (_, outcome) in batch.items():
             outcome.callback(error if error else results.get(name, ErrorCode.UNKNOWN_SERVER_ERROR))
         return True

@@ -297,6 +297,43 @@ def test_the_leader_may_be_gone_before_the_request_is_sent(world):
     assert not world.network.links
 
 
+def test_a_result_that_cannot_be_handled_affects_no_other(world, caplog):
+    world.lead("t", OTHER, OTHER)
+    world.send(7, ("t", 0), ("t", 1))
+    record = world.results.append
+
+    def fail_once(result):
+        world.results = SimpleNamespace(append=record)
+        raise RuntimeError("unexpected")
+
+    results, world.results = world.results, SimpleNamespace(append=fail_once)
+    link = world.connect()
+    world.answer(link, (7, "t", 0, NONE), (7, "t", 1, NONE))
+    assert results == [(7, ("t", 1), NONE)]
+    assert "unexpected" in caplog.text
+    world.send(8, ("t", 0))
+    world.answer(link, (8, "t", 0, NONE))
+    assert results[1:] == [(8, ("t", 0), NONE)]
+
+
+def test_markers_of_a_request_that_cannot_be_sent_fail_and_later_ones_are_sent(world, monkeypatch, caplog):
+    world.lead("t", OTHER)
+    world.send(7, ("t", 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(TcpBrokerChannels, "open", lambda *_, **__: raise_error())
+        world.turn()
+    world.turn()
+    assert world.results == [(7, ("t", 0), NOT_LEADER)]
+    assert "unexpected" in caplog.text
+    world.send(8, ("t", 0))
+    world.answer(world.connect(), (8, "t", 0, NONE))
+    assert world.results[1:] == [(8, ("t", 0), NONE)]
+
+
+def raise_error():
+    raise RuntimeError("unexpected")
+
+
 def test_a_stopping_broker_ends_the_loop(world):
     world.lead("t", OTHER)
     world.send(7, ("t", 0))

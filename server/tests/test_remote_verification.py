@@ -13,7 +13,7 @@ from odradek.protocol.messages.add_partitions_to_txn import (
 )
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
 from odradek.replication.tests.test_partition import leader
-from odradek.server.brokers.channel import TcpBrokerChannels
+from odradek.server.brokers.channel import TcpBrokerChannel, TcpBrokerChannels
 from odradek.server.brokers.channel_pool import ChannelPool
 from odradek.server.coordinators.remote_verification import RemoteCoordinators
 from odradek.server.coordinators.transaction_verification import ClientSupport, TransactionWriter
@@ -162,6 +162,22 @@ def test_an_error_of_the_whole_request_is_the_error_of_each_transaction(world, e
     a, b = world.send("a"), world.send("b")
     world.connect().answer(AddPartitionsToTxnResponse(error_code=error))
     assert [code(a), code(b)] == [expected] * 2
+
+
+def test_transactions_of_a_request_that_cannot_be_sent_fail(world, monkeypatch, caplog):
+    a, b = world.send("a"), world.send("b")
+
+    async def send(*_):
+        raise RuntimeError("unexpected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TcpBrokerChannel, "send", send)
+        world.network.clock.advance(0)
+    assert [code(a), code(b)] == [ErrorCode.NETWORK_EXCEPTION] * 2
+    assert "unexpected" in caplog.text
+    c = world.send("c")
+    assert answer(world.connect(), 0) == ["c"]
+    assert code(c) == 0
 
 
 def test_a_transaction_without_a_result_fails(world):
