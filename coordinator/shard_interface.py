@@ -1,5 +1,6 @@
 """The interface of group and transaction shards for the runtime of the server, which writes their records."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from odradek.coordinator.coordinator_state import CoordinatorState
@@ -18,7 +19,7 @@ class Shard(Protocol):
 
     def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]: ...
 
-    def resign(self, now_ms: int) -> CoordinatorResult: ...
+    def resign(self, now_ms: int) -> Iterator[CoordinatorResult]: ...
 
     def on_appended(
         self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False

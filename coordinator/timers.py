@@ -3,7 +3,7 @@
 Callers pass delays rather than times, because `now_ms` elsewhere in this package is the wall clock, which may be set.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
@@ -53,11 +53,15 @@ class DeadlineHeap:
         """Remove the key's deadline if it has one."""
         self._actions.pop(key, None)
 
-    def clear(self) -> None:
-        """Remove all deadlines."""
-        self._actions.clear()
-        self._entries.clear()
-        self._heap.clear()
+    def discard(self) -> Iterator[None]:
+        """Remove all deadlines, of which there may be many, in steps."""
+        for table in (self._actions, self._entries):
+            while table:
+                table.popitem()
+                yield
+        while self._heap:
+            self._heap.pop()
+            yield
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest deadline on the monotonic clock; None if there is none."""

@@ -62,6 +62,12 @@ class OffsetTable:
             for partition in list(self.of_group(group_id).get(topic, ())):
                 yield topic, partition
 
+    def discard(self) -> Iterator[None]:
+        """Remove the offsets of one group after the other."""
+        while self.groups:
+            self.groups.popitem()
+            yield
+
     def items(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
         for group_id, topics in self.groups.items():
             for topic, partitions in topics.items():

@@ -242,18 +242,6 @@ def reply_to(result: CoordinatorResult, parked: Parked | None, response: JoinGro
     return True
 
 
-def reject_all_joins(result: CoordinatorResult, group: Group, error: ErrorCode) -> None:
-    """Reject every parked JoinGroup of a group."""
-    for member in group.members.values():
-        reply_to(result, group.take_join(member), join_error(error, member.member_id))
-
-
-def reject_all_syncs(result: CoordinatorResult, group: Group, error: ErrorCode) -> None:
-    """Reject every parked SyncGroup of a group."""
-    for member in group.members.values():
-        reply_to(result, member.take_sync(), sync_error(error))
-
-
 def leave_response(response: LeaveGroupResponse, api_version: int) -> LeaveGroupResponse:
     """Return the response in the form of a version: up to version 2 it contains the error of a single member."""
     if api_version >= 3 or response.error_code != ErrorCode.NONE or len(response.members) != 1:

@@ -23,7 +23,9 @@ replicated, `finish_loading`. On resignation, after which appended records may b
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Final
 
 from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.coordinator.groups import admin as group_admin
@@ -36,7 +38,7 @@ from odradek.coordinator.groups import (
     transactional_offsets,
 )
 from odradek.coordinator.groups.classic import joining, membership, rebalance
-from odradek.coordinator.groups.classic.group import DEAD
+from odradek.coordinator.groups.classic.group import DEAD, Group
 from odradek.coordinator.groups.offsets import NO_PRODUCER_ID, OffsetStore
 from odradek.coordinator.groups.records import (
     GroupChange,
@@ -66,6 +68,9 @@ from odradek.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from odradek.protocol.types import ZERO_UUID, DecodeError
 
 logger = logging.getLogger(__name__)
+
+MEMBERS_PER_STEP: Final = 16
+"""Members whose parked requests one step of a resignation rejects."""
 
 
 class GroupShard:
@@ -380,17 +385,16 @@ class GroupShard:
         logger.debug("group shard loaded groups=%d", len(state.groups))
         return result
 
-    def resign(self, now_ms: int) -> CoordinatorResult:
-        """Discard the state, because another broker becomes the coordinator. Parked requests get NOT_COORDINATOR."""
-        result = CoordinatorResult()
-        for group in self._state.groups.values():
-            responses.reject_all_joins(result, group, ErrorCode.NOT_COORDINATOR)
-            responses.reject_all_syncs(result, group, ErrorCode.NOT_COORDINATOR)
-            group.change_state(DEAD, "coordinator resigned", now_ms)
+    def resign(self, now_ms: int) -> Iterator[CoordinatorResult]:
+        """Discard the state, because another broker becomes the coordinator. Parked requests get NOT_COORDINATOR.
+
+        The shard is closed at once; the iteration rejects the requests and frees the state in steps.
+        """
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state
         self._state = ShardState(state.settings, state.random_uuid, state.timers.monotonic_ms)
-        return result
+        groups, state.groups = state.groups, {}
+        return _discard(state, groups, now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return when `tick` is due next, on the monotonic clock."""
@@ -431,3 +435,20 @@ def _only_reply(token: Token, response: Response) -> CoordinatorResult:
     result = CoordinatorResult()
     result.reply(token, response)
     return result
+
+
+def _discard(state: ShardState, groups: dict[str, Group], now_ms: int) -> Iterator[CoordinatorResult]:
+    """Reject the parked requests of each group, then free the state. Each step has few requests."""
+    while groups:
+        group = groups.popitem()[1]
+        group.change_state(DEAD, "coordinator resigned", now_ms)
+        for members in pieces(group.members.values(), MEMBERS_PER_STEP):
+            result = CoordinatorResult()
+            for member in members:
+                error = responses.join_error(ErrorCode.NOT_COORDINATOR, member.member_id)
+                responses.reply_to(result, group.take_join(member), error)
+                responses.reply_to(result, member.take_sync(), responses.sync_error(ErrorCode.NOT_COORDINATOR))
+            yield result
+        yield CoordinatorResult()
+    for _ in chain(state.offsets.visible.discard(), state.timers.discard()):
+        yield CoordinatorResult()

@@ -172,7 +172,8 @@ class ShardDriver(Generic[S]):
 
     def resign(self) -> None:
         """Resign, because another broker is the leader now; the log is unchanged."""
-        self.take(self.shard.resign(self.now_ms))
+        for rejected in self.shard.resign(self.now_ms):
+            self.take(rejected)
         while self.held:
             result = self.held.popleft().result
             if result is not None:

@@ -20,7 +20,7 @@ every record, then `finish_loading`.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.coordinator.request_context import RequestContext
@@ -330,17 +330,18 @@ class TransactionShard:
         )  # fmt: skip
         return result
 
-    def resign(self, now_ms: int) -> CoordinatorResult:
+    def resign(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Discard the state, because leadership of the partition ends or the shard has to be loaded again.
 
-        Afterwards the runtime calls `on_write_failed` for each pending write, which replies to its requests.
+        The shard is closed at once; the iteration frees the state in steps. Afterwards the runtime calls
+        `on_write_failed` for each pending write, which replies to its requests.
         """
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state
         self._state = TransactionShardState(
             state.settings, state.coordinator_epoch, state.take_producer_id, state.timers.monotonic_ms
         )
-        return CoordinatorResult()
+        return state.discard()
 
     def next_deadline_ms(self) -> int | None:
         """Return the next deadline, at which `tick` has to be called, on the monotonic clock; None if there is none."""

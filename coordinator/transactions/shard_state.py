@@ -1,7 +1,7 @@
 """State of one transaction coordinator shard, shared by its modules."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from odradek.coordinator.result import Completion, CoordinatorResult, Response, Token
 from odradek.coordinator.timers import DeadlineHeap, Key
@@ -79,6 +79,14 @@ class TransactionShardState:
                 del self.transactions[transaction.transactional_id]
             else:
                 transaction.apply(record.value, record.change)
+
+    def discard(self) -> Iterator[CoordinatorResult]:
+        """Free the state, which may be large, in steps. The results are empty."""
+        while self.transactions:
+            self.transactions.popitem()
+            yield CoordinatorResult()
+        for _ in self.timers.discard():
+            yield CoordinatorResult()
 
 
 class ReplyOnce(Completion):

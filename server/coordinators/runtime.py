@@ -12,6 +12,7 @@ loaded and its records are replicated, requests get COORDINATOR_LOAD_IN_PROGRESS
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic
 
@@ -180,7 +181,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._load(context, context.shard)
 
     def resign(self, index: int) -> None:
-        """Discard the shard of a partition, and send errors to the requests that wait for it."""
+        """Discard the shard of a partition, and send errors to the requests that wait for it, in slices."""
         context = self._contexts.pop(index, None)
         if context is None:
             return
@@ -188,9 +189,33 @@ class CoordinatorRuntime(ABC, Generic[S]):
         context.partition.watchers.pop(context, None)
         if context.alarm is not None:
             context.alarm.cancel()
-        self._send(None, context.shard.resign(self._now_ms()))
+        # First the shard's requests: a write that fails must not begin a rebalance of a group that is discarded.
+        self._discard_shard(context).addCallback(lambda _: self._slices.run(self._fail_writes(context))).addErrback(
+            report_failure
+        )
+
+    def _discard_shard(self, context: CoordinatorContext[S]) -> Deferred[None]:
+        """Close a context's shard now, and reject its requests in slices."""
+        rejections = context.shard.resign(self._now_ms())
+
+        def steps() -> Steps[None]:
+            for rejected in rejections:
+                self._send(None, rejected)
+                yield
+
+        return self._slices.run(steps()).addErrback(report_failure)
+
+    def _fail_writes(self, context: CoordinatorContext[S]) -> Steps[None]:
+        """Send errors to the requests whose writes wait for replication, after the shard has resigned."""
         while context.waiting:
-            context.waiting.popleft()[1](ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            try:
+                context.waiting.popleft()[1](ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            except Exception:
+                logger.exception(
+                    "a request whose write failed has no response; please report this error partition=%s-%d",
+                    self.topic, context.partition.index,
+                )  # fmt: skip
+            yield
 
     def stop(self) -> None:
         """Resign as the coordinator of all partitions, and cancel all timers."""
@@ -257,7 +282,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             # The log directory has failed, which is logged elsewhere, or the broker is stopping.
             return
         context.load_failures += 1
-        self._send(None, context.shard.resign(self._now_ms()))
+        self._discard_shard(context)
         name = f"{self.topic}-{context.partition.index}"
         if is_transient(error):
             pause_s = compute_retry_pause_s(context.load_failures)
@@ -356,6 +381,13 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     def _write_timed_out(self, write: PendingWrite[S]) -> None:
         context = write.context
+        if not self._is_current(context):
+            # The shard has resigned, and the request gets its error soon.
+            return
+        with self._reloading_after_failure(context):
+            self._time_out_write(context, write)
+
+    def _time_out_write(self, context: CoordinatorContext[S], write: PendingWrite[S]) -> None:
         result = write.result
         write.result = self._remove_timed_out_replies(result)
         oldest = context.waiting[0][1] if context.waiting else None
@@ -379,18 +411,26 @@ class CoordinatorRuntime(ABC, Generic[S]):
             # At once, because a follower's log may have other records at the offsets that replies wait for. If the log
             # directory has failed, the next load determines whether the last records are on the disk.
             self.resign(partition.index)
-        while context.waiting and is_replicated(partition, context.waiting[0][0]):
+        while self._is_current(context) and context.waiting and is_replicated(partition, context.waiting[0][0]):
             done = context.waiting.popleft()[1]
-            try:
+            with self._reloading_after_failure(context):
                 done(ErrorCode.NONE)
-            except Exception:
-                # The state may be wrong, so the shard is loaded again. The writes that still wait get an error.
-                logger.exception(
-                    "a coordinator failed after a write and is loaded again; please report this error partition=%s-%d",
-                    self.topic, partition.index,
-                )  # fmt: skip
-                if self._is_current(context):
-                    self._reload(context)
+
+    @contextmanager
+    def _reloading_after_failure(self, context: CoordinatorContext[S]) -> Iterator[None]:
+        """Log an exception, and load the shard again: its state may be wrong. The writes that still wait get an error.
+
+        Without it, an exception would end the loop that calls several shards or requests.
+        """
+        try:
+            yield
+        except Exception:
+            logger.exception(
+                "a coordinator failed and is loaded again; please report this error partition=%s-%d",
+                self.topic, context.partition.index,
+            )  # fmt: skip
+            if self._is_current(context):
+                self._reload(context)
 
     def _set_alarm(self, context: CoordinatorContext[S]) -> None:
         """Set the timer for the shard's next deadline. A timer that is already set for an earlier time is kept."""

@@ -118,12 +118,13 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         """Pass the result of a marker to the shard; ignored if this broker is no longer the coordinator."""
         if not self._is_current(context):
             return
-        written = context.shard.marker_written(
-            outcome.transactional_id,
-            outcome.producer_id,
-            outcome.producer_epoch,
-            partition,
-            error,
-            self._now_ms(),
-        )
-        self._carry_out(context, written)
+        with self._reloading_after_failure(context):
+            written = context.shard.marker_written(
+                outcome.transactional_id,
+                outcome.producer_id,
+                outcome.producer_epoch,
+                partition,
+                error,
+                self._now_ms(),
+            )
+            self._carry_out(context, written)

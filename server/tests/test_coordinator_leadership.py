@@ -128,6 +128,19 @@ def test_requests_whose_records_are_not_replicated_get_not_coordinator(member):
     assert commit_code(committing) is NOT_COORDINATOR
 
 
+def test_a_write_whose_error_cannot_be_handled_affects_no_other(member, caplog):
+    def fail(error):
+        raise RuntimeError("unexpected")
+
+    before = member.commit(4, group="h")
+    [context] = member.groups._contexts.values()
+    member.groups.when_replicated(context, context.log_end_offset, fail)
+    after = member.commit(5, group="h")
+    member.give(OTHER, 6)
+    assert [commit_code(answers) for answers in (before, after)] == [NOT_COORDINATOR] * 2
+    assert "unexpected" in caplog.text
+
+
 def test_a_transactional_write_that_is_not_replicated_gets_not_coordinator(member):
     waiting = member.init_transaction()
     assert not waiting

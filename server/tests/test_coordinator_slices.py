@@ -433,3 +433,56 @@ def test_all_transactions_of_a_request_are_decided_although_its_client_has_disco
     [state] = world.transactions.shard(0).describe(["x"])
     assert state.transaction_state == "Ongoing"
     assert [topic.topic for topic in state.topics] == ["u"]
+
+
+# -- resignation -------------------------------------------------------------------------------------------------------
+
+
+def test_a_resignation_rejects_the_requests_of_many_groups_in_slices(world):
+    joining = [world.join(version=3, group_id=name) for name in NAMES]
+    world.follow()
+    committing = [world.commit(1, name) for name in ("x", "y")]
+    world.groups.resign(0)
+    assert sum(map(bool, joining)) <= 1
+    assert world.commit(2, "x")[0].topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    world.iterate_until(lambda: all(joining + committing))
+    assert {answers[0].error_code for answers in joining} == {ErrorCode.NOT_COORDINATOR}
+    for (answer,) in committing:
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_resignation_rejects_the_requests_of_many_members_in_slices(world):
+    joining = [world.join(version=3) for _ in NAMES]
+    world.follow()
+    world.groups.resign(0)
+    assert sum(map(bool, joining)) < GROUPS
+    world.iterate_until(lambda: all(joining))
+    assert {answers[0].error_code for answers in joining} == {ErrorCode.NOT_COORDINATOR}
+
+
+def test_a_broker_that_leads_again_during_its_resignation_rejects_the_former_requests(world):
+    joining = [world.join(version=3, group_id=name) for name in NAMES]
+    world.follow()
+    committing = world.commit(1, "x")
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.follow()
+    shard = world.groups.shard(0)
+    world.iterate_until(lambda: shard.coordinator_state is CoordinatorState.ACTIVE and all([*joining, committing]))
+    assert {answers[0].error_code for answers in joining} == {ErrorCode.NOT_COORDINATOR}
+    assert committing[0].topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert world.stored("x") == 1
+    assert set(shard._state.groups) == {*NAMES, "x"}
+
+
+def test_a_write_whose_timeout_expires_during_the_resignation_is_answered_once(world):
+    world.join_alone(instance_id="i")
+    member_id = world.groups.shard(0)._state.groups["g"].static_members["i"]
+    syncing = world.sync(member_id, instance_id="i")
+    others = [world.join(version=3, group_id=name) for name in NAMES]
+    end_offset = world.offsets.log.log_end_offset
+    world.groups.resign(0)
+    world.clock.rightNow += world.groups._write_timeout_ms / 1000
+    world.iterate_until(lambda: all([syncing, *others]))
+    assert [answer.error_code for answer in syncing] == [ErrorCode.NOT_COORDINATOR]
+    assert world.offsets.log.log_end_offset == end_offset, "a shard that has resigned writes nothing"

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard import GroupShard
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.log.config import LogConfig
 from odradek.log.recovery import open_partition_log
@@ -432,6 +433,21 @@ def test_commits_that_wait_for_the_same_replica_are_reported_once(impatient, cap
     impatient.wait(TIMEOUT_MS)
     assert all(answers)
     assert caplog.text.count("not replicated in time") == 1
+
+
+def test_a_timeout_that_cannot_be_handled_affects_no_other_write(impatient, monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("unexpected")
+
+    impatient.commit(1)
+    answers = impatient.commit(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupShard, "on_write_timed_out", fail)
+        impatient.wait(TIMEOUT_MS)
+    assert "unexpected" in caplog.text
+    assert [answer.topics[0].partitions[0].error_code for answer in answers] == [ErrorCode.NOT_COORDINATOR]
+    impatient.follow()
+    assert impatient.fetch() == 2
 
 
 def test_a_coordinator_that_resigns_answers_each_commit_once(impatient):

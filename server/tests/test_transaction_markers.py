@@ -17,6 +17,7 @@ from odradek.coordinator.result import (
     TransactionOutcome,
 )
 from odradek.coordinator.tests.driver import run_at_once
+from odradek.coordinator.transactions import shard as transaction_shard
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.log.config import LogConfig
 from odradek.log.recovery import open_partition_log
@@ -552,6 +553,23 @@ def test_failed_markers_are_retried(world):
     world.clock.advance(0.2)
     assert client.state == "CompleteCommit"
     assert markers(data) == [("COMMIT", 5, 0)]
+
+
+def test_a_coordinator_that_fails_after_a_marker_is_loaded_again(world, monkeypatch, caplog):
+    """The markers of the other partitions are sent nevertheless, and the transaction ends."""
+    world.add(STATE)
+    partitions = [world.add(name) for name in ("t", "u")]
+    client = Client(world)
+    client.init()
+    client.add("t", "u")
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction_shard.TransactionShard, "marker_written", raises(RuntimeError("unexpected")))
+        client.end()
+        assert "unexpected" in caplog.text
+    for _ in range(3):
+        world.clock.advance(0)
+    assert client.state == "CompleteCommit"
+    assert all(markers(partition) for partition in partitions)
 
 
 def test_a_decision_has_no_effect_before_it_is_replicated(world):
