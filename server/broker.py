@@ -388,6 +388,8 @@ class Broker:
         deleted = [(topic.name, topic.topic_id) for topic in delta.deleted_topics]
         if deleted and services.groups_in_use is not None:
             services.groups_in_use.topics_deleted(deleted)
+        if services.transactions_in_use is not None:
+            services.transactions_in_use.metadata_changed(delta)
 
     def _on_replicas(self, topic: str) -> None:
         """Start and stop the coordinator shards of an internal topic after its replicas have changed their roles."""

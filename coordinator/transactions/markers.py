@@ -1,14 +1,17 @@
 """Completion of a decided transaction: a marker in every partition, then the record of state CompleteCommit or
 CompleteAbort.
 
-A failed write of a marker or of the record is retried after a pause. Only an error that proves that another broker is
+A failed write of a marker or of the record is retried after a pause, which ends when the metadata of its topic changes:
+the partition may have a leader now. Only an error that proves that another broker is
 the coordinator ends the retries.
 """
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from odradek.coordinator.result import Completion, CoordinatorResult, TransactionOutcome
+from odradek.coordinator.steps import Steps, pieces
 from odradek.coordinator.transactions.shard_state import TransactionShardState, completion_key
 from odradek.coordinator.transactions.transaction import PREPARE_COMMIT, PREPARED, STATE_NAMES, Change, Transaction
 from odradek.protocol.errors import ErrorCode
@@ -100,7 +103,20 @@ def marker_written(
             transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
         unmarked[partition] = False
+        state.postponed.setdefault(partition[0], {})[transaction.transactional_id] = None
         _pause(state, transaction)
+
+
+def hasten(state: TransactionShardState, topics: Collection[str] | None) -> Steps[None]:
+    """Retry the markers that failed in these topics, or in all topics, without the rest of their pause."""
+    for topic in list(state.postponed if topics is None else topics):
+        for transactional_ids in pieces(state.postponed.pop(topic, ())):
+            for transactional_id in transactional_ids:
+                transaction = state.transactions.get(transactional_id)
+                if transaction is not None and completion_key(transactional_id) in state.timers:
+                    transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
+                    _schedule_retry(state, transaction, 0)
+            yield
 
 
 def _pause(state: TransactionShardState, transaction: Transaction) -> None:
@@ -112,10 +128,9 @@ def _pause(state: TransactionShardState, transaction: Transaction) -> None:
 
 
 def _schedule_retry(state: TransactionShardState, transaction: Transaction, delay_ms: int) -> None:
-    """Schedule a retry, unless one is scheduled already."""
+    """Schedule a retry, in place of one that is scheduled already."""
     key = completion_key(transaction.transactional_id)
-    if key not in state.timers:
-        state.timers.schedule(key, delay_ms, lambda result, now_ms: _request_markers(state, transaction, result))
+    state.timers.schedule(key, delay_ms, lambda result, now_ms: _request_markers(state, transaction, result))
 
 
 def _request_markers(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult) -> None:

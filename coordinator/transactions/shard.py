@@ -237,6 +237,10 @@ class TransactionShard:
             transaction_markers.marker_written(self._state, transaction, partition, error, result, now_ms)
         return result
 
+    def hasten_markers(self, topics: Collection[str] | None) -> Steps[None]:
+        """Retry failed markers now, because the metadata of these topics has changed; None for all topics."""
+        return transaction_markers.hasten(self._state, topics)
+
     # -- records -------------------------------------------------------------------------------------------------
 
     def on_appended(

@@ -17,7 +17,9 @@ FLEXIBLE_RECORDS_SINCE = 1
 class TransactionShardState:
     """Transactions and deadlines of one partition of `__transaction_state`."""
 
-    __slots__ = ("_unreplicated", "coordinator_epoch", "settings", "take_producer_id", "timers", "transactions")
+    __slots__ = (
+        "_unreplicated", "coordinator_epoch", "postponed", "settings", "take_producer_id", "timers", "transactions",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -30,6 +32,8 @@ class TransactionShardState:
         self.coordinator_epoch = coordinator_epoch
         self.take_producer_id = take_producer_id
         self.transactions: dict[str, Transaction] = {}
+        self.postponed: dict[str, dict[str, None]] = {}
+        """By topic, transactional ids whose markers failed there since its metadata changed last."""
         self.timers = DeadlineHeap(monotonic_ms)
         self._unreplicated: deque[tuple[int, Transaction]] = deque()  # record offset, in ascending order
 

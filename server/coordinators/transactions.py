@@ -4,7 +4,7 @@ A request whose record is not replicated within `request.timeout.ms` gets COORDI
 The record stays in the log; until it is replicated, other requests for the transaction get CONCURRENT_TRANSACTIONS.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ from odradek.server.work.clock import Clock
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
+    from odradek.replication.metadata.image import MetadataDelta
     from odradek.replication.replicas.partition import Partition
 
 MAX_MARKERS_PER_STEP: Final = 16
@@ -107,6 +108,17 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
                 yield
                 if not self._is_current(context):
                     return
+
+    def metadata_changed(self, delta: "MetadataDelta") -> None:
+        """Send markers again whose partition had no leader, or whose leader was not available."""
+        changed = [*delta.topics, *[topic.name for topic in delta.deleted_topics]]
+        if changed or delta.brokers:
+            self._slices.run(self._hasten_markers(None if delta.brokers else changed)).addErrback(report_failure)
+
+    def _hasten_markers(self, topics: Collection[str] | None) -> Steps[None]:
+        for context in list(self._contexts.values()):
+            yield from context.shard.hasten_markers(topics)
+            self._set_alarm(context)
 
     def _on_marker_written(
         self,

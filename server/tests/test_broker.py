@@ -295,3 +295,11 @@ def test_a_broker_that_cannot_register_again_keeps_trying():
     broker._reactor.advance(1)
     assert broker.services.controller.is_active
     run_now(broker.stop())
+
+
+def test_transaction_coordinators_are_informed_of_changed_topics(monkeypatch):
+    broker = started(FailingServer())
+    deltas = []
+    monkeypatch.setattr(broker.services.transactions, "metadata_changed", deltas.append)
+    create(broker.services, new("t"))
+    assert any("t" in delta.topics for delta in deltas)

@@ -65,6 +65,7 @@ class Pair:
         shared: Any = self.metadata
         for world in (self.coordinator, self.data):
             world.metadata = shared
+        self.metadata.listeners.append(self.coordinator.transactions.metadata_changed)
         self.state = self.add(self.coordinator, STATE)
 
     async def is_deleted(self, topic, index):
@@ -79,12 +80,15 @@ class Pair:
     def add(self, world, topic, **options):
         """Add a partition that a broker leads."""
         partition = world.add(topic, **options)
-        leader = COORDINATOR if world is self.coordinator else DATA
+        self.put(topic, COORDINATOR if world is self.coordinator else DATA)
+        self.turn()
+        return partition
+
+    def put(self, topic, leader):
+        """Publish the leader of a topic's partition."""
         metadata = PartitionMetadata(leader, 5, (1, 2), (1, 2))
         self.metadata.put_topic(TopicMetadata(topic, topic.encode().ljust(16)[:16], (metadata,)))
         self.metadata.publish()
-        self.turn()
-        return partition
 
     def turn(self, seconds=0.0):
         """Let time pass on both brokers, and serve the requests between them."""
@@ -178,6 +182,43 @@ def test_a_marker_follows_the_partition_to_its_new_leader(pair):
     pair.turn(0.1)
     assert client.state == "CompleteCommit"
     assert len(markers(here)) == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_marker_is_sent_again_as_soon_as_its_partition_has_a_leader_or_is_deleted(pair, is_deleted):
+    """The pause between the attempts has become long."""
+    data, other = pair.add(pair.data, "t"), pair.add(pair.data, "u")
+    client = begin(pair, "t", "u")
+    pair.put("t", -1)
+    client.end()
+    pair.turn(1)
+    assert client.state == "PrepareCommit"
+    pair.put("u", DATA)
+    pair.turn()
+    assert client.state == "PrepareCommit"
+    if is_deleted:
+        pair.metadata.remove_topic("t")
+        pair.metadata.publish()
+    else:
+        pair.put("t", DATA)
+    pair.turn()
+    assert client.state == "CompleteCommit"
+    assert (len(markers(data)), len(markers(other))) == (0 if is_deleted else 1, 1)
+
+
+def test_a_marker_is_sent_again_as_soon_as_its_leader_is_alive(pair):
+    data = pair.add(pair.data, "t")
+    client = begin(pair, "t")
+    broker = pair.metadata.brokers[DATA]
+    pair.metadata.remove_broker(DATA)
+    client.end()
+    pair.turn(1)
+    assert client.state == "PrepareCommit"
+    pair.metadata.put_broker(broker)
+    pair.metadata.publish()
+    pair.turn()
+    assert client.state == "CompleteCommit"
+    assert len(markers(data)) == 1
 
 
 def test_markers_of_a_coordinator_that_resigned_are_not_completed(pair):
