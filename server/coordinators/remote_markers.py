@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_PARTITIONS: Final = 1000
 """Number of partitions from which on further transactions wait for the next request."""
 
+_RESPONSE_MARGIN_MS: Final = 10_000
+
 Markers = dict[TransactionMarker, dict[TopicPartition, list[Done]]]
 """The functions to call, by marker and partition. A coordinator that was loaded again may repeat a marker."""
 
@@ -47,6 +49,15 @@ Errors = dict[int, dict[TopicPartition, ErrorCode]]
 
 
 IsDeleted = Callable[[str, int], Coroutine[AnyDeferred, object, bool]]
+
+
+def find_response_timeout_ms(request_timeout_ms: int) -> int:
+    """Return the timeout of WriteTxnMarkers for the sender.
+
+    The other broker waits `request_timeout_ms` for the replication, and then reports the partitions that lack it. The
+    sender must not give up before: it would lose the results of all other partitions, and its connection.
+    """
+    return request_timeout_ms + _RESPONSE_MARGIN_MS
 
 
 class ClusterMarkerSender:

@@ -52,7 +52,7 @@ from odradek.server.brokers.controller_client import ControllerClient, LocalHand
 from odradek.server.config import BrokerConfig
 from odradek.server.coordinators.interfaces import MarkerWriter
 from odradek.server.coordinators.producer_id_blocks import RemoteProducerIds
-from odradek.server.coordinators.remote_markers import ClusterMarkerSender
+from odradek.server.coordinators.remote_markers import ClusterMarkerSender, find_response_timeout_ms
 from odradek.server.coordinators.remote_verification import RemoteCoordinators
 from odradek.server.environment import Environment
 from odradek.server.membership.embedded import lay_out_store
@@ -123,8 +123,8 @@ class ClusterMembership:
         )
         # Separate connections, as in Kafka: the response to markers waits for their replication.
         self._marker_channels, self._verification_channels = (
-            ChannelPool(metadata, self._channels, client_id=str(config.node_id), timeout_ms=config.request_timeout_ms)
-            for _ in range(2)
+            ChannelPool(metadata, self._channels, client_id=str(config.node_id), timeout_ms=timeout_ms)
+            for timeout_ms in (find_response_timeout_ms(config.request_timeout_ms), config.request_timeout_ms)
         )
         self._isr_changes = IsrChangeQueue(
             config.node_id, lambda: self.broker_epoch, self.controller_requests, self._delay, pacing.start

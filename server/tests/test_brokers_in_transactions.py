@@ -22,7 +22,7 @@ from odradek.replication.metadata.image import (
 )
 from odradek.server.brokers.channel import TcpBrokerChannels
 from odradek.server.brokers.channel_pool import ChannelPool
-from odradek.server.coordinators.remote_markers import ClusterMarkerSender
+from odradek.server.coordinators.remote_markers import ClusterMarkerSender, find_response_timeout_ms
 from odradek.server.coordinators.remote_verification import RemoteCoordinators
 from odradek.server.coordinators.transaction_verification import ClientSupport, TransactionVerifier, TransactionWriter
 from odradek.server.handlers.transaction_markers import write_txn_markers
@@ -75,7 +75,8 @@ class Pair:
         channels = TcpBrokerChannels(
             "PLAINTEXT", connect=self.network.connect, clock=world.clock, slices=world.slices
         )
-        return ChannelPool(self.metadata, channels, client_id="1", timeout_ms=30_000)
+        timeout_ms = find_response_timeout_ms(world.config.request_timeout_ms)
+        return ChannelPool(self.metadata, channels, client_id="1", timeout_ms=timeout_ms)
 
     def add(self, world, topic, **options):
         """Add a partition that a broker leads."""
@@ -167,6 +168,22 @@ def test_a_marker_is_sent_again_after_a_lost_connection(pair):
     pair.turn(0.1)
     assert len(markers(data)) == 2
     follow(data)
+    pair.turn()
+    assert client.state == "CompleteCommit"
+
+
+def test_the_marker_of_a_slow_partition_delays_no_result_and_keeps_the_connection(pair):
+    """The other broker waits request.timeout.ms for the replication of all markers in a request."""
+    slow, fast = pair.add(pair.data, "slow", replicas=(1, 2)), pair.add(pair.data, "fast")
+    client = begin(pair, "slow", "fast")
+    client.end()
+    pair.turn()
+    [link] = pair.network.links
+    pair.turn(pair.data.config.request_timeout_ms / 1000)
+    pair.turn(0.1)
+    assert link.is_open
+    assert (len(markers(slow)), len(markers(fast))) == (2, 1)
+    follow(slow)
     pair.turn()
     assert client.state == "CompleteCommit"
 
