@@ -15,7 +15,7 @@ from odradek.replication.metadata.image import (
     PartitionMetadata,
     TopicMetadata,
 )
-from odradek.replication.metadata.store import MetadataStore, Node, NoNodeError, StoreDamagedError, Watcher
+from odradek.replication.metadata.store import Check, MetadataStore, Node, NoNodeError, StoreDamagedError, Watcher
 
 logger = logging.getLogger(__name__)
 
@@ -83,12 +83,24 @@ async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> None
 
 async def is_deleted(store: MetadataStore, topic: str, index: int) -> bool:
     """Return whether the store has no such partition. Raises MetadataStoreError."""
+    if index in await _read_replicas(store, topic):
+        return False
+    await _catch_up(store)
     return index not in await _read_replicas(store, topic)
 
 
 async def count_partitions(store: MetadataStore, topic: str) -> int:
     """Return the number of a topic's partitions, 0 if there is no such topic. Raises MetadataStoreError."""
+    await _catch_up(store)
     return len(await _read_replicas(store, topic))
+
+
+async def _catch_up(store: MetadataStore) -> None:
+    """Make later reads include all changes that were made before this call.
+
+    The ZooKeeper server of this session may be behind the others, but not behind the session's own transactions.
+    """
+    await store.transaction([Check(znodes.TOPICS)])
 
 
 async def _read_replicas(store: MetadataStore, topic: str) -> dict[int, tuple[int, ...]]:
