@@ -251,6 +251,7 @@ class Controller:
         """
         try:
             await self._store_changes.watch_all()
+            await self.deletion.refuse_marks()
             writes: StateWrites = {}
             self.context.offline_brokers.clear()
             await update_image(self.store, self.image, self.pause, retain_offline=False, writes=writes)

@@ -239,11 +239,15 @@ class StoreChanges:
 
     async def _follow_deletions(self) -> None:
         """Delete topics that others marked."""
-        if self._context.is_active:
-            await self._deletion.follow_marks(
-                await self._context.store.get_children(znodes.DELETE_TOPICS, self._on_deletions)
-            )
-            await self._deletion.finish(self._deletion.unfinished)
+        if not self._context.is_active:
+            return
+        names = await self._context.store.get_children(znodes.DELETE_TOPICS, self._on_deletions)
+        if await self._deletion.refuse_marks():
+            # A new controller does not load a topic that was marked meanwhile.
+            await self._follow_topics()
+            return
+        await self._deletion.follow_marks(names)
+        await self._deletion.finish(self._deletion.unfinished)
 
     async def _follow_log_dirs(self) -> None:
         """Ask brokers of which a log directory failed for the state of their replicas."""

@@ -128,15 +128,27 @@ class TopicDeletion:
         self._blocked.clear()
         await self.resume()
 
+    async def refuse_marks(self) -> bool:
+        """Remove the marks of other brokers if the deletion of topics is disabled; return whether there were any."""
+        store = self._context.store
+        names = [] if self.is_enabled() else await store.get_children(znodes.DELETE_TOPICS)
+        refused = [name for name in names if name not in self._unfinished and name not in self._blocked]
+        if refused:
+            logger.warning("topic deletion is disabled; marks of other brokers are removed count=%d", len(refused))
+        for name in refused:
+            try:
+                await self._context.write([Delete(znodes.deletion_path(name))])
+            except TransactionError as error:
+                logger.debug("a mark is gone already topic=%s: %s", name, error)
+        return bool(refused)
+
     async def follow_marks(self, names: Iterable[str]) -> None:
         """Begin the deletion of topics that are marked, in a cluster. Raises MetadataStoreError, KafkaError."""
         store, image = self._context.store, self._context.image
-        new = [name for name in names if name not in self._unfinished and name not in self._blocked]
-        if new and not self.is_enabled():
-            logger.warning("topic deletion is disabled; marks of other brokers are removed count=%d", len(new))
-            for name in new:
-                await self._context.write([Delete(znodes.deletion_path(name))])
+        if not self.is_enabled():
+            # The watch of the marks submits an event that refuses them.
             return
+        new = [name for name in names if name not in self._unfinished and name not in self._blocked]
         found = []
         for name in new:
             try:

@@ -118,3 +118,36 @@ def test_an_election_that_is_requested_again_during_the_last_one_is_executed(wor
     assert [leader for leader, _, _ in states(world, "t")] == [2, 2]
     with pytest.raises(NoNodeError):
         run_now(tool.get(ELECT))
+
+
+def test_a_new_controller_removes_marks_if_deletion_is_disabled(world, tool):
+    """The marked topic was not loaded, and its partitions had no leader until another controller was elected."""
+    create(world, "t", (1, 2))
+    world.nodes[2].controller.deletion.is_enabled = lambda: False
+    hold(world)
+    run_now(tool.create(znodes.deletion_path("t")))
+    world.crash(1)
+    world.executor.finish()
+    assert nodes(world, znodes.DELETE_TOPICS) == []
+    assert states(world, "t") == [(2, 2, (2,))]
+    assert world.fakes[2].cache["t", 0] == (2, 2, (2,), (1, 2))
+
+
+def test_a_mark_during_a_takeover_is_removed_if_deletion_is_disabled(world, tool):
+    create(world, "t", (1, 2))
+    deletion = world.nodes[2].controller.deletion
+    deletion.is_enabled = lambda: False
+    refuse_marks = deletion.refuse_marks
+
+    async def mark_late():
+        deletion.refuse_marks = refuse_marks
+        await tool.create(znodes.deletion_path("t"))
+        return False
+
+    deletion.refuse_marks = mark_late
+    world.crash(1)
+    world.executor.finish()
+    assert nodes(world, znodes.DELETE_TOPICS) == []
+    [(leader, _, isr)] = states(world, "t")
+    assert (leader, isr) == (2, (2,))
+    assert world.fakes[2].roles["t", 0][0] == 2
