@@ -19,7 +19,7 @@ from odradek.replication.controller.topic_changes import TopicChanges
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
-from odradek.replication.metadata.loader import load_brokers, load_config_if_any, load_topic, read_node
+from odradek.replication.metadata.loader import load_brokers, load_config_if_any, load_topic, load_topics, read_node
 from odradek.replication.metadata.store import (
     Delete,
     Node,
@@ -184,26 +184,26 @@ class StoreChanges:
         if not self._context.is_active:
             return
         store, image = self._context.store, self._context.image
-        names = set(await store.get_children(znodes.TOPICS, self._on_topics))
+        stored = set(await store.get_children(znodes.TOPICS, self._on_topics))
         if self._context.in_cluster:
-            await self._watch_topics(names, are_loaded=True)
+            await self._watch_topics(stored, are_loaded=True)
         deleted = {*await store.get_children(znodes.DELETE_TOPICS), *self._deletion.unfinished}
-        if missing := image.topics.keys() - names:
+        if missing := image.topics.keys() - stored:
             logger.warning("topics are no longer in the metadata store and are kept: %s", ", ".join(sorted(missing)))
-        created = 0
-        for name in sorted(names - image.topics.keys() - deleted):
+        names = sorted(stored - image.topics.keys() - deleted)
+        created = []
+        for topic in await load_topics(store, names, self._context.pause):
+            configs = await load_config_if_any(store, znodes.topic_config_path(topic.name))
             try:
-                topic = await load_topic(store, name)
-                configs = await load_config_if_any(store, znodes.topic_config_path(name))
-            except (NoNodeError, StoreDamagedError) as error:
-                logger.error("a topic of the metadata store cannot be loaded topic=%s: %s", name, error)
+                image.put_topic(await self._with_id(topic))
+            except TransactionError as error:
+                logger.error("a topic is gone again topic=%s: %s", topic.name, error)
                 continue
-            image.put_topic(await self._changes.begin_partitions(await self._with_id(topic)))
-            image.put_topic_config(name, configs)
-            created += 1
+            image.put_topic_config(topic.name, configs)
+            created.append(topic.name)
         if created:
-            logger.info("added topics that others created count=%d", created)
-            await self._changes.elect_leaders("topics were created")
+            logger.info("added topics that others created count=%d", len(created))
+            await self._changes.elect_leaders("topics were created", topics=created)
 
     async def _with_id(self, topic: TopicMetadata) -> TopicMetadata:
         """Return a topic with an id, which a broker before Kafka 2.8 did not give it."""
@@ -234,8 +234,8 @@ class StoreChanges:
         if stored.topic_id == current.topic_id and len(stored.partitions) > count:
             logger.info("others added partitions topic=%s partitions=%d", name, len(stored.partitions))
             grown = current._replace(partitions=current.partitions + stored.partitions[count:])
-            image.put_topic(await self._changes.begin_partitions(grown))
-            image.publish()
+            image.put_topic(grown)
+            await self._changes.elect_leaders("partitions were added", topics=[name])
 
     async def _follow_deletions(self) -> None:
         """Delete topics that others marked."""

@@ -259,7 +259,7 @@ class TopicAdmin:
         self, replicas: Sequence[tuple[int, ...]], leader_epoch: int = 0
     ) -> tuple[PartitionMetadata, ...]:
         """Return the initial states of partitions; those with the same replicas share one object."""
-        live, epoch = self._image.brokers, self._controller.epoch
+        live, epoch = self._controller.context.staying_brokers, self._controller.epoch
         states = {brokers: new_partition(brokers, live, epoch, leader_epoch) for brokers in set(replicas)}
         return tuple([states[brokers] for brokers in replicas])
 

@@ -4,7 +4,7 @@ Each method is called within an event of the controller, so that nothing else ch
 """
 
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -93,7 +93,7 @@ class TopicChanges:
         """Write new topics, all in one transaction if the store accepts it; return the errors of those refused."""
         try:
             operations = [one for new in batch for one in await self._creation(new, replaces_config=replaces_config)]
-            await self._context.write(operations)
+            await self._write_all(operations)
         except TransactionError as error:
             if len(batch) == 1:
                 name = batch[0].topic.name
@@ -128,16 +128,34 @@ class TopicChanges:
         ]
 
     async def _partition_creations(self, topic: TopicMetadata, first: int) -> list[Operation]:
+        """Return the creations of partitions. In a cluster one without a live replica has no state yet, as in Kafka."""
         operations: list[Operation] = []
+        in_cluster = self._context.in_cluster
         for index in range(first, len(topic.partitions)):
             if index % _PARTITIONS_PER_PAUSE == 0:
                 await self._context.pause()
-            state = znodes.encode_state(topic.partitions[index])
+            partition = topic.partitions[index]
+            if in_cluster and determine_state(partition) is PartitionState.NEW:
+                continue
             operations.append(Create(znodes.partition_path(topic.name, index)))
-            operations.append(Create(znodes.state_path(topic.name, index), state))
+            operations.append(Create(znodes.state_path(topic.name, index), znodes.encode_state(partition)))
         return operations
 
-    async def begin_partitions(self, topic: TopicMetadata) -> TopicMetadata:
+    async def _write_all(self, operations: Sequence[Operation]) -> None:
+        """Write a creation, a large one in several transactions, in a cluster.
+
+        If this broker fails between them, the next controller begins the remaining partitions. Raises as
+        `ControllerContext.write`; the index of a TransactionError counts all operations.
+        """
+        first = 0
+        for some in split_operations(operations) if self._context.in_cluster else (operations,):
+            try:
+                await self._context.write(some)
+            except TransactionError as error:
+                raise TransactionError(first + error.index, error.cause) from error
+            first += len(some)
+
+    async def _begin_partitions(self, topic: TopicMetadata) -> TopicMetadata:
         """Write the first states of the partitions of a topic that another broker created, unless they exist."""
         if self._context.in_cluster:
             return await self._begin_in_cluster(topic)
@@ -159,7 +177,10 @@ class TopicChanges:
             SetData(znodes.topic_path(grown.name), self._context.encode_topic(grown))
         ]
         operations += await self._partition_creations(grown, old_count)
-        await self._context.change(operations)
+        try:
+            await self._write_all(operations)
+        except MetadataStoreError as error:
+            raise as_kafka_error(error) from error
         # The old partitions may have other leaders than when the change was requested.
         partitions = current.partitions[:old_count] + grown.partitions[old_count:]
         self._context.image.put_topic(grown._replace(partitions=partitions))
@@ -171,17 +192,22 @@ class TopicChanges:
         return current if current is not None and current.topic_id == topic.topic_id else None
 
     async def elect_leaders(
-        self, why: str, *, fenced: int | None = None, least_epoch: LeastEpoch = no_floor
+        self,
+        why: str,
+        *,
+        topics: Sequence[str] | None = None,
+        fenced: int | None = None,
+        least_epoch: LeastEpoch = no_floor,
     ) -> None:
         """Elect leaders for partitions without a live one. In a cluster, remove dead replicas from the other ISRs.
 
-        Those that the `fenced` broker leads, and those below their `least_epoch`, begin a new leader epoch. Raises
-        KafkaError, MetadataStoreError.
+        Those that the `fenced` broker leads, and those below their `least_epoch`, begin a new leader epoch. `topics`
+        are the names of the topics concerned, None if all are. Raises KafkaError, MetadataStoreError.
         """
         try:
-            if self._context.in_cluster:
-                await self._begin_new_partitions()
-            await self._change_states(partial(self._choose_leaders, why, fenced, least_epoch))
+            if self._context.in_cluster or topics is not None:
+                await self._begin_new_partitions(topics)
+            await self._change_states(partial(self._choose_leaders, why, topics, fenced, least_epoch))
         finally:
             self._context.image.publish()
 
@@ -224,7 +250,9 @@ class TopicChanges:
 
         return await self.map_partitions(remove_failed, why)
 
-    async def _choose_leaders(self, why: str, fenced: int | None, least_epoch: LeastEpoch) -> list[TopicMetadata]:
+    async def _choose_leaders(
+        self, why: str, topics: Sequence[str] | None, fenced: int | None, least_epoch: LeastEpoch
+    ) -> list[TopicMetadata]:
         brokers, epoch, in_cluster = self._context.image.brokers, self._context.epoch, self._context.in_cluster
         stays = self._context.staying_brokers
 
@@ -244,17 +272,24 @@ class TopicChanges:
             )
             return remove_dead_from_isr(partition, brokers, epoch) if elected is partition else elected
 
-        return await self.map_partitions(elect, why)
+        return await self.map_partitions(elect, why, topics)
+
+    def _find_topics(self, names: Sequence[str] | None) -> list[TopicMetadata]:
+        """Return topics of the image, all of them for None."""
+        topics = self._context.image.topics
+        return list(topics.values()) if names is None else [topics[name] for name in names if name in topics]
 
     async def map_partitions(
-        self, change: Callable[[str, int, PartitionMetadata], PartitionMetadata], why: str
+        self,
+        change: Callable[[str, int, PartitionMetadata], PartitionMetadata],
+        why: str,
+        topics: Sequence[str] | None = None,
     ) -> list[TopicMetadata]:
         """Return the topics in which `change` returns another state of a partition, with these states."""
-        image = self._context.image
         changed = []
         # A topic whose removal was interrupted may lack nodes.
         deleted = set(await self._context.store.get_children(znodes.DELETE_TOPICS))
-        for topic in list(image.topics.values()):
+        for topic in self._find_topics(topics):
             if topic.name in deleted:
                 continue
             partitions = []
@@ -347,49 +382,80 @@ class TopicChanges:
             else:
                 context.image.put_topic(_with_offline_of(current, stored))
 
-    async def _begin_new_partitions(self) -> None:
+    async def _begin_new_partitions(self, names: Sequence[str] | None) -> None:
         """Begin the partitions that have a live replica and no state in the store."""
-        for topic in list(self._context.image.topics.values()):
+        for topic in self._find_topics(names):
             await self._context.pause()
             if any(determine_state(partition) is PartitionState.NEW for partition in topic.partitions):
-                self._context.image.put_topic(await self.begin_partitions(topic))
+                try:
+                    self._context.image.put_topic(await self._begin_partitions(topic))
+                except (TransactionError, NoNodeError) as error:
+                    # Another tool removes the topic's nodes. It must not prevent the elections of other topics.
+                    logger.error("partitions cannot begin topic=%s: %s", topic.name, error)
 
     async def _begin_in_cluster(self, topic: TopicMetadata) -> TopicMetadata:
-        """Write the first states of the partitions that have none, except of those without a live replica."""
-        context, store = self._context, self._context.store
-        path = znodes.partitions_path(topic.name)
-        operations: list[Operation] = []
-        names: set[str] = set()
-        if await store.exists(path) is None:
-            operations.append(Create(path))
-        else:
-            names.update(await store.get_children(path))
-        partitions = list(topic.partitions)
+        """Write the first states of the partitions that have none, except of those without a live replica.
+
+        A partition whose state exists, but cannot be decoded, remains as it is.
+        """
+        undecodable: set[int] = set()
+        while True:
+            started, states = await self._choose_first_states(topic, undecodable)
+            if not states:
+                return topic
+            operations = await self._first_state_creations(topic.name, states)
+            try:
+                await self._write_all(operations)
+            except TransactionError as error:
+                if not isinstance(error.cause, NodeExistsError):
+                    raise
+                # An earlier attempt of the store succeeded, or another controller began the partitions.
+                logger.warning("a partition was begun already topic=%s: %s", topic.name, error)
+                topic = self._context.without_stopping(
+                    await load_topic(self._context.store, topic.name, self._context.pause)
+                )
+                paths = {znodes.state_path(topic.name, index): index for index in states}
+                index = paths.get(operations[error.index].path)
+                if index is not None and determine_state(topic.partitions[index]) is PartitionState.NEW:
+                    undecodable.add(index)
+            else:
+                return started
+
+    async def _choose_first_states(
+        self, topic: TopicMetadata, excluded: Container[int]
+    ) -> tuple[TopicMetadata, dict[int, PartitionMetadata]]:
+        """Return the topic with the first states of new partitions, and these states. Brokers that stop do not lead."""
+        context = self._context
+        states: dict[int, PartitionMetadata] = {}
         for index, partition in enumerate(topic.partitions):
             if index % _PARTITIONS_PER_PAUSE == 0:
                 await context.pause()
-            if determine_state(partition) is not PartitionState.NEW:
+            if index in excluded or determine_state(partition) is not PartitionState.NEW:
                 continue
-            started = new_partition(partition.replicas, context.image.brokers, context.epoch)
-            if not started.isr:
+            started = new_partition(partition.replicas, context.staying_brokers, context.epoch)
+            if started.isr:
+                states[index] = started._replace(adding=partition.adding, removing=partition.removing)
+            else:
                 logger.warning("a new partition has no live replica topic=%s partition=%d", topic.name, index)
-                continue
-            partitions[index] = started._replace(adding=partition.adding, removing=partition.removing)
-            if str(index) not in names:
-                operations.append(Create(znodes.partition_path(topic.name, index)))
-            operations.append(Create(znodes.state_path(topic.name, index), znodes.encode_state(started)))
-        if tuple(partitions) == topic.partitions:
-            return topic
-        try:
-            for first in range(0, len(operations), MAX_OPERATIONS):
-                await context.write(operations[first : first + MAX_OPERATIONS])
-        except TransactionError as error:
-            if not isinstance(error.cause, NodeExistsError):
-                raise
-            # An earlier attempt of the store succeeded, or another controller began the partitions.
-            logger.warning("a partition was begun already topic=%s: %s", topic.name, error)
-            return await load_topic(store, topic.name, context.pause)
-        return topic._replace(partitions=tuple(partitions))
+        partitions = tuple([states.get(index, partition) for index, partition in enumerate(topic.partitions)])
+        return topic._replace(partitions=partitions), states
+
+    async def _first_state_creations(self, name: str, states: Mapping[int, PartitionMetadata]) -> list[Operation]:
+        """Return the creations of first states, and of the nodes above them that do not exist."""
+        store, path = self._context.store, znodes.partitions_path(name)
+        operations: list[Operation] = []
+        existing: set[str] = set()
+        if await store.exists(path) is None:
+            operations.append(Create(path))
+        else:
+            existing.update(await store.get_children(path))
+        for number, (index, state) in enumerate(states.items()):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await self._context.pause()
+            if str(index) not in existing:
+                operations.append(Create(znodes.partition_path(name, index)))
+            operations.append(Create(znodes.state_path(name, index), znodes.encode_state(state)))
+        return operations
 
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
         """Record that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
@@ -502,6 +568,20 @@ def _creation_error(name: str, error: TransactionError) -> KafkaError:
     if isinstance(error.cause, NodeExistsError):
         return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+
+def split_operations(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
+    """Split operations into transactions that ZooKeeper accepts."""
+    first, size_bytes = 0, 0
+    for number, operation in enumerate(operations):
+        data = operation.data if isinstance(operation, Create | SetData) else None
+        operation_bytes = len(operation.path) + len(data or b"") + _OPERATION_BYTES
+        if number > first and size_bytes + operation_bytes > MAX_TRANSACTION_BYTES:
+            yield operations[first:number]
+            first, size_bytes = number, 0
+        size_bytes += operation_bytes
+    if operations:
+        yield operations[first:]
 
 
 def split_into_batches(topics: Iterable[T], count_partitions: Callable[[T], int]) -> Iterator[list[T]]:
