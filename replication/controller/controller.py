@@ -36,7 +36,7 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, TopicMetadata
 from odradek.replication.metadata.loader import StateWrites, load_controller, read_image, read_node
 from odradek.replication.metadata.producer_id_blocks import allocate_block
-from odradek.replication.metadata.reload import reload_image, update_configs, update_image
+from odradek.replication.metadata.reload import reload_image, update_configs
 from odradek.replication.metadata.store import (
     BadVersionError,
     Create,
@@ -254,7 +254,7 @@ class Controller:
             await self.deletion.refuse_marks()
             writes: StateWrites = {}
             self.context.offline_brokers.clear()
-            await update_image(self.store, self.image, self.pause, retain_offline=False, writes=writes)
+            await self._store_changes.load_image(writes)
             await self._store_changes.complete_topics()
             await self.changes.remove_failed(why, writes)
             await self.changes.elect_leaders(why)

@@ -19,7 +19,16 @@ from odradek.replication.controller.topic_changes import TopicChanges
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
-from odradek.replication.metadata.loader import load_brokers, load_config_if_any, load_topic, load_topics, read_node
+from odradek.replication.metadata.loader import (
+    StateWrites,
+    load_brokers,
+    load_config_if_any,
+    load_topic,
+    load_topics,
+    read_node,
+    read_nodes,
+)
+from odradek.replication.metadata.reload import update_image
 from odradek.replication.metadata.store import (
     Delete,
     Node,
@@ -86,21 +95,27 @@ class StoreChanges:
         for name in await store.get_children(znodes.BROKER_IDS):
             await store.exists(f"{znodes.BROKER_IDS}/{name}", self._on_brokers)
         self._watched_topics.clear()
-        await self._watch_topics(await store.get_children(znodes.TOPICS), are_loaded=False)
 
-    async def _watch_topics(self, names: Collection[str], *, are_loaded: bool) -> None:
-        """Watch the assignments of topics that are not watched yet.
+    async def load_image(self, writes: StateWrites) -> None:
+        """Load the image as a new controller of a cluster, and watch the assignments of its topics.
 
-        are_loaded: the image has topics as they were before they were watched
+        `writes` receives the transactions of the partitions' states.
         """
+        context = self._context
+        await update_image(
+            context.store, context.image, context.pause, retain_offline=False, writes=writes, watch=self._on_topic
+        )
+        self._watched_topics.update(context.image.topics)
+
+    async def _watch_topics(self, names: Collection[str]) -> None:
+        """Watch the assignments of topics that are not watched yet, and follow those that have changed before."""
         self._watched_topics.intersection_update(names)
-        for name in names:
-            if name in self._watched_topics:
-                continue
-            await self._context.pause()
-            stat = await self._context.store.exists(znodes.topic_path(name), self._on_topic)
+        new = [name for name in names if name not in self._watched_topics]
+        decoders = {znodes.topic_path(name): partial(_decode_version, name) for name in new}
+        found = await read_nodes(self._context.store, decoders, self._context.pause, self._on_topic)
+        for name, version in found.values():
             self._watched_topics.add(name)
-            if are_loaded and stat is not None and stat.version > 0 and name in self._context.image.topics:
+            if version > 0 and name in self._context.image.topics:
                 self._follow_topic_later(name)
 
     async def _drop_notices(self, path: str, names: Sequence[str]) -> None:
@@ -186,7 +201,7 @@ class StoreChanges:
         store, image = self._context.store, self._context.image
         stored = set(await store.get_children(znodes.TOPICS, self._on_topics))
         if self._context.in_cluster:
-            await self._watch_topics(stored, are_loaded=True)
+            await self._watch_topics(stored)
         deleted = {*await store.get_children(znodes.DELETE_TOPICS), *self._deletion.unfinished}
         if missing := image.topics.keys() - stored:
             logger.warning("topics are no longer in the metadata store and are kept: %s", ", ".join(sorted(missing)))
@@ -310,3 +325,7 @@ class StoreChanges:
                 image.put_broker_config(broker_id, configs)
                 return True
         return False
+
+
+def _decode_version(name: str, node: Node) -> tuple[str, int]:
+    return name, node.stat.version

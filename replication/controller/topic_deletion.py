@@ -18,14 +18,13 @@ from odradek.replication.controller.replica_deletion import ReplicaDeletion
 from odradek.replication.controller.replica_states import is_online, remove_from_isr
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, TopicMetadata
-from odradek.replication.metadata.loader import load_topic
+from odradek.replication.metadata.loader import load_topics, read_nodes
 from odradek.replication.metadata.store import (
     Check,
     Create,
     Delete,
     MetadataStoreError,
     NodeExistsError,
-    NoNodeError,
     Operation,
     SetData,
     StoreUnavailableError,
@@ -149,19 +148,14 @@ class TopicDeletion:
             # The watch of the marks submits an event that refuses them.
             return
         new = [name for name in names if name not in self._unfinished and name not in self._blocked]
-        found = []
-        for name in new:
-            try:
-                # A new controller's image does not have the topic. The node of one that it has may still contain
-                # replicas that a reassignment has removed, and that are being stopped.
-                if name not in image.topics:
-                    image.put_topic(await load_topic(store, name, self._context.pause))
-            except NoNodeError:
-                # The topic's node is removed before its mark, or there never was such a topic.
-                self._unfinished[name] = None
-            else:
-                found.append(name)
-        await self._begin(found)
+        # A new controller's image does not have the topics. The node of one that it has may still contain replicas that
+        # a reassignment has removed, and that are being stopped.
+        missing = [name for name in new if name not in image.topics]
+        for topic in await load_topics(store, missing, self._context.pause):
+            image.put_topic(topic)
+        # The topic's node is removed before its mark, or there never was such a topic.
+        self._unfinished.update(dict.fromkeys([name for name in missing if name not in image.topics]))
+        await self._begin([name for name in new if name in image.topics])
 
     async def _begin(self, names: Sequence[str]) -> list[str]:
         """Begin the deletion of marked topics in a cluster; return those whose reassignment must be complete before."""
@@ -285,11 +279,8 @@ class TopicDeletion:
                 paths += [znodes.state_path(name, int(index)), znodes.partition_path(name, int(index))]
             paths.append(znodes.partitions_path(name))
         paths += [znodes.topic_path(name), znodes.topic_config_path(name), mark]
-        deletions = []
-        for path in paths:
-            await self._context.pause()
-            if await store.exists(path) is not None:
-                deletions.append(Delete(path))
+        existing = await read_nodes(store, dict.fromkeys(paths, lambda node: None), self._context.pause)
+        deletions = [Delete(path) for path in existing]
         for first in range(0, len(deletions), MAX_OPERATIONS):
             # Without the mark these nodes are those of a later topic of that name.
             await self._context.write([Check(mark), *deletions[first : first + MAX_OPERATIONS]])
