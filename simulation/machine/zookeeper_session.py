@@ -4,7 +4,7 @@ The broker's own store runs on it, with its repetition of requests and its watch
 fail with ConnectionLoss when the connection is lost, before the store is informed, and watches are lost with it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -218,6 +218,13 @@ class SimulatedKazoo:
             return result.data, _stat(result.stat)
 
         return self._send(lambda store: store.get(path, self._watcher(watch)), read)
+
+    def get_many_async(self, paths: Sequence[str]) -> Pending:
+        def read(result: object) -> object:
+            assert isinstance(result, list)
+            return [None if node is None else (node.data, _stat(node.stat)) for node in result]
+
+        return self._send(lambda store: store.get_many(paths), read)
 
     def exists_async(self, path: str, watch: KazooWatcher | None) -> Pending:
         def read(result: object) -> object:

@@ -48,6 +48,9 @@ class FakeKazoo:
     def get_async(self, path, watch):
         return self._request(f"get {path}")
 
+    def get_many_async(self, paths):
+        return self._request(f"get {' '.join(paths)}")
+
     def exists_async(self, path, watch):
         return self._request(f"exists {path}")
 
@@ -141,20 +144,42 @@ def test_at_most_so_many_requests_are_in_flight():
     assert bench.requests == ["exists /b", "exists /c"]
 
 
-def test_reads_of_many_nodes_do_not_wait_for_each_other():
-    bench = Bench(max_in_flight=2)
-    reading = bench.begin(bench.store.get_many(["/a", "/b", "/c"]))
-    assert bench.requests == ["get /a", "get /b"]
-    bench.answer((b"1", stat()))
-    bench.answer(exceptions.NoNodeError())
-    assert bench.requests == ["get /c"]
+def test_many_nodes_are_read_with_one_request(bench):
+    bench.begin(bench.store.get_many(["/a", "/b"]))
+    assert bench.requests == ["get /a /b"]
     bench.lose_connection()
     bench.reconnect()
-    bench.answer((None, stat()))
-    assert reading.called
+    bench.answer([(b"1", stat()), None])
     nodes = cast(list[Node | None], bench.seen[-1])
-    assert [node and node.data for node in nodes] == [b"1", None, None]
-    assert nodes[1] is None
+    assert [node and node.data for node in nodes] == [b"1", None]
+    bench.begin(bench.store.get_many(["/a"]))
+    bench.answer(exceptions.NoAuthError())
+    assert isinstance(bench.seen[-1], StoreUnavailableError)
+
+
+def test_old_servers_need_a_request_for_each_node():
+    bench = Bench(max_in_flight=2)
+    reading = bench.begin(bench.store.get_many(["/a", "/b", "/c"]))
+    bench.answer(exceptions.UnimplementedError())
+    for _ in range(2):
+        assert bench.requests == ["get /a", "get /b"]
+        bench.answer((b"1", stat()))
+        bench.answer(exceptions.NoNodeError())
+        assert bench.requests == ["get /c"]
+        bench.lose_connection()
+        bench.reconnect()
+        bench.answer((None, stat()))
+        assert reading.called
+        nodes = cast(list[Node | None], bench.seen[-1])
+        assert [node and node.data for node in nodes] == [b"1", None, None]
+        assert nodes[1] is None
+        bench.seen.clear()
+        reading = bench.begin(bench.store.get_many(["/a", "/b", "/c"]))
+
+
+def test_watched_nodes_are_read_one_by_one(bench):
+    bench.begin(bench.store.get_many(["/a", "/b"], bench.seen.append))
+    assert bench.requests == ["get /a", "get /b"]
 
 
 def test_a_change_of_one_of_many_nodes_fires_before_the_others_are_read(bench):

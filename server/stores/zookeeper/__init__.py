@@ -5,6 +5,7 @@
 - `outcomes`: outcome of a write that was interrupted by a connection loss
 - `watches`: watches, which are checked and set again after a connection loss
 - `requests`: kazoo's requests, results and errors, translated
+- `multi_read`: the request for many nodes at once
 - `client`: kazoo's client, with results, watch events and session states in the reactor thread, in their order
 - `settings`: `zookeeper.connect` and the timeouts
 """

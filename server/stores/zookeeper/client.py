@@ -19,6 +19,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 
+from odradek.server.stores.zookeeper.multi_read import MultiRead
 from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
 
 logger = logging.getLogger(__name__)
@@ -201,11 +202,23 @@ class Kazoo(Protocol):
 
     def get_async(self, path: str, watch: KazooWatcher | None) -> PendingResult: ...
 
+    def get_many_async(self, paths: Sequence[str]) -> PendingResult: ...
+
     def exists_async(self, path: str, watch: KazooWatcher | None) -> PendingResult: ...
 
     def get_children_async(self, path: str, watch: KazooWatcher | None, include_data: bool) -> PendingResult: ...
 
     def transaction(self) -> KazooTransaction: ...
+
+
+class MultiReadingClient(KazooClient):  # type: ignore[misc] # kazoo has no types
+    """KazooClient with a request for many nodes."""
+
+    def get_many_async(self, paths: Sequence[str]) -> PendingResult:
+        """Read nodes."""
+        result: PendingResult = self.handler.async_result()
+        self._call(MultiRead(paths), result)
+        return result
 
 
 class SessionStates(Protocol):
@@ -227,7 +240,7 @@ class ZooKeeperClient:
         self._handler = ReactorHandler(reactor, settings.session_timeout_ms / 1000 / settings.host_count)
         self.kazoo = cast(
             Kazoo,
-            KazooClient(
+            MultiReadingClient(
                 hosts=settings.hosts,
                 timeout=settings.session_timeout_ms / 1000,
                 handler=self._handler,

@@ -64,6 +64,11 @@ def get(path: str, watcher: KazooWatcher | None) -> Send:
     return lambda kazoo: kazoo.get_async(path, watcher)
 
 
+def get_many(paths: Sequence[str]) -> Send:
+    """Return a request for nodes, without watches. A server before ZooKeeper 3.6 fails with UnimplementedError."""
+    return lambda kazoo: kazoo.get_many_async(paths)
+
+
 def exists(path: str, watcher: KazooWatcher | None) -> Send:
     """Return a request for a node's stat."""
     return lambda kazoo: kazoo.exists_async(path, watcher)
@@ -137,6 +142,11 @@ def read_node(result: object) -> Node:
     """Return the result of `get`."""
     data, stat = cast(tuple[bytes | None, object], result)
     return Node(data, read_stat(stat))
+
+
+def read_nodes(result: object) -> list[Node | None]:
+    """Return the result of `get_many`."""
+    return [None if one is None else read_node(one) for one in cast(list[object], result)]
 
 
 def read_stat(result: object) -> NodeStat:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from kazoo.exceptions import NoNodeError as KazooNoNodeError
+from kazoo.exceptions import UnimplementedError
 from twisted.internet.defer import Deferred
 
 from odradek.replication.metadata.store import (
@@ -86,6 +87,8 @@ class ZooKeeperStore(MetadataStore):
         self._is_over = True
         self._is_closed = False
         self._is_connected = False
+        # Servers before ZooKeeper 3.6 read nodes one by one.
+        self._has_multi_read = True
 
     # -- session ---------------------------------------------------------------------------------------------------
 
@@ -236,9 +239,21 @@ class ZooKeeperStore(MetadataStore):
         return node
 
     async def get_many(self, paths: Sequence[str], watch: Watcher | None = None) -> list[Node | None]:
+        if paths and watch is None and self._has_multi_read:
+            call = await self._multi_read(paths)
+            if not isinstance(call.error, UnimplementedError):
+                if call.error is not None:
+                    raise requests.translate_error(call.error, ", ".join(paths))
+                return requests.read_nodes(call.value)
+            self._has_multi_read = False
         reads = [self._get(path, watch) for path in paths]
         calls = [await read for read in reads]
         return [_read_node(call, path) for call, path in zip(calls, paths, strict=True)]
+
+    def _multi_read(self, paths: Sequence[str]) -> Deferred[Call]:
+        for path in paths:
+            check_path(path)
+        return self._run(requests.get_many([self._full_path(path) for path in paths]), is_read=True)
 
     def _get(self, path: str, watch: Watcher | None) -> Deferred[Call]:
         reading = self._read(requests.get, path, watch)
