@@ -12,7 +12,7 @@ from threading import Lock
 from odradek.log.producers.snapshots import SnapshotWrite
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import LOG_SUFFIX, SEGMENT_SUFFIXES
-from odradek.log.state import LogState
+from odradek.log.state import LogState, UnsyncedTruncation
 from odradek.log.storage.filesystem import ExhaustedError, File, FileSystem, LogDirFailure
 
 
@@ -34,13 +34,13 @@ class LogSync:
 
     `files` are open and may grow, `paths` are synced by name, so the log can append, roll and delete meanwhile;
     `directories` have new names in them. `sealed_segments` get no more appends, and their indexes are synced too.
-    `snapshots` are written first. After ExhaustedError (no descriptor to sync a path with) nothing has failed, and the
-    syncs can be repeated.
+    `snapshots` are written first. `truncation` is the last one before the task, if it is not durable. After
+    ExhaustedError (no descriptor to sync a path with) nothing has failed, and the syncs can be repeated.
     """
 
     __slots__ = (
         "_directories", "_files", "_fs", "_gate", "_log_directory", "paths",
-        "sealed_segments", "snapshots", "target_offset",
+        "sealed_segments", "snapshots", "target_offset", "truncation",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,7 @@ class LogSync:
         directories: list[str],
         sealed_segments: list[Segment],
         gate: SyncGate,
+        truncation: UnsyncedTruncation | None,
         snapshots: Sequence[SnapshotWrite] = (),
     ) -> None:
         self._fs = fs
@@ -64,6 +65,7 @@ class LogSync:
         self._directories = directories
         self.sealed_segments = sealed_segments
         self._gate = gate
+        self.truncation = truncation
         self.snapshots = snapshots
 
     def run(self) -> None:
@@ -132,16 +134,18 @@ class LogFlusher:
         except OSError as error:
             raise log.fail("epoch checkpoint", error) from error
         sealed = [segment for segment in log.unsynced_segments if segment.base_offset < target]
-        if target <= log.flushed_offset and not sealed and not log.unsynced_paths:
+        truncation = log.unsynced_truncation
+        if target <= log.flushed_offset and not sealed and not log.unsynced_paths and truncation is None:
             return None
         paths = sorted(log.unsynced_paths)
         snapshots = [snapshot for snapshot in log.unwritten_snapshots if snapshot.offset in log.bases]
         log.unwritten_snapshots.clear()
-        has_new_names = bool(paths or sealed or snapshots)
+        has_new_names = bool(paths or sealed or snapshots) or truncation is not None
         log.unsynced_paths.clear()
         files = []
         for segment in log.segments[max(0, bisect_right(log.bases, log.flushed_offset) - 1) :]:
-            if segment.base_offset < target:
+            # The last segment is the one that was truncated, perhaps to nothing.
+            if segment.base_offset < target or (truncation is not None and segment is log.active):
                 files.append(segment.file)
                 has_new_names = has_new_names or segment.base_offset >= log.flushed_offset
         for segment in sealed:
@@ -160,6 +164,7 @@ class LogFlusher:
             directories=directories,
             sealed_segments=sealed,
             gate=self._gate,
+            truncation=truncation,
             snapshots=snapshots,
         )
         self._tasks.append(task)
@@ -175,6 +180,9 @@ class LogFlusher:
         unsynced = [log.unsynced_paths, *(left.paths for left in self._tasks)]
         if not log.leader_epochs.dirty and not any(log.epochs_path in paths for paths in unsynced):
             log.unsynced_epoch_at = None
+        truncation = log.unsynced_truncation
+        if truncation is not None and truncation is task.truncation and truncation.has_checkpoints:
+            log.unsynced_truncation = None
         log.flushed_offset = max(log.flushed_offset, task.target_offset)
         log.has_unsynced_name = False
         log.unsynced_segments = [s for s in log.unsynced_segments if s not in task.sealed_segments]
@@ -225,6 +233,18 @@ class LogFlusher:
                 raise
             self.finish_flush(task, monotonic_ms)
 
+    def complete_truncation(self) -> None:
+        """Make the last truncation durable, if it is not: before an append that cannot wait for a flush. Blocks.
+
+        Raises LogDirFailure, ShortageError.
+        """
+        truncation = self._log.unsynced_truncation
+        if truncation is not None:
+            self.flush(self.last_flush_ms)
+            if not truncation.has_checkpoints:
+                truncation.write_checkpoints()
+            self._log.unsynced_truncation = None
+
     def close(self, monotonic_ms: int) -> None:
         """Make everything durable, so that the next start needs no recovery. Blocks. Raises as `prepare_close`."""
         log = self._log
@@ -274,6 +294,7 @@ class LogFlusher:
             directories=[log.directory],
             sealed_segments=list(log.unsynced_segments),
             gate=self._gate,
+            truncation=log.unsynced_truncation,
         )
         self._tasks.append(task)
         return task

@@ -6,13 +6,14 @@ Sources: Kafka documentation ("Log", "Compaction", "Hardware and OS: application
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 
 from odradek.log.background import parallel
 from odradek.log.background.tasks import Done, Job, RunAll, RunInThread, Schedule, Sweep, run_inline
 from odradek.log.compaction.cleaner import Cleaner
 from odradek.log.compaction.run import Worker
 from odradek.log.config import LogConfig
-from odradek.log.management.checkpoint_task import CheckpointTask, OffsetCheckpoints
+from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, CheckpointTask, OffsetCheckpoints
 from odradek.log.management.closing import close_logs
 from odradek.log.management.creation import LogCreation
 from odradek.log.management.flush_task import FlushTask
@@ -378,31 +379,41 @@ class LogManager:
         """
         self._retirement.mark_stray((topic, partition))
 
-    def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
-        """Truncate a log and its checkpoints, before the next append. Blocks; raises LogDirFailure."""
-        log = self.table.logs[topic, partition]
-        if offset < log.log_end_offset:
-            self._truncate(log, offset, lambda: log.truncate_to(offset, now_ms))
-        else:
-            # Only leader epochs change: those that began at the end.
-            log.truncate_to(offset, now_ms)
+    def truncate_in_steps(
+        self, topic: str, partition: int, offset: int, now_ms: int
+    ) -> Generator[None, None, None]:
+        """Truncate a log, in steps; its next flush makes that durable. Raises LogDirFailure, ShortageError.
 
-    def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
-        """Empty a log, which then begins at `offset`. Blocks; raises LogDirFailure."""
+        The steps before the last one change nothing. Close the generator if the log must not be truncated any more.
+        """
         log = self.table.logs[topic, partition]
-        self._truncate(log, offset, lambda: log.start_over(offset, now_ms))
-
-    def _truncate(self, log: PartitionLog, offset: int, truncate: Callable[[], list[DeletedSegment]]) -> None:
+        is_shorter = offset < log.log_end_offset
         try:
-            self.remove_later(log, truncate())
-            # Recovery must not regard batches appended after a truncation as flushed because of the earlier end.
-            self.cleaner.truncated((log.topic, log.partition), offset)
-            directory = self.directories[log.log_directory]
-            for file_name in (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, CLEANER_OFFSETS_FILE):
-                self.checkpoints.write_now(directory, file_name)
+            deleted = yield from log.truncate_in_steps(offset, now_ms, partial(self._write_truncated, log))
         except LogDirFailure as failure:
             self.log_dirs.fail(log.log_directory, failure)
             raise
+        if is_shorter:
+            self._truncated(log, deleted)
+
+    def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
+        """Empty a log, which then begins at `offset`; its next flush makes that durable. Raises LogDirFailure."""
+        log = self.table.logs[topic, partition]
+        try:
+            deleted = log.start_over(offset, now_ms, partial(self._write_truncated, log))
+        except LogDirFailure as failure:
+            self.log_dirs.fail(log.log_directory, failure)
+            raise
+        self._truncated(log, deleted)
+
+    def _truncated(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None:
+        self.remove_later(log, deleted)
+        self.cleaner.truncated((log.topic, log.partition), log.log_end_offset)
+
+    def _write_truncated(self, log: PartitionLog) -> None:
+        """Write the checkpoints after a truncation. Blocks; raises LogDirFailure, ShortageError."""
+        for file_name in TRUNCATED_CHECKPOINTS:
+            self.checkpoints.write_now(self.directories[log.log_directory], file_name)
 
     def delete_old_segments(self, log: PartitionLog, now_ms: int) -> bool:
         """Apply a log's start and retention, a few segments at a time; return whether more are deleted soon."""

@@ -99,13 +99,19 @@ class PartitionLog:
         """Advance the log's start for DeleteRecords (`LogTruncation.delete_records_before`)."""
         return self.truncation.delete_records_before(offset)
 
-    def truncate_to(self, offset: int, now_ms: int) -> list[DeletedSegment]:
-        """Remove all batches that reach `offset`. Return the removed segments, for `remove_deleted`."""
-        return self.truncation.truncate_to(offset, now_ms)
+    def truncate_in_steps(
+        self, offset: int, now_ms: int, write_checkpoints: Callable[[], None]
+    ) -> Generator[None, None, list[DeletedSegment]]:
+        """Remove all batches that reach `offset` (`LogTruncation.truncate_in_steps`)."""
+        return self.truncation.truncate_in_steps(offset, now_ms, write_checkpoints)
 
-    def start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
-        """Remove all segments; the empty log starts and ends at `offset`. Return them, for `remove_deleted`."""
-        return self.truncation.start_over(offset, now_ms)
+    def start_over(self, offset: int, now_ms: int, write_checkpoints: Callable[[], None]) -> list[DeletedSegment]:
+        """Remove all segments; the empty log starts and ends at `offset` (`LogTruncation.start_over`)."""
+        return self.truncation.start_over(offset, now_ms, write_checkpoints)
+
+    def complete_truncation(self) -> None:
+        """Make the last truncation durable, if it is not (`LogFlusher.complete_truncation`). Blocks."""
+        self.flusher.complete_truncation()
 
     def delete_old_segments(self, now_ms: int) -> list[DeletedSegment]:
         """Apply the log's start and retention (`SegmentDeletion.delete_old_segments`)."""
@@ -235,6 +241,11 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """Offset for the recovery point checkpoint."""
         return self.state.recovery_point
+
+    @property
+    def has_unsynced_truncation(self) -> bool:
+        """Return whether a truncation must be made durable before the next append."""
+        return self.state.unsynced_truncation is not None
 
     @property
     def leader_epochs(self) -> LeaderEpochs:

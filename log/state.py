@@ -32,6 +32,20 @@ class LoadedState(NamedTuple):
     rebuilt: list[Segment]
 
 
+class UnsyncedTruncation:
+    """A truncation whose result is not durable yet.
+
+    `write_checkpoints` writes the checkpoints that contain offsets of the log; it blocks. `has_checkpoints`: they were
+    written since the truncation. After that, a sync of the log makes the truncation durable.
+    """
+
+    __slots__ = ("has_checkpoints", "write_checkpoints")
+
+    def __init__(self, write_checkpoints: Callable[[], None]) -> None:
+        self.write_checkpoints = write_checkpoints
+        self.has_checkpoints = False
+
+
 class LogState:
     """State of one partition's log.
 
@@ -45,6 +59,7 @@ class LogState:
     order, and their indexes are not synced. `unwritten_snapshots` are written by the next flush, in its thread.
     `has_unsynced_name`: the name of the log's own directory, or the topic id in it, may not be durable.
     `unsynced_epoch_at`: from this offset on, leader epochs may be durable in the batches only.
+    `unsynced_truncation` is set by a truncation until its result is durable: nothing is appended before.
 
     `untouched_end` is the end of the log and the size of its last segment as the last clean stop left them, or None
     after a change. `doubtful_segment` is the one whose records retention has to read before it can decide.
@@ -72,6 +87,7 @@ class LogState:
         self.unwritten_snapshots: list[SnapshotWrite] = []
         self.has_unsynced_name = loaded.log_end_offset == loaded.segments[0].base_offset
         self.unsynced_epoch_at: int | None = None
+        self.unsynced_truncation: UnsyncedTruncation | None = None
         self.untouched_end: tuple[int, int] | None = None
         self.doubtful_segment: Segment | None = None
         self.is_closed = False

@@ -1,21 +1,23 @@
 """Changes of a log's start and end: DeleteRecords, truncation, and a new start.
 
-A truncation is durable before the next append. Otherwise a power loss could restore truncated batches with the leader
+A truncation first reads the producers at the new end, in steps, and then changes the log in one step. It is made
+durable by a flush, before the next append. Otherwise a power loss could restore truncated batches with the leader
 epochs of their replacements, or behind their replacements.
 
 Sources: KIP-107 (DeleteRecords), KIP-101 (truncation by leader epoch).
 """
 
 from bisect import bisect_right
-from functools import partial
+from collections.abc import Callable, Generator
 
 from odradek.log.deletion import SegmentDeletion
 from odradek.log.flush import LogFlusher
 from odradek.log.producers import replay as producer_replay
+from odradek.log.producers.state import ProducerState
 from odradek.log.roll import SegmentRoller
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import DeletedSegment
-from odradek.log.state import LogState
+from odradek.log.state import LogState, UnsyncedTruncation
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
@@ -49,66 +51,102 @@ class LogTruncation:
         log.advance_log_start(offset)
         return log.log_start_offset
 
-    def truncate_to(self, offset: int, now_ms: int) -> list[DeletedSegment]:
-        """Remove all batches that reach `offset`. Return the removed segments, for `remove_deleted`."""
+    def truncate_in_steps(
+        self, offset: int, now_ms: int, write_checkpoints: Callable[[], None]
+    ) -> Generator[None, None, list[DeletedSegment]]:
+        """Remove all batches that reach `offset`, in steps. Return the removed segments, for `remove_deleted`.
+
+        The last step changes the log, the others read it. The result is not durable before `write_checkpoints` and a
+        flush (`LogState.unsynced_truncation`). Raises LogDirFailure; ShortageError, with the log unchanged.
+        """
         log = self._log
         log.raise_if_failed()
-        self._begin()
+        if offset >= log.log_end_offset:
+            self._truncate_epochs()
+            return []
+        while not self._leaves_nothing(offset):
+            before = log.log_start_offset, log.log_end_offset
+            start_offset = min(log.log_start_offset, offset)
+            producers = yield from self._find_producers(start_offset, offset, now_ms)
+            log.raise_if_failed()
+            if before == (log.log_start_offset, log.log_end_offset):
+                return self._truncate_to(offset, producers, now_ms, write_checkpoints)
+        # Batches that remain below the log's start may have later leader epochs than those that follow.
+        return self.start_over(offset, now_ms, write_checkpoints)
+
+    def _leaves_nothing(self, offset: int) -> bool:
+        """Return whether a truncation removes all batches at or above the log's start."""
+        log = self._log
+        return offset < log.bases[0] or log.bases[0] < offset <= log.log_start_offset
+
+    def _truncate_epochs(self) -> None:
+        """Remove leader epochs that begin at the log's end."""
+        log = self._log
+        log.leader_epochs.truncate_from_end(log.log_end_offset)
         try:
-            if offset >= log.log_end_offset:
-                log.leader_epochs.truncate_from_end(log.log_end_offset)
-                log.unless_full(log.write_epochs)
-                return []
-            if offset < log.bases[0] or log.bases[0] < offset <= log.log_start_offset:
-                # Batches that remain below the log's start may have later leader epochs than those that follow.
-                return self._start_over(offset, now_ms)
-            keep = bisect_right(log.bases, offset)
-            deleted = self._drop(log.segments[keep:])
-            if deleted:
-                log.fs.sync_directory(log.directory)
+            log.unless_full(log.write_epochs)
+        except OSError as error:
+            raise log.fail("truncate", error) from error
+
+    def _find_producers(
+        self, start_offset: int, end_offset: int, now_ms: int
+    ) -> Generator[None, None, ProducerState]:
+        log = self._log
+        try:
+            return (
+                yield from producer_replay.find_earlier(
+                    log.producer_state, log.segments, start_offset, end_offset, now_ms
+                )
+            )
+        except OSError as error:
+            raise log.refuse_or_fail("truncate", error) from error
+
+    def _truncate_to(
+        self, offset: int, producers: ProducerState, now_ms: int, write_checkpoints: Callable[[], None]
+    ) -> list[DeletedSegment]:
+        log = self._log
+        self._begin(write_checkpoints)
+        try:
+            deleted = self._drop(log.segments[bisect_right(log.bases, offset) :])
             log.unsynced_segments = [s for s in log.unsynced_segments if s is not log.active]
             log.active.truncate_to(offset, now_ms)
-            log.active.file.sync()
+            log.log_start_offset = min(log.log_start_offset, offset)
             self._set_end(offset)
             log.leader_epochs.truncate_from_end(offset)
-            # Epochs behind the log's end are cut at the next start.
-            log.unless_full(partial(log.write_epochs, sync=True))
-            log.log_start_offset = min(log.log_start_offset, offset)
-            producer_replay.rebuild(
-                log.producer_state, log.segments, log.log_start_offset, offset, now_ms, is_clean=False
-            )
-            return deleted
+            log.producer_state.replace(producers)
+            log.producer_state.high_watermark_advanced(log.high_watermark)
         except OSError as error:
             raise log.fail("truncate", error) from error
+        return deleted
 
-    def start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
-        """Remove all segments; the empty log starts and ends at `offset`. Return them, for `remove_deleted`."""
+    def start_over(
+        self, offset: int, now_ms: int, write_checkpoints: Callable[[], None]
+    ) -> list[DeletedSegment]:
+        """Remove all segments; the empty log starts and ends at `offset`. Return them, for `remove_deleted`.
+
+        Durable as in `truncate_in_steps`. Raises LogDirFailure.
+        """
         log = self._log
         log.raise_if_failed()
+        self._begin(write_checkpoints)
         try:
-            return self._start_over(offset, now_ms)
+            deleted = [segment.mark_deleted() for segment in reversed(log.segments)]
+            log.unsynced_segments.clear()
+            log.active = self._roller.new_segment(offset, now_ms)
+            log.segments[:] = [log.active]
+            log.bases[:] = [offset]
+            log.leader_epochs.clear()
+            log.producer_state.truncate_fully(offset)
         except OSError as error:
             raise log.fail("truncate", error) from error
-
-    def _start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
-        log = self._log
-        self._begin()
-        deleted = [segment.mark_deleted() for segment in reversed(log.segments)]
-        log.unsynced_segments.clear()
-        log.active = self._roller.new_segment(offset, now_ms)
-        log.segments[:] = [log.active]
-        log.bases[:] = [offset]
-        log.fs.sync_directory(log.directory)
-        log.leader_epochs.clear()
-        log.unless_full(partial(log.write_epochs, sync=True))
-        log.producer_state.truncate_fully(offset)
         log.log_start_offset = offset
         self._set_end(offset)
         return deleted
 
-    def _begin(self) -> None:
+    def _begin(self, write_checkpoints: Callable[[], None]) -> None:
         """Prepare for a truncation: files change, and snapshots not written yet may be of truncated batches."""
         self._log.untouched_end = None
+        self._log.unsynced_truncation = UnsyncedTruncation(write_checkpoints)
         self._flusher.cancel_snapshots()
 
     def _set_end(self, offset: int) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints of offsets in the log directories: recovery points, log starts, high watermarks, compacted offsets."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from odradek.log.background.shared_write import SharedWrite
 from odradek.log.background.tasks import Done, RunInThread, Schedule
@@ -15,6 +15,12 @@ from odradek.log.storage.checkpoints import (
     RECOVERY_POINTS_FILE,
 )
 from odradek.log.storage.log_directory import LogDirectory
+
+TRUNCATED_CHECKPOINTS: Final = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, CLEANER_OFFSETS_FILE)
+"""Checkpoints that are written after a truncation, before the next append.
+
+Otherwise recovery would regard batches appended then as flushed, or as compacted, because of the earlier end.
+"""
 
 _AFTER_ROLL_MS = 1_000
 
@@ -35,7 +41,9 @@ class OffsetCheckpoints:
         self._schedule = schedule
         self._run_in_thread = run_in_thread
         self._cleaned = cleaned
-        self._log_start_writes = {path: self._log_start_write(path) for path in log_dirs.by_path}
+        paths = log_dirs.by_path
+        self._log_start_writes = {path: self._shared_write(path, (LOG_START_OFFSETS_FILE,)) for path in paths}
+        self._truncation_writes = {path: self._shared_write(path, TRUNCATED_CHECKPOINTS) for path in paths}
         # Directories whose recovery points are written soon.
         self._moved: set[str] = set()
 
@@ -94,13 +102,22 @@ class OffsetCheckpoints:
 
         self._schedule.once(_AFTER_ROLL_MS, write)
 
-    def _log_start_write(self, path: str) -> SharedWrite:
+    def _shared_write(self, path: str, file_names: Iterable[str]) -> SharedWrite:
+        def prepare() -> Callable[[], None] | None:
+            writes = [write for name in file_names if (write := self._prepare(path, name)) is not None]
+
+            def write_all() -> None:
+                for write in writes:
+                    write()
+
+            return write_all if writes else None
+
         def ended(error: Exception | None) -> Exception | None:
             if error is not None:
                 self._log_dirs.work_failed(path, error)
             return error
 
-        return SharedWrite(partial(self._prepare, path, LOG_START_OFFSETS_FILE), self._run_in_thread, ended)
+        return SharedWrite(prepare, self._run_in_thread, ended)
 
     def write_log_starts(self, path: str, done: Done) -> None:
         """Make the starts of a directory's logs durable, then call `done`, with the failure if there was one.
@@ -108,8 +125,15 @@ class OffsetCheckpoints:
         Callers before the start of a write share it. After a failure the starts are unchanged, and the next
         checkpoint saves them if the directory is still online.
         """
+        self._request(self._log_start_writes, path, done)
+
+    def write_truncated(self, path: str, done: Done) -> None:
+        """Make the offsets of a directory's truncated logs durable, then call `done` as in `write_log_starts`."""
+        self._request(self._truncation_writes, path, done)
+
+    def _request(self, writes: Mapping[str, SharedWrite], path: str, done: Done) -> None:
         directory = self._log_dirs.by_path[path]
-        self._log_start_writes[path].request(lambda error: done(error or directory.failure))
+        writes[path].request(lambda error: done(error or directory.failure))
 
 
 class CheckpointTask:

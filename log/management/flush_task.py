@@ -36,13 +36,32 @@ class FlushTask:
         """Begin a flush if one is due, unless one is in progress."""
         if log in self._flushing or log.failure is not None:
             return
+        if log.has_unsynced_truncation:
+            self.flush(log)
+            return
         target = log.flush_due_offset(self._schedule.monotonic_ms())
         if target is not None:
             self._begin(log, target).request()
 
     def flush(self, log: PartitionLog, done: Done = lambda error: None) -> None:
-        """Sync the log's present content in a thread, then call `done`, with the failure if there was one."""
-        (self._flushing.get(log) or self._begin(log, None)).request(done)
+        """Sync the log's present content in a thread, then call `done`, with the failure if there was one.
+
+        After a truncation the checkpoints are written first.
+        """
+        truncation = log.state.unsynced_truncation
+
+        def sync(error: Exception | None) -> None:
+            if error is not None:
+                done(error)
+                return
+            if truncation is not None:
+                truncation.has_checkpoints = True
+            (self._flushing.get(log) or self._begin(log, None)).request(done)
+
+        if truncation is None or truncation.has_checkpoints:
+            sync(None)
+        else:
+            self._checkpoints.write_truncated(log.log_directory, sync)
 
     def _begin(self, log: PartitionLog, target_offset: int | None) -> SharedWrite:
         """Return the flushes of a log until it is idle again. The first ends at `target_offset`."""

@@ -405,6 +405,27 @@ class ProducerState:
         self._clear()
         self._load(log_start_offset, now_ms)
 
+    def load_earlier(self, log_start_offset: int, end_offset: int, now_ms: int) -> "ProducerState":
+        """Return the producers of the newest snapshot up to `end_offset`, for `replace` after a replay of the rest."""
+        earlier = ProducerState(self._fs, self.directory, expiration_ms=self.expiration_ms)
+        earlier._snapshots = [offset for offset in self._snapshots if log_start_offset < offset <= end_offset]
+        earlier._load(log_start_offset, now_ms)
+        return earlier
+
+    def replace(self, earlier: "ProducerState") -> None:
+        """Return to an earlier state, because the log is truncated to its end; remove the snapshots of later ones."""
+        self.producers = earlier.producers
+        self._ongoing = earlier._ongoing
+        self._ongoing_starts = earlier._ongoing_starts
+        self._unreplicated = earlier._unreplicated
+        self.first_unstable_offset = earlier.first_unstable_offset
+        self.end_offset = earlier.end_offset
+        self.last_snapshot_offset = earlier.last_snapshot_offset
+        if self._unsynced_snapshot > self.end_offset:
+            self._unsynced_snapshot = NO_OFFSET
+        for offset in [one for one in self._snapshots if one > self.end_offset]:
+            self._remove_snapshot(offset)
+
     def truncate_fully(self, offset: int) -> None:
         """Remove all producers and snapshots; the log now starts and ends at `offset`."""
         self._clear()

@@ -523,9 +523,12 @@ class Segment:
         return self._first_timestamp
 
     def _find_max_timestamp(self) -> tuple[int, int]:
-        """Return (timestamp, offset) of the last time index entry, or of a later batch with a larger timestamp."""
+        """Return (timestamp, offset) of the last time index entry, or of a later batch with a larger timestamp.
+
+        The time index includes the batch of the last offset index entry, and all batches before it.
+        """
         timestamp, offset = self.time_index.last_entry
-        for _, header in self.headers(self.floor_position(offset)):
+        for _, header in self.headers(self.floor_position(self.offset_index.last_offset)):
             if header.max_timestamp > timestamp:
                 timestamp, offset = header.max_timestamp, header.last_offset
         return timestamp, offset

@@ -110,6 +110,10 @@ class _LoadedEntries:
         self._last_offsets.append(transaction.last_offset)
         self._last_stable_offsets.append(transaction.last_stable_offset)
 
+    @property
+    def count(self) -> int:
+        return len(self._last_offsets)
+
     def count_from(self, offset: int) -> int:
         return len(self._last_offsets) - bisect_left(self._last_offsets, offset)
 
@@ -275,10 +279,11 @@ class TransactionIndex:
     def truncate_to(self, offset: int) -> None:
         """Remove entries whose marker is at or above `offset`."""
         self._loaded = None
-        entries = self.entries()
-        keep = sum(entry.last_offset < offset for entry in entries)
-        if keep < len(entries):
-            kept_pending = max(0, keep - len(entries) + len(self._pending) // _ENTRY.size)
+        count = self._load().count
+        keep = count - self.count_from(offset)
+        self._loaded = None
+        if keep < count:
+            kept_pending = max(0, keep - count + len(self._pending) // _ENTRY.size)
             self._pending = self._pending[: kept_pending * _ENTRY.size]
             with suppress(FileNotFoundError):
                 file = self._fs.open(self.path)

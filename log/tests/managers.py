@@ -85,6 +85,13 @@ def folders(fs: MemoryFileSystem, path: str) -> list[str]:
     return [f"{one.topic}-{one.partition}{one.suffix}" for one in found if one is not None]
 
 
+def truncate(manager: LogManager, offset: int, now_ms: int, topic: str = "t", partition: int = 0) -> None:
+    """Truncate a log at once, durably."""
+    for _ in manager.truncate_in_steps(topic, partition, offset, now_ms):
+        pass
+    served(manager, topic, partition).complete_truncation()
+
+
 def append(log: PartitionLog, *values: bytes, now_ms: int = 0) -> None:
     for value in values:
         log.append_as_leader(memoryview(build_batch([(now_ms, b"k", value, ())])), leader_epoch=0, now_ms=now_ms)

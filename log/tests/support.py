@@ -1,13 +1,14 @@
 """Helpers of the log's tests: batches, a log in memory, and reads of the whole log."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
 
 from odradek.log.append import AppendInfo
 from odradek.log.config import LogConfig
 from odradek.log.flush import LogSync
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import open_partition_log
+from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.validation.batch import StepwiseValidationRequired
@@ -15,6 +16,7 @@ from odradek.log.validation.long_batch import check_in_steps
 from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.records import Codec, build_batch, iter_batches, iter_records, read_header, rebuild_batch
 
+Result = TypeVar("Result")
 NOW_MS = 1_700_000_000_000
 LOG_DIRECTORY = "/data"
 DIRECTORY = "/data/topic-0"
@@ -101,6 +103,29 @@ def append(
         info = log.append_as_leader(data, leader_epoch=leader_epoch, now_ms=now_ms, checked=checked)
     log.update_high_watermark(log.log_end_offset)
     return info
+
+
+def truncate(log: PartitionLog, offset: int, now_ms: int = NOW_MS) -> list[DeletedSegment]:
+    """Truncate a log at once, durably, without checkpoints of a log directory. Return the removed segments."""
+    deleted = finish_steps(log.truncate_in_steps(offset, now_ms, lambda: None))
+    log.complete_truncation()
+    return deleted
+
+
+def start_over(log: PartitionLog, offset: int, now_ms: int = NOW_MS) -> None:
+    """Empty a log, durably, without checkpoints of a log directory."""
+    log.start_over(offset, now_ms, lambda: None)
+    log.complete_truncation()
+
+
+def finish_steps(steps: Generator[None, None, Result]) -> Result:
+    """Run all steps and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 def read_all(log: PartitionLog, start: int | None = None, max_bytes: int = 10_000) -> list[tuple[int, bytes | None]]:

@@ -15,7 +15,7 @@ from odradek.log.storage.checkpoint_file import OffsetCheckpointFile
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.log_directory import ALL_CHECKPOINTS
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
-from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, opened, run_until
+from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, opened, run_until, truncate
 from odradek.log.tests.threads import Threads
 
 pytestmark = pytest.mark.slow
@@ -203,7 +203,7 @@ def test_a_truncation_is_not_undone_by_a_checkpoint_that_waited() -> None:
     log.roll(31_000)
     log.flush(31_000)
     run_until(manager, 31_000, 91_000)
-    manager.truncate_to(*KEY, 0, 91_000)
+    truncate(manager, 0, 91_000)
     threads.run()
     assert on_disk(fs, RECOVERY) == {KEY: 0}
 

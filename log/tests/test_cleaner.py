@@ -30,7 +30,8 @@ from odradek.log.tests.cleaning import (
     roll,
 )
 from odradek.log.tests.managers import ONE_THREAD, run_due
-from odradek.log.tests.support import misnumbered
+from odradek.log.tests.managers import truncate as truncate_log
+from odradek.log.tests.support import misnumbered, truncate
 from odradek.log.tests.threads import Threads
 from odradek.protocol.batches.compression import Codec
 from odradek.protocol.records import ControlType, build_batch, iter_batches, iter_records
@@ -350,7 +351,7 @@ def test_truncation_ends_compaction(after: int) -> None:
     manager, log = dirty_log(steps, fs)
     manager.cleaner.step(T0)
     steps.run(after)
-    manager.truncate_to("t", 0, 7, T0)
+    truncate_log(manager, 7, T0)
     put(log, (b"a", b"new"))
     steps.run()
     assert not manager.cleaner.running
@@ -368,7 +369,7 @@ def test_a_removal_of_its_segments_ends_compaction() -> None:
     manager, log = dirty_log(steps, fs)
     manager.cleaner.step(T0)
     steps.run(1)
-    log.remove_deleted(log.truncate_to(0, T0))
+    log.remove_deleted(truncate(log, 0, T0))
     steps.run()
     assert not manager.cleaner.running
     assert manager.online_directories == ["/d"]

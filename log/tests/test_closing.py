@@ -12,6 +12,7 @@ from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock, SimulatedCrash
 from odradek.log.tests.cleaning import mark, put
 from odradek.log.tests.managers import ONE_THREAD, append, opened, served
+from odradek.log.tests.support import start_over, truncate
 from odradek.log.tests.threads import Threads
 from odradek.protocol.records import ControlType
 
@@ -101,7 +102,7 @@ def test_unchanged_logs_are_not_written(sync_mode):
 
 
 def truncate_and_append(log: PartitionLog) -> None:
-    log.truncate_to(2, 0)
+    truncate(log, 2, 0)
     append(log, b"y")
 
 
@@ -109,9 +110,9 @@ def truncate_and_append(log: PartitionLog) -> None:
     "change",
     [
         lambda log: append(log, b"x"),
-        lambda log: log.truncate_to(1, 0),
+        lambda log: truncate(log, 1, 0),
         truncate_and_append,
-        lambda log: log.start_over(7, 0),
+        lambda log: start_over(log, 7, 0),
         lambda log: log.roll(0),
         lambda log: log.elect(9),
         lambda log: log.directory_unsynced(),

@@ -6,7 +6,7 @@ import pytest
 
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import LogDirFailure
-from odradek.log.tests.support import NOW_MS, append, config, memory_fs, open_log, prepared_flush, read_all
+from odradek.log.tests.support import NOW_MS, append, config, memory_fs, open_log, prepared_flush, read_all, truncate
 
 
 def crashed(log: PartitionLog) -> PartitionLog:
@@ -123,7 +123,7 @@ def test_truncation_between_the_steps():
     append(log, [b"a"])
     append(log, [b"b"])
     task = prepared_flush(log)
-    log.truncate_to(1, NOW_MS)
+    truncate(log, 1, NOW_MS)
     task.run()
     log.finish_flush(task, NOW_MS)
     assert log.flushed_offset == 1

@@ -12,7 +12,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import DIRECTORIES, NEW_ID, TOPIC_ID, folders, opened, run_due, run_until
-from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, truncate
 from odradek.log.validation.batch import Origin
 from odradek.protocol.records import ControlType, build_control_batch
 
@@ -174,7 +174,7 @@ def test_truncation(refused: frozenset[str]) -> None:
     manager = opened(fs, [PATH], CONFIG)
     log = fill(manager)
     fs.refused = refused
-    deleted = log.truncate_to(log.segments[1].base_offset, 0)
+    deleted = truncate(log, log.segments[1].base_offset, 0)
     assert len(deleted) == 2
     assert log.failure is None
 

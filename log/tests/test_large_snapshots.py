@@ -8,7 +8,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.producers import state as producer_state
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import opened
-from odradek.log.tests.support import NOW_MS, append, config, idempotent, memory_fs, open_log, prepared_flush
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, memory_fs, open_log, prepared_flush, truncate
 from odradek.log.tests.threads import Threads
 
 PRODUCERS = 40
@@ -93,7 +93,7 @@ def test_truncation_removes_the_snapshot_with_its_segment():
     append(log, idempotent(0, producer_id=999))
     task = prepared_flush(log)
     task.run()
-    log.truncate_to(10, NOW_MS)
+    truncate(log, 10, NOW_MS)
     log.finish_flush(task, NOW_MS)
     assert not log.fs.exists(SNAPSHOT)
     assert producer_ids(log) == list(range(10))

@@ -3,7 +3,7 @@
 import pytest
 
 from odradek.log.leader_epochs import LeaderEpochs
-from odradek.log.tests.support import append, open_log
+from odradek.log.tests.support import append, open_log, truncate
 
 SOME = [(1, 0), (3, 10), (7, 25)]
 
@@ -88,7 +88,7 @@ def test_a_log_keeps_its_epochs_in_a_checkpoint():
     assert (log.offset_for_leader_epoch(3), log.epoch_for_offset(3)) == ((2, 4), 2)
     log.delete_records_before(2)
     assert log.fs.read_bytes(path) == b"0\n2\n2 2\n5 4\n"
-    log.truncate_to(4, 0)
+    truncate(log, 4, 0)
     assert log.fs.read_bytes(path) == b"0\n1\n2 2\n"
     log.assign_epoch(8, log.log_end_offset)
     assert log.offset_for_leader_epoch(2) == (2, 4)

@@ -19,6 +19,7 @@ from odradek.log.tests.managers import (
     run_due,
     run_until,
     served,
+    truncate,
 )
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -218,10 +219,61 @@ def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:
     log.flush(0)
     run_until(manager, 0, 90_000)
     assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 3}
-    manager.truncate_to("t", 0, 1, 90_000)
+    truncate(manager, 1, 90_000)
     assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 1}
     manager.start_over("t", 0, 8, 90_000)
     assert (log.log_start_offset, log.log_end_offset) == (8, 8)
+
+
+def test_truncations_are_durable_after_the_next_flush_and_share_the_checkpoints() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    logs = [manager.create_log("t", number, TOPIC_ID, 0) for number in range(3)]
+    for log in logs:
+        append(log, b"a")
+        log.roll(0)
+        append(log, b"b", b"c")
+        log.flush(0)
+    run_until(manager, 0, 90_000)
+    threads.run()
+    recovery_points = "/data/a/recovery-point-offset-checkpoint"
+    assert checkpoints.read_offsets(fs, recovery_points) == {("t", number): 1 for number in range(3)}
+    done: list[Exception | None] = []
+    for log in logs:
+        for _ in manager.truncate_in_steps("t", log.partition, 0, 90_000):
+            pass
+        manager.flush(log, done.append)
+    assert all(log.has_unsynced_truncation for log in logs)
+    # One write for the first log, another one for the other two, and a sync for each log.
+    threads.run(5)
+    assert checkpoints.read_offsets(fs, recovery_points) == {("t", number): 0 for number in range(3)}
+    assert (done, threads.waiting) == ([None] * 3, [])
+    assert not any(log.has_unsynced_truncation for log in logs)
+    fs.crash(lose_names=True)
+    again = opened(fs, ["/data/a"], ids={"t": TOPIC_ID})
+    assert [log.log_end_offset for log in again.all_logs()] == [0] * 3
+
+
+@pytest.mark.parametrize("began", range(4))
+def test_a_flush_that_began_before_a_truncation_does_not_make_it_durable(began: int) -> None:
+    """Syncs of a log and writes of checkpoints, in progress and waiting, with a truncation after some of them."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a")
+    log.roll(0)
+    append(log, b"b")
+    manager.flush(log)
+    manager.flush(log)
+    manager.checkpoint_log_starts("/data/a", lambda error: None)
+    threads.run(began)
+    for _ in manager.truncate_in_steps("t", 0, 0, 90_000):
+        pass
+    threads.run()
+    assert log.has_unsynced_truncation
+    run_until(manager, 90_000, 92_000)
+    threads.run()
+    assert not log.has_unsynced_truncation
 
 
 def test_a_roll_soon_advances_the_recovery_point_on_the_disk() -> None:

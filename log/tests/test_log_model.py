@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.support import NOW_MS, batch, config, open_log, read_all
+from odradek.log.tests.support import NOW_MS, batch, config, open_log, read_all, truncate
 from odradek.log.validation.batch import Origin
 from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import KafkaError
@@ -88,7 +88,7 @@ class LogMachine(RuleBasedStateMachine):
         # Followers truncate at batch borders; elsewhere the log's end moves to the offset and leaves a gap.
         borders = sorted(self.borders() | {self.log.log_end_offset})
         offset = data.draw(st.sampled_from(borders))
-        self.log.truncate_to(offset, NOW_MS)
+        truncate(self.log, offset, NOW_MS)
         # Without a sync a crash could undo the truncation; a follower would then truncate again.
         self.log.active_segment.file.sync()
         self.records = {o: v for o, v in self.records.items() if o < offset}

@@ -3,7 +3,17 @@
 import pytest
 
 from odradek.log.partition_log import PartitionLog
-from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, open_log, read_all
+from odradek.log.tests.support import (
+    NOW_MS,
+    append,
+    batch,
+    config,
+    idempotent,
+    open_log,
+    read_all,
+    start_over,
+    truncate,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch, read_header
 
@@ -166,7 +176,7 @@ def test_consecutive_reads_return_all_records():
         assert read_all(log, 0, max_bytes) == expected
         for offset in (1, 17, 50):
             assert read_all(log, offset, max_bytes) == expected[offset:]
-    log.truncate_to(log.log_end_offset - 1, NOW_MS)
+    truncate(log, log.log_end_offset - 1, NOW_MS)
     append(log, [b"other"] * 4)
     assert read_all(log, 0, 75)[-4:] == [(log.log_end_offset - 4 + n, b"other") for n in range(4)]
 
@@ -208,7 +218,7 @@ def test_delete_records(filled: PartitionLog):
 @pytest.mark.parametrize("offset", range(12))
 def test_truncate(filled: PartitionLog, offset):
     filled.flush(NOW_MS)
-    deleted = filled.truncate_to(offset, NOW_MS)
+    deleted = truncate(filled, offset, NOW_MS)
     end = min(offset, 10)
     assert [segment.base_offset for segment in deleted] == ([5] if offset < 5 else [])
     assert filled.log_end_offset == filled.high_watermark == filled.flushed_offset == end
@@ -221,7 +231,7 @@ def test_truncate_removes_the_producers_of_removed_batches():
     for sequence in range(3):
         append(log, idempotent(sequence))
     append(log, idempotent(0, producer_id=8))
-    log.truncate_to(2, NOW_MS)
+    truncate(log, 2, NOW_MS)
     assert list(log.producer_state.producers) == [7]
     assert append(log, idempotent(2)).first_offset == 2
 
@@ -229,9 +239,9 @@ def test_truncate_removes_the_producers_of_removed_batches():
 def test_start_over_before_the_first_segment():
     log = open_log()
     append(log, idempotent(0))
-    log.start_over(100, NOW_MS)
+    start_over(log, 100, NOW_MS)
     assert (log.log_start_offset, log.log_end_offset, bases(log)) == (100, 100, [100])
     assert log.leader_epochs.entries == [] and log.producer_state.is_empty
-    log.remove_deleted(log.truncate_to(50, NOW_MS))
+    log.remove_deleted(truncate(log, 50, NOW_MS))
     assert (log.log_start_offset, log.log_end_offset, bases(log)) == (50, 50, [50])
     assert append(log).first_offset == 50

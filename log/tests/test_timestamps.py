@@ -3,7 +3,7 @@
 import pytest
 
 from odradek.log.partition_log import PartitionLog
-from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
+from odradek.log.tests.support import NOW_MS, append, batch, config, open_log, truncate
 from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec, build_batch, empty_batch, read_header, stamp_timestamps
@@ -138,7 +138,7 @@ def test_records_that_cannot_be_read(caplog):
 
 def test_truncation_removes_timestamps():
     log = log_of([1], [9], [2])
-    log.truncate_to(1, NOW_MS)
+    truncate(log, 1, NOW_MS)
     assert find(log, 2) is None
     assert run_steps(log.offset_of_max_timestamp()) == (0, T + 1, 0)
     append(log, batch([b"v"], timestamp=T + 4))

@@ -6,8 +6,21 @@ from random import Random
 import pytest
 
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import File
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
-from odradek.log.tests.support import NOW_MS, append, config, idempotent, memory_fs, open_log, read_all
+from odradek.log.tests.support import (
+    NOW_MS,
+    append,
+    config,
+    idempotent,
+    memory_fs,
+    open_log,
+    read_all,
+    start_over,
+    truncate,
+)
+from odradek.log.validation.batch import Origin
+from odradek.protocol.records import ControlType, build_control_batch
 
 
 def filled(fs: MemoryFileSystem | None = None) -> PartitionLog:
@@ -32,7 +45,7 @@ OFFSETS = [0, 1, 5, 10, 14, 20, 29]
 def test_a_crash_does_not_undo_a_truncation(offset: int | str, lose_names: bool) -> None:
     log = filled()
     end = log.segments[-2].base_offset if isinstance(offset, str) else offset
-    log.truncate_to(end, NOW_MS)
+    truncate(log, end, NOW_MS)
     epochs = log.leader_epochs.entries
     memory_fs(log).crash(lose_names=lose_names)
     again = reopened(log)
@@ -45,7 +58,7 @@ def test_truncated_batches_do_not_reappear_behind_their_replacements(seed: int) 
     random = Random(seed)
     log = filled()
     end = random.choice(OFFSETS)
-    log.truncate_to(end, NOW_MS)
+    truncate(log, end, NOW_MS)
     for number in range(random.randint(0, 4)):
         append(log, [b"new %d" % number], leader_epoch=9)
     expected = read_all(log)
@@ -62,7 +75,7 @@ def test_truncated_batches_do_not_reappear_behind_their_replacements(seed: int) 
 @pytest.mark.parametrize("lose_names", [False, True])
 def test_a_crash_does_not_undo_a_new_start(offset: int, lose_names: bool) -> None:
     log = filled()
-    log.start_over(offset, NOW_MS)
+    start_over(log, offset, NOW_MS)
     memory_fs(log).crash(lose_names=lose_names)
     again = open_log(memory_fs(log), log.config, is_clean=False, log_start_offset=offset)
     assert (again.log_start_offset, again.log_end_offset) == (offset, offset)
@@ -77,7 +90,7 @@ def test_a_crash_between_the_steps_leaves_a_prefix_of_the_log(steps: int, offset
     fs = memory_fs(log)
     fs.crash_at(steps)
     with contextlib.suppress(SimulatedCrash):
-        log.truncate_to(offset, NOW_MS)
+        truncate(log, offset, NOW_MS)
     fs.crash()
     again = reopened(log)
     found = read_all(again)
@@ -113,7 +126,7 @@ def test_no_batch_below_the_log_start_remains_when_all_others_are_truncated(offs
     """The leader epochs of the remaining ones would be above those of the leader's batches."""
     log = filled()
     log.delete_records_before(14)
-    log.remove_deleted(log.truncate_to(offset, NOW_MS))
+    log.remove_deleted(truncate(log, offset, NOW_MS))
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (offset, offset, 0)
     append(log, [b"new"], leader_epoch=0)
     log.flush(0)
@@ -125,7 +138,7 @@ def test_no_batch_below_the_log_start_remains_when_all_others_are_truncated(offs
 
 def test_the_state_after_a_truncation() -> None:
     log = filled()
-    log.remove_deleted(log.truncate_to(14, NOW_MS))
+    log.remove_deleted(truncate(log, 14, NOW_MS))
     assert (log.log_end_offset, log.high_watermark, log.flushed_offset) == (14, 14, 14)
     assert log.recovery_point <= 14
     assert log.leader_epochs.entries == [(0, 0), (1, 10)]
@@ -137,9 +150,6 @@ def test_the_state_after_a_truncation() -> None:
 
 
 def test_an_open_transaction_is_open_again_after_its_marker_is_truncated() -> None:
-    from odradek.log.validation.batch import Origin
-    from odradek.protocol.records import ControlType, build_control_batch
-
     log = open_log()
     append(log, idempotent(0, transactional=True))
     marker = build_control_batch(
@@ -148,7 +158,83 @@ def test_an_open_transaction_is_open_again_after_its_marker_is_truncated() -> No
     log.append_as_leader(memoryview(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
     log.update_high_watermark(2)
     assert log.last_stable_offset == 2
-    log.truncate_to(1, NOW_MS)
+    truncate(log, 1, NOW_MS)
     log.update_high_watermark(1)
     assert log.last_stable_offset == 0
     assert log.active_segment.transaction_index.entries() == []
+
+
+def many_batches(count: int = 1200) -> PartitionLog:
+    """A flushed log of one segment with `count` batches of a producer."""
+    log = open_log(cfg=config(internal_segment_bytes=1_000_000))
+    for number in range(count):
+        append(log, idempotent(number))
+    log.flush(0)
+    return log
+
+
+def test_a_truncation_reads_many_batches_in_steps_and_changes_the_log_in_the_last_one() -> None:
+    log = many_batches()
+    expected = read_all(log)
+    steps = log.truncate_in_steps(1150, NOW_MS, lambda: None)
+    for _ in range(2):
+        next(steps)
+        assert (log.log_end_offset, read_all(log)) == (1200, expected)
+        assert log.producer_state.producers[7].last_sequence == 1199
+        assert not log.has_unsynced_truncation
+    with pytest.raises(StopIteration):
+        next(steps)
+    assert (log.log_end_offset, read_all(log)) == (1150, expected[:1150])
+    assert log.producer_state.producers[7].last_sequence == 1149
+
+
+def test_a_truncation_that_is_abandoned_changes_nothing() -> None:
+    log = many_batches()
+    steps = log.truncate_in_steps(1150, NOW_MS, lambda: None)
+    next(steps)
+    steps.close()
+    append(log, idempotent(1200))
+    assert log.log_end_offset == 1201
+    assert log.producer_state.producers[7].last_sequence == 1200
+
+
+def test_a_log_start_that_moves_between_the_steps() -> None:
+    """The producers are read again: those of deleted batches do not count."""
+    log = many_batches()
+    steps = log.truncate_in_steps(1150, NOW_MS, lambda: None)
+    next(steps)
+    log.delete_records_before(1150)
+    with pytest.raises(StopIteration):
+        while True:
+            next(steps)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1150, 1150, 0)
+    assert log.producer_state.is_empty
+
+
+def test_a_truncation_reads_nothing_of_a_log_without_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither do constant timestamps make it read more than the batches after the last index entry."""
+    log = open_log(cfg=config(internal_segment_bytes=1_000_000, index_interval_bytes=1000))
+    for _ in range(1200):
+        append(log)
+    read: list[int] = []
+    pread = type(log.active_segment.file).pread
+
+    def note(file: File, position: int, size_bytes: int) -> bytes:
+        read.append(size_bytes)
+        return pread(file, position, size_bytes)
+
+    monkeypatch.setattr(type(log.active_segment.file), "pread", note)
+    truncate(log, 1150)
+    assert sum(read) < 30_000 < log.size_bytes
+
+
+def test_the_last_stable_offset_after_a_truncation_above_a_decided_transaction() -> None:
+    log = open_log()
+    append(log, idempotent(0, transactional=True))
+    marker = build_control_batch(
+        ControlType.COMMIT, producer_id=7, producer_epoch=0, coordinator_epoch=1, timestamp_ms=NOW_MS
+    )
+    log.append_as_leader(memoryview(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    append(log)
+    truncate(log, 2)
+    assert (log.high_watermark, log.last_stable_offset) == (2, 2)

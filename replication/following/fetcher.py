@@ -68,8 +68,10 @@ class Fetcher:
         self._parts.tasks.start(self._run())
 
     def stop(self) -> None:
-        """End the loop and close the connection."""
+        """End the loop and close the connection. The logs do not change any more."""
         self._is_stopped = True
+        for key in list(self.partitions):
+            self.remove(key)
         self._close_channel()
         self._wake()
 
@@ -84,6 +86,7 @@ class Fetcher:
         """Fetch a partition no longer. The rest of a response for it is ignored."""
         partition = self.partitions.pop(key, None)
         if partition is not None:
+            partition.replica.stop()
             self._changed.pop(partition, None)
             self._delayed.pop(partition, None)
             self._session.drop(key)
@@ -201,7 +204,7 @@ class Fetcher:
             partition = next(iter(self._changed))
             del self._changed[partition]
             try:
-                self._update_row(partition)
+                await self._update_row(partition)
             except KafkaError as error:
                 self._fail(partition, error)
             count += 1
@@ -214,10 +217,10 @@ class Fetcher:
         for sync in syncs:
             await sync
 
-    def _update_row(self, partition: FetchedPartition) -> None:
+    async def _update_row(self, partition: FetchedPartition) -> None:
         """Prepare the next fetch of a partition. Raises KafkaError."""
         if partition.state is FetchState.TRUNCATING:
-            partition.replica.truncate_to_high_watermark(partition.leader_epoch)
+            await self._parts.run_steps(partition.replica.truncate_to_high_watermark(partition.leader_epoch))
             partition.change_state(FetchState.FETCHING, "truncated to the high watermark")
         if partition.state is not FetchState.FETCHING:
             return
@@ -288,17 +291,18 @@ class Fetcher:
         elif row.error_code:
             raise KafkaError(read_error_code(row.error_code), "the leader refused the fetch")
         elif row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
-            self._truncate(partition, row)
+            await self._truncate(partition, row)
         else:
             await self._append(partition, row)
 
-    def _truncate(self, partition: FetchedPartition, row: FetchResponsePartitionData) -> None:
+    async def _truncate(self, partition: FetchedPartition, row: FetchResponsePartitionData) -> None:
         diverging = row.diverging_epoch
         # The leader's offsets in this row are not applied, and it does not repeat them in this session.
         self._session.restart()
-        if not partition.replica.truncate_to_divergence(
+        steps = partition.replica.truncate_to_divergence(
             diverging.epoch, diverging.end_offset, partition.leader_epoch
-        ):
+        )
+        if not await self._parts.run_steps(steps):
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
                 f"the log cannot be truncated to the leader's epoch {diverging.epoch} at {diverging.end_offset}",
@@ -310,19 +314,12 @@ class Fetcher:
         appended_bytes = 0
         if row.records:
             steps = replica.append(_to_memory(row), row.log_start_offset, leader_epoch)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    appended_bytes = end.value
-                    break
-                await self._parts.tasks.pause()
+            appended_bytes = await self._parts.run_steps(steps)
         if appended_bytes:
             self._begin_sync(partition)
         replica.update_offsets(row.high_watermark, row.log_start_offset, leader_epoch)
         partition.lag = max(0, row.high_watermark - replica.log(leader_epoch).log_end_offset)
-        if self._has(partition):
-            self._changed[partition] = None
+        self._changed[partition] = None
         if appended_bytes:
             self._parts.throttle.record(partition.topic, partition.index, appended_bytes)
 
@@ -338,7 +335,7 @@ class Fetcher:
             self._syncs.append(waiter)
 
     async def _reset(self, partitions: list[FetchedPartition], channel: BrokerChannel) -> None:
-        reset = OffsetReset(self._parts.broker_id, channel)
+        reset = OffsetReset(self._parts, channel)
         try:
             failures = await reset.run(partitions)
         except BrokerUnavailableError:

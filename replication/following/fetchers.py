@@ -56,7 +56,7 @@ class Fetchers:
         if self._is_finishing:
             self.unfollow(partition)
             return
-        self._assign(FetchedPartition(FollowerReplica(partition, self._logs, self._now_ms)))
+        self._assign(self._make_fetched(partition))
 
     def unfollow(self, partition: Partition) -> None:
         """Fetch a partition no longer: this broker leads it, it has no leader, or the replica is removed."""
@@ -84,7 +84,10 @@ class Fetchers:
             return
         self._fetchers_per_leader = fetchers_per_leader
         for _, fetched in list(self._followed.values()):
-            self._assign(FetchedPartition(fetched.replica))
+            self._assign(self._make_fetched(fetched.replica.partition))
+
+    def _make_fetched(self, partition: Partition) -> FetchedPartition:
+        return FetchedPartition(FollowerReplica(partition, self._logs, self._now_ms))
 
     def _assign(self, fetched: FetchedPartition) -> None:
         """Assign a partition to the fetcher of its leader. A fetcher that is left without partitions is stopped."""

@@ -19,6 +19,7 @@ from odradek.protocol.messages.list_offsets import (
     ListOffsetsResponse,
 )
 from odradek.replication.following.fetched_partition import FetchedPartition, FetchState
+from odradek.replication.following.settings import FetcherParts
 from odradek.replication.remote import BrokerChannel
 
 logger = logging.getLogger(__name__)
@@ -34,10 +35,10 @@ Failures = list[tuple[FetchedPartition, KafkaError]]
 class OffsetReset:
     """Resets partitions in state RESETTING, with at most two requests for all of them."""
 
-    __slots__ = ("_broker_id", "_channel")
+    __slots__ = ("_channel", "_parts")
 
-    def __init__(self, broker_id: int, channel: BrokerChannel) -> None:
-        self._broker_id = broker_id
+    def __init__(self, parts: FetcherParts, channel: BrokerChannel) -> None:
+        self._parts = parts
         self._channel = channel
 
     async def run(self, partitions: Iterable[FetchedPartition]) -> Failures:
@@ -51,7 +52,8 @@ class OffsetReset:
         for partition, offset in self._found(latest, failures):
             try:
                 if offset < partition.replica.log(partition.leader_epoch).log_end_offset:
-                    partition.replica.truncate_to_leader_end(offset, partition.leader_epoch)
+                    steps = partition.replica.truncate_to_leader_end(offset, partition.leader_epoch)
+                    await self._parts.run_steps(steps)
                     partition.change_state(FetchState.FETCHING, f"truncated to the leader's log end {offset}")
                 else:
                     not_longer.append(partition)
@@ -97,7 +99,7 @@ class OffsetReset:
                 )
             )
         request = ListOffsetsRequest(
-            replica_id=self._broker_id,
+            replica_id=self._parts.broker_id,
             isolation_level=_READ_UNCOMMITTED,
             topics=[ListOffsetsRequestListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
         )

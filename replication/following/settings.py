@@ -1,12 +1,14 @@
 """The configuration of fetchers, and the parts of a broker that they use."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from odradek.replication.following.throttling import ThrottledPartitions
 from odradek.replication.metadata.image import BrokerMetadata
 from odradek.replication.metadata.store import Waiter
 from odradek.replication.remote import BrokerChannels, Delay
+
+Result = TypeVar("Result")
 
 
 class FetcherSettings(NamedTuple):
@@ -53,3 +55,13 @@ class FetcherParts(NamedTuple):
     monotonic_ms: Callable[[], int]
     settings: FetcherSettings
     throttle: ThrottledPartitions
+
+    async def run_steps(self, steps: Generator[None, None, Result]) -> Result:
+        """Run all steps, with other work of the broker between them; return their result."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            await self.tasks.pause()

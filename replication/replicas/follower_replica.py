@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 BATCHES_PER_STEP: Final = 64
 BYTES_PER_STEP: Final = 1 << 20
+_LAST: Final = object()
 
 
 class FollowerLogs(Protocol):
@@ -30,7 +31,9 @@ class FollowerLogs(Protocol):
 
     def flush(self, log: PartitionLog, done: Done) -> None: ...
 
-    def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None: ...
+    def truncate_in_steps(
+        self, topic: str, partition: int, offset: int, now_ms: int
+    ) -> Generator[None, None, None]: ...
 
     def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None: ...
 
@@ -40,20 +43,26 @@ class FollowerReplica:
 
     All methods that take `leader_epoch` raise KafkaError: FENCED_LEADER_EPOCH if this broker does not follow the
     partition in that epoch, KAFKA_STORAGE_ERROR if the log is offline or its disk fails (LogDirFailure), or if a
-    resource is short (ShortageError).
+    resource is short (ShortageError). Those that return a generator work in short steps.
     """
 
-    __slots__ = ("_logs", "_now_ms", "partition")
+    __slots__ = ("_is_stopped", "_logs", "_now_ms", "partition")
 
     def __init__(self, partition: Partition, logs: FollowerLogs, now_ms: Callable[[], int]) -> None:
         self.partition = partition
         self._logs = logs
         self._now_ms = now_ms
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Change nothing more, because another fetcher may change the log, in the same leader epoch."""
+        self._is_stopped = True
 
     def log(self, leader_epoch: int) -> PartitionLog:
         """Return the log if this broker follows the partition in `leader_epoch`."""
         partition = self.partition
-        if partition.is_leader or partition.leader < 0 or partition.leader_epoch != leader_epoch:
+        is_fenced = partition.is_leader or partition.leader < 0 or partition.leader_epoch != leader_epoch
+        if is_fenced or self._is_stopped:
             raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH, f"{partition!r} is not a follower in leader epoch {leader_epoch}"
             )
@@ -65,7 +74,7 @@ class FollowerReplica:
     def append(
         self, records: memoryview, leader_start_offset: int, leader_epoch: int
     ) -> Generator[None, None, int]:
-        """Append the leader's batches in short steps; return the appended bytes.
+        """Append the leader's batches; return the appended bytes.
 
         The first batch may begin below the log's end if the leader's log starts in the middle of it. This log then
         starts over with the batch, because the leader has deleted all records that it has. Raises KafkaError
@@ -77,6 +86,7 @@ class FollowerReplica:
                 yield
             log = self.log(leader_epoch)
             with self._reporting_failures():
+                log.complete_truncation()
                 try:
                     info = log.append_as_follower(chunk, now_ms=self._now_ms(), leader_epoch=leader_epoch)
                 except UnexpectedOffsetError as error:
@@ -97,6 +107,7 @@ class FollowerReplica:
         start_offset = log.log_end_offset
         partition = self.partition
         self._logs.start_over(partition.topic, partition.index, offset, self._now_ms())
+        log.complete_truncation()
         info = log.append_as_follower(records, now_ms=self._now_ms(), leader_epoch=leader_epoch)
         log.advance_log_start(start_offset)
         return info
@@ -105,10 +116,11 @@ class FollowerReplica:
         """Sync the log in a thread, then call `done`, if that is required before the next fetch.
 
         The leader counts records below the fetch offset as replicated. With flush.messages or flush.before.acks a
-        power loss must not remove them. Return whether `done` will be called, or has been.
+        power loss must not remove them. A power loss must not restore truncated batches, either. Return whether `done`
+        will be called, or has been.
         """
         log = self.log(leader_epoch)
-        if log.log_end_offset - log.flushed_offset < log.state.flush_messages:
+        if not log.has_unsynced_truncation and log.log_end_offset - log.flushed_offset < log.state.flush_messages:
             return False
         self._logs.flush(log, done)
         return True
@@ -127,12 +139,14 @@ class FollowerReplica:
         if (log.high_watermark, log.log_start_offset) != previous:
             self.partition.wake_watchers()
 
-    def truncate_to_high_watermark(self, leader_epoch: int) -> None:
+    def truncate_to_high_watermark(self, leader_epoch: int) -> Generator[None, None, bool]:
         """Remove the batches above the high watermark, because no leader epoch is known to compare with the leader."""
         log = self.log(leader_epoch)
-        self._truncate_to(log, log.high_watermark, "its leader epochs are unknown")
+        return self._truncate_to(log.high_watermark, leader_epoch, "its leader epochs are unknown")
 
-    def truncate_to_divergence(self, epoch: int, end_offset: int, leader_epoch: int) -> bool:
+    def truncate_to_divergence(
+        self, epoch: int, end_offset: int, leader_epoch: int
+    ) -> Generator[None, None, bool]:
         """Remove the batches that are not in the leader's log; return whether anything changed.
 
         On the leader the largest epoch up to the last one of this log is `epoch`, and it ends at `end_offset`. If this
@@ -146,11 +160,11 @@ class FollowerReplica:
             offset = min(offset, own_end_offset)
         if own_epoch < 0 or own_epoch == epoch:
             offset = min(offset, end_offset)
-        return self._truncate_to(log, offset, f"on the leader epoch {epoch} ends at {end_offset}")
+        return self._truncate_to(offset, leader_epoch, f"on the leader epoch {epoch} ends at {end_offset}")
 
-    def truncate_to_leader_end(self, end_offset: int, leader_epoch: int) -> bool:
+    def truncate_to_leader_end(self, end_offset: int, leader_epoch: int) -> Generator[None, None, bool]:
         """Remove the batches at or above the leader's log end; return whether anything changed."""
-        return self._truncate_to(self.log(leader_epoch), end_offset, f"the leader's log ends at {end_offset}")
+        return self._truncate_to(end_offset, leader_epoch, f"the leader's log ends at {end_offset}")
 
     def start_over(self, offset: int, leader_epoch: int) -> None:
         """Remove all batches; the empty log begins at `offset`, the leader's log start."""
@@ -163,12 +177,19 @@ class FollowerReplica:
             self._logs.start_over(partition.topic, partition.index, offset, self._now_ms())
         partition.wake_watchers()
 
-    def _truncate_to(self, log: PartitionLog, offset: int, reason: str) -> bool:
-        partition = self.partition
-        before = log.log_end_offset, log.latest_epoch
-        high_watermark = log.high_watermark
-        with self._reporting_failures():
-            self._logs.truncate_to(partition.topic, partition.index, offset, self._now_ms())
+    def _truncate_to(self, offset: int, leader_epoch: int, reason: str) -> Generator[None, None, bool]:
+        """Truncate the log unless it changes hands between two steps. The next `begin_sync` makes that durable."""
+        log, partition = self.log(leader_epoch), self.partition
+        steps = self._logs.truncate_in_steps(partition.topic, partition.index, offset, self._now_ms())
+        while True:
+            before = log.log_end_offset, log.latest_epoch
+            high_watermark = log.high_watermark
+            with self._reporting_failures():
+                if next(steps, _LAST) is _LAST:
+                    break
+            yield
+            if self.log(leader_epoch) is not log:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition!r} has another log")
         if (log.log_end_offset, log.latest_epoch) == before:
             return False
         level = logging.WARNING if offset < high_watermark else logging.INFO
@@ -189,4 +210,3 @@ class FollowerReplica:
         except (LogDirFailure, ShortageError) as failure:
             self.partition.report_failure(failure)
             raise
-

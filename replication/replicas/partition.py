@@ -150,6 +150,12 @@ class Partition:
     def _begin_to_lead(self, log: PartitionLog, *, was_leader: bool) -> None:
         if not was_leader:
             self._leads_since = self.leader_epoch
+            try:
+                log.complete_truncation()
+            except (LogDirFailure, ShortageError) as failure:
+                self._on_failure(failure)
+                if self._leader_log is None:
+                    return
         self._epoch_start_offset = log.log_end_offset
         # A lower epoch, from a store that is behind, would remove the later ones from the log's history.
         if self.leader_epoch > log.latest_epoch:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from odradek.log.tests.support import truncate
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.replicas.isr import IsrChange, IsrPhase
 from odradek.replication.replicas.isr_changes import MAX_CHANGES_PER_REQUEST, shrink_isrs
@@ -621,7 +622,8 @@ def test_an_append_of_an_earlier_leadership_is_not_acknowledged():
     leader.append(1)
     leader.apply(leader=2, leader_epoch=epoch + 1, partition_epoch=11)
     log = leader.partition.log
-    log.truncate_to(3, 0)
+    assert log is not None
+    truncate(log, 3, 0)
     leader.apply(leader=1, leader_epoch=epoch + 2, partition_epoch=12)
     leader.append(1)
     leader.fetch(2, 4)

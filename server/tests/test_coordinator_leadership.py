@@ -8,6 +8,7 @@ import pytest
 
 from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.coordinator.groups.records import OffsetCommitValue, offset_commit_record
+from odradek.log.tests.support import truncate
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.end_txn import EndTxnRequest
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -201,7 +202,7 @@ def test_a_leadership_that_ends_before_the_loaded_records_are_replicated_ends_th
     member.inform()
     member.give(OTHER, 8)
     assert member.fetch_error() is NOT_COORDINATOR
-    member.offsets.log.truncate_to(member.offsets.log.high_watermark, member.now_ms())
+    truncate(member.offsets.log, member.offsets.log.high_watermark, member.now_ms())
     member.give(ME, 9)
     member.inform()
     assert member.fetch() == 1
@@ -232,7 +233,7 @@ def test_a_log_that_is_truncated_while_its_shard_loads_is_loaded_again(member):
     member.give(ME, 7)
     member.groups.lead_only([member.offsets])
     member.give(OTHER, 8)
-    member.offsets.log.truncate_to(member.offsets.log.high_watermark, member.now_ms())
+    truncate(member.offsets.log, member.offsets.log.high_watermark, member.now_ms())
     member.give(ME, 9)
     member.inform()
     assert member.fetch() == 1

@@ -33,6 +33,7 @@ from odradek.coordinator.transactions.transaction import (
     PREPARE_COMMIT,
     STATE_NAMES,
 )
+from odradek.log.tests.support import truncate
 from odradek.protocol.batches.control_records import ControlType, parse_control_record
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -100,7 +101,7 @@ class Follower:
     def end_leadership(self, end_offset):
         """Lead again, with a truncated log, after another broker has led. The coordinators are not informed yet."""
         self.give(2)
-        self.partition.log.truncate_to(end_offset, self.world.now_ms())
+        truncate(self.partition.log, end_offset, self.world.now_ms())
         self.give(1)
         self.fetch(end_offset)
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from odradek.log.tests.support import append, config, open_log
+from odradek.log.tests.support import append, config, open_log, truncate
 from odradek.simulation.cluster.committed import CommittedBatches
 
 PARTITION = b"id", 0
@@ -61,9 +61,9 @@ def test_a_missing_batch_is_reported(committed):
 def test_a_truncation_below_committed_batches_is_reported(committed):
     log = log_of(b"a", b"b" * 200, b"c" * 500, b"d")
     assert compare(committed, log, 9) == []
-    log.truncate_to(9, 0)
+    truncate(log, 9)
     assert compare(committed, log, 9) == []
-    log.truncate_to(3, 0)
+    truncate(log, 3)
     assert compare(committed, log, 3) == ["truncated to 3, below the committed offset 9"]
 
 

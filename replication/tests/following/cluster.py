@@ -85,15 +85,18 @@ class World:
     def run(self, ms):
         """Run for a simulated time."""
         end_ms = self.now_ms + ms
-        while True:
-            while self.ready:
-                self._resume(self.ready.popleft())
-            if not self.timers or self.timers[0][0] > end_ms:
-                break
-            due_ms, _, wait = heapq.heappop(self.timers)
-            self.now_ms = max(self.now_ms, due_ms)
-            wait.callback(None)
+        while self.ready or (self.timers and self.timers[0][0] <= end_ms):
+            self.run_once()
         self.now_ms = end_ms
+
+    def run_once(self):
+        """Resume the next coroutine, or end the next delay."""
+        if self.ready:
+            self._resume(self.ready.popleft())
+            return
+        due_ms, _, wait = heapq.heappop(self.timers)
+        self.now_ms = max(self.now_ms, due_ms)
+        wait.callback(None)
 
     def _resume(self, work):
         try:

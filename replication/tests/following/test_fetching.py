@@ -474,6 +474,26 @@ def test_partitions_are_spread_over_fetchers():
         assert_equal_logs(cluster, index)
 
 
+@pytest.mark.parametrize("fetchers", [4, 7])
+def test_the_number_of_fetchers_changes_in_the_middle_of_an_append(fetchers, caplog):
+    """The fetcher that appends keeps the partition, or loses it to another one, which fetches from the log's end."""
+    cluster = LogCluster(internal_segment_bytes=1_000_000)
+    cluster.elect(1, informed=[1])
+    for _ in range(1000):
+        cluster.append()
+    cluster.inform(2)
+    follower = cluster.nodes[2]
+    while follower.log().log_end_offset < 128:
+        cluster.world.run_once()
+    follower.fetchers.resize(fetchers)
+    before = follower.log().log_end_offset
+    cluster.run(1)
+    assert follower.log().log_end_offset == before, "the last fetcher does not go on"
+    cluster.run(100)
+    assert_equal_logs(cluster)
+    assert caplog.text == ""
+
+
 def test_a_fetcher_without_partitions_ends():
     cluster = LogCluster(3)
     cluster.elect(1)

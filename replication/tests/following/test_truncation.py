@@ -2,6 +2,8 @@
 
 import pytest
 
+from odradek.log.producers import replay
+from odradek.log.tests.support import start_over
 from odradek.protocol.records import build_batch
 from odradek.replication.following.fetched_partition import FetchState
 from odradek.replication.tests.following.cluster import LogCluster, batches, describe
@@ -203,7 +205,7 @@ def test_an_empty_leader_empties_its_followers():
     assert len(cluster.nodes[2].log().segments) > 1
     cluster.elect(1, informed=[])
     cluster.nodes[1].apply(0, cluster.state[0])
-    cluster.nodes[1].log().start_over(0, 0)
+    start_over(cluster.nodes[1].log(), 0, 0)
     cluster.nodes[1].log().elect(1)
     cluster.inform(2)
     cluster.run()
@@ -240,7 +242,7 @@ def test_a_longer_log_without_epochs_in_common_is_truncated_to_the_leaders_end(c
     for _ in range(6):
         cluster.append()
     cluster.run()
-    cluster.nodes[1].log().start_over(0, 0)
+    start_over(cluster.nodes[1].log(), 0, 0)
     cluster.append(b"other")
     cluster.nodes[1].log().leader_epochs.clear()
     cluster.elect(1, isr=(1,), epoch=3, informed=[])
@@ -357,3 +359,115 @@ def test_the_followers_high_watermark_is_bounded_by_its_log(adopted):
     cluster.append()
     cluster.run()
     assert cluster.nodes[2].log().high_watermark == min(max(3, adopted), 7)
+
+
+def truncate_slowly(cluster, monkeypatch):
+    """Begin a truncation by the follower, broker 2, from 20 to 5 batches; return after its first step."""
+    monkeypatch.setattr(replay, "_BATCHES_PER_STEP", 1)
+    cluster.elect(1, isr=(1,))
+    for number in range(5):
+        cluster.append(b"%d" % number, producer_id=7, producer_epoch=0, base_sequence=number)
+    cluster.run()
+    cluster.cuts.add(frozenset((1, 2)))
+    cluster.elect(2, isr=(2,), informed=[2])
+    for number in range(5, 20):
+        cluster.append(b"%d" % number, producer_id=7, producer_epoch=0, base_sequence=number)
+    cluster.elect(1, isr=(1,), informed=[])
+    cluster.cuts.clear()
+    cluster.nodes[1].apply(0, cluster.state[0])
+    follower = cluster.nodes[2]
+    begun = []
+    truncate = follower.logs.truncate_in_steps
+
+    def note(*arguments):
+        begun.append(arguments)
+        return truncate(*arguments)
+
+    follower.logs.truncate_in_steps = note
+    cluster.inform(2)
+    for _ in range(1000):
+        if begun:
+            break
+        cluster.world.run_once()
+    assert begun == [("t", 0, 5, cluster.world.now_ms)]
+    assert follower.log().log_end_offset == 20
+    return follower
+
+
+def test_a_truncation_in_steps(monkeypatch):
+    cluster = LogCluster()
+    truncate_slowly(cluster, monkeypatch)
+    cluster.append(b"new")
+    cluster.run()
+    assert_converged(cluster)
+    assert cluster.nodes[2].log().producer_state.producers[7].last_sequence == 4
+
+
+def test_a_leadership_change_between_the_steps_of_a_truncation(monkeypatch):
+    """The broker leads: its log is the one that counts."""
+    cluster = LogCluster()
+    follower = truncate_slowly(cluster, monkeypatch)
+    cluster.elect(2, isr=(2,))
+    cluster.append(b"new")
+    cluster.run()
+    assert follower.log().log_end_offset == 21
+    assert_converged(cluster)
+
+
+def test_a_deletion_between_the_steps_of_a_truncation(monkeypatch):
+    cluster = LogCluster()
+    follower = truncate_slowly(cluster, monkeypatch)
+    log, partition = follower.log(), follower.partitions.pop(0)
+    follower.fetchers.unfollow(partition)
+    partition.retire()
+    follower.logs.delete_log("t", 0)
+    cluster.run()
+    assert log.log_end_offset == 20
+
+
+def test_a_shutdown_between_the_steps_of_a_truncation(monkeypatch):
+    cluster = LogCluster()
+    follower = truncate_slowly(cluster, monkeypatch)
+    log = follower.log()
+    follower.stop()
+    cluster.run()
+    assert log.log_end_offset == 20
+
+
+def test_another_fetcher_between_the_steps_of_a_truncation(monkeypatch):
+    cluster = LogCluster()
+    follower = truncate_slowly(cluster, monkeypatch)
+    follower.fetchers.resize(7)
+    cluster.append(b"new")
+    cluster.run()
+    assert_converged(cluster)
+
+
+def test_a_truncation_is_durable_before_the_next_fetch(monkeypatch):
+    cluster = LogCluster()
+    follower = truncate_slowly(cluster, monkeypatch)
+    syncs = []
+    monkeypatch.setattr(follower.logs, "flush", lambda log, done: syncs.append(done))
+    cluster.nodes[1].requests.clear()
+    cluster.append(b"new")
+    cluster.run()
+    assert (follower.log().log_end_offset, follower.log().has_unsynced_truncation, len(syncs)) == (5, True, 1)
+    assert cluster.nodes[1].requests == []
+    follower.log().complete_truncation()
+    syncs[0](None)
+    cluster.run()
+    assert_converged(cluster)
+
+
+def test_a_truncation_is_durable_before_the_first_append_of_a_leader(monkeypatch):
+    cluster = LogCluster()
+    follower = truncate_slowly(cluster, monkeypatch)
+    monkeypatch.setattr(follower.logs, "flush", lambda log, done: None)
+    cluster.run()
+    assert follower.log().has_unsynced_truncation
+    cluster.elect(2, isr=(2,))
+    assert not follower.log().has_unsynced_truncation
+    follower.crash()
+    cluster.restart(2)
+    cluster.inform(2)
+    assert [offset for offset, _, _ in batches(follower.log())] == list(range(5))
