@@ -374,7 +374,6 @@ class ReplicaManager:
         """
         key = (topic.name, index)
         is_new = self._is_loaded if self._metadata is self._image else key in self._new
-        self._new.discard(key)
         create, now_ms = self._logs.create_log, self._now_ms()
         try:
             try:
@@ -382,13 +381,16 @@ class ReplicaManager:
                 log = create(topic.name, index, topic.topic_id, now_ms, is_new=is_new)
                 if is_missing:
                     self._missing_logs.append(f"{topic.name}-{index}")
+                self._new.discard(key)
                 return log
             except KafkaError as error:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                     raise
                 # The log on the disk has this name but another topic id: it belongs to no topic of the image.
                 self._logs.mark_stray(topic.name, index)
-                return create(topic.name, index, topic.topic_id, now_ms, is_new=True)
+                log = create(topic.name, index, topic.topic_id, now_ms, is_new=True)
+                self._new.discard(key)
+                return log
         except ShortageError as error:
             logger.error("cannot create a log; retrying later topic=%s partition=%d: %s", topic.name, index, error)
             self._uncreated.add((topic.name, index))
@@ -446,6 +448,8 @@ class ReplicaManager:
     def _remove(self, partition: Partition) -> None:
         del self.partitions[partition.topic, partition.index]
         self.partitions_by_id.pop((partition.topic_id, partition.index), None)
+        self._new.discard((partition.topic, partition.index))
+        self._uncreated.discard((partition.topic, partition.index))
         self.fetchers.unfollow(partition)
         partition.retire()
 

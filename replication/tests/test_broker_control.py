@@ -58,13 +58,13 @@ class Fetchers:
 class Member:
     """One broker of a cluster whose controller is the test."""
 
-    def __init__(self):
+    def __init__(self, directories=("/data",)):
         self.server = MemoryMetadataServer()
         self.store = self.server.connect()
         run_now(prepare_store(self.store, "a-cluster"))
         self.cache, self.assignments = ClusterMetadata(), ClusterMetadata()
         self.configs = BrokerConfigs(ME, SomeBrokerConfig({}), self.cache)
-        self.logs = memory_logs(self.configs)
+        self.logs = memory_logs(self.configs, directories)
         self.logs.topic_config = self.configs.topic
         self.replicas = ReplicaManager(ME, self.assignments, self.configs, self.logs, lambda: 1000, metadata=self.cache)
         self.fetchers = self.replicas.fetchers = Fetchers()
@@ -339,6 +339,29 @@ def test_a_log_that_is_created_late_has_the_latest_role(member):
     member.replicas._retry_creation(member.assignments.topics["t"], 0)
     assert member.replicas.partitions["t", 0].log is not None
     assert member.fetchers.followed == {("t", 0): (OTHER, 2)}
+
+
+def test_a_new_log_that_is_created_late_is_created_while_another_directory_is_offline():
+    """The controller has declared the partition new, so its log cannot be in the directory that is offline."""
+    member = Member(("/data", "/other"))
+    member.replicas.directory_failed("/other")
+    member.logs.fail_directory("/other", OSError("failed"))
+    member.logs.fs.is_full = True
+    assert member.lead(role(leader=OTHER, is_new=True)) == {0: ErrorCode.NONE}
+    assert member.replicas.partitions["t", 0].log is None
+    member.logs.fs.heal()
+    member.replicas._retry_creation(member.assignments.topics["t"], 0)
+    assert member.replicas.partitions["t", 0].log is not None
+
+
+def test_a_partition_is_new_until_it_is_removed_only():
+    member = Member(("/data", "/other"))
+    member.logs.fs.is_full = True
+    assert member.lead(role(leader=OTHER, is_new=True), role(1)) == {0: ErrorCode.NONE, 1: ErrorCode.NONE}
+    member.stop(stopped(0, 0, delete=True))
+    member.logs.fs.heal()
+    member.logs.fail_directory("/other", OSError("failed"))
+    assert member.lead(role(leader=OTHER, leader_epoch=1)) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
 
 
 def test_a_request_during_the_end_of_the_session_is_refused(member):
