@@ -8,6 +8,7 @@ Sources: KIP-227 (fetch sessions), KIP-320, KIP-595 (diverging epochs), KIP-903 
 """
 
 import logging
+from collections.abc import Awaitable
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError, read_error_code
@@ -203,10 +204,7 @@ class Fetcher:
         while self._changed:
             partition = next(iter(self._changed))
             del self._changed[partition]
-            try:
-                await self._update_row(partition)
-            except KafkaError as error:
-                self._fail(partition, error)
+            await self._isolate(partition, self._update_row(partition))
             count += 1
             if count % _ROWS_PER_PAUSE == 0:
                 await self._parts.tasks.pause()
@@ -231,6 +229,8 @@ class Fetcher:
         # The leader counts all records below the fetch offset, also those that this broker appended as the leader, or
         # before an error.
         self._begin_sync(partition)
+        if partition.state is not FetchState.FETCHING:
+            return
         partition.row = partition.make_row(self._parts.settings.partition_max_bytes)
         self._session.put(partition.key, partition.row)
 
@@ -261,13 +261,7 @@ class Fetcher:
                 partition = self.partitions.get((topic.topic_id, row.partition_index))
                 if partition is None:
                     continue
-                try:
-                    await self._handle_row(partition, row)
-                except KafkaError as error:
-                    self._fail(partition, error)
-                except Exception as error:
-                    logger.exception("the fetched records of %r were not handled; please report it", partition)
-                    self._fail(partition, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+                await self._isolate(partition, self._handle_row(partition, row))
                 await self._parts.tasks.pause()
                 if self._is_stopped:
                     return
@@ -335,25 +329,31 @@ class Fetcher:
             self._syncs.append(waiter)
 
     async def _reset(self, partitions: list[FetchedPartition], channel: BrokerChannel) -> None:
-        reset = OffsetReset(self._parts, channel)
         try:
-            failures = await reset.run(partitions)
-        except BrokerUnavailableError:
+            await OffsetReset(self._parts, channel, self._isolate).run(partitions)
+        finally:
+            # The connection may have been lost, and no partition may stay in the state RESETTING.
             for partition in partitions:
-                if partition.state is FetchState.RESETTING and self._has(partition):
-                    self._delay(partition, "the leader is unavailable")
-            raise
-        for partition, error in failures:
-            self._fail(partition, error)
-        for partition in partitions:
-            if partition.state is FetchState.FETCHING and self._has(partition):
-                self._changed[partition] = None
+                if partition.state is FetchState.RESETTING:
+                    self._fail(partition, KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "no offset of the leader"))
+                elif partition.state is FetchState.FETCHING and self._has(partition):
+                    self._changed[partition] = None
 
     # -- failures of a partition ---------------------------------------------------------------------------------------
 
+    async def _isolate(self, partition: FetchedPartition, work: Awaitable[None]) -> None:
+        """Await work on a partition. If it fails, only that partition is delayed or parked."""
+        try:
+            await work
+        except KafkaError as error:
+            self._fail(partition, error)
+        except Exception as error:
+            logger.exception("replica fetch of %r failed; please report it", partition)
+            self._fail(partition, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+
     def _fail(self, partition: FetchedPartition, error: KafkaError) -> None:
         """Delay or park a partition after an error of the leader or of this broker."""
-        if not self._has(partition):
+        if not self._has(partition) or partition.state in (FetchState.DELAYED, FetchState.PARKED):
             return
         is_own_epoch = partition.replica.partition.leader_epoch == partition.leader_epoch
         if error.code == ErrorCode.FENCED_LEADER_EPOCH:

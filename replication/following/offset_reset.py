@@ -8,7 +8,7 @@ Source: Kafka documentation ("Unclean leader election"). ListOffsets of a replic
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError, read_error_code
@@ -29,61 +29,50 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 _READ_UNCOMMITTED: Final = 0
 
-Failures = list[tuple[FetchedPartition, KafkaError]]
+Isolate = Callable[[FetchedPartition, Awaitable[None]], Awaitable[None]]
+"""Awaits work on a partition. If it fails, the partition leaves the state RESETTING."""
 
 
 class OffsetReset:
     """Resets partitions in state RESETTING, with at most two requests for all of them."""
 
-    __slots__ = ("_channel", "_parts")
+    __slots__ = ("_channel", "_isolate", "_parts")
 
-    def __init__(self, parts: FetcherParts, channel: BrokerChannel) -> None:
+    def __init__(self, parts: FetcherParts, channel: BrokerChannel, isolate: Isolate) -> None:
         self._parts = parts
         self._channel = channel
+        self._isolate = isolate
 
-    async def run(self, partitions: Iterable[FetchedPartition]) -> Failures:
-        """Reset partitions; those that succeed fetch again. Return the others with their errors.
+    async def run(self, partitions: Iterable[FetchedPartition]) -> None:
+        """Reset partitions; those that succeed fetch again. Raises BrokerUnavailableError.
 
-        Raises BrokerUnavailableError. Partitions that left the state RESETTING meanwhile are ignored.
+        Partitions that left the state RESETTING meanwhile are ignored.
         """
-        failures: Failures = []
-        not_longer = []
-        latest = await self._list_offsets(partitions, _LATEST)
-        for partition, offset in self._found(latest, failures):
-            try:
-                if offset < partition.replica.log(partition.leader_epoch).log_end_offset:
-                    steps = partition.replica.truncate_to_leader_end(offset, partition.leader_epoch)
-                    await self._parts.run_steps(steps)
-                    partition.change_state(FetchState.FETCHING, f"truncated to the leader's log end {offset}")
-                else:
-                    not_longer.append(partition)
-            except KafkaError as error:
-                failures.append((partition, error))
-        if not not_longer:
-            return failures
-        earliest = await self._list_offsets(not_longer, _EARLIEST)
-        for partition, offset in self._found(earliest, failures):
-            try:
-                if offset <= partition.replica.log(partition.leader_epoch).log_end_offset:
-                    raise KafkaError(
-                        ErrorCode.OFFSET_OUT_OF_RANGE, f"the leader's log starts at {offset} and has the fetch offset"
-                    )
-                partition.replica.start_over(offset, partition.leader_epoch)
-                partition.change_state(FetchState.FETCHING, f"the log starts over at the leader's log start {offset}")
-            except KafkaError as error:
-                failures.append((partition, error))
-        return failures
+        for partition, latest in await self._list_offsets(partitions, _LATEST):
+            if partition.state is FetchState.RESETTING:
+                await self._isolate(partition, self._truncate(partition, latest))
+        not_longer = [partition for partition in partitions if partition.state is FetchState.RESETTING]
+        if not_longer:
+            for partition, earliest in await self._list_offsets(not_longer, _EARLIEST):
+                if partition.state is FetchState.RESETTING:
+                    await self._isolate(partition, self._start_over(partition, earliest))
 
-    def _found(
-        self, results: list[tuple[FetchedPartition, int | KafkaError]], failures: Failures
-    ) -> Iterable[tuple[FetchedPartition, int]]:
-        for partition, result in results:
-            if partition.state is not FetchState.RESETTING:
-                continue
-            if isinstance(result, KafkaError):
-                failures.append((partition, result))
-            else:
-                yield partition, result
+    async def _truncate(self, partition: FetchedPartition, latest: int | KafkaError) -> None:
+        """Truncate a log that is longer than the leader's. Raises KafkaError."""
+        offset = _offset_or_raise(latest)
+        if offset < partition.replica.log(partition.leader_epoch).log_end_offset:
+            await self._parts.run_steps(partition.replica.truncate_to_leader_end(offset, partition.leader_epoch))
+            partition.change_state(FetchState.FETCHING, f"truncated to the leader's log end {offset}")
+
+    async def _start_over(self, partition: FetchedPartition, earliest: int | KafkaError) -> None:
+        """Empty a log that ends before the leader's log start. Raises KafkaError."""
+        offset = _offset_or_raise(earliest)
+        if offset <= partition.replica.log(partition.leader_epoch).log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"the leader's log starts at {offset} and has the fetch offset"
+            )
+        partition.replica.start_over(offset, partition.leader_epoch)
+        partition.change_state(FetchState.FETCHING, f"the log starts over at the leader's log start {offset}")
 
     async def _list_offsets(
         self, partitions: Iterable[FetchedPartition], timestamp: int
@@ -118,3 +107,9 @@ class OffsetReset:
             else:
                 results.append((partition, row.offset))
         return results
+
+
+def _offset_or_raise(result: int | KafkaError) -> int:
+    if isinstance(result, KafkaError):
+        raise result
+    return result

@@ -8,6 +8,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import FetchRequest
 from odradek.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from odradek.replication.following.fetched_partition import FetchState
+from odradek.replication.following.offset_reset import OffsetReset
 from odradek.replication.following.settings import FetcherSettings
 from odradek.replication.tests.following.cluster import LogCluster, batches, describe
 
@@ -380,6 +381,87 @@ def test_offsets_out_of_range_while_the_leader_is_unavailable():
     cluster.cuts.clear()
     cluster.run()
     assert_equal_logs(cluster)
+
+
+@pytest.mark.parametrize("where", ["truncate_to_leader_end", "log", "answer"])
+def test_a_defect_in_an_offset_reset_is_retried(where, monkeypatch, caplog):
+    cluster = LogCluster(partitions=2)
+    for index in range(2):
+        cluster.elect(1, index=index)
+        cluster.append(index=index)
+    cluster.run()
+    follower = cluster.nodes[2]
+    out_of_range = [ErrorCode.OFFSET_OUT_OF_RANGE]
+
+    def fail(*arguments):
+        raise ZeroDivisionError
+
+    def refuse(response):
+        for topic in getattr(response, "responses", []):
+            for row in topic.partitions:
+                row.error_code = out_of_range.pop() if out_of_range and row.partition_index == 0 else row.error_code
+        if isinstance(response, ListOffsetsResponse):
+            for topic in response.topics:
+                topic.partitions[0].offset = 0
+            if where != "answer":
+                monkeypatch.setattr(follower.fetched[0].replica.__class__, where, fail)
+
+    cluster.changes.append(refuse)
+    if where == "answer":
+        monkeypatch.setattr(OffsetReset, "_list_offsets", fail)
+    cluster.append(index=0)
+    cluster.run(500)
+    assert follower.fetched[0].state is FetchState.DELAYED
+    monkeypatch.undo()
+    cluster.changes.clear()
+    for index in range(2):
+        cluster.append(index=index)
+    cluster.run()
+    for index in range(2):
+        assert_equal_logs(cluster, index)
+    assert "please report it" in caplog.text
+
+
+def test_a_partition_whose_parameters_cannot_be_read_is_retried(monkeypatch, caplog):
+    cluster = LogCluster(partitions=2)
+    for index in range(2):
+        cluster.elect(1, index=index)
+    cluster.run()
+    follower = cluster.nodes[2]
+
+    def fail(*arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(follower.fetched[0].__class__, "make_row", fail)
+    cluster.append(index=0)
+    cluster.run(700)
+    assert follower.fetched[0].state is FetchState.DELAYED
+    monkeypatch.undo()
+    cluster.append(index=1)
+    cluster.run()
+    for index in range(2):
+        assert_equal_logs(cluster, index)
+    assert "please report it" in caplog.text
+
+
+def test_a_partition_whose_log_cannot_be_synced_is_not_fetched(monkeypatch, caplog):
+    cluster = LogCluster(partitions=2, flush_messages=1)
+    for index in range(2):
+        cluster.elect(1, index=index)
+    cluster.run()
+    follower = cluster.nodes[2]
+
+    def flush(log, done):
+        done(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no descriptor"))
+
+    monkeypatch.setattr(follower.logs, "flush", flush)
+    cluster.append(index=0)
+    cluster.run(700)
+    assert follower.fetched[0].state is FetchState.DELAYED
+    cluster.nodes[1].requests.clear()
+    cluster.run(10_000)
+    assert not [one for one in fetches(cluster.nodes[1]) if 0 in fetched_rows(one)]
+    assert "please report it" not in caplog.text
 
 
 def test_an_offset_that_the_leader_has_after_all_is_fetched_after_a_delay():
