@@ -284,25 +284,30 @@ class Controller:
         """Read the controller's node again: a broker has had a request of a later controller."""
         self._events.post(EventKind.CONTROLLER, "a broker has a later controller", self._follow_controller)
 
-    def on_replicas_failed(self, broker_id: int, replicas: ReplicasOfBroker) -> None:
+    def on_replicas_failed(self, broker_id: int, broker_epoch: int, replicas: ReplicasOfBroker) -> None:
         """Take the replicas of a broker offline whose log directory failed."""
 
         async def work() -> None:
-            if self.is_active:
+            if self._is_registered(broker_id, broker_epoch):
                 await self.changes.take_offline_on(broker_id, self._name_replicas(replicas))
 
         self.context.offline_brokers.add(broker_id)
         self._events.post(EventKind.REPLICAS, "replicas of a broker failed", work)
 
-    def on_replicas_online(self, broker_id: int, replicas: ReplicasOfBroker) -> None:
+    def on_replicas_online(self, broker_id: int, broker_epoch: int, replicas: ReplicasOfBroker) -> None:
         """Count those replicas of a broker as online again that were offline."""
 
         async def work() -> None:
-            if self.is_active:
+            if self._is_registered(broker_id, broker_epoch):
                 await self.changes.take_online_on(broker_id, self._name_replicas(replicas))
 
         if broker_id in self.context.offline_brokers:
             self._events.post(EventKind.REPLICAS, "replicas of a broker are online", work)
+
+    def _is_registered(self, broker_id: int, broker_epoch: int) -> bool:
+        """Return whether a broker has this epoch. A restart may have changed the state of its log directories."""
+        broker = self.image.brokers.get(broker_id)
+        return self.is_active and broker is not None and broker.epoch == broker_epoch
 
     def _name_replicas(self, replicas: ReplicasOfBroker) -> list[tuple[str, int]]:
         topics = self.image.topics_by_id

@@ -226,6 +226,29 @@ def test_replicas_of_a_failed_log_directory_are_taken_offline(world):
     assert [p.offline for p in world.active.controller.image.topics["t"].partitions] == [(), ()]
 
 
+def test_a_response_of_a_brokers_earlier_epoch_takes_no_replica_offline(world):
+    """The broker has registered again with working log directories while the response was handled."""
+    create(world, "t", (1, 2))
+    earlier_epoch = world.fakes[2].epoch
+    world.fakes[2].failed = {("t", 0)}
+    world.active.propagation.resend_roles(2)
+    respond, restarted = world.active.propagation._on_answer, []
+
+    def restart_first(broker_id, request, response):
+        if not restarted:
+            restarted.append(request.broker_epoch)
+            world.fakes[2].failed = set()
+            world.crash(2)
+            world.start(2)
+        respond(broker_id, request, response)
+
+    world.active.propagation._current._queues[2]._answered = restart_first
+    world.executor.finish()
+    assert restarted == [earlier_epoch]
+    assert world.fakes[2].epoch > earlier_epoch
+    assert world.active.controller.image.topics["t"].partitions[0].offline == ()
+
+
 def test_large_changes_are_split_except_the_first_roles_of_a_broker(world, monkeypatch):
     monkeypatch.setattr(epoch_propagation, "PARTITIONS_PER_REQUEST", 300)
     monkeypatch.setattr(epoch_propagation, "_PARTITIONS_PER_PAUSE", 100)

@@ -34,11 +34,11 @@ class PropagationListener(Protocol):
     def on_controller_moved(self) -> None:
         """Handle a response with STALE_CONTROLLER_EPOCH."""
 
-    def on_replicas_failed(self, broker_id: int, replicas: ReplicasOfBroker) -> None:
-        """Handle a response with KAFKA_STORAGE_ERROR for these replicas."""
+    def on_replicas_failed(self, broker_id: int, broker_epoch: int, replicas: ReplicasOfBroker) -> None:
+        """Handle a response with KAFKA_STORAGE_ERROR for these replicas, in an epoch of their broker."""
 
-    def on_replicas_online(self, broker_id: int, replicas: ReplicasOfBroker) -> None:
-        """Handle a response without an error for these replicas."""
+    def on_replicas_online(self, broker_id: int, broker_epoch: int, replicas: ReplicasOfBroker) -> None:
+        """Handle a response without an error for these replicas, in an epoch of their broker."""
 
 
 class Propagation:
@@ -157,9 +157,9 @@ class Propagation:
                 listener.on_controller_moved()
         elif isinstance(response, LeaderAndIsrResponse) and listener is not None:
             if failed := _find_replicas(response, ErrorCode.KAFKA_STORAGE_ERROR):
-                listener.on_replicas_failed(broker_id, failed)
+                listener.on_replicas_failed(broker_id, request.broker_epoch, failed)
             if online := _find_replicas(response, ErrorCode.NONE):
-                listener.on_replicas_online(broker_id, online)
+                listener.on_replicas_online(broker_id, request.broker_epoch, online)
 
 
 def _find_replicas(response: LeaderAndIsrResponse, error: ErrorCode) -> ReplicasOfBroker:
