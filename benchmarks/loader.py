@@ -1,6 +1,6 @@
 """The raw-frame loader: prepared requests over plain sockets, in a separate process.
 
-    python -m benchmarks.loader '{"kind": "produce", "port": 9092, ...}'
+    python -m benchmarks.loader '{"kind": "produce", "ports": [9092], ...}'
 
 The argument has fields of LoadSpec; the output is one JSON line.
 
@@ -18,7 +18,6 @@ import json
 import resource
 import select
 import socket
-import struct
 import sys
 import time
 from array import array
@@ -30,18 +29,20 @@ from benchmarks.procfs import cpu_seconds
 
 RECEIVE_BYTES = 65_536
 DRAIN_S = 30.0
-BATCH_LENGTH = struct.Struct(">qi")
 
 now_ns = time.perf_counter_ns
 
 
 class LoadSpec(NamedTuple):
-    """One load. `kind`: produce (several requests in flight), requests (one each, timed), consume or transactions."""
+    """One load. `kind`: produce (several requests in flight), requests (one each, timed), consume or transactions.
+
+    `ports` has the port of each partition's leader, or one for all; `broker_pids` the processes whose CPU is measured.
+    """
 
     kind: str
-    port: int
+    ports: list[int]
     topic: str
-    broker_pid: int
+    broker_pids: list[int]
     host: str = "127.0.0.1"
     partitions: int = 1
     connections: int = 1
@@ -82,10 +83,14 @@ class Load:
         self.payload_bytes = 0
         self.epoll = select.epoll()
         self.sockets: list[socket.socket] = []
-        for _ in range(spec.connections):
-            connection = socket.create_connection((spec.host, spec.port), timeout=10)
+        for index in range(spec.connections):
+            connection = socket.create_connection((spec.host, self.port_of(index % spec.partitions)), timeout=10)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.sockets.append(connection)
+
+    def port_of(self, partition: int) -> int:
+        """Return the port of a partition's leader."""
+        return self.spec.ports[partition % len(self.spec.ports)]
 
     def start(self) -> None:
         """Register every connection and send its first requests."""
@@ -277,96 +282,21 @@ class RequestLoad(Load):
         self.times = array("q")
 
 
-class FetchStream:
-    """One connection of ConsumeLoad and its incomplete response."""
-
-    __slots__ = ("buffer", "due", "offset", "offset_position", "received", "request", "socket")
-
-    def __init__(self, connection: socket.socket, request: tuple[bytearray, int], fetch_bytes: int) -> None:
-        self.socket = connection
-        self.request, self.offset_position = request
-        self.buffer = memoryview(bytearray(fetch_bytes + 2 * 1_048_576))
-        self.received = 0
-        self.due = 0
-        self.offset = 0
-
-
-class ConsumeLoad(Load):
-    """One Fetch at a time on each connection, from the log's start, repeatedly."""
-
-    def start(self) -> None:
-        spec = self.spec
-        self.streams: dict[int, FetchStream] = {}
-        self.record_payload_bytes = spec.value_bytes
-        with wire.Admin(spec.port, spec.host) as admin:
-            self.end_offsets = [admin.end_offset(spec.topic, partition) for partition in range(spec.partitions)]
-        self.stream_end: dict[int, int] = {}
-        for index, connection in enumerate(self.sockets):
-            partition = index % spec.partitions
-            request = wire.fetch_frame(
-                spec.topic, partition, partition_max_bytes=spec.fetch_bytes, isolation_level=spec.isolation_level
-            )
-            connection.setblocking(False)
-            stream = FetchStream(connection, request, spec.fetch_bytes)
-            self.streams[connection.fileno()] = stream
-            self.stream_end[connection.fileno()] = self.end_offsets[partition]
-            self.epoll.register(connection.fileno(), select.EPOLLIN)
-            self._ask(stream)
-
-    def run(self, until_ns: int, max_bytes: int) -> None:
-        poll, streams = self.epoll.poll, self.streams
-        while now_ns() < until_ns:
-            for fd, _ in poll(1.0):
-                stream = streams[fd]
-                if self._receive(stream):
-                    if stream.offset >= self.stream_end[fd]:
-                        stream.offset = 0
-                    self._ask(stream)
-
-    def _ask(self, stream: FetchStream) -> None:
-        struct.pack_into(">q", stream.request, stream.offset_position, stream.offset)
-        stream.received = stream.due = 0
-        stream.socket.send(stream.request)
-
-    def _receive(self, stream: FetchStream) -> bool:
-        """Receive available bytes; return True once the response is complete and the next offset known."""
-        count = stream.socket.recv_into(stream.buffer[stream.received :])
-        if not count:
-            raise wire.WireError("the broker closed a connection")
-        stream.received += count
-        if not stream.due and stream.received >= 4:
-            stream.due = 4 + int.from_bytes(stream.buffer[:4], "big")
-        if not stream.due or stream.received < stream.due:
-            return False
-        self._advance(stream)
-        return True
-
-    def _advance(self, stream: FetchStream) -> None:
-        buffer = stream.buffer
-        located = wire.locate_records(buffer[: stream.due], self.spec.topic)
-        if located.error_code:
-            raise wire.WireError(f"fetch error {located.error_code}")
-        position, end, first = located.start, located.start + located.size_bytes, stream.offset
-        unpack = BATCH_LENGTH.unpack_from
-        while position + wire.BATCH_OVERHEAD_BYTES <= end:
-            base_offset, length = unpack(buffer, position)
-            if position + 12 + length > end:
-                break
-            stream.offset = base_offset + int.from_bytes(buffer[position + 23 : position + 27], "big") + 1
-            position += 12 + length
-        if stream.offset == first:
-            raise wire.WireError(f"no complete batch at offset {first} of {self.spec.topic}")
-        self.answers += 1
-        self.payload_bytes += (stream.offset - first) * self.record_payload_bytes
-
-
 def load_class(kind: str) -> type[Load]:
     """Return the class of a kind of load. Raises KeyError."""
     if kind == "transactions":
         from benchmarks.transaction_load import TransactionLoad
 
         return TransactionLoad
-    return {"produce": ProduceLoad, "requests": RequestLoad, "consume": ConsumeLoad}[kind]
+    if kind == "consume":
+        from benchmarks.consume_load import ConsumeLoad
+
+        return ConsumeLoad
+    return {"produce": ProduceLoad, "requests": RequestLoad}[kind]
+
+
+def _brokers_cpu_s(spec: LoadSpec) -> float:
+    return sum(cpu_seconds(pid) for pid in spec.broker_pids)
 
 
 def _own_cpu_s() -> float:
@@ -388,10 +318,10 @@ def run_load(spec: LoadSpec) -> LoadResult:
     load.run(now_ns() + int(spec.warm_s * 1e9), spec.max_bytes // 4)
     load.forget_latencies()
     answers, payload_bytes = load.answers, load.payload_bytes
-    broker_cpu_s, own_cpu_s, start_ns = cpu_seconds(spec.broker_pid), _own_cpu_s(), now_ns()
+    broker_cpu_s, own_cpu_s, start_ns = _brokers_cpu_s(spec), _own_cpu_s(), now_ns()
     load.run(start_ns + int(spec.seconds * 1e9), spec.max_bytes)
     end_ns = now_ns()
-    broker_cpu_s, own_cpu_s = cpu_seconds(spec.broker_pid) - broker_cpu_s, _own_cpu_s() - own_cpu_s
+    broker_cpu_s, own_cpu_s = _brokers_cpu_s(spec) - broker_cpu_s, _own_cpu_s() - own_cpu_s
     answers, payload_bytes = load.answers - answers, load.payload_bytes - payload_bytes
     load.drain()
     times = sorted(load.latencies_ns())

@@ -38,7 +38,8 @@ class MeasurementError(Exception):
 class Pace(NamedTuple):
     """Durations of windows and warm-ups, and sizes: of the writes of one window, and of the log that is read.
 
-    `restart_bytes` is the size of the log of a broker that is killed and started again.
+    `restart_bytes` is the size of the log of a broker that is killed and started again, `missed_bytes` of what a
+    follower lacks after its start.
     """
 
     seconds: float
@@ -46,10 +47,17 @@ class Pace(NamedTuple):
     max_bytes: int
     log_bytes: int = 400_000_000
     restart_bytes: int = 10_000_000_000
+    missed_bytes: int = 5_000_000_000
 
 
 FULL = Pace(seconds=3.0, warm_up_seconds=5.0, max_bytes=1_500_000_000)
-QUICK = Pace(seconds=1.0, warm_up_seconds=2.0, max_bytes=500_000_000, restart_bytes=2_000_000_000)
+QUICK = Pace(
+    seconds=1.0,
+    warm_up_seconds=2.0,
+    max_bytes=500_000_000,
+    restart_bytes=2_000_000_000,
+    missed_bytes=1_000_000_000,
+)
 
 
 class Contestant:
@@ -95,8 +103,13 @@ class Contestant:
 
 
 def run_loader(contestant: Contestant, *, timeout_s: float = LOADER_TIMEOUT_S, **fields: Any) -> LoadResult:
-    """Run one load in its own process. Raises MeasurementError with the loader's error output."""
-    spec = {"port": contestant.broker.port, "broker_pid": contestant.broker.pid, **fields}
+    """Run one load on a broker in its own process. Raises MeasurementError with the loader's error output."""
+    broker = contestant.broker
+    return start_loader({"ports": [broker.port], "broker_pids": [broker.pid], **fields}, timeout_s)
+
+
+def start_loader(spec: Mapping[str, Any], timeout_s: float = LOADER_TIMEOUT_S) -> LoadResult:
+    """Run one load, whose fields are those of `LoadSpec`, in its own process. Raises MeasurementError."""
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks.loader", json.dumps(spec)],
         capture_output=True,

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import brokers
-from benchmarks.__main__ import environment
 from benchmarks.measure import Contestant, Values
 from benchmarks.pipeline_turns import NONE, REWRITING, Stage
+from benchmarks.turns import environment
 from compat_tests.apache_kafka import jars
 from spark_it.tests.postgres import PostgreSQL
 

@@ -125,7 +125,7 @@ class TransactionLoad(Load):
         spec = self.spec
         self.times = array("q")
         self.markers = 0
-        with wire.Admin(spec.port, spec.host) as admin:
+        with wire.Admin(self.port_of(0), spec.host) as admin:
             admin.await_transactions("bench")
         position = wire.produce_error_position(spec.topic)
         self.producers: dict[int, Producer] = {}

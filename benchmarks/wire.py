@@ -201,12 +201,8 @@ class Admin:
         return self.call(METADATA, 1, struct.pack(">i", len(topics)) + b"".join(map(_string, topics)))
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str] = NONE) -> None:
-        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(configs))
-        body += b"".join(_string(name) + _string(value) for name, value in configs.items())
-        body += struct.pack(">ib", 30_000, 0)
-        error_code = self._single_error(CREATE_TOPICS, 4, body, topic)
-        if error_code not in (0, TOPIC_ALREADY_EXISTS):
-            raise WireError(f"topic {topic} not created: error {error_code}")
+        """Create a topic with one replica for each partition, and wait for its leaders, which this broker has."""
+        self.send_creation(topic, partitions, configs)
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             try:
@@ -215,6 +211,17 @@ class Admin:
             except WireError:
                 time.sleep(0.05)
         raise WireError(f"topic {topic} has no leader after 20 s")
+
+    def send_creation(
+        self, topic: str, partitions: int, configs: Mapping[str, str] = NONE, *, replicas: int = 1
+    ) -> None:
+        """Create a topic; its partitions may have no leaders yet when this returns."""
+        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, replicas, 0, len(configs))
+        body += b"".join(_string(name) + _string(value) for name, value in configs.items())
+        body += struct.pack(">ib", 30_000, 0)
+        error_code = self._single_error(CREATE_TOPICS, 4, body, topic)
+        if error_code not in (0, TOPIC_ALREADY_EXISTS):
+            raise WireError(f"topic {topic} not created: error {error_code}")
 
     def delete_topic(self, topic: str) -> None:
         body = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", 30_000)

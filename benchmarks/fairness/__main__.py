@@ -3,52 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import IO
 
 from benchmarks import brokers
 from benchmarks.brokers import Broker
 from benchmarks.fairness.loads import LEAST_ACT_S, LOADS, Load
-from benchmarks.fairness.ping import Delays
+from benchmarks.fairness.ping import Delays, measure_delays
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SETTLE_S = 1.0
-PING_TIMEOUT_S = 300
 TARGET_MS = 20.0
-
-
-@contextmanager
-def _measure_delays(port: int, results: list[Delays]) -> Iterator[None]:
-    """Measure while the context lasts, and append the result."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.fairness.ping", str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    try:
-        _require(process.stdout).readline()
-        yield
-        output = process.communicate(timeout=PING_TIMEOUT_S)[0].splitlines()[-1]
-        if process.returncode:
-            raise RuntimeError("the pings ended with an error")
-        results.append(Delays(**json.loads(output)))
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _require(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream
 
 
 def _act(broker: Broker, load: Load) -> float:
@@ -64,13 +31,13 @@ def measure(name: str, load: Load) -> Delays:
     """Measure one load against a new broker."""
     delays: list[Delays] = []
     with brokers.BROKERS[name]() as broker:
-        with _measure_delays(broker.port, delays):
+        with measure_delays(broker.port, delays):
             # Connections and code are warm before the load.
             time.sleep(SETTLE_S)
         load.prepare(broker)
         time.sleep(SETTLE_S)
         delays.clear()
-        with _measure_delays(broker.port, delays):
+        with measure_delays(broker.port, delays):
             seconds = _act(broker, load)
     print(f"  {name:8} {load.name:20} {seconds:6.1f} s  {delays[0]}", file=sys.stderr, flush=True)
     return delays[0]

@@ -12,16 +12,21 @@ from __future__ import annotations
 import json
 import select
 import struct
+import subprocess
 import sys
 import time
-from contextlib import suppress
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, NamedTuple
 
 from benchmarks import wire
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 INTERVAL_NS = 1_000_000
 CONNECT_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 300.0
+PING_TIMEOUT_S = 300
 _NO_TOPICS = struct.pack(">i", 0)
 
 now_ns = time.perf_counter_ns
@@ -80,6 +85,33 @@ def measure(port: int) -> Delays:
         return Delays(0, 0, 0, 0)
     at = [delays_ns[min(int(count * share), count - 1)] / 1e6 for share in (0.5, 0.999)]
     return Delays(count, at[0], at[1], delays_ns[-1] / 1e6)
+
+
+@contextmanager
+def measure_delays(port: int, results: list[Delays]) -> Iterator[None]:
+    """Measure while the context lasts, and append the result."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.fairness.ping", str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    try:
+        _require(process.stdout).readline()
+        yield
+        output = process.communicate(timeout=PING_TIMEOUT_S)[0].splitlines()[-1]
+        if process.returncode:
+            raise RuntimeError("the pings ended with an error")
+        results.append(Delays(**json.loads(output)))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _require(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
 
 
 if __name__ == "__main__":

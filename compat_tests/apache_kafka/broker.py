@@ -106,7 +106,7 @@ class ApacheKafkaBroker(ManagedProcess):
     def start(self) -> Self:
         """Format the data directory if necessary, start the process and return when the broker accepts requests."""
         if not (self.data_dir / "meta.properties").exists():
-            shutil.copytree(_formatted_directory(), self.data_dir, dirs_exist_ok=True)
+            self._format()
         for attempt in range(START_ATTEMPTS):
             first_start = self.port == 0
             if first_start:
@@ -155,6 +155,9 @@ class ApacheKafkaBroker(ManagedProcess):
         self._reap()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _format(self) -> None:
+        shutil.copytree(_formatted_directory(), self.data_dir, dirs_exist_ok=True)
 
     def _start_once(self) -> None:
         properties = self.directory / "server.properties"

@@ -1,0 +1,58 @@
+"""The rate at which a follower copies what it missed while it was down."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from benchmarks.cluster.contestant import ClusterContestant
+from benchmarks.cluster.load import run_load
+from benchmarks.cluster.topics import describe, wait_until
+from benchmarks.measure import MeasurementError, Pace, Values
+from benchmarks.rows import LARGE_BATCH, Row
+
+PARTITIONS = 3
+FILL_S = 500.0
+TIMEOUT_S = 500.0
+POLL_S = 0.05
+
+
+def _copied_bytes(data_dir: Path, topic: str) -> int:
+    """Return the allocated size of a topic's segments."""
+    return sum(512 * file.stat().st_blocks for file in data_dir.glob(f"{topic}-*/*.log"))
+
+
+def catch_up(contestant: ClusterContestant, row: Row, pace: Pace) -> Values:
+    """Stop a broker, produce, start it: from the first bytes that it copies until it is in sync everywhere."""
+    with contestant.topic(PARTITIONS) as topic:
+        follower = max(contestant.ports)
+        other_port = contestant.any_port
+        contestant.cluster.stop_broker(follower)
+        try:
+            wait_until(lambda: _is_without(other_port, topic, follower), f"broker {follower} is out of the ISR")
+            load = {**LARGE_BATCH, "connections": PARTITIONS, "warm_s": 0, "seconds": FILL_S}
+            filled = run_load(contestant, topic, PARTITIONS, (), kind="produce", max_bytes=pace.missed_bytes, **load)
+            if filled.payload_bytes < pace.missed_bytes:
+                raise MeasurementError(f"only {filled.payload_bytes / 1e9:.1f} GB written in {FILL_S:.0f} s")
+        finally:
+            contestant.cluster.start_broker(follower)
+        data_dir = contestant.cluster.brokers[follower].data_dir
+        before_bytes = _copied_bytes(data_dir, topic)
+        wait_until(lambda: _copied_bytes(data_dir, topic) > before_bytes, "the first bytes are copied", poll_s=0.005)
+        cpu_s, begin_s = contestant.cpu_seconds(), time.monotonic()
+        wait_until(
+            lambda: all(state.is_whole for state in describe(other_port, topic).partitions.values()),
+            f"broker {follower} is in sync",
+            TIMEOUT_S,
+            POLL_S,
+        )
+        seconds, cpu_s = time.monotonic() - begin_s, contestant.cpu_seconds() - cpu_s
+    return {
+        "mb_per_s": filled.payload_bytes / seconds / 1e6,
+        "cpu_s_per_gb": cpu_s / filled.payload_bytes * 1e9,
+    }
+
+
+def _is_without(port: int, topic: str, broker: int) -> bool:
+    states = describe(port, topic).partitions.values()
+    return all(state.leader not in (-1, broker) and broker not in state.isr for state in states)
