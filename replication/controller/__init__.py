@@ -15,7 +15,7 @@
 - `topic_deletion`: deletion in two steps
 - `replica_deletion`: deletion of the replicas of deleted topics in a cluster
 - `alter_partition`: changes of ISRs by leaders
-- `controlled_shutdown`: leaderships of a broker that is about to stop
+- `controlled_shutdown`: leaderships of a broker that is about to stop, or whose process has ended
 - `store_changes`: watches on the store, and updates of the image when they fire
 - `topic_admin`: validation of CreateTopics, CreatePartitions and DeleteTopics
 - `election_admin`: ElectLeaders

@@ -1,7 +1,12 @@
-"""ControlledShutdown: the leaderships of a broker move to others before it stops."""
+"""Moves of a broker's leaderships to others: before it stops (ControlledShutdown), and when its process has ended.
+
+The end of a process is noticed long before its session expires (`Controller.on_broker_refused`). Should the broker be
+alive, nothing is lost: the members of the ISR that follow the next leader have all acknowledged records, and without
+them the broker cannot acknowledge others.
+"""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -23,7 +28,7 @@ UNKNOWN_BROKER_EPOCH = -1
 
 
 class ControlledShutdown:
-    """Processes ControlledShutdown within an event of the controller.
+    """Moves leaderships within an event of the controller.
 
     Partitions with one replica are skipped, as in Kafka.
     """
@@ -45,7 +50,7 @@ class ControlledShutdown:
         logger.info("a broker is shutting down broker=%d", request.broker_id)
         context.shutting_down.add(request.broker_id)
         try:
-            await self._changes.change_states(partial(self._choose, request.broker_id))
+            await self.evacuate(request.broker_id, "controlled shutdown")
             followed, led = await self._find_replicas(request.broker_id)
         except KafkaError as error:
             return ControlledShutdownResponse(error_code=error.code)
@@ -56,27 +61,32 @@ class ControlledShutdown:
             context.propagation.stop_replicas(request.broker_id, followed)
         return ControlledShutdownResponse(error_code=ErrorCode.NONE, remaining_partitions=led)
 
-    async def _choose(self, broker_id: int) -> Sequence[TopicMetadata]:
+    async def evacuate(self, broker_id: int, why: str) -> None:
+        """Move leaderships and shrink ISRs. Raises KafkaError, MetadataStoreError."""
+        await self._changes.change_states(partial(self._choose, broker_id, why))
+
+    async def _choose(self, broker_id: int, why: str) -> Sequence[TopicMetadata]:
+        leaving = self._context.shutting_down | {broker_id}
+
         def leave(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             if broker_id not in partition.replicas or len(partition.replicas) == 1:
                 return partition
             if partition.leader == broker_id:
-                return self._elect_another(partition)
+                return self._elect_another(partition, leaving)
             return remove_from_isr(partition, [broker_id], self._context.epoch)
 
-        return await self._changes.map_partitions(leave, "controlled shutdown")
+        return await self._changes.map_partitions(leave, why)
 
-    def _elect_another(self, partition: PartitionMetadata) -> PartitionMetadata:
-        """Return the partition with another leader, and without brokers that are shutting down in its ISR."""
-        stays = self._context.staying_brokers
+    def _elect_another(self, partition: PartitionMetadata, leaving: Set[int]) -> PartitionMetadata:
+        """Return the partition with another leader, and without the `leaving` brokers in its ISR."""
+        stays = self._context.image.brokers.keys() - leaving
         isr = tuple([replica for replica in partition.isr if is_online(replica, partition, stays)])
         leader = next((replica for replica in partition.replicas if replica in isr), NO_LEADER)
         if leader == NO_LEADER:
             return partition
-        shutting_down = self._context.shutting_down
         return partition._replace(
             leader=leader,
-            isr=tuple([replica for replica in partition.isr if replica not in shutting_down]),
+            isr=tuple([replica for replica in partition.isr if replica not in leaving]),
             leader_epoch=partition.leader_epoch + 1,
             controller_epoch=self._context.epoch,
         )

@@ -39,6 +39,7 @@ from odradek.replication.metadata.producer_id_blocks import allocate_block
 from odradek.replication.metadata.reload import reload_image, update_configs
 from odradek.replication.metadata.store import (
     BadVersionError,
+    Check,
     Create,
     Delete,
     MetadataStore,
@@ -305,13 +306,47 @@ class Controller:
             self._events.post(EventKind.REPLICAS, "replicas of a broker are online", work)
 
     def _is_registered(self, broker_id: int, broker_epoch: int) -> bool:
-        """Return whether a broker has this epoch. A restart may have changed the state of its log directories."""
+        """Return whether this is the controller and a broker has this epoch: the next one is another process."""
         broker = self.image.brokers.get(broker_id)
         return self.is_active and broker is not None and broker.epoch == broker_epoch
 
     def _name_replicas(self, replicas: ReplicasOfBroker) -> list[tuple[str, int]]:
         topics = self.image.topics_by_id
         return [(topics[topic_id].name, index) for topic_id, index in replicas if topic_id in topics]
+
+    # Brokers whose processes have ended
+
+    def on_broker_refused(self, broker: BrokerMetadata) -> None:
+        """Move the leaderships of a broker whose address refuses connections. Its session expires later."""
+
+        async def work() -> None:
+            if self._is_registered(broker.broker_id, broker.epoch):
+                logger.warning("a broker refuses connections; others take its leaderships broker=%d", broker.broker_id)
+                await self._controlled_shutdown.evacuate(broker.broker_id, "the broker refuses connections")
+
+        self._events.post(EventKind.BROKERS, "a broker refuses connections", work)
+
+    def on_controller_refused(self, broker_id: int) -> None:
+        """Let the brokers elect another controller than one whose address refuses connections.
+
+        Its session expires later. Without its node it is no longer the controller, even if it is alive.
+        """
+
+        async def work() -> None:
+            if self.is_active:
+                return
+            # An election after this read changes the version.
+            version = await read_node(self.store, znodes.CONTROLLER_EPOCH, lambda node: node.stat.version)
+            if (await load_controller(self.store))[0] != broker_id:
+                return
+            logger.warning("the controller refuses connections; another is elected broker=%d", broker_id)
+            try:
+                await self.store.transaction([Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)])
+            except TransactionError as error:
+                if not isinstance(error.cause, BadVersionError | NoNodeError):
+                    raise
+
+        self._events.post(EventKind.CONTROLLER, "the controller refuses connections", work)
 
     # Requests of brokers
 

@@ -639,6 +639,66 @@ def test_controlled_shutdown_refuses_unknown_brokers_and_old_epochs(world):
     assert response.error_code == E.NOT_CONTROLLER
 
 
+def registration(world, broker_id):
+    return world.active.controller.image.brokers[broker_id]
+
+
+def test_a_refused_connection_moves_leaderships_before_the_session_expires(world):
+    create(world, "t", (2, 1, 3), (1, 2), (2,), (2, 3))
+    world.fakes[2].is_up = False
+    world.active.controller.on_broker_refused(registration(world, 2))
+    world.executor.finish()
+    assert states(world, "t") == [(1, 1, (1, 3)), (1, 1, (1,)), (2, 0, (2,)), (3, 1, (3,))]
+    assert world.fakes[3].roles["t", 3][:3] == (3, 1, (3,))
+    assert 2 in world.active.controller.image.brokers
+    assert world.active.controller.context.shutting_down == set()
+
+
+def test_a_refused_connection_of_an_earlier_registration_moves_nothing(world):
+    create(world, "t", (2, 1, 3))
+    earlier = registration(world, 2)
+    world.crash(2)
+    world.executor.finish()
+    world.start(2)
+    before = states(world, "t")
+    world.active.controller.on_broker_refused(earlier)
+    world.nodes[3].controller.on_broker_refused(registration(world, 2))
+    world.executor.finish()
+    assert states(world, "t") == before
+
+
+def test_another_controller_is_elected_in_place_of_one_that_refuses_connections(world):
+    create(world, "t", (1, 2, 3))
+    assert world.active.controller.broker_id == 1
+    # The process has ended; its session has not.
+    world.nodes[1].controller.stop()
+    world.nodes[3].controller.on_controller_refused(1)
+    world.executor.finish()
+    assert world.active.controller.broker_id != 1
+    epoch = world.active.controller.epoch
+    for node in world.nodes.values():
+        node.controller.on_controller_refused(1)
+    world.executor.finish()
+    assert world.active.controller.epoch == epoch
+
+
+def test_a_controller_that_was_elected_meanwhile_is_not_replaced(world, monkeypatch):
+    other = world.nodes[3].controller
+    read = other.store.get
+
+    async def elect_then_read(path, watch=None):
+        found = await read(path, watch)
+        if path == znodes.CONTROLLER:
+            monkeypatch.undo()
+            world.nodes[2].controller.on_controller_refused(1)
+        return found
+
+    monkeypatch.setattr(other.store, "get", elect_then_read)
+    other.on_controller_refused(1)
+    world.executor.finish()
+    assert world.active.controller.epoch == 2
+
+
 def test_blocks_of_producer_ids_are_disjoint(world):
     """Section 7: blocks of 1000, equality of the broker epoch."""
 

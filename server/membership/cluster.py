@@ -36,7 +36,7 @@ from odradek.replication.following.fetchers import Fetchers
 from odradek.replication.following.settings import FetcherParts, FetcherSettings
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
-from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, MetadataDelta
 from odradek.replication.metadata.loader import count_partitions, is_deleted, read_assignments
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
@@ -49,6 +49,7 @@ from odradek.replication.replicas.throttle import FOLLOWER, LEADER, ReplicationT
 from odradek.server.brokers.channel import TcpBrokerChannels
 from odradek.server.brokers.channel_pool import ChannelPool
 from odradek.server.brokers.controller_client import ControllerClient, LocalHandlers
+from odradek.server.brokers.peer_watch import PeerWatch
 from odradek.server.config import BrokerConfig
 from odradek.server.coordinators.interfaces import MarkerWriter
 from odradek.server.coordinators.producer_id_blocks import RemoteProducerIds
@@ -125,6 +126,12 @@ class ClusterMembership:
         self._marker_channels, self._verification_channels = (
             ChannelPool(metadata, self._channels, client_id=str(config.node_id), timeout_ms=timeout_ms)
             for timeout_ms in (find_response_timeout_ms(config.request_timeout_ms), config.request_timeout_ms)
+        )
+        self._peers = PeerWatch(
+            config.inter_broker_name,
+            self._on_refused,
+            connect=environment.reactor.connectTCP,
+            clock=environment.reactor,
         )
         self._isr_changes = IsrChangeQueue(
             config.node_id, lambda: self.broker_epoch, self.controller_requests, self._delay, pacing.start
@@ -270,10 +277,28 @@ class ClusterMembership:
             lambda: self.broker_epoch,
             partial(count_partitions, self._store),
         )
+        for image in (self._controller.image, self._metadata):
+            image.listeners.append(self._watch_peers)
         await self._controller.start(registration)
         await self._controller.finish_deletions()
         self._check_isrs()
         self._pacing.start(LeaderRebalance(self._controller, services.configs, self._delay).run())
+
+    def _watch_peers(self, _: MetadataDelta) -> None:
+        """Watch the processes of all brokers as the controller, otherwise that of the controller."""
+        me, image = self._config.node_id, self._controller.image
+        if self._controller.is_active:
+            brokers = image.brokers
+        else:
+            controller = self._metadata.brokers.get(image.controller_id)
+            brokers = {} if controller is None else {controller.broker_id: controller}
+        self._peers.watch(broker for broker_id, broker in brokers.items() if broker_id != me)
+
+    def _on_refused(self, broker: BrokerMetadata) -> None:
+        if self._controller.is_active:
+            self._controller.on_broker_refused(broker)
+        else:
+            self._controller.on_controller_refused(broker.broker_id)
 
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         if self._fetchers is not None:
@@ -451,6 +476,7 @@ class ClusterMembership:
         if self._fetchers is not None:
             self._fetchers.close()
         self._isr_changes.stop()
+        self._peers.close()
         self.controller_requests.close()
         self._marker_channels.close()
         self._verification_channels.close()
