@@ -170,7 +170,11 @@ class World:
 
     def check_invariants(self, process: BrokerProcess) -> None:
         """Check the invariants of a running broker after a step."""
-        if not self.looks_inside or process.broker is None:
+        if process.broker is None:
+            return
+        if not self.looks_inside:
+            if self._cluster_invariants is not None:
+                self._cluster_invariants.note_committed(process)
             return
         if not process.is_stopping:
             for what in invariants.find_violations(process.broker):
@@ -178,6 +182,11 @@ class World:
         if self._cluster_invariants is not None:
             for what in self._cluster_invariants.check(process):
                 self.fail(what)
+
+    def committed_end(self, topic_id: bytes, index: int) -> int:
+        """Return the highest high watermark that a leader of a partition has had."""
+        assert self._cluster_invariants is not None
+        return self._cluster_invariants.committed.end((topic_id, index))
 
     def audit(self, broker: Broker) -> None:
         """Read all logs of a broker and compare indexes and state with them."""

@@ -82,7 +82,7 @@ class _ClientDraw:
         for number in range(random.choice((0, 1, 2, 3))):
             yield TransactionalProducer(world, history, f"txn{number}", self._chance(), plain, self._flow())
         by_client = [(topic.name, 0) for topic in self._scenario.topics if not topic.has_append_time]
-        if random.random() < 0.4:
+        if random.random() < 0.4 and by_client:
             yield HostileProducer(world, history, "hostile", self._chance(), by_client)
         compacted = self._partitions(compacted=True)
         if compacted and random.random() < 0.5:
@@ -155,6 +155,8 @@ class _ClientDraw:
                 self._world, self._history, f"odd{number}", Random(random.getrandbits(64)), plain,
                 times="odd" if keeps_all else "odd but new", packing=draw_wrong_packing(random),
             )  # fmt: skip
+        if not by_client:
+            return
         yield HostileProducer(
             self._world, self._history, "liar", Random(random.getrandbits(64)), by_client, kinds=CONTRADICTIONS
         )

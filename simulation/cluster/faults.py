@@ -1,14 +1,14 @@
 """The faults of a run with several brokers, and the operator who restarts brokers and repairs disks.
 
-A fault is a method of `ClusterFaults`, chosen by weight. Faults that lose unsynced data follow the rule in `power`.
+A fault is a method of `ClusterFaults`, chosen by weight. A fault that the rule in `power` does not permit is omitted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from odradek.replication.metadata import znodes
-from odradek.simulation.cluster.power import find_incomplete, may_lose_unsynced
+from odradek.simulation.cluster.power import IntactReplicas
 from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.history import CrashKind, History
 from odradek.simulation.machine.broker_process import BrokerProcess
@@ -35,6 +35,7 @@ class ClusterFaults:
         self._session_s = session_s
         self._random = random
         self._is_over = False
+        self._intact = IntactReplicas(world)
         for process in world.brokers:
             process.on_end = self._when_ended(process)
             process.on_start_failure = lambda why: None
@@ -78,76 +79,121 @@ class ClusterFaults:
     def _any(self) -> BrokerProcess:
         return self._random.choice(self._world.brokers)
 
+    def _may_disturb(self, processes: Collection[BrokerProcess]) -> bool:
+        """Return whether brokers may leave ISRs now."""
+        is_permitted = self._intact.may_disturb([process.name for process in processes])
+        if not is_permitted:
+            self._world.trace("no fault: another replica has lost data")
+        return is_permitted
+
+    def _disturb(self, processes: Iterable[BrokerProcess]) -> None:
+        """Count a disturbance of brokers, until `_leave` is called."""
+        disturbed = self._intact.disturbed
+        for process in processes:
+            disturbed[process.name] = disturbed.get(process.name, 0) + 1
+
+    def _leave(self, processes: Iterable[BrokerProcess]) -> None:
+        for process in processes:
+            self._intact.disturbed[process.name] -= 1
+
     # Processes
 
     def kill(self) -> None:
         """Kill a process (SIGKILL)."""
-        self._any().kill()
+        process = self._any()
+        if self._may_disturb([process]):
+            process.kill()
 
     def kill_controller(self) -> None:
         """Kill the process of the controller."""
         data = read_data(self._zookeeper, znodes.CONTROLLER)
         if data:
-            self._world.brokers[znodes.decode_controller(data) - 1].kill()
+            process = self._world.brokers[znodes.decode_controller(data) - 1]
+            if self._may_disturb([process]):
+                process.kill()
 
     def kill_while_writing(self) -> None:
         """Kill a process between two disk operations, or during a write."""
-        self._any().disk.crash_at(self._random.randint(1, 60))
+        process = self._any()
+        if self._may_disturb([process]):
+            self._disturb([process])
+            process.disk.crash_at(self._random.randint(1, 60))
+            self._later(lambda: self._end_crash(process))
+
+    def _end_crash(self, process: BrokerProcess) -> None:
+        self._leave([process])
+        process.disk.cancel_crash()
 
     def stop(self) -> None:
         """Stop a broker cleanly, with a controlled shutdown."""
-        self._any().stop()
+        process = self._any()
+        if self._may_disturb([process]):
+            process.stop()
 
     def pause(self) -> None:
         """Pause a process, longer or shorter than its session timeout."""
-        self._any().pause(self._random.uniform(0.1, 2.0) * self._session_s)
+        process, seconds = self._any(), self._random.uniform(0.1, 2.0) * self._session_s
+        if self._may_disturb([process]):
+            process.pause(seconds)
 
     def lose_power(self) -> None:
-        """Power off a machine, unless another replica may have lost the same data."""
-        if may_lose_unsynced(self._world):
-            process = self._any()
-            process.lose_power(lose_names=self._random.random() < 0.5, is_silent=self._random.random() < 0.5)
-        else:
-            self._world.trace(f"no power loss: {find_incomplete(self._world)}")
+        """Power off a machine."""
+        process = self._any()
+        if not self._intact.may_lose(process):
+            self._world.trace("no power loss: no other replica is intact")
+            return
+        self._intact.lose_data(process)
+        process.lose_power(lose_names=self._random.random() < 0.5, is_silent=self._random.random() < 0.5)
 
     # Network
 
-    def _cut(self, routes: list[Route]) -> None:
+    def _cut(self, routes: list[Route], victims: list[BrokerProcess]) -> None:
+        """Cut routes for some time. `victims`: the brokers that may leave ISRs."""
+        if not self._may_disturb(victims):
+            return
         self._world.trace(f"cut {', '.join(f'{source}>{target}' for source, target in routes)}")
         self._network.cut(routes)
-        self._later(lambda: self._network.heal(routes))
+        self._disturb(victims)
+
+        def heal() -> None:
+            self._network.heal(routes)
+            self._leave(victims)
+
+        self._later(heal)
 
     def cut_brokers(self) -> None:
         """Separate some brokers from the others, in both directions."""
-        hosts = [process.host for process in self._world.brokers]
+        brokers = self._world.brokers
+        hosts = [process.host for process in brokers]
         some = self._random.sample(hosts, self._random.randint(1, len(hosts) - 1))
         others = [host for host in hosts if host not in some]
-        self._cut([route for one in some for two in others for route in ((one, two), (two, one))])
+        self._cut([route for one in some for two in others for route in ((one, two), (two, one))], brokers)
 
     def cut_one_way(self) -> None:
         """Stop everything from one broker to another one."""
         one, two = self._random.sample(self._world.brokers, 2)
-        self._cut([(one.host, two.host)])
+        self._cut([(one.host, two.host)], [one, two])
 
     def isolate(self) -> None:
         """Separate a broker from the other brokers and ZooKeeper, sometimes also from clients."""
-        host = self._any().host
-        others = [process.host for process in self._world.brokers if process.host != host]
+        victim = self._any()
+        others = [process.host for process in self._world.brokers if process is not victim]
         others.append(ZOOKEEPER_HOST)
         if self._random.random() < 0.3:
             others.append(CLIENT_HOST)
-        self._cut([route for other in others for route in ((host, other), (other, host))])
+        host = victim.host
+        self._cut([route for other in others for route in ((host, other), (other, host))], [victim])
 
     def cut_from_zookeeper(self) -> None:
         """Separate a broker from ZooKeeper, in one or both directions."""
-        host = self._any().host
-        routes = [(host, ZOOKEEPER_HOST), (ZOOKEEPER_HOST, host)]
-        self._cut(self._random.choice((routes, routes, routes[:1], routes[1:])))
+        victim = self._any()
+        routes = [(victim.host, ZOOKEEPER_HOST), (ZOOKEEPER_HOST, victim.host)]
+        self._cut(self._random.choice((routes, routes, routes[:1], routes[1:])), [victim])
 
     def cut_from_clients(self) -> None:
         """Separate a broker from the clients."""
         host = self._any().host
-        self._cut([(host, CLIENT_HOST), (CLIENT_HOST, host)])
+        self._cut([(host, CLIENT_HOST), (CLIENT_HOST, host)], [])
 
     def break_connections(self) -> None:
         """Break some connections, also those between brokers."""
@@ -171,7 +217,11 @@ class ClusterFaults:
 
     def expire_session(self) -> None:
         """Expire the session of a broker at once."""
-        self._zookeeper.expire(self._any().host)
+        process = self._any()
+        if self._may_disturb([process]):
+            self._disturb([process])
+            self._zookeeper.expire(process.host)
+            self._later(lambda: self._leave([process]), 1.0, 3.0)
 
     def break_zookeeper_connections(self) -> None:
         """Break the connections of a broker with ZooKeeper."""
@@ -190,17 +240,20 @@ class ClusterFaults:
     # Disks and clocks
 
     def fail_disk(self) -> None:
-        """Fail the disk of a machine, unless another replica may have lost the same data."""
-        if may_lose_unsynced(self._world):
-            process = self._any()
+        """Fail the disk of a machine."""
+        process = self._any()
+        if self._intact.may_lose(process):
+            self._intact.lose_data(process)
             process.disk.broken.update(dict.fromkeys(process.directories))
             self._later(lambda: self._repair(process))
 
     def fill_disk(self) -> None:
         """Fill the disk of a machine for some time."""
         process = self._any()
-        process.disk.is_full = True
-        self._later(lambda: self._repair(process))
+        if self._may_disturb([process]):
+            self._disturb([process])
+            process.disk.is_full = True
+            self._later(lambda: self._end_shortage(process))
 
     def set_clock(self) -> None:
         """Set the wall clock of a machine."""
@@ -211,6 +264,10 @@ class ClusterFaults:
     def _repair(self, process: BrokerProcess) -> None:
         process.disk.repair()
         self._restart_without_directory(process)
+
+    def _end_shortage(self, process: BrokerProcess) -> None:
+        self._leave([process])
+        self._repair(process)
 
     def _restart_without_directory(self, process: BrokerProcess) -> None:
         broker = process.broker

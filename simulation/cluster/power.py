@@ -1,23 +1,99 @@
-"""The rule for power losses and disk failures: an acknowledged record is lost by fewer than all of its replicas.
+"""The rule for faults: of each partition one member of the ISR keeps everything that is committed.
 
-Replicas acknowledge records that are only in their page caches. If all replicas in sync lose their power, such records
-are lost, in Apache Kafka as well. A machine may therefore lose unsynced data only while all replicas of all partitions
-are in sync and have all records below their leaders' high watermarks. It may start again at any time: a controller
-removes it from the ISRs, also one that is elected after it has started.
+Replicas acknowledge records that are only in their page caches. A machine that loses its unsynced data may therefore
+lose committed records, and it stays in the ISR until the controller or the leader notices. If meanwhile all other
+members leave the ISR, or lose data as well, committed records are lost, in Apache Kafka as well. So there must always
+be an intact member besides those that may have lost data: one that runs, is not disturbed by a fault, and has all
+committed records.
 """
 
+from collections.abc import Collection, Container
 from typing import TYPE_CHECKING
 
 from odradek.simulation.cluster.logs import logs_by_partition
-from odradek.simulation.cluster.tree import read_partitions
+from odradek.simulation.cluster.tree import StoredPartition, read_partitions, read_registrations
 
 if TYPE_CHECKING:
+    from odradek.log.partition_log import PartitionLog
+    from odradek.simulation.machine.broker_process import BrokerProcess
     from odradek.simulation.world import World
 
 
-def may_lose_unsynced(world: "World") -> bool:
-    """Return whether one machine may lose unsynced data now."""
-    return not find_incomplete(world)
+class IntactReplicas:
+    """Decides which faults are permitted.
+
+    disturbed: names of brokers that a fault separates from others, or whose session has just expired, with the number
+        of these faults
+    """
+
+    def __init__(self, world: "World") -> None:
+        self.disturbed: dict[str, int] = {}
+        self._world = world
+        self._lost: dict[str, None] = {}
+
+    def lose_data(self, process: "BrokerProcess") -> None:
+        """Note that a machine loses its unsynced data now, or may lose it when its process ends."""
+        self._lost[process.name] = None
+
+    def may_lose(self, process: "BrokerProcess") -> bool:
+        """Return whether a machine may lose its unsynced data now."""
+        return self._is_left({process.name}, {*self._lost_names(), process.name})
+
+    def may_disturb(self, victims: Collection[str]) -> bool:
+        """Return whether brokers may leave ISRs now, without a loss of data."""
+        return self._is_left(victims, self._lost_names())
+
+    def _is_left(self, victims: Container[str], lost: Collection[str]) -> bool:
+        """Return whether each partition with a lost replica in its ISR has an intact member besides the victims."""
+        world = self._world
+        assert world.zookeeper is not None
+        if not lost:
+            return True
+        registered = read_registrations(world.zookeeper)
+        logs = logs_by_partition(world.brokers)
+        for partition, stored in read_partitions(world.zookeeper).items():
+            members = [world.brokers[number - 1] for number in stored.state.isr]
+            if any(member.name in lost for member in members) and not any(
+                self._is_intact(member, stored, logs.get(partition, {}).get(member.name), partition[1])
+                and registered.get(world.brokers.index(member) + 1, stored.written) < stored.written
+                and member.name not in victims
+                and member.name not in lost
+                for member in members
+            ):
+                return False
+        return True
+
+    def _is_intact(
+        self, process: "BrokerProcess", stored: StoredPartition, log: "PartitionLog | None", index: int
+    ) -> bool:
+        """Return whether a member of the ISR runs without a disturbance and has all committed records."""
+        return (
+            log is not None
+            and not process.is_stopping
+            and not process.is_paused
+            and not process.disk.may_lose_data
+            and not self.disturbed.get(process.name)
+            and log.log_end_offset >= self._world.committed_end(stored.topic_id, index)
+        )
+
+    def _lost_names(self) -> Collection[str]:
+        """Return the names of the brokers that may lack committed records and are in an ISR."""
+        world = self._world
+        assert world.zookeeper is not None
+        if not self._lost:
+            return ()
+        stored = read_partitions(world.zookeeper)
+        logs = logs_by_partition(world.brokers)
+        for number, process in enumerate(world.brokers, 1):
+            if process.name not in self._lost:
+                continue
+            member_of = {key: one for key, one in stored.items() if number in one.state.isr}
+            if all(
+                self._is_intact(process, one, logs.get(key, {}).get(process.name), key[1])
+                for key, one in member_of.items()
+            ):
+                del self._lost[process.name]
+        return self._lost
 
 
 def find_incomplete(world: "World") -> str:

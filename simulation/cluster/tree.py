@@ -69,6 +69,12 @@ def read_data(zookeeper: ZooKeeper, path: str) -> bytes | None:
     return None if node is None else node.data
 
 
-def registered_brokers(zookeeper: ZooKeeper) -> list[int]:
-    """Return the ids of the registered brokers."""
-    return [int(name) for name in zookeeper.tree.parts[0].children(znodes.BROKER_IDS)]
+def read_registrations(zookeeper: ZooKeeper) -> dict[int, int]:
+    """Return the epochs of the registered brokers by their ids."""
+    table = zookeeper.tree.parts[0]
+    found = {}
+    for name in table.children(znodes.BROKER_IDS):
+        node = table.load(znodes.broker_path(int(name)))
+        if node is not None:
+            found[int(name)] = node.created_id
+    return found

@@ -78,6 +78,10 @@ class SimulatedDisk(MemoryFileSystem):
         self.heal()
         self._crash_at = None
 
+    def cancel_crash(self) -> None:
+        """Cancel the crash that `crash_at` has scheduled."""
+        self._crash_at = None
+
     def come_down(self, *, is_power_loss: bool, lose_names: bool = False) -> None:
         """End the process, or the power; a power loss drops unsynced data."""
         self.is_down = True
@@ -130,6 +134,11 @@ class SimulatedDisk(MemoryFileSystem):
         for node in forgotten:
             node.crash(None)
         return bool(forgotten)
+
+    @property
+    def may_lose_data(self) -> bool:
+        """True if data whose sync failed, or will fail, is lost when the process ends."""
+        return bool(self.broken or self._unsynced)
 
     def before_read(self, path: str) -> None:
         """Raise the failure of a read, if any."""

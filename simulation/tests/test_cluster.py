@@ -16,7 +16,7 @@ from odradek.simulation.api import ConnectionLost
 from odradek.simulation.clients.lasting_connection import LastingConnection
 from odradek.simulation.cluster.faults import ClusterFaults
 from odradek.simulation.cluster.logs import find_differences
-from odradek.simulation.cluster.power import find_incomplete, may_lose_unsynced
+from odradek.simulation.cluster.power import IntactReplicas, find_incomplete
 from odradek.simulation.cluster.tree import read_data, read_partitions
 from odradek.simulation.history import History
 from odradek.simulation.machine.zookeeper import ZOOKEEPER_HOST
@@ -146,9 +146,7 @@ def test_a_controller_that_lost_data_does_not_lead_until_it_has_caught_up(cluste
         cluster.ask(cluster.produce)
     cluster.settle()
     epoch, end = cluster.state.leader_epoch, log_of(first).log_end_offset
-    assert may_lose_unsynced(cluster.world)
     first.lose_power(lose_names=False)
-    assert not may_lose_unsynced(cluster.world)
     if others_wait:
         # ZooKeeper hears the others, whose sessions survive, but they do not hear it.
         others = [process.host for process in cluster.world.brokers if process is not first]
@@ -160,6 +158,24 @@ def test_a_controller_that_lost_data_does_not_lead_until_it_has_caught_up(cluste
     cluster.settle()
     assert cluster.state.leader_epoch > epoch
     assert [log_of(process).log_end_offset for process in cluster.world.brokers] == [end] * 3
+
+
+def test_one_replica_in_sync_remains_intact(cluster):
+    cluster.ask(cluster.produce)
+    intact = IntactReplicas(cluster.world)
+    first, second, third = cluster.world.brokers
+    assert intact.may_lose(first)
+    assert intact.may_disturb(["broker-1", "broker-2", "broker-3"])
+    intact.lose_data(first)
+    first.lose_power(lose_names=False)
+    assert intact.may_lose(second)
+    assert intact.may_disturb(["broker-2"])
+    assert not intact.may_disturb(["broker-2", "broker-3"])
+    second.pause(SESSION_S)
+    assert not intact.may_disturb(["broker-3"])
+    assert not intact.may_lose(third)
+    cluster.settle()
+    assert intact.may_disturb(["broker-2", "broker-3"])
 
 
 def test_differences_of_replicas_are_reported(cluster):
