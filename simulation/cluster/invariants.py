@@ -6,12 +6,19 @@ ZooKeeper mode, by Apache Kafka's replication protocol (KIP-101, KIP-497, KIP-84
 
 from collections.abc import Container, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.simulation.cluster.committed import CommittedBatches, TopicPartition
-from odradek.simulation.cluster.tree import StoredPartition, read_data, read_number, read_partitions, read_written
+from odradek.simulation.cluster.tree import (
+    StoredPartition,
+    read_data,
+    read_number,
+    read_partitions,
+    read_registrations,
+    read_written,
+)
 from odradek.simulation.history import Partition, name_of
 
 if TYPE_CHECKING:
@@ -21,6 +28,18 @@ if TYPE_CHECKING:
     from odradek.simulation.machine.zookeeper import ZooKeeper
 
 _PRODUCER_IDS: Final = "/latest_producer_id_block"
+
+
+Life = tuple[str, int, TopicPartition]
+"""A replica in one life of its broker: the broker's name, the number of the life, and the partition."""
+
+
+class HighWatermark(NamedTuple):
+    """A leader's high watermark, with its epoch and the number of replicas in sync."""
+
+    leader_epoch: int
+    offset: int
+    in_sync: int
 
 
 class ClusterInvariants:
@@ -40,10 +59,10 @@ class ClusterInvariants:
         self._zookeeper = zookeeper
         self._transaction = -1
         self._leaders: dict[tuple[TopicPartition, int], str] = {}
-        self._leader_epochs: dict[tuple[str, int, TopicPartition], int] = {}
-        self._high_watermarks: dict[tuple[str, int, TopicPartition], tuple[int, int]] = {}
+        self._leader_epochs: dict[Life, int] = {}
+        self._high_watermarks: dict[Life, HighWatermark] = {}
         self._latest_epochs: dict[TopicPartition, int] = {}
-        self._checked: dict[tuple[str, int, TopicPartition], tuple[object, ...]] = {}
+        self._checked: dict[Life, tuple[object, ...]] = {}
         self._controllers: dict[int, bytes] = {}
         self._controller_epoch = -1
         self._block_end = -1
@@ -109,16 +128,28 @@ class ClusterInvariants:
             committed = self.committed.end(key)
             if log.log_end_offset < committed and replica.topic not in self.unclean:
                 yield f"{where}: its log ends at {log.log_end_offset}, {committed} is committed"
-        epoch, high_watermark = self._high_watermarks.get(life, (-1, -1))
-        if epoch == replica.leader_epoch and log.high_watermark < high_watermark:
-            yield f"{where}: the high watermark fell from {high_watermark} to {log.high_watermark}"
-        if log.high_watermark > high_watermark:
-            self.committed.commit(key, log.high_watermark)
-            yield from self._check_members(where, replica, log.high_watermark)
-        self._high_watermarks[life] = replica.leader_epoch, log.high_watermark
+        yield from self._check_high_watermark(life, replica, log, where)
         stored = self.stored.get((replica.topic, replica.index))
         if stored is not None and stored.topic_id == replica.topic_id:
             yield from self._check_maximal_isr(where, replica, stored)
+
+    def _check_high_watermark(
+        self, life: Life, replica: "Replica", log: "PartitionLog", where: str
+    ) -> Iterator[str]:
+        """It never falls within an epoch, waits for min.insync.replicas, and all replicas in sync have reached it."""
+        before = self._high_watermarks.get(life, HighWatermark(-1, -1, 0))
+        now = HighWatermark(replica.leader_epoch, log.high_watermark, len(replica.isr))
+        self._high_watermarks[life] = now
+        if before.leader_epoch == now.leader_epoch:
+            least = min(log.config.min_insync_replicas, len(replica.replicas))
+            if now.offset < before.offset:
+                yield f"{where}: the high watermark fell from {before.offset} to {now.offset}"
+            # The ISR may have shrunk in the same step, after the high watermark rose.
+            elif now.offset > before.offset and max(before.in_sync, now.in_sync) < least:
+                yield f"{where}: the high watermark rose with ISR {replica.isr}, min.insync.replicas is {least}"
+        if now.offset > before.offset:
+            self.committed.commit((replica.topic_id, replica.index), now.offset)
+            yield from self._check_members(where, replica, now.offset)
 
     def _check_records(
         self, process: "BrokerProcess", replica: "Replica", log: "PartitionLog", where: str
@@ -143,8 +174,14 @@ class ClusterInvariants:
                 self.committed.commit((replica.topic_id, replica.index), other.log.high_watermark)
 
     def _check_members(self, where: str, replica: "Replica", high_watermark: int) -> Iterator[str]:
-        """The replicas in sync have all records below the high watermark."""
-        for member in replica.isr:
+        """The replicas in sync, also those that only ZooKeeper has yet, have all records below the high watermark."""
+        stored = self.stored.get((replica.topic, replica.index))
+        members = dict.fromkeys(replica.isr)
+        if stored is not None and (stored.state.leader, stored.state.leader_epoch) == (
+            replica.leader, replica.leader_epoch
+        ):  # fmt: skip
+            members |= dict.fromkeys(stored.state.isr)
+        for member in members:
             process = self._brokers[member - 1]
             if process.broker is None or not process.is_up:
                 continue
@@ -153,11 +190,18 @@ class ClusterInvariants:
                 continue
             end = other.log.log_end_offset
             if end < high_watermark:
-                yield f"{where}: high watermark {high_watermark}, the log of {process.name} in the ISR ends at {end}"
+                if not self._has_restarted(member, stored):
+                    name = process.name
+                    yield f"{where}: high watermark {high_watermark}, the log of {name} in the ISR ends at {end}"
             elif replica.topic not in self.unclean:
                 key = replica.topic_id, replica.index
                 for what in self.committed.compare(process.name, key, other.log, high_watermark):
                     yield f"{process.name} {other!r}: {what}"
+
+    def _has_restarted(self, member: int, stored: StoredPartition | None) -> bool:
+        """Return whether a member of the ISR has registered since, and is to be removed."""
+        registered = read_registrations(self._zookeeper).get(member)
+        return stored is None or registered is None or registered > stored.written
 
     def _check_maximal_isr(self, where: str, replica: "Replica", stored: StoredPartition) -> Iterator[str]:
         """A leader waits for all replicas that the controller may elect."""

@@ -25,6 +25,8 @@ class Tree:
         self.store = self.world.zookeeper.tree.connect()
         for path in (znodes.BROKER_IDS, znodes.partition_path("t", 0)):
             run_now(self.store.ensure_path(path))
+        for number in HEALTHY.replicas:
+            run_now(self.store.create(znodes.broker_path(number)))
         run_now(self.store.set(znodes.topic_path("t"), znodes.encode_topic(TOPIC_ID, (HEALTHY,))))
         run_now(self.store.create(znodes.state_path("t", 0), znodes.encode_state(HEALTHY)))
         run_now(self.store.create(znodes.CONTROLLER_EPOCH, b"2"))
@@ -44,7 +46,7 @@ def replica(name="broker-1", **changes):
     epochs = SimpleNamespace(entries=[(1, 0), (3, 10)])
     log = SimpleNamespace(
         state=SimpleNamespace(leader_epochs=epochs, high_watermark=20, log_end_offset=30, is_closed=False),
-        high_watermark=20, log_end_offset=30, config=SimpleNamespace(compacts=True),
+        high_watermark=20, log_end_offset=30, config=SimpleNamespace(compacts=True, min_insync_replicas=2),
     )  # fmt: skip
     made = SimpleNamespace(
         topic="t", topic_id=TOPIC_ID, index=0, leader=1, leader_epoch=3, partition_epoch=0, is_leader=True,
@@ -152,13 +154,18 @@ def test_wrong_states_of_a_broker_are_reported(tree, changes, text):
 
 
 def test_a_replica_in_sync_without_all_records_is_reported(tree):
-    log = SimpleNamespace(log_end_offset=20, config=SimpleNamespace(compacts=True))
+    log = SimpleNamespace(log_end_offset=20, config=SimpleNamespace(compacts=True, min_insync_replicas=2))
     behind = SimpleNamespace(log=log, topic_id=TOPIC_ID)
     broker: Any = SimpleNamespace(services=SimpleNamespace(replicas=SimpleNamespace(partitions={("t", 0): behind})))
     process = tree.world.brokers[1]
     process.broker, process.is_up = broker, True
     assert tree.found(replica(high_watermark=20)) == []
     assert any("the log of broker-2 in the ISR ends at 20" in what for what in tree.found(replica(high_watermark=21)))
+
+
+def test_a_high_watermark_that_rises_with_too_few_replicas_in_sync_is_reported(tree):
+    assert tree.found(replica(isr=(1,))) == []
+    assert any("rose with ISR (1,)" in what for what in tree.found(replica(isr=(1,), high_watermark=21)))
 
 
 def test_an_epoch_has_one_leader(tree):
