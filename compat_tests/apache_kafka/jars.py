@@ -77,6 +77,19 @@ KAFKA_WITH_ZOOKEEPER = JarSet(
     ),
 )
 
+# Connect with MirrorMaker 2, and the examples of Kafka Streams.
+KAFKA_APPLICATIONS = JarSet(
+    f"kafka-applications-{KAFKA_VERSION}",
+    (
+        Module("org.apache.kafka", "kafka-streams-examples", KAFKA_VERSION),
+        Module("org.apache.kafka", "connect-runtime", KAFKA_VERSION),
+        Module("org.apache.kafka", "connect-file", KAFKA_VERSION),
+        Module("org.apache.kafka", "connect-mirror", KAFKA_VERSION),
+        Module("org.apache.logging.log4j", "log4j-core", "2.25.4"),
+        Module("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
+    ),
+)
+
 # Jars in the pyspark wheel are not downloaded again.
 IN_PYSPARK = (
     ("org.apache.hadoop", "hadoop-client-api"),
@@ -104,7 +117,7 @@ ICEBERG = JarSet(
     (Module("org.apache.iceberg", f"iceberg-spark-runtime-4.0_{SCALA_VERSION}", "1.10.0", IN_PYSPARK),),
 )
 
-ALL = (KAFKA, KAFKA_WITH_ZOOKEEPER, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG)
+ALL = (KAFKA, KAFKA_WITH_ZOOKEEPER, KAFKA_APPLICATIONS, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG)
 
 
 def cache_directory() -> Path:
@@ -152,6 +165,11 @@ def kafka_jars() -> list[Path]:
 def kafka_classpath() -> str:
     """Return the class path of Apache Kafka's broker and tools."""
     return os.pathsep.join(map(str, kafka_jars()))
+
+
+def applications_classpath() -> str:
+    """Return the class path of Connect, MirrorMaker 2 and the examples of Kafka Streams."""
+    return os.pathsep.join(map(str, ensure(KAFKA_APPLICATIONS)))
 
 
 def zookeeper_mode_jars() -> list[Path]:

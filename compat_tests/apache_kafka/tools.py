@@ -61,12 +61,18 @@ class ToolResult(NamedTuple):
 
 
 def command(
-    tool: str, arguments: Sequence[str], *, heap: str = "256m", jvm_options: Sequence[str] = QUICK_JVM
+    tool: str,
+    arguments: Sequence[str],
+    *,
+    heap: str = "256m",
+    jvm_options: Sequence[str] = QUICK_JVM,
+    classpath: str | None = None,
 ) -> list[str]:
-    """Return the command line that runs a tool class."""
-    options = [*jvm_options, *(_class_archive() if tuple(jvm_options) == QUICK_JVM else ())]
+    """Return the command line that runs a tool class, by default one of those in Kafka's class path."""
+    has_archive = classpath is None and tuple(jvm_options) == QUICK_JVM
+    options = [*jvm_options, *(_class_archive() if has_archive else ())]
     start = [java(), f"-Xmx{heap}", *options, f"-Dlog4j2.configurationFile={LOGGING}"]
-    return [*start, "-cp", kafka_classpath(), tool, *arguments]
+    return [*start, "-cp", classpath or kafka_classpath(), tool, *arguments]
 
 
 def run(
@@ -126,10 +132,12 @@ class RunningTool:
     Its output goes to a file, so that it never blocks and is complete afterwards.
     """
 
-    def __init__(self, output: Path, tool: str, *arguments: str, heap: str = "256m") -> None:
+    def __init__(
+        self, output: Path, tool: str, *arguments: str, heap: str = "256m", classpath: str | None = None
+    ) -> None:
         self._output = output
         self._name = tool.rpartition(".")[2]
-        self._command = command(tool, arguments, heap=heap)
+        self._command = command(tool, arguments, heap=heap, classpath=classpath)
 
     def __enter__(self) -> Self:
         with open(self._output, "wb") as output:
