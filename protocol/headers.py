@@ -42,15 +42,19 @@ def read_client_id(buf: Buffer, position: int, end: int, size: int, flexible: bo
     elif size != -1:
         raise DecodeError("negative length of the client id")
     if flexible:
-        count = buf[position]
-        position += 1
-        if count:
-            if count > 127:
-                count, position = read_varint_tail(buf, position, count)
-            if count > end - position:
-                raise DecodeError("tagged fields run past the end of the frame")
-            position = skip_tagged_fields(buf, position, end, count)
+        position = skip_header_tags(buf, position, end) if buf[position] else position + 1
     return client_id, position
+
+
+def skip_header_tags(buf: Buffer, position: int, end: int) -> int:
+    """Return the position after the tagged fields of a header. Raises `DecodeError` or `IndexError`."""
+    count = buf[position]
+    position += 1
+    if count > 127:
+        count, position = read_varint_tail(buf, position, count)
+    if count > end - position:
+        raise DecodeError("tagged fields run past the end of the frame")
+    return skip_tagged_fields(buf, position, end, count)
 
 
 def response_is_flexible(api_key: int, flexible: bool) -> bool:

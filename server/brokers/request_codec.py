@@ -4,10 +4,10 @@ import struct
 from typing import Final, TypeVar
 
 from odradek.protocol.codec import MALFORMED, decoder, small_encoder, step_decoder, step_encoder
-from odradek.protocol.codec_source import LargeMessageError, Splice, read_varint_tail, skip_tagged_fields
+from odradek.protocol.codec_source import LargeMessageError, Splice
 from odradek.protocol.encoder_source import SMALL_MESSAGE_BYTES
 from odradek.protocol.framing import SIZE_BYTES
-from odradek.protocol.headers import response_is_flexible
+from odradek.protocol.headers import response_is_flexible, skip_header_tags
 from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
 from odradek.server.work.slices import SMALL_REQUEST_STEPS, Slices, Work
@@ -61,7 +61,7 @@ async def decode_response(
         end = len(frame)
         position = _BODY_AT
         if response_is_flexible(response_type.api_key, response_type.is_flexible(version)):
-            position = _skip_header_tags(frame, position, end)
+            position = skip_header_tags(frame, position, end)
         if end - position <= SMALL_MESSAGE_BYTES:
             response, _ = decoder(response_type, version)(frame, position, end)
         else:
@@ -83,15 +83,3 @@ def _begin_request(request: Message, version: int, correlation_id: int, client_i
     if request.is_flexible(version):
         out.append(0)
     return out
-
-
-def _skip_header_tags(frame: bytes | memoryview, position: int, end: int) -> int:
-    count = frame[position]
-    position += 1
-    if count:
-        if count > 127:
-            count, position = read_varint_tail(frame, position, count)
-        if count > end - position:
-            raise DecodeError("tagged fields run past the end of the frame")
-        position = skip_tagged_fields(frame, position, end, count)
-    return position
