@@ -22,7 +22,8 @@ from odradek.simulation.machine.client_connection import REQUEST_TIMEOUT_S, Simu
 from odradek.simulation.machine.clock import SimulatedClock
 from odradek.simulation.machine.disk import EPOCH_MS, SimulatedDisk
 from odradek.simulation.machine.metadata import SimulatedMetadata
-from odradek.simulation.machine.network import ByteStream, Network, NetworkHabits
+from odradek.simulation.machine.network import Network, NetworkHabits
+from odradek.simulation.machine.pipes import ByteStream
 from odradek.simulation.machine.threads import SimulatedThreads
 from odradek.simulation.machine.wall_clock import WallClock
 from odradek.simulation.machine.zookeeper import ZOOKEEPER_HOST, ZooKeeper

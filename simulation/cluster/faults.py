@@ -12,7 +12,8 @@ from odradek.simulation.cluster.power import IntactReplicas
 from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.history import CrashKind, History
 from odradek.simulation.machine.broker_process import BrokerProcess
-from odradek.simulation.machine.network import CLIENT_HOST, Route
+from odradek.simulation.machine.network import CLIENT_HOST
+from odradek.simulation.machine.pipes import Route
 from odradek.simulation.machine.zookeeper import ZOOKEEPER_HOST
 from odradek.simulation.scenario import FaultPlan
 

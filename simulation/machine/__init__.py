@@ -4,7 +4,9 @@
 - `wall_clock`: the wall clock of the broker's machine
 - `threads`: threads of a simulated process
 - `disk`: the disk and its failures
-- `network`: connections, with delays and failures
+- `pipes`: connections, and the client's end
+- `broker_sockets`: the broker's end of a connection
+- `network`: all ports and connections, with delays and failures
 - `client_connection`: the client's end of a connection
 - `metadata`: the metadata stores of a single broker
 - `zookeeper`: the ensemble that the brokers of a cluster share

@@ -25,9 +25,9 @@ from odradek.server.stores.zookeeper.client import SessionStates
 from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
 from odradek.server.stores.zookeeper.store import ZooKeeperStore
 from odradek.server.work.clock import Reactor
+from odradek.simulation.machine.broker_sockets import Connector, Port
 from odradek.simulation.machine.clock import Call
 from odradek.simulation.machine.disk import SimulatedDisk
-from odradek.simulation.machine.network import Connector, Port
 from odradek.simulation.machine.wall_clock import WallClock
 from odradek.simulation.machine.zookeeper_session import SimulatedKazoo, SimulatedZooKeeperClient
 

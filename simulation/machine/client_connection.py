@@ -12,7 +12,7 @@ from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages import response_class
 from odradek.protocol.schema import Message
 from odradek.simulation.api import ConnectionLost
-from odradek.simulation.machine.network import ByteStream
+from odradek.simulation.machine.pipes import ByteStream
 
 if TYPE_CHECKING:
     from odradek.simulation.world import World

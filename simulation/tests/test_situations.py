@@ -19,8 +19,10 @@ from odradek.simulation.clients.producers.batches import _LARGEST, Packing, batc
 from odradek.simulation.clients.producers.hostile import CONTRADICTIONS, KINDS
 from odradek.simulation.clients.producers.values import YEARS_MS, Values
 from odradek.simulation.history import History, SentRecord
+from odradek.simulation.machine.broker_sockets import SimulatedSocket
 from odradek.simulation.machine.directories import Directories
-from odradek.simulation.machine.network import NetworkHabits, Pipe, SimulatedSocket
+from odradek.simulation.machine.network import NetworkHabits
+from odradek.simulation.machine.pipes import Pipe
 from odradek.simulation.tests.test_world import finish, started
 
 
