@@ -113,6 +113,10 @@ class TransactionShard:
             return _only_reply(token, init_producer_id_response(error, context.api_version))
         return transaction_init.init_producer_id(self._state, request, context, token, now_ms)
 
+    def lacks_producer(self, transactional_id: str) -> bool:
+        """Return whether InitProducerId needs a new producer id, because this is the first one of its id."""
+        return self._coordinator_state is CoordinatorState.ACTIVE and transactional_id not in self._state.transactions
+
     def add_partitions(
         self, request: AddPartitionsToTxnRequest, context: RequestContext, token: Token, now_ms: int
     ) -> CoordinatorResult:

@@ -82,6 +82,10 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             begin_producer_ids_at=self._begin_producer_ids_at,
         )
 
+    def lacks_producer(self, transactional_id: str) -> bool:
+        """Return whether this broker coordinates the transactional id, and it has no producer yet."""
+        return self.shard(self.index_of(transactional_id)).lacks_producer(transactional_id)
+
     def _remove_timed_out_replies(self, result: CoordinatorResult) -> CoordinatorResult:
         return result.without_replies(keeps_completions=True)
 

@@ -55,8 +55,8 @@ def init_producer_id(
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        if services.producer_ids.is_empty:
-            # A shard cannot wait for the metadata store.
+        if services.producer_ids.is_empty and services.transactions.lacks_producer(request.transactional_id):
+            # A shard cannot wait for the metadata store or the controller.
             return carry_through(services.producer_ids.prefetch()).addCallback(
                 lambda _: _init_transactional(services, context, request)
             )

@@ -181,7 +181,7 @@ def test_a_transactional_producer_waits_for_the_commit_of_a_block_of_ids(paced):
         taken.append(ids.take())
         return succeed(InitProducerIdResponse())
 
-    services = SimpleNamespace(producer_ids=ids, transactions=SimpleNamespace(run=run))
+    services = SimpleNamespace(producer_ids=ids, transactions=SimpleNamespace(run=run, lacks_producer=bool))
     request = InitProducerIdRequest(transactional_id="x")
     reply = init_producer_id(services, RequestContext("host", "PLAINTEXT"), request)
     paced.iterate(5, commit=False)

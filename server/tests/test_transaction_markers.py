@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
 from odradek.coordinator.coordinator_state import CoordinatorState
@@ -44,6 +45,7 @@ from odradek.server.coordinators.context import PendingReply
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.coordinators.marker_sender import MarkerSender, TransactionMarker
 from odradek.server.coordinators.transactions import MAX_MARKERS_PER_STEP, TransactionCoordinatorRuntime
+from odradek.server.handlers.producers import init_producer_id
 from odradek.server.handlers.transaction_markers import write_txn_markers
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
@@ -526,6 +528,39 @@ def test_a_transaction_from_beginning_to_end(world):
     assert client.end()[0].error_code == 0
     assert markers(data) == [("COMMIT", 5, 0)]
     assert client.state == "CompleteCommit"
+
+
+def test_only_a_new_transactional_id_waits_for_producer_ids(world):
+    """A producer that starts again needs no controller."""
+    world.add(STATE)
+    world.clock.advance(0)
+    Client(world).init()
+    waits = []
+
+    async def prefetch():
+        waits.append(Deferred())
+        await waits[-1]
+
+    services: Any = SimpleNamespace(
+        transactions=world.transactions, producer_ids=SimpleNamespace(is_empty=True, prefetch=prefetch)
+    )
+
+    def init(transactional_id):
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+        answers: list[Any] = []
+        maybeDeferred(init_producer_id, services, context, request).addCallback(answers.append)
+        return answers
+
+    context = RequestContext("host", "PLAINTEXT")
+    context.api_version = 5
+    known, unknown = init("x"), init("y")
+    assert [(answer.producer_id, answer.producer_epoch) for answer in known] == [(ID, 1)]
+    assert not unknown
+    waits.pop().callback(None)
+    assert [(answer.producer_id, answer.producer_epoch) for answer in unknown] == [(ID, 0)]
+    world.transactions.resign(0)
+    assert [answer.error_code for answer in init("z")] == [ErrorCode.NOT_COORDINATOR]
+    assert not waits
 
 
 def test_the_end_is_not_written_before_the_last_marker(world):
