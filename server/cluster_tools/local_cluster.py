@@ -22,9 +22,6 @@ from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer, ZooKe
 
 EXIT_FAILED: Final = 1
 STOP_TIMEOUT_S: Final = 120.0
-_STOP_WITHOUT_ZOOKEEPER_S: Final = 10.0
-"""Without ZooKeeper no leadership can be handed over, and a broker would wait for its controller in vain."""
-
 _ID_IN_USE: Final = ID_IN_USE.encode()
 _ID_IN_USE_S: Final = 4 * SESSION_TIMEOUT_MS / 1000
 """Time in which the session of a killed broker expires; ZooKeeper counts it anew from its own start."""
@@ -223,23 +220,22 @@ class LocalCluster:
 
     def _stop_brokers(self) -> None:
         """Stop one broker after the other, so that each can hand over its leaderships. A second signal kills all."""
-        timeout_s = STOP_TIMEOUT_S
         if self._directory.has_zookeeper and (self._zookeeper is None or not self._zookeeper.is_running):
-            timeout_s = _STOP_WITHOUT_ZOOKEEPER_S
+            # Without ZooKeeper no leadership can be handed over.
             for broker in self._brokers:
                 broker.send_signal(signal.SIGTERM)
         for broker in self._brokers:
             if broker.is_running:
                 broker.send_signal(signal.SIGTERM)
-                self._await_end(broker, timeout_s)
+                self._await_end(broker)
 
-    def _await_end(self, broker: BrokerProcess, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
+    def _await_end(self, broker: BrokerProcess) -> None:
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         while True:
             try:
                 event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
-                self._report(f"{broker.name} did not stop within {timeout_s:.0f} s and is killed")
+                self._report(f"{broker.name} did not stop within {STOP_TIMEOUT_S:.0f} s and is killed")
                 broker.send_signal(signal.SIGKILL)
                 deadline = time.monotonic() + STOP_TIMEOUT_S
                 continue

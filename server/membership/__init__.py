@@ -2,5 +2,6 @@
 
 - `interface`: the steps of a start and a stop that depend on the kind of membership
 - `embedded`: a broker alone in its cluster, with an embedded metadata store
+- `controlled_shutdown`: the move of leaderships before a stop
 - `cluster`: a broker of a cluster that ZooKeeper coordinates
 """

@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.log_manager import LogManager
-from odradek.log.storage.found_directories import KnownPartitions, format_names
+from odradek.log.storage.found_directories import KnownPartitions
 from odradek.properties import PropertySet
-from odradek.protocol.errors import ErrorCode, KafkaError, read_error_code
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from odradek.protocol.messages.alter_partition import AlterPartitionRequest
-from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
@@ -40,7 +40,6 @@ from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, 
 from odradek.replication.metadata.loader import count_partitions, is_deleted, read_assignments
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
-from odradek.replication.remote import BrokerUnavailableError
 from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.replication.replicas.isr_changes import IsrChangeQueue, shrink_isrs
 from odradek.replication.replicas.leader_state import Replication
@@ -56,6 +55,7 @@ from odradek.server.coordinators.producer_id_blocks import RemoteProducerIds
 from odradek.server.coordinators.remote_markers import ClusterMarkerSender, find_response_timeout_ms
 from odradek.server.coordinators.remote_verification import RemoteCoordinators
 from odradek.server.environment import Environment
+from odradek.server.membership.controlled_shutdown import ControlledShutdown
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
 from odradek.server.services import Services
@@ -66,9 +66,6 @@ from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.slices import Slices
 
 logger = logging.getLogger(__name__)
-
-LEAVE_TIMEOUT_S: Final = 30
-"""Longest controlled shutdown, besides the pauses between its attempts."""
 
 NOTICE_RETRY_MS: Final = 5_000
 
@@ -121,6 +118,9 @@ class ClusterMembership:
             self._local_requests(),
             client_id=str(config.node_id),
             timeout_ms=config.request_timeout_ms,
+        )
+        self._controlled_shutdown = ControlledShutdown(
+            config, metadata, self.controller_requests, lambda: self.broker_epoch, environment.reactor, self._delay
         )
         # Separate connections, as in Kafka: the response to markers waits for their replication.
         self._marker_channels, self._verification_channels = (
@@ -209,6 +209,7 @@ class ClusterMembership:
         except BaseException:
             await store.close()
             raise
+        store.add_session_listener(self._controlled_shutdown.on_session)
         self._opened = OpenedStore(store, controller, cluster_id)
         self._configs = ConfigFollower(store, self._metadata, self._post)
         changes = MemberConfigChanges(store, self._metadata, self._configs, environment.now_ms)
@@ -412,62 +413,10 @@ class ClusterMembership:
     # -- stop ----------------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Let the controller move leaderships to other brokers (controlled.shutdown.enable).
-
-        Without another live replica a leadership cannot be moved, so that further attempts are not made. While
-        ZooKeeper is unreachable no leadership can be moved either, and the stop does not wait for it.
-        """
-        config = self._config
-        pauses_ms = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms
-        timeout_s = LEAVE_TIMEOUT_S + pauses_ms / 1000
-        leaving = Deferred.fromCoroutine(self._shut_down())
-        timeout = self._environment.reactor.callLater(timeout_s, leaving.cancel)
-        try:
-            await leaving
-        except CancelledError:
-            logger.warning("the controlled shutdown is not complete after %d s", timeout_s)
-        finally:
-            if timeout.active():
-                timeout.cancel()
-
-    async def _shut_down(self) -> None:
-        if not self._config.controlled_shutdown_enable:
-            return
-        if self._fetchers is not None:
+        """Let the controller move leaderships to other brokers, and follow no further leader meanwhile."""
+        if self._fetchers is not None and self._config.controlled_shutdown_enable:
             self._fetchers.finish()
-        for attempt in range(1, self._config.controlled_shutdown_max_retries + 1):
-            if len(self._metadata.brokers) <= 1:
-                return
-            if attempt > 1:
-                await self._delay(self._config.controlled_shutdown_retry_backoff_ms)
-            why = await self._ask_to_shut_down()
-            if not why:
-                return
-            logger.warning("the controlled shutdown is not complete attempt=%d: %s", attempt, why)
-            if self._metadata.brokers.keys() <= {self._config.node_id}:
-                # No other broker is live, so that a further attempt cannot move a leadership.
-                return
-
-    async def _ask_to_shut_down(self) -> str:
-        """Ask the controller once; return why leaderships that could be moved remain, or nothing."""
-        request = ControlledShutdownRequest(broker_id=self._config.node_id, broker_epoch=self.broker_epoch)
-        try:
-            response = await self.controller_requests.send(request, ControlledShutdownResponse)
-        except BrokerUnavailableError as error:
-            return str(error)
-        if response.error_code:
-            return read_error_code(response.error_code).name
-        remaining = [
-            f"{one.topic_name}-{one.partition_index}"
-            for one in response.remaining_partitions
-            if self._has_other_live_replica(one.topic_name, one.partition_index)
-        ]
-        return f"this broker still leads {format_names(remaining)}" if remaining else ""
-
-    def _has_other_live_replica(self, topic: str, index: int) -> bool:
-        partition, live = self._metadata.partition(topic, index), self._metadata.brokers
-        replicas = () if partition is None else partition.replicas
-        return any(replica in live and replica != self._config.node_id for replica in replicas)
+        await self._controlled_shutdown.run()
 
     def stop(self) -> None:
         """Stop all work with ZooKeeper and with other brokers."""
