@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
-from odradek.replication.metadata.store import Waiter, run_now
+from odradek.replication.metadata.store import SessionExpiredError, Waiter, run_now
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +124,9 @@ class EventLoop:
             try:
                 await work()
             except Exception as error:
+                if self._is_stopped and isinstance(error, SessionExpiredError):
+                    # The store is closed after the stop, and the next session repeats the work.
+                    return
                 logger.error("controller event failed kind=%s event=%s error=%r", kind.value, description, error)
 
         self._append(_Event(kind, description, logged))

@@ -4,7 +4,7 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.events import EventKind, EventLoop, ImmediateExecutor
-from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.store import SessionExpiredError, run_now
 from odradek.replication.tests.support import Step, SteppedExecutor
 
 KIND = EventKind.ADMIN_REQUEST
@@ -89,6 +89,25 @@ def test_a_stopped_loop_processes_nothing(executor, loop):
     executor.finish()
     assert done == ["a begins", "a ends"]
     assert not (waiting.is_over or later.is_over)
+
+
+def test_the_end_of_the_store_during_a_stop_is_no_error(executor, loop, caplog):
+    def end(error):
+        async def run():
+            await Step()
+            raise error
+
+        return run
+
+    loop.post(EventKind.TOPICS, "topics changed", end(SessionExpiredError("the metadata store is closed")))
+    loop.stop()
+    executor.finish()
+    assert not caplog.records
+    other = EventLoop(executor)
+    other.post(EventKind.TOPICS, "topics changed", end(ValueError("a defect")))
+    other.stop()
+    executor.finish()
+    assert "a defect" in caplog.text
 
 
 def test_without_a_reactor_events_end_at_once_and_must_not_wait():
