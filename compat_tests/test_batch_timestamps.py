@@ -17,7 +17,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequ
 
 from compat_tests.bad_frames import BATCH, CRC_STARTS_AT, LOG_APPEND_TIME, Connection, produce, sized, varint
 from compat_tests.clients import load
-from compat_tests.test_bad_input import wait_for_topics
+from compat_tests.plain_requests import wait_for_topics
 
 pytestmark = pytest.mark.side_by_side
 

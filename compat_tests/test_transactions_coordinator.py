@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from compat_tests.bad_frames import Connection
-from compat_tests.test_bad_input import ask_for_coordinator, join, sync
-from compat_tests.test_bad_input import commit as commit_plainly
+from compat_tests.plain_requests import ask_for_coordinator, join, sync
+from compat_tests.plain_requests import commit as commit_plainly
 from compat_tests.transaction_frames import (
     Code,
     Initialized,

@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.producer import ProduceResponse
 
 from compat_tests.bad_frames import CONTROL, TRANSACTIONAL, Connection, batch, produce_request
-from compat_tests.test_bad_input import ask_for_coordinator
+from compat_tests.plain_requests import ask_for_coordinator
 from compat_tests.transaction_frames import (
     EARLIEST,
     LARGEST,

@@ -17,7 +17,7 @@ from compat_tests.backends import BROKERS
 from compat_tests.bad_frames import Connection
 from compat_tests.clients import load
 from compat_tests.conftest import SHARED_PROPERTIES
-from compat_tests.test_bad_input import ask_for_coordinator
+from compat_tests.plain_requests import ask_for_coordinator
 from compat_tests.transaction_frames import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
