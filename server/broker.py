@@ -10,13 +10,14 @@ import gc
 import logging
 import math
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
@@ -124,6 +125,7 @@ class Broker:
         self._topic_configs: BrokerConfigs | None = None
         self._is_running = False
         self._is_stopping = False
+        self._leaving: Deferred[None] | None = None
         self._membership = self._make_membership()
 
     def _make_membership(self) -> "EmbeddedMembership | ClusterMembership":
@@ -230,10 +232,18 @@ class Broker:
 
     async def _leave(self) -> None:
         """Hand over leaderships. An error must not prevent a clean stop."""
+        self._leaving = Deferred.fromCoroutine(self._membership.leave())
         try:
-            await self._membership.leave()
+            await self._leaving
+        except CancelledError:
+            return
         except Exception:
             logger.exception("the controlled shutdown failed; leaders are elected after the stop; please report it")
+
+    def stop_leaving(self) -> None:
+        """Continue the stop without the rest of the controlled shutdown."""
+        if self._leaving is not None:
+            self._leaving.cancel()
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -511,13 +521,24 @@ def run(config: BrokerConfig, started_s: float) -> int:
     def begin() -> None:
         Deferred.fromCoroutine(broker.start()).addCallbacks(started, failed)
 
-    reactor.addSystemEventTrigger("before", "shutdown", lambda: Deferred.fromCoroutine(broker.stop()))
+    def stop() -> Deferred[None]:
+        # Twisted's handlers would stop the reactor again, which raises an error.
+        handle_signals(partial(cast(Any, reactor).callFromThread, broker.stop_leaving))
+        return Deferred.fromCoroutine(broker.stop())
+
+    reactor.addSystemEventTrigger("before", "shutdown", stop)
     reactor.callWhenRunning(begin)
     reactor.run()
     logger.info("odradek stopped")
     # The interpreter collects garbage at exit, which takes a second for 10,000 partitions; supervisors wait for ten.
     gc.freeze()
     return EXIT_FAILED if broker.has_failed else 0
+
+
+def handle_signals(action: Callable[[], object]) -> None:
+    """Call `action` at each further SIGTERM or SIGINT."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: action())
 
 
 def _describe_descriptor_limit() -> str:

@@ -2,10 +2,12 @@
 
 import errno
 import logging
+import signal
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
@@ -15,7 +17,7 @@ from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.test_topic_admin import create, delete, new
-from odradek.server.broker import Broker, BrokerStartError
+from odradek.server.broker import Broker, BrokerStartError, handle_signals
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
 from odradek.server.tests.test_failing_store import FailingServer
@@ -62,18 +64,54 @@ def test_a_broker_stops_although_its_controlled_shutdown_fails(caplog):
     assert read_clean_shutdown(environment.fs, "/data") is not None
 
 
+def wait_in_leave(broker):
+    """Let the controlled shutdown last until the returned Deferred fires."""
+    leaving: Deferred[None] = Deferred()
+
+    async def leave():
+        await leaving
+
+    broker._membership.leave = leave
+    return leaving
+
+
 def test_a_log_directory_that_fails_during_a_controlled_shutdown_stops_the_broker_once():
     environment = MemoryEnvironment(FailingServer())
     stops: list[int] = []
     environment.reactor.stop = lambda: stops.append(1)
     broker = started_on(environment)
-    leaving: Deferred[None] = Deferred()
-    broker._membership.leave = lambda: leaving
+    leaving = wait_in_leave(broker)
     stopping = Deferred.fromCoroutine(broker.stop())
     broker.services.logs.log_dirs.fail("/data", LogDirFailure("/data", "broken"))
     assert (stops, broker.has_failed) == ([], True)
     leaving.callback(None)
-    assert stopping.called
+    assert stopping.result is None
+
+
+def test_the_rest_of_a_controlled_shutdown_can_be_omitted():
+    environment = MemoryEnvironment(FailingServer())
+    broker = started_on(environment)
+    broker.stop_leaving()
+    wait_in_leave(broker)
+    stopping = Deferred.fromCoroutine(broker.stop())
+    assert not stopping.called
+    broker.stop_leaving()
+    assert stopping.result is None
+    assert read_clean_shutdown(environment.fs, "/data") is not None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_further_signals_are_handled(number):
+    called = []
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    handle_signals(lambda: called.append(number))
+    try:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    assert called == [number, number]
 
 
 class Port:
