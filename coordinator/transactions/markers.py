@@ -18,6 +18,8 @@ from odradek.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
+STATE_TOPIC: Final = "__transaction_state"
+
 DONE: Final = frozenset(
     {
         ErrorCode.NONE,
@@ -103,12 +105,11 @@ def marker_written(
             transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
         unmarked[partition] = False
-        state.postponed.setdefault(partition[0], {})[transaction.transactional_id] = None
-        _pause(state, transaction)
+        _pause(state, transaction, partition[0])
 
 
 def hasten(state: TransactionShardState, topics: Collection[str] | None) -> Steps[None]:
-    """Retry the markers that failed in these topics, or in all topics, without the rest of their pause."""
+    """Retry the writes that failed in these topics, or in all topics, without the rest of their pause."""
     for topic in list(state.postponed if topics is None else topics):
         for transactional_ids in pieces(state.postponed.pop(topic, ())):
             for transactional_id in transactional_ids:
@@ -119,8 +120,9 @@ def hasten(state: TransactionShardState, topics: Collection[str] | None) -> Step
             yield
 
 
-def _pause(state: TransactionShardState, transaction: Transaction) -> None:
-    """Retry after a pause that doubles each time, because a failed disk may need long to recover."""
+def _pause(state: TransactionShardState, transaction: Transaction, topic: str) -> None:
+    """Retry a write to a topic after a pause that doubles each time, because a failed disk may need long to recover."""
+    state.postponed.setdefault(topic, {})[transaction.transactional_id] = None
     if completion_key(transaction.transactional_id) not in state.timers:
         pause_ms = transaction.marker_pause_ms
         transaction.marker_pause_ms = min(2 * pause_ms, state.settings.marker_retry_backoff_max_ms)
@@ -187,4 +189,4 @@ class _End(Completion):
             "cannot write the end of a transaction, will retry transactional_id=%s error=%s",
             self.transaction.transactional_id, error.name,
         )  # fmt: skip
-        _pause(self.state, self.transaction)
+        _pause(self.state, self.transaction, STATE_TOPIC)

@@ -33,7 +33,7 @@ class TransactionShardState:
         self.take_producer_id = take_producer_id
         self.transactions: dict[str, Transaction] = {}
         self.postponed: dict[str, dict[str, None]] = {}
-        """By topic, transactional ids whose markers failed there since its metadata changed last."""
+        """By topic, transactional ids whose completion failed there since its metadata changed last."""
         self.timers = DeadlineHeap(monotonic_ms)
         self._unreplicated: deque[tuple[int, Transaction]] = deque()  # record offset, in ascending order
 

@@ -114,7 +114,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
                     return
 
     def metadata_changed(self, delta: "MetadataDelta") -> None:
-        """Send markers again whose partition had no leader, or whose leader was not available."""
+        """Repeat writes that failed: their partition may have a leader, or enough replicas in sync, now."""
         changed = [*delta.topics, *[topic.name for topic in delta.deleted_topics]]
         if changed or delta.brokers:
             self._slices.run(self._hasten_markers(None if delta.brokers else changed)).addErrback(report_failure)

@@ -38,7 +38,7 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from odradek.protocol.records import iter_batches, iter_records, parse_control_record, read_header
-from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.image import MetadataDelta, PartitionMetadata
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.coordinators.context import PendingReply
@@ -605,6 +605,29 @@ def test_a_coordinator_that_fails_after_a_marker_is_loaded_again(world, monkeypa
         world.clock.advance(0)
     assert client.state == "CompleteCommit"
     assert all(markers(partition) for partition in partitions)
+
+
+def test_the_end_is_written_as_soon_as_enough_replicas_are_in_sync(world):
+    state = world.add(STATE, replicas=(1, 2))
+    world.clock.advance(0)
+    slow = world.add("slow", replicas=(1, 2))
+    client = Client(world)
+    for do in (client.init, lambda: client.add("slow"), client.end):
+        do()
+        follow(state)
+    state.configure(LogConfig({"min.insync.replicas": "2"}))
+    state.apply(PartitionMetadata(1, 5, (1, 2), (1,), partition_epoch=1), state.log)
+    follow(slow)
+    world.clock.advance(1)
+    assert client.state == "PrepareCommit"
+    state.apply(PartitionMetadata(1, 5, (1, 2), (1, 2), partition_epoch=2), state.log)
+    delta = MetadataDelta()
+    delta.topics[STATE] = None
+    world.transactions.metadata_changed(delta)
+    world.clock.advance(0)
+    world.clock.advance(0)
+    follow(state)
+    assert client.state == "CompleteCommit"
 
 
 def test_a_decision_has_no_effect_before_it_is_replicated(world):
