@@ -57,17 +57,25 @@ class CoordinatorContext(Generic[S]):
     leader_epoch: the epoch in which the shard began
     `waiting`: in the order of offsets, the last offset that must be replicated, and the function to call with NONE when
     it is, or with an error when the leadership ends
+    `failures`: number of unexpected exceptions after which the shard was loaded again, since the leadership began
     `load_failures`: number of consecutive failed attempts to load
     `alarm`: the timer for the shard's next deadline, or for the next attempt to load
     `is_ticking`: due deadlines are being handled
     """
 
     __slots__ = (
-        "alarm", "alarm_ms", "is_appending", "is_ticking", "leader_epoch", "load_failures", "on_wake", "partition",
-        "shard", "waiting",
+        "alarm", "alarm_ms", "failures", "is_appending", "is_ticking", "leader_epoch", "load_failures", "on_wake",
+        "partition", "shard", "waiting",
     )  # fmt: skip
 
-    def __init__(self, partition: "Partition", shard: S, on_wake: "Callable[[CoordinatorContext[S]], None]") -> None:
+    def __init__(
+        self,
+        partition: "Partition",
+        shard: S,
+        on_wake: "Callable[[CoordinatorContext[S]], None]",
+        failures: int = 0,
+    ) -> None:
+        self.failures = failures
         self.on_wake = on_wake
         self.partition = partition
         self.leader_epoch = partition.leader_epoch

@@ -172,13 +172,17 @@ class CoordinatorRuntime(ABC, Generic[S]):
     def _reload(self, context: CoordinatorContext[S]) -> None:
         """Discard a shard whose state is uncertain, and load it again."""
         self.resign(context.partition.index)
-        self._begin_to_lead(context.partition)
+        self._begin_to_lead(context.partition, context.failures)
 
-    def _begin_to_lead(self, partition: "Partition") -> None:
-        context = CoordinatorContext(partition, self._make_shard(partition), self._on_replicated)
+    def _begin_to_lead(self, partition: "Partition", failures: int = 0) -> None:
+        """Load a shard; after its second unexpected failure with a pause, because it probably fails again."""
+        context = CoordinatorContext(partition, self._make_shard(partition), self._on_replicated, failures)
         self._contexts[partition.index] = context
         partition.watchers[context] = None
-        self._load(context, context.shard)
+        if failures > 1:
+            context.alarm = self._reactor.callLater(compute_retry_pause_s(failures - 1), self._retry_load, context)
+        else:
+            self._load(context, context.shard)
 
     def resign(self, index: int) -> None:
         """Discard the shard of a partition, and send errors to the requests that wait for it, in slices."""
@@ -430,6 +434,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 self.topic, context.partition.index,
             )  # fmt: skip
             if self._is_current(context):
+                context.failures += 1
                 self._reload(context)
 
     def _set_alarm(self, context: CoordinatorContext[S]) -> None:

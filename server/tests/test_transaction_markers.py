@@ -607,6 +607,29 @@ def test_a_coordinator_that_fails_after_a_marker_is_loaded_again(world, monkeypa
     assert all(markers(partition) for partition in partitions)
 
 
+def test_a_coordinator_that_fails_repeatedly_is_loaded_again_after_a_growing_pause(world, monkeypatch):
+    world.add(STATE)
+    world.add("t")
+    client = Client(world)
+    client.init()
+    client.add("t")
+    failures = []
+
+    def fail(*_):
+        failures.append(world.clock.seconds())
+        raise RuntimeError("unexpected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction_shard.TransactionShard, "marker_written", fail)
+        client.end()
+        for _ in range(100):
+            world.clock.advance(0.1)
+    assert [round(seconds) for seconds in failures] == [0, 0, 1, 3, 7]
+    for _ in range(10):
+        world.clock.advance(1)
+    assert client.state == "CompleteCommit"
+
+
 def test_the_end_is_written_as_soon_as_enough_replicas_are_in_sync(world):
     state = world.add(STATE, replicas=(1, 2))
     world.clock.advance(0)
