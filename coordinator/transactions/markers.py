@@ -7,7 +7,7 @@ the coordinator ends the retries.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Set
 from typing import Final
 
 from odradek.coordinator.result import Completion, CoordinatorResult, TransactionOutcome
@@ -108,9 +108,9 @@ def marker_written(
         _pause(state, transaction, partition[0])
 
 
-def hasten(state: TransactionShardState, topics: Collection[str] | None) -> Steps[None]:
+def hasten(state: TransactionShardState, topics: Set[str] | None) -> Steps[None]:
     """Retry the writes that failed in these topics, or in all topics, without the rest of their pause."""
-    for topic in list(state.postponed if topics is None else topics):
+    for topic in [topic for topic in state.postponed if topics is None or topic in topics]:
         for transactional_ids in pieces(state.postponed.pop(topic, ())):
             for transactional_id in transactional_ids:
                 transaction = state.transactions.get(transactional_id)

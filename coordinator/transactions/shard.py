@@ -20,7 +20,7 @@ every record, then `finish_loading`.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 
 from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.coordinator.request_context import RequestContext
@@ -241,7 +241,7 @@ class TransactionShard:
             transaction_markers.marker_written(self._state, transaction, partition, error, result, now_ms)
         return result
 
-    def hasten_markers(self, topics: Collection[str] | None) -> Steps[None]:
+    def hasten_markers(self, topics: Set[str] | None) -> Steps[None]:
         """Retry failed markers now, because the metadata of these topics has changed; None for all topics."""
         return transaction_markers.hasten(self._state, topics)
 

@@ -4,7 +4,7 @@ A request whose record is not replicated within `request.timeout.ms` gets COORDI
 The record stays in the log; until it is replicated, other requests for the transaction get CONCURRENT_TRANSACTIONS.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -115,14 +115,15 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
 
     def metadata_changed(self, delta: "MetadataDelta") -> None:
         """Repeat writes that failed: their partition may have a leader, or enough replicas in sync, now."""
-        changed = [*delta.topics, *[topic.name for topic in delta.deleted_topics]]
+        changed = {*delta.topics, *[topic.name for topic in delta.deleted_topics]}
         if changed or delta.brokers:
             self._slices.run(self._hasten_markers(None if delta.brokers else changed)).addErrback(report_failure)
 
-    def _hasten_markers(self, topics: Collection[str] | None) -> Steps[None]:
+    def _hasten_markers(self, topics: Set[str] | None) -> Steps[None]:
         for context in list(self._contexts.values()):
             yield from context.shard.hasten_markers(topics)
             self._set_alarm(context)
+            yield
 
     def _on_marker_written(
         self,
