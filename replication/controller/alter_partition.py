@@ -1,8 +1,9 @@
 """AlterPartition: a leader changes the ISR of its partitions (KIP-497, KIP-704, KIP-841)."""
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.alter_partition import (
@@ -22,13 +23,6 @@ logger = logging.getLogger(__name__)
 RECOVERED: Final = 0
 RECOVERING: Final = 1
 
-ChangedPartitions = Sequence[tuple[str, int]]
-
-
-async def ignore_changes(changed: ChangedPartitions) -> None:
-    """Do nothing."""
-
-
 class _Row(NamedTuple):
     """A partition of the request, and its row in the response. `topic` is the name, None for an unknown id."""
 
@@ -38,13 +32,9 @@ class _Row(NamedTuple):
 
 
 class IsrChanges:
-    """Processes AlterPartition within an event of the controller. All partitions of a request are written together.
-
-    on_changed: awaited with the changed partitions in the same event; a reassignment may be complete
-    """
+    """Processes AlterPartition within an event of the controller. All partitions of a request are written together."""
 
     def __init__(self, context: ControllerContext, changes: TopicChanges) -> None:
-        self.on_changed: Callable[[ChangedPartitions], Coroutine[Any, Any, None]] = ignore_changes
         self._context = context
         self._changes = changes
 
@@ -57,21 +47,14 @@ class IsrChanges:
             logger.info("AlterPartition of an unknown broker or epoch is refused broker=%d", request.broker_id)
             return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         rows, response = self._make_rows(request)
-        changed: dict[tuple[str, int], None] = {}
-
-        async def choose() -> Sequence[TopicMetadata]:
-            return await self._choose(rows, request.broker_id, changed)
-
         try:
-            await self._changes.change_states(choose)
+            await self._changes.change_states(partial(self._choose, rows, request.broker_id))
         except KafkaError as error:
             return AlterPartitionResponse(error_code=error.code)
         except MetadataStoreError as error:
             logger.error("AlterPartition failed broker=%d: %s", request.broker_id, error)
             return AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
         self._fill(rows)
-        if changed:
-            await self.on_changed(list(changed))
         return response
 
     def _make_rows(self, request: AlterPartitionRequest) -> tuple[list[_Row], AlterPartitionResponse]:
@@ -87,9 +70,7 @@ class IsrChanges:
             topics.append(AlterPartitionResponseTopicData(topic_id=requested.topic_id, partitions=results))
         return rows, AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics)
 
-    async def _choose(
-        self, rows: Sequence[_Row], leader: int, changed: dict[tuple[str, int], None]
-    ) -> list[TopicMetadata]:
+    async def _choose(self, rows: Sequence[_Row], leader: int) -> list[TopicMetadata]:
         """Return the topics with the ISRs that are accepted; set the error of each row."""
         image = self._context.image
         states: dict[str, list[PartitionMetadata]] = {}
@@ -105,7 +86,6 @@ class IsrChanges:
                 if row.topic not in states:
                     states[row.topic] = list(image.topics[row.topic].partitions)
                 states[row.topic][index] = new
-                changed[row.topic, index] = None
         return [image.topics[name]._replace(partitions=tuple(partitions)) for name, partitions in states.items()]
 
     def _check(

@@ -1,7 +1,7 @@
 """The controller's context: its role, its epoch and its own image, and writes that only the controller can make."""
 
 import logging
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -11,11 +11,13 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import (
     Check,
+    Create,
     MetadataStore,
     MetadataStoreError,
     Operation,
     OperationResult,
     SessionExpiredError,
+    SetData,
     TransactionError,
 )
 from odradek.replication.metadata.updates import MetadataPublisher, full_update, update_from
@@ -24,6 +26,12 @@ logger = logging.getLogger(__name__)
 
 MAX_OPERATIONS: Final = 2000
 """Most operations in one transaction, for a change that can be split."""
+
+MAX_TRANSACTION_BYTES: Final = 500_000
+"""Size from which on states are written in another transaction; ZooKeeper accepts 1 MB. Their order does not matter."""
+
+OPERATION_BYTES: Final = 64
+"""Approximate size of an operation without its path and data."""
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 
@@ -226,3 +234,20 @@ def as_kafka_error(error: KafkaError | MetadataStoreError) -> KafkaError:
     if isinstance(error, SessionExpiredError):
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))
     return error if isinstance(error, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+
+def split_operations(
+    operations: Sequence[Operation], max_operations: int = MAX_OPERATIONS
+) -> Iterator[Sequence[Operation]]:
+    """Split operations into transactions that ZooKeeper accepts."""
+    first, size_bytes = 0, 0
+    for number, operation in enumerate(operations):
+        data = operation.data if isinstance(operation, Create | SetData) else None
+        operation_bytes = len(operation.path) + len(data or b"") + OPERATION_BYTES
+        is_full = number - first >= max_operations or size_bytes + operation_bytes > MAX_TRANSACTION_BYTES
+        if number > first and is_full:
+            yield operations[first:number]
+            first, size_bytes = number, 0
+        size_bytes += operation_bytes
+    if operations:
+        yield operations[first:]

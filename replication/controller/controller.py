@@ -96,7 +96,7 @@ class Controller:
         self._controlled_shutdown = ControlledShutdown(self.context, self.changes)
         self._random = random
         self._store_changes = StoreChanges(
-            self.context, self.changes, self.deletion, self.isr_changes, self._events.post, self._make_topic_id
+            self.context, self.changes, self.deletion, self._events.post, self._make_topic_id
         )
         self.elections = Elections(self.context, self.changes, self._events.post)
         self.reassignments = Reassignments(self.context, self.changes, self._events.post)

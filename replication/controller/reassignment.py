@@ -52,6 +52,9 @@ The last argument is called when the broker has answered, and not called if it f
 
 _PARTITIONS_PER_PAUSE: Final = 500
 
+_MAX_STEPS: Final = 1000
+"""Most steps in one transaction, which also has the topic's node: ZooKeeper accepts 1 MB."""
+
 
 def stop_no_replicas(broker_id: int, partitions: Sequence[tuple[str, int, int]], answered: Callable[[], None]) -> None:
     """Do nothing: without a cluster no other broker has replicas."""
@@ -319,11 +322,15 @@ class Reassignments:
             del self._pending[topic]
 
     async def _make(self, topic: TopicMetadata, steps: Mapping[int, Step], why: str) -> None:
-        """Write and publish steps of a topic's partitions in one transaction, then stop the removed replicas."""
+        """Write and publish steps of a topic's partitions, many in each transaction."""
+        changed = [index for index, step in steps.items() if step.partition != topic.partitions[index]]
+        for first in range(0, len(changed), _MAX_STEPS):
+            some = {index: steps[index] for index in changed[first : first + _MAX_STEPS]}
+            topic = await self._make_some(topic, some, why)
+
+    async def _make_some(self, topic: TopicMetadata, changed: Mapping[int, Step], why: str) -> TopicMetadata:
+        """Make steps in one transaction, then stop the removed replicas; return the topic with them."""
         context = self._context
-        changed = {index: step for index, step in steps.items() if step.partition != topic.partitions[index]}
-        if not changed:
-            return
         partitions = list(topic.partitions)
         operations: list[Operation] = []
         stopping = dict(context.stopping)
@@ -355,6 +362,7 @@ class Reassignments:
         self._stop(new_topic, [index for index in changed if (topic.topic_id, index) in stopping])
         for listener in self.on_finished:
             listener()
+        return new_topic
 
     def _note_stopping(
         self,
@@ -451,17 +459,18 @@ class Reassignments:
                 del stopping[topic_id, index]
         if not changed or not context.is_active:
             return
-        before, context.stopping = context.stopping, stopping
+        context.stopping = stopping
         found = context.image.topics_by_id
-        # A topic may have been deleted.
-        topics = [found[topic_id] for topic_id in changed if topic_id in found]
-        nodes = [SetData(znodes.topic_path(topic.name), context.encode_topic(topic)) for topic in topics]
-        try:
-            await context.write(nodes)
-        except (KafkaError, MetadataStoreError):
-            context.stopping = before
-            raise
-        for topic in topics:
-            logger.info("removed replicas are deleted topic=%s brokers=%s", topic.name, sorted(broker_ids))
+        for topic_id in changed:
+            # A topic may have been deleted.
+            if (topic := found.get(topic_id)) is not None:
+                await self._write_node(topic)
+                logger.info("removed replicas are deleted topic=%s brokers=%s", topic.name, sorted(broker_ids))
         for listener in self.on_finished:
             listener()
+
+    async def _write_node(self, topic: TopicMetadata) -> None:
+        try:
+            await self._context.write([SetData(znodes.topic_path(topic.name), self._context.encode_topic(topic))])
+        except TransactionError as error:
+            logger.error("the node of a topic cannot be written topic=%s: %s", topic.name, error)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.controller.alter_partition import IsrChanges
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.events import EventKind, Work
 from odradek.replication.controller.topic_changes import TopicChanges
@@ -59,11 +58,9 @@ class StoreChanges:
         context: ControllerContext,
         changes: TopicChanges,
         deletion: TopicDeletion,
-        isr_changes: IsrChanges,
         post: Post,
         make_topic_id: Callable[[], bytes],
     ) -> None:
-        self._isr_changes = isr_changes
         self._make_topic_id = make_topic_id
         self._context = context
         self._changes = changes
@@ -287,7 +284,6 @@ class StoreChanges:
         if partitions:
             await self._changes.read_again(dict.fromkeys(topic for topic, _ in partitions))
             self._context.image.publish()
-            await self._isr_changes.on_changed(partitions)
         await self._drop_notices(path, names)
 
     async def _follow_configs(self) -> None:

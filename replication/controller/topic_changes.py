@@ -9,7 +9,14 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error
+from odradek.replication.controller.context import (
+    MAX_OPERATIONS,
+    MAX_TRANSACTION_BYTES,
+    OPERATION_BYTES,
+    ControllerContext,
+    as_kafka_error,
+    split_operations,
+)
 from odradek.replication.controller.epoch_floor import LeastEpoch, no_floor
 from odradek.replication.controller.partition_states import (
     PartitionState,
@@ -31,6 +38,7 @@ from odradek.replication.metadata.store import (
     NoNodeError,
     Operation,
     SetData,
+    StoreDamagedError,
     TransactionError,
 )
 
@@ -48,13 +56,6 @@ Choose = Callable[[], Coroutine[Any, Any, Sequence[TopicMetadata]]]
 
 class StateConflictError(Exception):
     """The store has another state of a partition than the image; the image has been corrected."""
-
-
-MAX_TRANSACTION_BYTES: Final = 500_000
-"""Size from which on states are written in another transaction; ZooKeeper accepts 1 MB. Their order does not matter."""
-
-_OPERATION_BYTES: Final = 64
-"""Approximate size of an operation without its path and data."""
 
 
 class NewTopic(NamedTuple):
@@ -331,7 +332,7 @@ class TopicChanges:
                     partitions[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
                     path, data = znodes.state_path(changed.name, index), znodes.encode_state(partition)
                     operations.append(SetData(path, data, partition.partition_epoch))
-                    size_bytes += len(path) + len(data) + _OPERATION_BYTES
+                    size_bytes += len(path) + len(data) + OPERATION_BYTES
                     if self._context.in_cluster and size_bytes >= MAX_TRANSACTION_BYTES:
                         written.append(current._replace(partitions=tuple(partitions)))
                         await self._write_topics(operations, written)
@@ -368,8 +369,8 @@ class TopicChanges:
                 continue
             try:
                 stored = context.without_stopping(await load_topic(context.store, name, context.pause))
-            except NoNodeError:
-                logger.warning("a topic is no longer in the metadata store topic=%s", name)
+            except (NoNodeError, StoreDamagedError) as error:
+                logger.error("a topic of the metadata store cannot be read again topic=%s: %s", name, error)
                 context.image.remove_topic(name)
                 continue
             if any(partition.controller_epoch > context.epoch for partition in stored.partitions):
@@ -568,20 +569,6 @@ def _creation_error(name: str, error: TransactionError) -> KafkaError:
     if isinstance(error.cause, NodeExistsError):
         return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-
-
-def split_operations(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
-    """Split operations into transactions that ZooKeeper accepts."""
-    first, size_bytes = 0, 0
-    for number, operation in enumerate(operations):
-        data = operation.data if isinstance(operation, Create | SetData) else None
-        operation_bytes = len(operation.path) + len(data or b"") + _OPERATION_BYTES
-        if number > first and size_bytes + operation_bytes > MAX_TRANSACTION_BYTES:
-            yield operations[first:number]
-            first, size_bytes = number, 0
-        size_bytes += operation_bytes
-    if operations:
-        yield operations[first:]
 
 
 def split_into_batches(topics: Iterable[T], count_partitions: Callable[[T], int]) -> Iterator[list[T]]:

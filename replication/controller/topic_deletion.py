@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error
+from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error, split_operations
 from odradek.replication.controller.replica_deletion import ReplicaDeletion
 from odradek.replication.controller.replica_states import is_online, remove_from_isr
 from odradek.replication.metadata import znodes
@@ -196,9 +196,9 @@ class TopicDeletion:
                 offline = remove_from_isr(partition, live, context.epoch)._replace(leader=NO_LEADER)
                 path = znodes.state_path(topic.name, index)
                 operations.append(SetData(path, znodes.encode_state(offline), partition.partition_epoch))
-        for first in range(0, len(operations), MAX_OPERATIONS):
+        for some in split_operations(operations, MAX_OPERATIONS):
             try:
-                await context.write(operations[first : first + MAX_OPERATIONS])
+                await context.write(some)
             except TransactionError as error:
                 # The deletion does not depend on these states.
                 logger.warning("cannot write that partitions of deleted topics have no leader: %s", error)
@@ -281,9 +281,9 @@ class TopicDeletion:
         paths += [znodes.topic_path(name), znodes.topic_config_path(name), mark]
         existing = await read_nodes(store, dict.fromkeys(paths, lambda node: None), self._context.pause)
         deletions = [Delete(path) for path in existing]
-        for first in range(0, len(deletions), MAX_OPERATIONS):
+        for some in split_operations(deletions, MAX_OPERATIONS):
             # Without the mark these nodes are those of a later topic of that name.
-            await self._context.write([Check(mark), *deletions[first : first + MAX_OPERATIONS]])
+            await self._context.write([Check(mark), *some])
         self._end(name)
 
     def _end(self, name: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from odradek.replication.controller import topic_changes
+from odradek.replication.controller import context, topic_changes
 from odradek.replication.controller.partition_states import elect_leader, new_partition
 from odradek.replication.controller.topic_admin import TopicAdmin
 from odradek.replication.controller.topic_changes import NewTopic
@@ -110,7 +110,7 @@ def test_a_topic_whose_nodes_are_removed_does_not_prevent_elections(world, caplo
 
 def test_large_topics_are_created_in_several_transactions(world, monkeypatch):
     """A topic with more than some 3,000 partitions was refused: ZooKeeper accepts 1 MB."""
-    monkeypatch.setattr(topic_changes, "MAX_TRANSACTION_BYTES", 2000)
+    monkeypatch.setattr(context, "MAX_TRANSACTION_BYTES", 2000)
     store, sizes = world.active.controller.store, []
     transaction = store.transaction
 
@@ -130,7 +130,7 @@ def test_large_topics_are_created_in_several_transactions(world, monkeypatch):
 
 
 def test_a_creation_that_ends_with_its_controller_is_completed_by_the_next(world, monkeypatch):
-    monkeypatch.setattr(topic_changes, "MAX_TRANSACTION_BYTES", 2000)
+    monkeypatch.setattr(context, "MAX_TRANSACTION_BYTES", 2000)
     store = world.active.controller.store
     transaction, written = store.transaction, []
 

@@ -1,8 +1,13 @@
 """Replicas of a cluster that return: after a failed log directory, after a restart, after a removal."""
 
+from functools import partial
+
 import pytest
 
+from odradek.replication.controller import reassignment
 from odradek.replication.controller.events import EventKind
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.test_propagation import alter_row, create, states
 from odradek.replication.tests.test_reassignment_in_cluster import begin, node, partition_epoch
@@ -113,3 +118,56 @@ def test_a_removed_replica_of_a_failed_broker_is_not_waited_for(world):
     world.crash(2)
     world.executor.finish()
     assert node(world) == ((1, 3), (), ())
+
+
+def test_many_partitions_are_reassigned_in_several_transactions(world, monkeypatch):
+    """A topic with more than some 4,000 partitions could not be reassigned: ZooKeeper accepts 1 MB."""
+    monkeypatch.setattr(reassignment, "_MAX_STEPS", 3)
+    create(world, "t", *[(1, 2)] * 10)
+    controller = world.active.controller
+    transaction, sizes = controller.store.transaction, []
+
+    async def recorded(operations):
+        sizes.append(len(operations))
+        return await transaction(operations)
+
+    controller.store.transaction = recorded
+    targets = {index: [2] for index in range(10)}
+    results = world.run(controller.request("reassign", lambda: controller.reassignments.begin("t", targets)))
+    assert results == dict.fromkeys(range(10))
+    assert states(world, "t") == [(2, 1, (2,))] * 10
+    assert world.fakes[1].deleted == {("t", index) for index in range(10)}
+    topic = znodes.decode_topic(run_now(world.server.connect().get(znodes.topic_path("t"))).data)
+    assert (set(topic.replicas.values()), topic.removing) == ({(2,)}, {})
+    assert max(sizes) <= 5
+
+
+def test_a_topic_whose_nodes_are_removed_does_not_hold_up_others(world):
+    """Its reassignment, and those of all topics that waited for the same broker, were in progress forever."""
+    create(world, "t", (1, 2))
+    create(world, "u", (1, 2))
+    controller = world.active.controller
+    world.fakes[2].is_up = False
+    for name in ("u", "t"):
+        world.run(controller.request("reassign", partial(controller.reassignments.begin, name, {0: [1]})))
+    store = world.server.connect()
+    for make_path in (partial(znodes.state_path, "u"), partial(znodes.partition_path, "u")):
+        run_now(store.delete(make_path(0)))
+    run_now(store.delete(znodes.partitions_path("u")))
+    run_now(store.delete(znodes.topic_path("u")))
+    world.crash(2)
+    world.executor.finish()
+    assert node(world) == ((1,), (), ())
+    assert not controller.context.stopping
+
+
+def test_a_topic_that_cannot_be_read_again_does_not_prevent_elections(world, caplog):
+    create(world, "t", (2, 3))
+    create(world, "u", (2, 3))
+    store = world.server.connect()
+    run_now(store.set(znodes.topic_path("t"), b"{"))
+    run_now(store.set(znodes.state_path("t", 0), run_now(store.get(znodes.state_path("t", 0))).data))
+    world.crash(2)
+    world.executor.finish()
+    assert states(world, "u") == [(3, 1, (3,))]
+    assert "cannot be read again topic=t" in caplog.text
