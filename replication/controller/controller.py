@@ -62,6 +62,12 @@ logger = logging.getLogger(__name__)
 ABSTENTION_MS: Final = 1_000
 """Time without claims after a broker could not take over as the controller."""
 
+REMOVAL_INTERVAL_MS: Final = 10_000
+"""Least time between two controllers that one broker has replaced because their addresses refused it.
+
+Otherwise brokers whose connections to each other are rejected on the way would replace each other all the time.
+"""
+
 
 class Controller:
     """The controller of one broker, active or on standby. Its public coroutines submit events and return their result.
@@ -108,6 +114,8 @@ class Controller:
         self._broker: BrokerMetadata | None = None
         self._ended_sessions = 0
         self._abstains = False
+        # The time at which this broker last removed the node of a controller that refused it.
+        self._removed_ms: int | None = None
         store.add_session_listener(self._on_session)
 
     @property
@@ -335,6 +343,10 @@ class Controller:
         async def work() -> None:
             if self.is_active:
                 return
+            now_ms = self.context.now_ms()
+            if self._removed_ms is not None and 0 <= now_ms - self._removed_ms < REMOVAL_INTERVAL_MS:
+                logger.warning("the controller refuses connections; its session must expire broker=%d", broker_id)
+                return
             # An election after this read changes the version.
             version = await read_node(self.store, znodes.CONTROLLER_EPOCH, lambda node: node.stat.version)
             if (await load_controller(self.store))[0] != broker_id:
@@ -342,6 +354,7 @@ class Controller:
             logger.warning("the controller refuses connections; another is elected broker=%d", broker_id)
             try:
                 await self.store.transaction([Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)])
+                self._removed_ms = now_ms
             except TransactionError as error:
                 if not isinstance(error.cause, BadVersionError | NoNodeError):
                     raise
