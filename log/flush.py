@@ -54,7 +54,7 @@ class LogSync:
         directories: list[str],
         sealed_segments: list[Segment],
         gate: SyncGate,
-        truncation: UnsyncedTruncation | None,
+        truncation: UnsyncedTruncation | None = None,
         snapshots: Sequence[SnapshotWrite] = (),
     ) -> None:
         self._fs = fs
@@ -92,6 +92,10 @@ class LogSync:
     def _sync(self) -> None:
         for snapshot in self.snapshots:
             snapshot.run(self._fs, sync=True)
+        if self.truncation is not None:
+            for directory in self._directories:
+                self._fs.sync_directory(directory)
+            self.truncation.cut_file()
         for file in self._files:
             file.sync()
         for path in self.paths:
@@ -267,6 +271,9 @@ class LogFlusher:
             log.is_closed = True
             return None
         self._take_back_flushes()
+        if log.unsynced_truncation is not None:
+            # The broker writes all checkpoints after the logs.
+            self.flush(self.last_flush_ms)
         try:
             log.write_epochs()
             log.active.seal()
@@ -294,7 +301,6 @@ class LogFlusher:
             directories=[log.directory],
             sealed_segments=list(log.unsynced_segments),
             gate=self._gate,
-            truncation=log.unsynced_truncation,
         )
         self._tasks.append(task)
         return task

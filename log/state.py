@@ -33,17 +33,27 @@ class LoadedState(NamedTuple):
 
 
 class UnsyncedTruncation:
-    """A truncation whose result is not durable yet.
+    """A truncation whose result is not durable yet: a sync makes it so, after which the checkpoints must be durable.
 
     `write_checkpoints` writes the checkpoints that contain offsets of the log; it blocks. `has_checkpoints`: they were
-    written since the truncation. After that, a sync of the log makes the truncation durable.
+    written since the truncation.
     """
 
-    __slots__ = ("has_checkpoints", "write_checkpoints")
+    __slots__ = ("_file", "_size_bytes", "has_checkpoints", "write_checkpoints")
 
-    def __init__(self, write_checkpoints: Callable[[], None]) -> None:
+    def __init__(self, last: Segment, write_checkpoints: Callable[[], None]) -> None:
+        self._file = last.file
+        self._size_bytes = last.size_bytes
         self.write_checkpoints = write_checkpoints
         self.has_checkpoints = False
+
+    def cut_file(self) -> None:
+        """Remove the truncated batches from the file of the last segment. For any thread; raises OSError.
+
+        Later segments must have been removed durably: a crash must not leave them behind a gap.
+        """
+        if self._file.size_bytes() > self._size_bytes:
+            self._file.truncate(self._size_bytes)
 
 
 class LogState:

@@ -56,8 +56,8 @@ class LogTruncation:
     ) -> Generator[None, None, list[DeletedSegment]]:
         """Remove all batches that reach `offset`, in steps. Return the removed segments, for `remove_deleted`.
 
-        The last step changes the log, the others read it. The result is not durable before `write_checkpoints` and a
-        flush (`LogState.unsynced_truncation`). Raises LogDirFailure; ShortageError, with the log unchanged.
+        The last step changes the log, the others read it. `write_checkpoints` and a flush then make the result durable
+        (`LogState.unsynced_truncation`). Raises LogDirFailure; ShortageError, with the log unchanged.
         """
         log = self._log
         log.raise_if_failed()
@@ -105,11 +105,12 @@ class LogTruncation:
         self, offset: int, producers: ProducerState, now_ms: int, write_checkpoints: Callable[[], None]
     ) -> list[DeletedSegment]:
         log = self._log
-        self._begin(write_checkpoints)
+        self._begin()
         try:
             deleted = self._drop(log.segments[bisect_right(log.bases, offset) :])
             log.unsynced_segments = [s for s in log.unsynced_segments if s is not log.active]
             log.active.truncate_to(offset, now_ms)
+            log.unsynced_truncation = UnsyncedTruncation(log.active, write_checkpoints)
             log.log_start_offset = min(log.log_start_offset, offset)
             self._set_end(offset)
             log.leader_epochs.truncate_from_end(offset)
@@ -128,11 +129,12 @@ class LogTruncation:
         """
         log = self._log
         log.raise_if_failed()
-        self._begin(write_checkpoints)
+        self._begin()
         try:
             deleted = [segment.mark_deleted() for segment in reversed(log.segments)]
             log.unsynced_segments.clear()
             log.active = self._roller.new_segment(offset, now_ms)
+            log.unsynced_truncation = UnsyncedTruncation(log.active, write_checkpoints)
             log.segments[:] = [log.active]
             log.bases[:] = [offset]
             log.leader_epochs.clear()
@@ -143,10 +145,9 @@ class LogTruncation:
         self._set_end(offset)
         return deleted
 
-    def _begin(self, write_checkpoints: Callable[[], None]) -> None:
+    def _begin(self) -> None:
         """Prepare for a truncation: files change, and snapshots not written yet may be of truncated batches."""
         self._log.untouched_end = None
-        self._log.unsynced_truncation = UnsyncedTruncation(write_checkpoints)
         self._flusher.cancel_snapshots()
 
     def _set_end(self, offset: int) -> None:

@@ -67,9 +67,9 @@ class SegmentConfig(Protocol):
 class Segment:
     """One segment. Any method that accesses the disk may raise OSError.
 
-    `size_bytes`: the size of the complete, appended batches. The .log file may be longer in two cases: with
-    `preallocate` the active segment ends in zeros (a hole in a sparse file); and `is_torn` is set if an append failed
-    and the file could not be truncated afterwards.
+    `size_bytes`: the size of the complete, appended batches. The .log file may be longer in three cases: with
+    `preallocate` the active segment ends in zeros (a hole in a sparse file); after a truncation of the log until the
+    next sync; and `is_torn` is set if an append failed and the file could not be truncated afterwards.
 
     `roll_timestamp`: `first_timestamp` for a single comparison per append. It is far in the future while the segment is
     empty, and far in the past if `first_timestamp` is not read yet or is -1.
@@ -546,16 +546,13 @@ class Segment:
 
     # Changing
 
-    def truncate_to(self, offset: int, now_ms: int) -> int:
-        """Remove every batch that ends at or above `offset`, and its index entries. Return the removed bytes."""
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        """Remove every batch that ends at or above `offset`, and its index entries. The .log file remains as it is."""
         position = self.locate(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.transaction_index.truncate_to(offset)
-        removed = 0
         if position >= 0:
-            removed = self.size_bytes - position
-            self.file.truncate(position)
             self.size_bytes = position
         if self.size_bytes == 0:
             self.created_ms = now_ms
@@ -566,7 +563,6 @@ class Segment:
         self._ready = False
         self._read_timestamp = None
         self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
-        return removed
 
     def rebuild(self, limit_offset: int, latest_epoch: int, visit: BatchVisitor) -> tuple[SegmentScan, int]:
         """Check every batch, rebuild the indexes, and truncate the file at the first bad byte.

@@ -1,5 +1,6 @@
 """Background tasks of the log manager: checkpoints, flushes, retention, and shared syncs."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from odradek.log.tests.managers import (
     served,
     truncate,
 )
+from odradek.log.tests.support import read_all
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
@@ -274,6 +276,44 @@ def test_a_flush_that_began_before_a_truncation_does_not_make_it_durable(began: 
     run_until(manager, 90_000, 92_000)
     threads.run()
     assert not log.has_unsynced_truncation
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_crash_before_a_truncation_is_durable(seed: int) -> None:
+    """The log is as before, or as after, or a prefix of what it was; never batches after the log's end of then."""
+    random, fs, threads = Random(seed), MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], {"internal.segment.bytes": "200"}, run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, *[b"%d" % number for number in range(10)])
+    manager.flush(log)
+    threads.run()
+    run_until(manager, 0, 90_000)
+    threads.run()
+    offset, has_new_start = random.randrange(10), random.random() < 0.3
+    if has_new_start:
+        offset = random.choice([0, 12])
+        manager.start_over("t", 0, offset, 90_000)
+    else:
+        for _ in manager.truncate_in_steps("t", 0, offset, 90_000):
+            pass
+    done: list[Exception | None] = []
+    manager.flush(log, done.append)
+    threads.run(random.randrange(4))
+    if done:
+        append(log, b"new")
+    fs.crash(random, lose_names=random.random() < 0.5)
+    [again] = opened(fs, ["/data/a"], {"internal.segment.bytes": "200"}, ids={"t": TOPIC_ID}).all_logs()
+    values = dict(read_all(again))
+    if done:
+        assert again.log_end_offset in (offset, offset + 1)
+        assert values.pop(offset, b"new") == b"new"
+    kept = {number: b"%d" % number for number in range(again.log_start_offset, again.log_end_offset)}
+    if has_new_start:
+        is_new = again.log_start_offset == offset and values == {}
+        assert is_new or (not done and again.log_end_offset <= 10 and values == kept)
+    else:
+        assert (again.log_start_offset, values) == (0, {one: kept[one] for one in range(offset)} if done else kept)
+        assert again.log_end_offset >= offset
 
 
 def test_a_roll_soon_advances_the_recovery_point_on_the_disk() -> None:
