@@ -78,25 +78,59 @@ class Replication:
         self.throttle = throttle
 
 
+class FetchTimes(Protocol):
+    """The fetches of one follower, for all of its partitions together."""
+
+    fetched_ms: int
+    """Time of the last fetch."""
+
+
 class Follower:
     """The progress of a follower, as of its last fetch.
 
-    caught_up_ms: last time at which the follower had the whole log of the leader
-    fetch_ms, leader_end_offset: time of the last fetch, and the leader's log end at that time
+    leader_end_offset: the leader's log end at the time of the last fetch
     broker_epoch: of the broker that fetched last; -1 if it sent none
     """
 
     __slots__ = (
-        "broker_epoch", "caught_up_ms", "fetch_ms", "leader_end_offset", "log_end_offset", "log_start_offset",
+        "_caught_up_ms", "_fetch_ms", "_times", "broker_epoch", "leader_end_offset", "log_end_offset",
+        "log_start_offset",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.log_end_offset = -1
         self.log_start_offset = -1
-        self.caught_up_ms = NEVER
-        self.fetch_ms = NEVER
+        self._caught_up_ms = NEVER
+        self._fetch_ms = NEVER
+        self._times: FetchTimes | None = None
         self.leader_end_offset = -1
         self.broker_epoch = NO_BROKER_EPOCH
+
+    @property
+    def caught_up_ms(self) -> int:
+        """Return the last time at which the follower had the whole log of the leader."""
+        return self._caught_up_ms if self._times is None else self._times.fetched_ms
+
+    @property
+    def fetch_ms(self) -> int:
+        """Return the time of the last fetch."""
+        return self._fetch_ms if self._times is None else self._times.fetched_ms
+
+    def begin_to_repeat(self, times: FetchTimes) -> None:
+        """Record that all fetches are as the last one, which found the follower caught up, until `end_to_repeat`."""
+        self._times = times
+
+    def end_to_repeat(self) -> None:
+        """Record each fetch by `record_fetch` again: the leader's log has changed."""
+        if self._times is not None:
+            self._set_times(self._times.fetched_ms, self._times.fetched_ms)
+
+    def _set_times(self, fetch_ms: int, caught_up_ms: int) -> None:
+        self._fetch_ms, self._caught_up_ms, self._times = fetch_ms, caught_up_ms, None
+
+    def begin_to_follow(self, caught_up_ms: int) -> None:
+        """Begin to follow a new leader."""
+        self._set_times(NEVER, caught_up_ms)
 
     def record_fetch(
         self, log_end_offset: int, log_start_offset: int, leader_end_offset: int, monotonic_ms: int
@@ -106,15 +140,16 @@ class Follower:
         A follower that reached the leader's log end of its previous fetch was caught up then. Otherwise a follower that
         is always a little behind, because the leader appends all the time, would never be caught up.
         """
+        caught_up_ms = self.caught_up_ms
         if log_end_offset >= leader_end_offset:
-            self.caught_up_ms = monotonic_ms
-        elif log_end_offset >= self.leader_end_offset and self.fetch_ms > self.caught_up_ms:
-            self.caught_up_ms = self.fetch_ms
+            caught_up_ms = monotonic_ms
+        elif log_end_offset >= self.leader_end_offset and self.fetch_ms > caught_up_ms:
+            caught_up_ms = self.fetch_ms
         self.log_end_offset = log_end_offset
         self.log_start_offset = log_start_offset
         if leader_end_offset > self.leader_end_offset:
             self.leader_end_offset = leader_end_offset
-        self.fetch_ms = monotonic_ms
+        self._set_times(monotonic_ms, caught_up_ms)
 
     def begin_epoch(self, leader_end_offset: int, monotonic_ms: int, *, is_in_sync: bool) -> None:
         """Continue under the same leader in a new leader epoch.
@@ -122,7 +157,8 @@ class Follower:
         A follower outside of the ISR does not hold the high watermark back until it is caught up again.
         """
         self.leader_end_offset = leader_end_offset
-        self.caught_up_ms = self.fetch_ms = monotonic_ms if is_in_sync else NEVER
+        begun_ms = monotonic_ms if is_in_sync else NEVER
+        self._set_times(begun_ms, begun_ms)
 
 
 class LeaderState:
@@ -157,7 +193,7 @@ class LeaderState:
         for replica, follower in self.followers.items():
             is_in_sync = replica in self.isr.committed
             if is_new_leader or replica not in known:
-                follower.caught_up_ms = now_ms if is_in_sync else NEVER
+                follower.begin_to_follow(now_ms if is_in_sync else NEVER)
             else:
                 follower.begin_epoch(leader_end_offset, now_ms, is_in_sync=is_in_sync)
 

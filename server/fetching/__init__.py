@@ -2,5 +2,6 @@
 
 - `fetch_sessions`: fetch sessions (KIP-227)
 - `limited_read`: one read of the partitions of a fetch
+- `session_watch`: the partitions that a follower's fetch reads
 - `purgatory`: delayed fetch and produce requests
 """

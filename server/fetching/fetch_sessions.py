@@ -6,9 +6,12 @@ determines its effect: 0 opens a session, -1 closes one, n > 0 continues it.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.server.fetching.session_watch import SessionWatch
 
 INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -82,11 +85,12 @@ class FetchSession:
     is_busy: a request is being applied in steps, and no other is accepted
     is_privileged: the fetcher is a follower, whose session no consumer's session displaces
     counted: the number of partitions that the cache counts for this session
+    watch: of a follower's session, from its first incremental fetch on
     """
 
     __slots__ = (
         "counted", "created_ms", "epoch", "id", "is_busy", "is_privileged", "last_used_ms", "partitions",
-        "uses_topic_ids",
+        "uses_topic_ids", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +104,7 @@ class FetchSession:
         self.last_used_ms = monotonic_ms
         self.is_busy = False
         self.counted = 0
+        self.watch: SessionWatch | None = None
         self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
 
     def update(self, requested: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
@@ -114,8 +119,12 @@ class FetchSession:
                 partition.high_watermark = known.high_watermark
                 partition.log_start_offset = known.log_start_offset
             partitions[key] = partition
+            if self.watch is not None:
+                self.watch.unsettle(key)
         for key in forgotten:
             partitions.pop(key, None)
+            if self.watch is not None:
+                self.watch.forget(key)
 
     def advance(self) -> None:
         """Set the next epoch; after MAX_EPOCH that is 1, because 0 opens a session."""
@@ -183,6 +192,8 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= session.counted
+            if session.watch is not None:
+                session.watch.release()
 
     def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, monotonic_ms: int) -> FetchSession:
         """Return the session that an incremental request continues.

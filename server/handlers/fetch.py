@@ -7,13 +7,13 @@ that an append costs the same for a fetch of many partitions as for one of a few
 begins, and again when it completes; many partitions are read in slices. Sessions: KIP-227. Topics by id from version 13
 on (KIP-516). Leader epochs: KIP-320.
 
-A follower reads up to the log end, and the first read of its fetch records its progress. As in Kafka, a high watermark
-that moves does not end its wait; the next response has it. From version 11 on consumers may fetch from followers
-(KIP-392).
+A follower reads up to the log end, and the first read of its fetch records its progress. In its session only partitions
+that may have changed are read. As in Kafka, a high watermark that moves does not end its wait, but is in the next
+response. From version 11 on consumers may fetch from followers (KIP-392).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, overload
@@ -54,6 +54,7 @@ from odradek.server.fetching.limited_read import (
     measure_available,
 )
 from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.fetching.session_watch import SessionWatch
 from odradek.server.handlers.leaders import find_leader
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class _Fetch:
     targets: the partitions that can be read
     refused, reasons: the other partitions, and the error of each
     available_bytes: the total of all targets, while the fetch waits
+    watch: of the session that a follower continues; then `targets` and `refused` are those that are not settled
     """
 
     __slots__ = (
@@ -151,6 +153,7 @@ class _Fetch:
         "uses_ids",
         "version",
         "wanted",
+        "watch",
     )
 
     def __init__(self, services: FetchServices, context: "RequestContext", request: FetchRequest) -> None:
@@ -163,6 +166,7 @@ class _Fetch:
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.reader = self._find_reader()
         self.session: FetchSession | None = None
+        self.watch: SessionWatch | None = None
         self.epoch = 0
         self.opens_session = False
         self.operation: DelayedOperation[FetchResponse] | None = None
@@ -192,14 +196,12 @@ class _Fetch:
             return self._run_in_slices(self._read_first(wanted))
         self._find_targets(wanted.items())
         read = self._make_first_read()
-        read.read(self.targets)
+        self._read(read, self.targets)
         self._add_refused(read, 0, len(self.refused))
         if self._has_read_enough(read) or request.max_wait_ms <= 0:
             return self._respond(read)
         operation = self._make_operation()
-        log_end = self.reader.isolation_level is None
-        for target in self.targets:
-            operation.watch(target, log_end=log_end)
+        self._watch(operation, self.targets)
         self.available_bytes = read.read_bytes
         return self._wait(operation)
 
@@ -258,23 +260,21 @@ class _Fetch:
             self.services.fetch_sessions.remove(session.id)
         return failure
 
-    def _read_first(self, wanted: FetchPartitions) -> FirstReadSteps:
+    def _read_first(self, wanted: "Mapping[PartitionKey, FetchPartition]") -> FirstReadSteps:
         """Read all partitions; return the response, or None if the fetch has to wait.
 
         Each partition is watched before it is read, so that no change after its read is missed.
         """
         operation = self._make_operation() if self.request.max_wait_ms > 0 else None
         read = self._make_first_read()
-        log_end = self.reader.isolation_level is None
         items = iter(wanted.items()) if self._keeps_wanted() else _drain_items(wanted)
         try:
             # Stop before another request changes the session's partitions: it advances the epoch first.
             while not self._is_superseded() and (some := list(islice(items, PARTITIONS_PER_STEP))):
                 found = self._find_targets(some)
                 if operation is not None:
-                    for target in found:
-                        operation.watch(target, log_end=log_end)
-                read.read(found)
+                    self._watch(operation, found)
+                self._read(read, found)
                 yield
             yield from self._refuse_in_steps(read)
             if operation is not None and not self._is_superseded() and not self._has_read_enough(read):
@@ -291,11 +291,29 @@ class _Fetch:
     def _read_again(self) -> ReadSteps:
         """Read all partitions once more, and return the response."""
         read = self._make_read()
+        if self.watch is not None:
+            yield from self._read_unsettled(read)
+            yield from self._refuse_in_steps(read)
+            return (yield from self._respond_in_steps(read))
         for start in range(0, len(self.targets), PARTITIONS_PER_STEP):
             read.read(self.targets[start : start + PARTITIONS_PER_STEP])
             yield
         yield from self._refuse_in_steps(read)
         return (yield from self._respond_in_steps(read))
+
+    def _read_unsettled(self, read: LimitedRead) -> Generator[None, None, None]:
+        """Read the partitions of a follower's session that are not settled."""
+        items = iter(self._forget_targets().items())
+        while some := list(islice(items, PARTITIONS_PER_STEP)):
+            self._read(read, self._find_targets(some))
+            yield
+
+    def _forget_targets(self) -> "Mapping[PartitionKey, FetchPartition]":
+        """Return the partitions of a follower's session to read now, in place of those of the first read."""
+        assert self.session is not None
+        assert self.watch is not None
+        self.targets, self.refused, self.reasons = [], [], []
+        return self.watch.select_unsettled(self.session.partitions)
 
     def _refuse_in_steps(self, read: LimitedRead) -> Generator[None, None, None]:
         for start in range(0, len(self.refused), PARTITIONS_PER_STEP):
@@ -339,8 +357,17 @@ class _Fetch:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def _make_operation(self) -> DelayedOperation[FetchResponse]:
-        self.operation = DelayedOperation(self._try_complete, self._complete, self.services.completions)
-        return self.operation
+        operation = self.operation = DelayedOperation(self._try_complete, self._complete, self.services.completions)
+        if self.watch is not None:
+            self.watch.operation = operation
+        return operation
+
+    def _watch(self, operation: DelayedOperation[FetchResponse], targets: Iterable[FetchTarget]) -> None:
+        """Watch targets while the fetch waits. Those of a follower's session are watched always."""
+        if self.watch is None:
+            log_end = self.reader.isolation_level is None
+            for target in targets:
+                operation.watch(target, log_end=log_end)
 
     def _wait(self, operation: DelayedOperation[FetchResponse]) -> "Deferred[FetchResponse]":
         """Wait for max_wait_ms, or for at most ENDED_INPUT_WAIT_MS if the client has closed its side of the connection.
@@ -354,7 +381,7 @@ class _Fetch:
         return operation.begin(self.services.reactor, max_wait_ms)
 
     def _try_complete(self) -> "Reply[FetchResponse] | None":
-        if len(self.targets) + len(self.refused) > 1:
+        if self.watch is not None or len(self.targets) + len(self.refused) > 1:
             return self._complete() if self._has_enough_available() else None
         read = self._make_read()
         read.read(self.targets)
@@ -382,10 +409,14 @@ class _Fetch:
 
     def _complete(self) -> "Reply[FetchResponse]":
         """Return the response with the records available now, or a Deferred of it."""
-        if len(self.targets) + len(self.refused) > PARTITIONS_PER_STEP:
+        if self.watch is not None:
+            if len(self.watch.unsettled) > PARTITIONS_PER_STEP:
+                return self.services.slices.run(self._read_again())
+            self._find_targets(self._forget_targets().items())
+        elif len(self.targets) + len(self.refused) > PARTITIONS_PER_STEP:
             return self.services.slices.run(self._read_again())
         read = self._make_read()
-        read.read(self.targets)
+        self._read(read, self.targets)
         self._add_refused(read, 0, len(self.refused))
         return self._respond(read)
 
@@ -405,8 +436,8 @@ class _Fetch:
         session.advance()
         self.session, self.epoch = session, session.epoch
 
-    def _select_partitions(self, requested: FetchPartitions) -> FetchPartitions:
-        """Return the partitions to fetch: those of the session, or those of the request if there is no session."""
+    def _select_partitions(self, requested: FetchPartitions) -> "Mapping[PartitionKey, FetchPartition]":
+        """Return the partitions to read: those of the session, or those of the request if there is no session."""
         session = self.session
         if session is None:
             self.opens_session = self.opens_session and len(requested) <= MAX_SESSION_PARTITIONS
@@ -417,7 +448,12 @@ class _Fetch:
             self.services.fetch_sessions.remove(session.id)
             self.session = None
             return requested
-        return session.partitions
+        if self.reader.follower < 0:
+            return session.partitions
+        if session.watch is None:
+            session.watch = SessionWatch(self.reader.follower)
+        self.watch = session.watch
+        return self.watch.select(session.partitions, self.services.monotonic_ms())
 
     def _keeps_wanted(self) -> bool:
         return self.session is not None or self.opens_session
@@ -431,11 +467,15 @@ class _Fetch:
         replicas = self.services.replicas
         by_id, by_name = replicas.partitions_by_id, replicas.partitions
         partitions: dict[PartitionKey, Partition] = by_id if self.uses_ids else by_name  # type: ignore[assignment]
-        found = []
+        found, watch = [], self.watch
         for key, requested in wanted:
             partition = partitions.get(key)
             if partition is None or (replicas.deleted_topics and replicas.is_deleted(partition)):
+                if watch is not None:
+                    watch.unwatch(key)
                 self._refuse_partition(requested, self._find_missing_error(requested))
+            elif watch is not None:
+                found.append(watch.find_target(key, requested, partition))
             else:
                 found.append(FetchTarget(requested, partition))
         self.targets += found
@@ -482,13 +522,19 @@ class _Fetch:
         names_all = self.session is None
         return LimitedRead(self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms)
 
+    def _read(self, read: LimitedRead, targets: list[FetchTarget]) -> None:
+        read.read(targets)
+        if self.watch is not None:
+            self.watch.settle(targets)
+
     def _add_refused(self, read: LimitedRead, start: int, end: int) -> None:
         """Add error rows. A partition that does not exist does not end the wait for the others."""
         for requested, error in zip(self.refused[start:end], self.reasons[start:end], strict=True):
             read.refuse(requested, error, is_urgent=error.code not in _MISSING)
 
     def _has_read_enough(self, read: LimitedRead) -> bool:
-        return read.is_urgent or not self.targets or read.read_bytes >= self.min_bytes
+        is_empty = not self.targets if self.watch is None else self.watch.is_empty
+        return read.is_urgent or is_empty or read.read_bytes >= self.min_bytes
 
     def _find_cause(self, requested: FetchPartition, error: KafkaError) -> KafkaError:
         """Return the error to report for a failed read: UNKNOWN_TOPIC_OR_PARTITION if the partition was deleted."""
@@ -533,12 +579,14 @@ class _Fetch:
 
     def _record_sent(self, rows: list[Row]) -> None:
         """Record the values sent to the client. Partitions with records move to the end of the session (KIP-227)."""
-        session = self.session
+        session, watch = self.session, self.watch
         for requested, row in rows:
             requested.record_sent(row.high_watermark, row.log_start_offset, bool(row.error_code))
+            key = (requested.topic_id if self.uses_ids else requested.topic), requested.index
             if session is not None and row.records is not NO_RECORDS:
-                topic = requested.topic_id if self.uses_ids else requested.topic
-                session.partitions.move_to_end((topic, requested.index))
+                session.partitions.move_to_end(key)
+            if watch is not None:
+                watch.unsettle(key)
 
     def _make_response(self, session_id: int, read: LimitedRead) -> FetchResponse:
         if self.reader.follower >= 0:
@@ -617,7 +665,7 @@ def _is_large_request(request: FetchRequest) -> bool:
     return count > PARTITIONS_PER_STEP
 
 
-def _drain_items(wanted: FetchPartitions) -> Iterator[tuple[PartitionKey, FetchPartition]]:
+def _drain_items(wanted: "Mapping[PartitionKey, FetchPartition]") -> Iterator[tuple[PartitionKey, FetchPartition]]:
     """Yield the items and remove them one by one: freeing a large dictionary at once takes long."""
     assert isinstance(wanted, OrderedDict)
     while wanted:

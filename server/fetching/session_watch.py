@@ -1,0 +1,151 @@
+"""The watch of a follower's fetch session: its fetches read only the partitions that may have changed.
+
+A follower fetches perhaps thousands of partitions many times per second, and few of them have changed. A partition is
+settled when the follower is in sync and has all records, all replicas in sync have them too, and the follower has the
+partition's present offsets. The next append, or a change of the leadership, wakes it. From then on each fetch reads it,
+until it is settled again. Retention wakes no partition: all partitions are read from time to time.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.server.fetching.fetch_sessions import FetchPartition, PartitionKey
+from odradek.server.fetching.limited_read import FetchTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from odradek.replication.replicas.leader_state import Follower
+    from odradek.replication.replicas.partition import Partition
+    from odradek.server.fetching.purgatory import DelayedOperation
+
+SWEEP_MS: Final = 5_000
+
+
+class _WatchedTarget(FetchTarget):
+    """A partition of the session, and its watcher between and during the fetches.
+
+    follower: its progress, while the partition is settled
+    """
+
+    __slots__ = ("follower", "key", "watch")
+
+    def __init__(self, key: PartitionKey, requested: FetchPartition, partition: "Partition", watch: "SessionWatch"):
+        super().__init__(requested, partition)
+        self.key = key
+        self.watch = watch
+        self.follower: Follower | None = None
+        self.watchers = partition.log_end_watchers
+        self.watchers[self] = None
+
+    def wake(self) -> None:
+        """Read the partition in the next fetch, or in the one that waits."""
+        self.unsettle()
+        watch = self.watch
+        watch.unsettled[self.key] = None
+        operation = watch.operation
+        if operation is not None:
+            operation.changed[self] = None
+            operation.wake()
+
+    def unsettle(self) -> None:
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            follower.end_to_repeat()
+
+
+class SessionWatch:
+    """The state of one session's partitions.
+
+    fetched_ms: time of the last fetch (`FetchTimes`)
+    unsettled: partitions to read, those that were read last at the end
+    operation: the fetch that waits
+    """
+
+    __slots__ = ("_follower", "_swept_ms", "_targets", "fetched_ms", "operation", "unsettled")
+
+    def __init__(self, follower: int) -> None:
+        self._follower = follower
+        self._swept_ms: int | None = None
+        self.fetched_ms = 0
+        self._targets: dict[PartitionKey, _WatchedTarget] = {}
+        self.operation: DelayedOperation[Any] | None = None
+        self.unsettled: dict[PartitionKey, None] = {}
+
+    def select(
+        self, partitions: "Mapping[PartitionKey, FetchPartition]", monotonic_ms: int
+    ) -> "Mapping[PartitionKey, FetchPartition]":
+        """Return the partitions that a new fetch reads."""
+        self.fetched_ms = monotonic_ms
+        if self._swept_ms is None or monotonic_ms - self._swept_ms >= SWEEP_MS:
+            self._swept_ms = monotonic_ms
+            self.unsettled = dict.fromkeys(partitions)
+            return partitions
+        return self.select_unsettled(partitions)
+
+    def select_unsettled(
+        self, partitions: "Mapping[PartitionKey, FetchPartition]"
+    ) -> "Mapping[PartitionKey, FetchPartition]":
+        """Return the partitions that are not settled."""
+        return {key: partitions[key] for key in self.unsettled if key in partitions}
+
+    def find_target(self, key: PartitionKey, requested: FetchPartition, partition: "Partition") -> FetchTarget:
+        """Return the target of a partition, which is watched from now on."""
+        target = self._targets.get(key)
+        if target is None or target.partition is not partition:
+            self.unwatch(key)
+            target = self._targets[key] = _WatchedTarget(key, requested, partition, self)
+        target.requested = requested
+        return target
+
+    def settle(self, targets: Iterable[FetchTarget]) -> None:
+        """Record that these partitions were just read."""
+        for target in targets:
+            assert isinstance(target, _WatchedTarget)
+            if self._is_settled(target.requested, target.partition):
+                target.follower = target.partition.followers[self._follower]
+                target.follower.begin_to_repeat(self)
+                self.unsettled.pop(target.key, None)
+
+    def _is_settled(self, requested: FetchPartition, partition: "Partition") -> bool:
+        log = partition.log
+        if log is None or not partition.is_leader or self._follower not in partition.isr:
+            return False
+        state = log.state
+        high_watermark, fetched_epoch = state.high_watermark, requested.last_fetched_epoch
+        return (
+            requested.fetch_offset == state.log_end_offset == high_watermark
+            and requested.current_leader_epoch in (-1, partition.leader_epoch)
+            and (fetched_epoch < 0 or fetched_epoch == state.leader_epochs.latest_epoch)
+            and not requested.is_changed(high_watermark, state.log_start_offset)
+            and self._follower in partition.followers
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no partition of the session can be read."""
+        return not self._targets
+
+    def unsettle(self, key: PartitionKey) -> None:
+        """Read a partition in the next fetch, after those that are unsettled already."""
+        self.unsettled.pop(key, None)
+        self.unsettled[key] = None
+
+    def forget(self, key: PartitionKey) -> None:
+        """Remove a partition from the session."""
+        self.unsettled.pop(key, None)
+        self.unwatch(key)
+
+    def release(self) -> None:
+        """End all watches, because the session ends."""
+        for key in list(self._targets):
+            self.unwatch(key)
+        self.unsettled.clear()
+        self.operation = None
+
+    def unwatch(self, key: PartitionKey) -> None:
+        """End the watch of a partition that does not exist any more."""
+        target = self._targets.pop(key, None)
+        if target is not None:
+            target.unsettle()
+            target.watchers.pop(target, None)
