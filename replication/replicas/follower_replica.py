@@ -132,9 +132,10 @@ class FollowerReplica:
         """
         log = self.log(leader_epoch)
         previous = log.high_watermark, log.log_start_offset
-        with self._reporting_failures():
-            log.update_high_watermark(high_watermark)
-            if log_start_offset > log.log_start_offset:
+        # Only a log start is written to disk.
+        log.update_high_watermark(high_watermark)
+        if log_start_offset > log.log_start_offset:
+            with self._reporting_failures():
                 log.advance_log_start(min(log_start_offset, log.high_watermark))
         if (log.high_watermark, log.log_start_offset) != previous:
             self.partition.wake_watchers()

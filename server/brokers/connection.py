@@ -6,6 +6,7 @@ BrokerUnavailableError.
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred, fail
@@ -39,10 +40,18 @@ class Connect(Protocol):
     def __call__(self, host: str, port: int, factory: ClientFactory, /) -> Connector: ...
 
 
+class Socket(Protocol):
+    """The used part of a non-blocking socket."""
+
+    def send(self, data: bytes, /) -> int: ...
+
+
 class TcpTransport(Protocol):
     """The used part of Twisted's ITCPTransport. Twisted's interfaces have no types."""
 
     bufferSize: int
+
+    def getHandle(self) -> Socket: ...
 
     def setTcpNoDelay(self, enabled: bool, /) -> None: ...
 
@@ -79,6 +88,8 @@ class BrokerConnection(TwistedProtocol):
         self._read_bytes = READ_BYTES
         self._correlation_id = 0
         self._response: Deferred[bytes | memoryview] | None = None
+        # None after the socket did not take a request at once.
+        self._socket: Socket | None = None
 
     def exchange(self, frame: bytes, correlation_id: int) -> Deferred[bytes | memoryview]:
         """Send a request while none is in flight. Return a Deferred of the response's frame."""
@@ -87,8 +98,22 @@ class BrokerConnection(TwistedProtocol):
         self._correlation_id = correlation_id
         response: Deferred[bytes | memoryview] = Deferred()
         self._response = response
-        self.transport.write(frame)
+        self._write(frame)
         return response
+
+    def _write(self, frame: bytes) -> None:
+        """Write to the socket directly: Twisted's transport would poll until it is writable, which takes an iteration.
+
+        The transport writes what the socket does not take, and from then on everything, because its buffer may not be
+        empty. It also handles a broken connection.
+        """
+        socket, sent_bytes = self._socket, 0
+        if socket is not None:
+            with suppress(OSError):
+                sent_bytes = socket.send(frame)
+        if sent_bytes < len(frame):
+            self._socket = None
+            self.transport.write(frame[sent_bytes:])
 
     def refuse(self, why: str) -> None:
         """Close the connection because of bytes that are no response to the request, with one log line."""
@@ -108,6 +133,7 @@ class BrokerConnection(TwistedProtocol):
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
         transport.bufferSize = READ_BYTES
+        self._socket = transport.getHandle()
         self._on_made(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -156,6 +182,7 @@ class BrokerConnection(TwistedProtocol):
             transport.bufferSize = read_bytes
 
     def _end(self) -> None:
+        self._socket = None
         self._splitter.clear()
         self._on_lost(self)
         response, self._response = self._response, None

@@ -10,7 +10,7 @@ from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import response_is_flexible, skip_header_tags
 from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
-from odradek.server.work.slices import SMALL_REQUEST_STEPS, Slices, Work
+from odradek.server.work.slices import SMALL_REQUEST_STEPS, Slices, run_first_steps
 
 Response = TypeVar("Response", bound=Message)
 
@@ -57,6 +57,7 @@ async def decode_response(
 
     Bytes after the response are ignored, as Kafka ignores them.
     """
+    response: Response
     try:
         end = len(frame)
         position = _BODY_AT
@@ -65,14 +66,13 @@ async def decode_response(
         if end - position <= SMALL_MESSAGE_BYTES:
             response, _ = decoder(response_type, version)(frame, position, end)
         else:
-            steps: Work[tuple[Response, int]] = step_decoder(response_type, version)(
-                frame, position, end, MAX_RESPONSE_ELEMENTS
-            )
-            response, _ = await slices.run(steps, SMALL_REQUEST_STEPS)
+            steps = step_decoder(response_type, version)(frame, position, end, MAX_RESPONSE_ELEMENTS)
+            # The usual response is that to a fetch, which is large due to its records.
+            decoded = run_first_steps(steps, SMALL_REQUEST_STEPS)
+            response, _ = await slices.run(steps) if decoded is None else decoded
     except MALFORMED as error:
         raise DecodeError(f"{response_type.__name__} v{version}: {error}") from error
-    decoded: Response = response
-    return decoded
+    return response
 
 
 def _begin_request(request: Message, version: int, correlation_id: int, client_id: bytes) -> bytearray:

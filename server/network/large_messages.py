@@ -10,8 +10,6 @@ from twisted.python.failure import Failure
 
 from odradek.protocol.codec import MALFORMED
 from odradek.protocol.codec_source import Splice
-from odradek.protocol.decoder_source import STEP_BYTES
-from odradek.protocol.encoder_source import SMALL_MESSAGE_BYTES
 from odradek.protocol.schema import ArrayType, Message, Struct
 from odradek.server.dispatch import BoundApi
 from odradek.server.request import CloseConnection
@@ -19,7 +17,6 @@ from odradek.server.request import CloseConnection
 logger = logging.getLogger(__name__)
 
 _pack_response_head: Final = struct.Struct(">ii").pack
-_FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
 MAX_RESPONSE_BYTES: Final = 1 << 28
 """Limit of a response; a larger one closes the connection. Few clients would read it, and none can read 2 GiB."""
 
@@ -31,17 +28,6 @@ RELEASED_PER_STEP: Final = 1_000
 
 _SHORT_ARRAY: Final = 100
 """Largest number of elements of an array that is freed together with the element that contains it."""
-
-
-def run_first_steps(steps: Generator[None, None, tuple[Message, int]]) -> tuple[Message, int] | None:
-    """Return the result of `steps` if they end soon, as for a request that is large due to its records; else None."""
-    try:
-        for _ in range(_FIRST_STEPS):
-            next(steps)
-    except StopIteration as end:
-        decoded: tuple[Message, int] = end.value
-        return decoded
-    return None
 
 
 class EncodedResponse(NamedTuple):

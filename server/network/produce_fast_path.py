@@ -67,11 +67,12 @@ FastResponse = bytearray | produce.ProduceOutcome
 class _KnownHead:
     """The partition of a head, and its encoded response with space for the offsets.
 
+    request: a request with this head, without records
     listener: of the addresses of new leaders in the response; None for versions without leaders in the response
     """
 
     __slots__ = (
-        "acks", "append", "is_plain", "listener", "offsets_at", "partition", "response", "timeout_ms", "topic",
+        "acks", "append", "is_plain", "listener", "offsets_at", "partition", "request", "response", "topic",
     )  # fmt: skip
 
     def __init__(self, partition: "Partition", request: ProduceRequest, version: int, listener: str) -> None:
@@ -82,9 +83,13 @@ class _KnownHead:
         if not self.is_plain:
             self.append = _append_in_open_transaction(partition)
         self.acks = request.acks
-        self.timeout_ms = request.timeout_ms
         (topic,) = request.topic_data
-        self.topic = ProduceRequestTopicProduceData(name=topic.name, topic_id=topic.topic_id)
+        self.topic = ProduceRequestTopicProduceData(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_data=[ProduceRequestPartitionProduceData(index=partition.index)],
+        )
+        self.request = ProduceRequest(acks=request.acks, timeout_ms=request.timeout_ms, topic_data=[self.topic])
         row = ProduceResponsePartitionProduceResponse(
             index=partition.index,
             base_offset=_SENTINELS[0],
@@ -179,11 +184,7 @@ class ProduceFastPath:
     def _wait_until_done(self, known: _KnownHead, info: "AppendInfo", out: bytearray) -> PendingProduce:
         """Return `out` after replication or a sync, or the handler's response after both or a failure."""
         services, partition, acks, offset = self._services, known.partition, known.acks, info.last_offset + 1
-        data = [ProduceRequestPartitionProduceData(index=partition.index)]
-        topic = ProduceRequestTopicProduceData(
-            name=known.topic.name, topic_id=known.topic.topic_id, partition_data=data
-        )
-        request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms, topic_data=[topic])
+        request = known.request
 
         def fail(error: KafkaError) -> ProduceResponse:
             response = produce.make_failed_response(known.topic, partition.index, info, error)
@@ -199,8 +200,11 @@ class ProduceFastPath:
 
         response: Deferred[FastResponse]
         if not partition.waits_for_sync(info, acks):
-            operation = DelayedOperation[FastResponse](check, lambda: fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
-            response = operation.wait(services.reactor, known.timeout_ms, (partition,))
+            # A call of DelayedOperation[...] takes much longer.
+            operation: DelayedOperation[FastResponse] = DelayedOperation(
+                check, lambda: fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+            )
+            response = operation.wait(services.reactor, request.timeout_ms, (partition,))
             # A watcher that the append woke may have discovered a disk failure.
             operation.wake()
         elif acks == -1:

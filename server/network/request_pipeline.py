@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 
 from odradek.protocol.codec import MALFORMED
 from odradek.protocol.codec_source import LargeMessageError, Splice
+from odradek.protocol.decoder_source import STEP_BYTES
 from odradek.protocol.encoder_source import SMALL_MESSAGE_BYTES
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
@@ -30,9 +31,9 @@ from odradek.server.network.large_messages import (
     refuse_malformed,
     release_in_steps,
     report_encoding_failure,
-    run_first_steps,
 )
 from odradek.server.request import CloseConnection, EncodedBody, NoResponse, RequestContext
+from odradek.server.work.slices import run_first_steps
 from odradek.server.work.waits import AnyDeferred
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ logger = logging.getLogger(__name__)
 _pack_response_head: Final = struct.Struct(">ii").pack
 _pack_size_into: Final = struct.Struct(">i").pack_into
 _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
+_FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
+"""Steps that decode a request that is large only due to its records."""
+
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and therefore equal to none."""
 
@@ -120,7 +124,7 @@ class RequestPipeline:
                 request, position = api.decode(frame, position, end)
             else:
                 steps = api.decode_in_steps(frame, position)
-                decoded = run_first_steps(steps)
+                decoded = run_first_steps(steps, _FIRST_STEPS)
                 if decoded is None:
                     return self._decode_in_slices(api, correlation_id, frame, steps, unexpected)
                 request, position = decoded

@@ -49,6 +49,7 @@ class Link:
         self.bufferSize = 0
         self.is_open = False
         self.is_aborted = False
+        self.room_bytes = None
         self._factory = factory
         self._received = bytearray()
 
@@ -65,6 +66,17 @@ class Link:
 
     def setTcpKeepAlive(self, enabled):  # noqa: N802
         assert enabled
+
+    def getHandle(self):  # noqa: N802
+        return self
+
+    def send(self, data):
+        """Of the socket: take what there is room for."""
+        taken = len(data) if self.room_bytes is None else self.room_bytes
+        if not taken:
+            raise BlockingIOError
+        self.write(data[:taken])
+        return taken
 
     def write(self, data):
         assert isinstance(data, bytes)

@@ -133,6 +133,18 @@ def test_a_response_may_arrive_in_pieces(caller, piece_bytes):
     assert caller.outcomes["a"].error_code == 22
 
 
+@pytest.mark.parametrize("room_bytes", [0, 1, 20])
+def test_a_request_that_the_socket_does_not_take_at_once_arrives_whole(caller, room_bytes):
+    caller.send("a")
+    link = caller.network.accept()
+    link.answer(HeartbeatResponse())
+    link.room_bytes = room_bytes
+    for name in "bc":
+        caller.send(name)
+        assert link.answer(HeartbeatResponse()).message.group_id == name
+    assert caller.outcomes == dict.fromkeys("abc", HeartbeatResponse())
+
+
 def test_a_connection_that_is_not_made_in_time_fails(caller):
     caller.send("a")
     caller.send("b")

@@ -30,6 +30,17 @@ SMALL_REQUEST_STEPS: Final = 8
 """Steps that a request may take at once, which complete a small request."""
 
 
+def run_first_steps(steps: Generator[None, None, T], most_steps: int) -> T | None:
+    """Return the result of `steps` if there are at most that many, without the cost of a Deferred; else None."""
+    try:
+        for _ in range(most_steps):
+            next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    return None
+
+
 class Slices:
     """Runs generators, each `next()` of which is a step, for up to `slice_s` seconds per reactor iteration in total.
 
