@@ -12,6 +12,7 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from odradek.simulation.api import ConnectionLost
+from odradek.simulation.clients.cluster_operator import OPERATED_TOPICS
 from odradek.simulation.clients.lasting_connection import LastingConnection
 from odradek.simulation.history import (
     OFFSETS_TOPIC,
@@ -88,7 +89,7 @@ def _committed_by(history: History, group: str) -> dict[str, list[int]]:
 
 async def _list_topics(connection: Connection, scenario: Scenario, history: History) -> None:
     """Record the existing topics in the history, except those created at the start of the run."""
-    expected = {topic.name for topic in scenario.topics} | {OFFSETS_TOPIC, TRANSACTIONS_TOPIC}
+    expected = {topic.name for topic in scenario.topics} | {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, *OPERATED_TOPICS}
     requested_at = history.moment()
     answer = await connection.request(MetadataRequest(topics=None), _METADATA_VERSION, client_id=_CLIENT_ID)
     for row in answer.topics:

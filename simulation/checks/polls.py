@@ -153,9 +153,12 @@ class FinalOrder:
         """Return whether compaction may have removed a record before the poll, and a later crash restored it.
 
         A power loss restores replaced segments whose names were not synced. A kill restores replaced segments after
-        the last batch of their replacement, because its files do not contain its end offset (as in Apache Kafka).
+        the last batch of their replacement, because its files do not contain its end offset (as in Apache Kafka). The
+        replicas of a cluster are compacted at different times.
         """
-        if not self._is_compacted or not self._evidence.history.has_crashed_since(poll.invoked):
+        history = self._evidence.history
+        may_differ = history.settings.is_cluster or history.has_crashed_since(poll.invoked)
+        if not self._is_compacted or not may_differ:
             return False
         return self._evidence.superseding(poll.partition).get(record.key, -1) > record.offset
 

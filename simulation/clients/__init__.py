@@ -9,5 +9,5 @@
 - `topic_admin`: requests of an administrator
 - `topic_owner`: the only client of a topic, which deletes and recreates it
 - `group_admin`: deletion of groups
-- `cluster_operator`: reassignments, elections and changed properties
+- `cluster_operator`: reassignments, elections, changed properties, and topics that come and go
 """

@@ -4,6 +4,8 @@ Requests for partitions go to their leader, requests of groups and transactions 
 to the controller, all others to the broker from which the metadata was read. A request for partitions of several
 leaders is divided, and its responses are merged.
 
+Half of the connections state the leader epoch of the metadata in fetches and lookups of offsets (KIP-320).
+
 Routes do not change: after an error that shows that one is out of date, and after the loss of a connection, all
 connections are closed. The client connects again, which reads the metadata from any broker.
 """
@@ -21,6 +23,7 @@ from odradek.protocol.messages.fetch import FetchRequest, FetchRequestFetchTopic
 from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
 from odradek.protocol.messages.list_offsets import ListOffsetsRequest
 from odradek.protocol.messages.metadata import MetadataRequest
+from odradek.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from odradek.protocol.messages.produce import ProduceRequest, ProduceRequestTopicProduceData
 from odradek.protocol.schema import Message, Struct
 from odradek.simulation.api import ClientConnection, ConnectionLost
@@ -35,6 +38,9 @@ Address = tuple[str, int]
 _GROUP, _TRANSACTION = 0, 1
 _METADATA_VERSION: Final = 9
 _FIND_COORDINATOR_VERSION: Final = 4
+_EPOCHS_SHARE: Final = 0.5
+_FETCH_WITH_EPOCHS: Final = 9
+_LIST_OFFSETS_WITH_EPOCHS: Final = 4
 _CLIENT_ID: Final = "router"
 _TO_CONTROLLER: Final = frozenset({19, 20, 37, 43, 45, 57})
 """CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, AlterPartitionReassignments, UpdateFeatures."""
@@ -105,6 +111,13 @@ class ClusterConnection:
         self._in_flight: dict[_Call, None] = {}
         self._is_serving = False
         self._is_lost = False
+        self._epochs: dict[tuple[str, int], int] = {}
+        if random.random() < _EPOCHS_SHARE:
+            self._epochs = {
+                (topic.name, row.partition_index): row.leader_epoch
+                for topic in metadata.topics
+                for row in topic.partitions
+            }
         brokers = {row.node_id: (row.host, row.port) for row in metadata.brokers}
         self._controller: Address = brokers.get(metadata.controller_id, address)
         self._leaders: dict[tuple[str, int], Address] = {
@@ -167,6 +180,7 @@ class ClusterConnection:
         while self._queue:
             call = self._queue[0]
             try:
+                self._state_epochs(call)
                 parts = await self._divide(call.message)
                 sent = [(await self._connection(part.address), part.message) for part in parts]
             except ConnectionLost:
@@ -228,11 +242,26 @@ class ClusterConnection:
         if isinstance(message, ListOffsetsRequest):
             topic = message.topics[0]
             return [_Part(self._leader(topic.name, topic.partitions[0].partition_index), message)]
+        if isinstance(message, OffsetForLeaderEpochRequest):
+            (asked,) = message.topics
+            return [_Part(self._leader(asked.topic, asked.partitions[0].partition), message)]
         if message.api_key in _TO_CONTROLLER:
             return [_Part(self._controller, message)]
         key = _coordinator_key(message)
         address = self._bootstrap if key is None else await self._coordinator(*key)
         return [_Part(address, message)]
+
+    def _state_epochs(self, call: _Call) -> None:
+        """Put the leader epochs of the metadata into a request whose version has them."""
+        message = call.message
+        if isinstance(message, FetchRequest) and call.version >= _FETCH_WITH_EPOCHS:
+            for wanted in message.topics:
+                for one in wanted.partitions:
+                    one.current_leader_epoch = self._epochs.get((wanted.topic, one.partition), -1)
+        elif isinstance(message, ListOffsetsRequest) and call.version >= _LIST_OFFSETS_WITH_EPOCHS:
+            for listed in message.topics:
+                for row in listed.partitions:
+                    row.current_leader_epoch = self._epochs.get((listed.name, row.partition_index), -1)
 
     def _leader(self, topic: str, index: int) -> Address:
         return self._leaders.get((topic, index), self._bootstrap)

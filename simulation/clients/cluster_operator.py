@@ -1,4 +1,7 @@
-"""An operator of a cluster: moves replicas, elects preferred leaders and changes properties of topics under load."""
+"""An operator of a cluster: moves replicas, elects preferred leaders and changes properties of topics under load.
+
+It also creates, grows and deletes topics of its own, whose records nobody reads.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from odradek.protocol.messages.alter_partition_reassignments import (
 )
 from odradek.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersRequestTopicPartitions
 from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients import topic_admin
 from odradek.simulation.clients.link import Link, Versions
-from odradek.simulation.clients.topic_admin import alter_topic
 from odradek.simulation.history import History, Partition
 
 _TIMEOUT_MS: Final = 1_500
 _PREFERRED: Final = 0
+
+OPERATED_TOPICS: Final = ("operated-1", "operated-2")
 
 
 class ClusterOperator:
@@ -41,14 +46,18 @@ class ClusterOperator:
         self._partitions = partitions
         self._broker_ids = broker_ids
         self._replication_factor = replication_factor
-        self._link = Link(world, history, self.name, random, Versions(random))
+        self._link = Link(world, history, self.name, random, Versions(random, topic_admin.VERSIONS))
         self._pause_s = random.choice((0.3, 1.0, 3.0))
+        self._actions = [
+            self._reassign, self._reassign, self._cancel, self._elect, self._configure, self._create, self._grow,
+            self._delete,
+        ]  # fmt: skip
 
     async def run(self) -> None:
         """Work until the world ends."""
         while not self._world.is_ending:
             await self._link.nap(self._random.expovariate(1 / self._pause_s))
-            action = self._random.choice((self._reassign, self._reassign, self._cancel, self._elect, self._configure))
+            action = self._random.choice(self._actions)
             try:
                 await action()
             except ConnectionLost:
@@ -80,7 +89,25 @@ class ClusterOperator:
     async def _configure(self) -> None:
         topic, _ = self._random.choice(self._partitions)
         configs = {"internal.segment.bytes": str(self._random.choice((700, 3_000, 20_000)))}
-        self._check(f"configure {topic}", await alter_topic(self._link, topic, configs))
+        self._check(f"configure {topic}", await topic_admin.alter_topic(self._link, topic, configs))
+
+    # Its own topics
+
+    async def _create(self) -> None:
+        name = self._random.choice(OPERATED_TOPICS)
+        row = await topic_admin.create_topic(
+            self._link, name, self._random.randint(1, 3), {}, self._replication_factor
+        )
+        self._check(f"create {name}", row.error_code)
+
+    async def _grow(self) -> None:
+        name, count = self._random.choice(OPERATED_TOPICS), self._random.randint(2, 5)
+        self._check(f"grow {name} to {count}", await topic_admin.grow_topic(self._link, name, count))
+
+    async def _delete(self) -> None:
+        row = await topic_admin.describe_topic(self._link, self._random.choice(OPERATED_TOPICS))
+        if row.error_code == ErrorCode.NONE:
+            self._check(f"delete {row.name}", await topic_admin.delete_topic(self._link, row.topic_id))
 
     def _check(self, what: str, code: int) -> None:
         """Note the result; no request of this client may be answered with an unexpected error of the broker."""

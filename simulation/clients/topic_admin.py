@@ -36,12 +36,14 @@ _TIMEOUT_MS: Final = 1_500
 _TOPIC_RESOURCE, _SET = 2, 0
 
 
-async def create_topic(link: Link, name: str, partitions: int, configs: Mapping[str, str]) -> Any:
+async def create_topic(
+    link: Link, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 1
+) -> Any:
     """Return the result of CreateTopics. Raises ConnectionLost."""
     topic = CreateTopicsRequestCreatableTopic(
         name=name,
         num_partitions=partitions,
-        replication_factor=1,
+        replication_factor=replication_factor,
         configs=[CreateTopicsRequestCreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
     )
     return (await link.request(CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))).topics[0]

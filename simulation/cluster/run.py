@@ -29,6 +29,7 @@ class ClusterRun:
         self._scenario = drawn = scenario.draw(world.new_random())
         for process in world.brokers:
             process.properties.update(drawn.properties)
+        world.compacted = frozenset(topic.name for topic in drawn.topics if topic.is_compacted)
         world.network.habits = drawn.habits
         world.threads.slow_s = drawn.slow_thread_s
         settings = topic_settings(drawn)

@@ -23,7 +23,7 @@ def draw(random: Random) -> Scenario:
     """Draw a scenario: that of a single broker, with the properties, topics and faults of a cluster."""
     base = scenario.draw(random)
     properties = {**base.properties, **_properties(random)}
-    topics = tuple(_replicated(topic) for topic in base.topics if not topic.is_aged and not topic.is_compacted)
+    topics = tuple(_replicated(topic) for topic in base.topics if not topic.is_aged)
     return base._replace(
         properties=properties,
         topics=topics,

@@ -3,6 +3,7 @@
 - `fetching`: the Fetch request, fetch sessions and positions
 - `offsets`: ListOffsets, OffsetFetch, OffsetCommit
 - `membership`: a member of a classic group
+- `truncation`: detection of truncations, with OffsetForLeaderEpoch
 - `assigned`: a consumer of chosen partitions
 - `group_consumer`: a consumer in a group
 - `copier`: read-process-write

@@ -9,6 +9,7 @@ from typing import Final
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.consumers.fetching import Fetcher, OutOfRange
 from odradek.simulation.clients.consumers.offsets import list_end
+from odradek.simulation.clients.consumers.truncation import check_truncation
 from odradek.simulation.clients.link import NEEDS_IDS, GaveUp, Link, Versions
 from odradek.simulation.history import History, Isolation, Partition
 
@@ -55,11 +56,20 @@ class AssignedConsumer:
             await self._link.back_off(1)
         except OutOfRange as error:
             self._out_of_range(error.partition)
+        if self._history.settings.is_cluster and self._fetcher.epochs and random.random() < 0.1:
+            await self._check_truncation(random.choice(list(self._fetcher.epochs)))
         if random.random() < self._starts_again:
             self._assign()
         if random.random() < 0.1:
             await list_end(self._link, random.choice(self._partitions), random.choice(list(Isolation)))
         await self._link.nap(random.choice((0.001, 0.02, 0.1)))
+
+    async def _check_truncation(self, partition: Partition) -> None:
+        position, epoch = self._fetcher.positions[partition], self._fetcher.epochs[partition]
+        try:
+            await check_truncation(self._link, self._history, partition, position, epoch)
+        except ConnectionLost:
+            await self._link.back_off(1)
 
     def _assign(self) -> None:
         """Assign some of the partitions, each from the start or from an offset before its last known end."""

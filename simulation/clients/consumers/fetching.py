@@ -62,6 +62,8 @@ class Fetcher:
         self.isolation = isolation
         self.positions: dict[Partition, int] = {}
         self.high_watermarks: dict[Partition, int] = {}
+        self.epochs: dict[Partition, int] = {}
+        """Leader epochs of the batches before the positions."""
         self._assignments = 0
         self._link = link
         self._history = history
@@ -79,6 +81,7 @@ class Fetcher:
         self._assignments += 1
         self.positions = dict(positions)
         self.high_watermarks = {}
+        self.epochs = {}
 
     async def poll(self, max_wait_ms: int) -> list[tuple[Partition, ReadRecord]]:
         """Return the records of one fetch. Raises ConnectionLost and OutOfRange."""
@@ -183,13 +186,14 @@ class Fetcher:
             return []
         self.high_watermarks[partition] = row.high_watermark
         try:
-            records, position = self._read(row, start)
+            records, position, epoch = self._read(row, start)
         except (InvalidRecordError, CompressionError) as error:
             self._history.note_odd(self._link.name, f"corrupt batch in {name_of(partition)} behind {start}: {error}")
             return []
         if position == start:
             return []
         self.positions[partition] = position
+        self.epochs[partition] = epoch
         self._history.record_poll(
             Poll(
                 self._link.name,
@@ -207,14 +211,14 @@ class Fetcher:
         )
         return [(partition, record) for record in records]
 
-    def _read(self, row: Any, start: int) -> tuple[list[ReadRecord], int]:
-        """Return the records for the application, and the position after them."""
+    def _read(self, row: Any, start: int) -> tuple[list[ReadRecord], int, int]:
+        """Return the records for the application, the position after them, and the leader epoch of the last batch."""
         aborted = row.aborted_transactions or ()
         beginnings = sorted(((one.first_offset, one.producer_id) for one in aborted), reverse=True)
         hides = self.isolation is Isolation.READ_COMMITTED
         hidden: set[int] = set()
         records: list[ReadRecord] = []
-        position = start
+        position, epoch = start, -1
         for batch in iter_batches(row.records or b""):
             if not crc_is_valid(batch):
                 raise InvalidRecordError("wrong checksum")
@@ -230,5 +234,5 @@ class Fetcher:
                 for one in iter_records(batch):
                     if one.offset >= position:
                         records.append(ReadRecord(one.offset, one.value, one.key, one.headers, one.timestamp))
-            position = header.next_offset
-        return records, position
+            position, epoch = header.next_offset, header.partition_leader_epoch
+        return records, position, epoch
