@@ -28,10 +28,11 @@ def find_violations(broker: "Broker") -> Iterator[str]:
         log = partition.log
         if log is None:
             continue
+        state = log.state
         start, stable, high, end = (
-            log.log_start_offset, log.last_stable_offset, log.high_watermark, log.log_end_offset,
+            state.log_start_offset, state.last_stable_offset, state.high_watermark, state.log_end_offset,
         )  # fmt: skip
-        if partition.is_leader and partition.leader_epoch < log.latest_epoch:
+        if partition.is_leader and partition.leader_epoch < state.leader_epochs.latest_epoch:
             yield f"{partition!r}: the log has leader epoch {log.latest_epoch}"
         if not start <= stable <= high <= end:
             yield (

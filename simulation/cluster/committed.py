@@ -3,6 +3,7 @@
 Source: Kafka documentation ("Replication"), KIP-101.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +59,8 @@ class CommittedBatches:
         if log.log_end_offset < verified.offset:
             yield f"truncated to {log.log_end_offset}, below the committed offset {verified.offset}"
             verified.offset = log.log_end_offset
+        if verified.offset >= end:
+            return
         known = self._batches.setdefault(partition, {})
         expected = max(verified.offset, log.log_start_offset)
         for base_offset, batch in _read(log, expected, end):
@@ -71,10 +74,10 @@ class CommittedBatches:
 
 def _read(log: "PartitionLog", start: int, end: int) -> Iterator[tuple[int, CommittedBatch]]:
     """Iterate over the batches with an offset in a range; stop where the disk fails."""
-    segments = log.segments
-    for segment, after in zip(segments, [*segments[1:], None], strict=True):
-        if segment.base_offset >= end or (after is not None and after.base_offset <= start):
-            continue
+    first = bisect_right(log.segments, start, key=lambda segment: segment.base_offset) - 1
+    for segment in log.segments[max(0, first) :]:
+        if segment.base_offset >= end:
+            return
         try:
             for _, header in segment.headers(segment.offset_index.floor_position(start)):
                 if header.last_offset >= end:

@@ -35,11 +35,11 @@ Life = tuple[str, int, TopicPartition]
 
 
 class HighWatermark(NamedTuple):
-    """A leader's high watermark, with its epoch and the number of replicas in sync."""
+    """A leader's high watermark, with its epoch and the replicas in sync."""
 
     leader_epoch: int
     offset: int
-    in_sync: int
+    isr: tuple[int, ...]
 
 
 class ClusterInvariants:
@@ -62,7 +62,7 @@ class ClusterInvariants:
         self._leader_epochs: dict[Life, int] = {}
         self._high_watermarks: dict[Life, HighWatermark] = {}
         self._latest_epochs: dict[TopicPartition, int] = {}
-        self._checked: dict[Life, tuple[object, ...]] = {}
+        self._checked: dict[Replica, tuple[object, ...]] = {}
         self._controllers: dict[int, bytes] = {}
         self._controller_epoch = -1
         self._block_end = -1
@@ -71,16 +71,17 @@ class ClusterInvariants:
         """Report violations after a step of a broker."""
         yield from self._check_tree()
         assert process.broker is not None
+        transaction, checked = self._transaction, self._checked
         for replica in process.broker.services.replicas:
-            life = process.name, process.lives, (replica.topic_id, replica.index)
             log = replica.log
-            ends = None if log is None else (log.state.high_watermark, log.state.log_end_offset)
+            state = None if log is None else log.state
             seen = (
-                self._transaction, replica.leader_epoch, replica.partition_epoch, replica.is_leader,
-                replica.isr, replica.maximal_isr, log, ends,
+                transaction, replica.leader_epoch, replica.partition_epoch, replica.is_leader, replica.isr,
+                replica.maximal_isr, log, -1 if state is None else state.high_watermark,
+                -1 if state is None else state.log_end_offset,
             )  # fmt: skip
-            if self._checked.get(life) != seen:
-                self._checked[life] = seen
+            if checked.get(replica) != seen:
+                checked[replica] = seen
                 yield from self._check_replica(process, replica)
 
     def note_committed(self, process: "BrokerProcess") -> None:
@@ -137,17 +138,17 @@ class ClusterInvariants:
         self, life: Life, replica: "Replica", log: "PartitionLog", where: str
     ) -> Iterator[str]:
         """It never falls within an epoch, waits for min.insync.replicas, and all replicas in sync have reached it."""
-        before = self._high_watermarks.get(life, HighWatermark(-1, -1, 0))
-        now = HighWatermark(replica.leader_epoch, log.high_watermark, len(replica.isr))
+        before = self._high_watermarks.get(life, HighWatermark(-1, -1, ()))
+        now = HighWatermark(replica.leader_epoch, log.high_watermark, replica.isr)
         self._high_watermarks[life] = now
         if before.leader_epoch == now.leader_epoch:
             least = min(log.config.min_insync_replicas, len(replica.replicas))
             if now.offset < before.offset:
                 yield f"{where}: the high watermark fell from {before.offset} to {now.offset}"
             # The ISR may have shrunk in the same step, after the high watermark rose.
-            elif now.offset > before.offset and max(before.in_sync, now.in_sync) < least:
+            elif now.offset > before.offset and max(len(before.isr), len(now.isr)) < least:
                 yield f"{where}: the high watermark rose with ISR {replica.isr}, min.insync.replicas is {least}"
-        if now.offset > before.offset:
+        if now.offset > before.offset or now.isr != before.isr:
             self.committed.commit((replica.topic_id, replica.index), now.offset)
             yield from self._check_members(where, replica, now.offset)
 
@@ -182,6 +183,8 @@ class ClusterInvariants:
         ):  # fmt: skip
             members |= dict.fromkeys(stored.state.isr)
         for member in members:
+            if member not in replica.replicas:
+                continue
             process = self._brokers[member - 1]
             if process.broker is None or not process.is_up:
                 continue

@@ -42,13 +42,19 @@ class Tree:
         return list(self.invariants.check(process))
 
 
+class Replica(SimpleNamespace):
+    """A replica with what the invariants read, compared by identity."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 def replica(name="broker-1", **changes):
     epochs = SimpleNamespace(entries=[(1, 0), (3, 10)])
     log = SimpleNamespace(
         state=SimpleNamespace(leader_epochs=epochs, high_watermark=20, log_end_offset=30, is_closed=False),
         high_watermark=20, log_end_offset=30, config=SimpleNamespace(compacts=True, min_insync_replicas=2),
     )  # fmt: skip
-    made = SimpleNamespace(
+    made = Replica(
         topic="t", topic_id=TOPIC_ID, index=0, leader=1, leader_epoch=3, partition_epoch=0, is_leader=True,
         isr=(1, 2, 3), maximal_isr=(1, 2, 3), replicas=(1, 2, 3), log=log,
     )  # fmt: skip
