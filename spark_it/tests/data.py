@@ -76,9 +76,11 @@ class Topics:
         self.bootstrap_servers = bootstrap_servers
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
-    def create(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+    def create(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, replicas: int = 1
+    ) -> str:
         """Create a topic and return its name."""
-        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
+        topic = NewTopic(name, partitions, replicas, config=dict(config or {}))
         self._wait(self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S))
         return name
 
@@ -89,6 +91,10 @@ class Topics:
         self._wait(
             self._admin.delete_records([TopicPartition(name, partition, offset)], request_timeout=REQUEST_TIMEOUT_S)
         )
+
+    def leader(self, name: str, partition: int) -> int:
+        """The id of the broker that leads a partition."""
+        return self._admin.list_topics(name, REQUEST_TIMEOUT_S).topics[name].partitions[partition].leader
 
     def ends(self, name: str, partition: int) -> tuple[int, int]:
         """Earliest and latest offset of a partition."""

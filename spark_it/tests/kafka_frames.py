@@ -93,6 +93,11 @@ def batches(query: StreamingQuery) -> list[dict[str, Any]]:
     return [dict(made) for made in Events(query).read_new() if made["numInputRows"] > 0]
 
 
+def has_read(query: StreamingQuery, count: int) -> Callable[[], bool]:
+    """A condition for `wait_for`: the batches of the query have `count` rows."""
+    return lambda: sum(batch["numInputRows"] for batch in batches(query)) == count
+
+
 def wait_for(query: StreamingQuery, condition: Callable[[], bool]) -> None:
     """Wait until `condition` holds while a query runs. Raises the query's exception if it fails."""
     give_up_at = time.monotonic() + QUERY_TIMEOUT_S

@@ -5,16 +5,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from spark_it.tests.data import Topics, digest, digest_of, rows
-from spark_it.tests.kafka_frames import batches, finish, wait_for
+from spark_it.tests.kafka_frames import batches, finish, has_read, wait_for
 
 AVAILABLE_NOW = {"availableNow": True}
 DATA_LOSS = r"(?i)data.?loss|data may have been lost"
 QUICKLY = {"processingTime": "200 milliseconds"}
-
-
-def has_read(query, count):
-    """A condition for `wait_for`: the batches of the query have `count` rows."""
-    return lambda: sum(batch["numInputRows"] for batch in batches(query)) == count
 
 
 @pytest.mark.side_by_side
