@@ -33,6 +33,8 @@ CLUSTER_PROPERTIES: Final[Mapping[str, str]] = {
     "transaction.state.log.num.partitions": "4",
     # A test does not wait as long as an operator for the discovery of a failure.
     "replica.lag.time.max.ms": "4000",
+    # The default is the session timeout, which a busy machine may need for the start of a process.
+    "zookeeper.connection.timeout.ms": "60000",
 }
 """Properties of each broker of three, besides those of `odradek.testing`."""
 
