@@ -1,5 +1,6 @@
 """Three broker processes and ZooKeeper: failover, restarts and pauses under load."""
 
+import contextlib
 import os
 import random
 from collections.abc import Iterator
@@ -7,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
 
+from compat_tests.clients.common import wait_until
 from compat_tests.cluster.load import NumberedLoad, check_numbers, read_numbers
-from compat_tests.cluster.replicas import compare_logs, wait_until_in_sync
+from compat_tests.cluster.replicas import compare_logs, describe, wait_until_in_sync
+from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.testing_cluster import OdradekCluster
 
 pytestmark = [
@@ -97,3 +100,26 @@ def test_zookeeper_may_be_away(cluster, admin):
         server.start()
         load.wait_for_more()
     check(cluster, admin, "alone", load)
+
+
+@pytest.mark.parametrize("role", ["controller", "other"])
+def test_a_killed_broker_is_replaced_before_its_session_expires(role):
+    session_timeout_ms = 300_000
+    with (
+        ZooKeeperEnsemble(tick_ms=session_timeout_ms // 20) as zookeeper,
+        OdradekCluster(zookeeper_connect=zookeeper.connect, session_timeout_ms=session_timeout_ms) as cluster,
+        contextlib.closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))) as admin,
+    ):
+        create(admin, "t")
+        controller = admin.describe_cluster()["controller_id"]
+        killed = controller if role == "controller" else next(one for one in cluster.brokers if one != controller)
+        with NumberedLoad(cluster.bootstrap_servers, "t", PARTITIONS) as load:
+            load.wait_for_more()
+            cluster.kill(killed)
+            wait_until(lambda: all(killed not in (state.leader, *state.isr) for state in describe(admin, "t").values()))
+            load.wait_for_more()
+        assert not load.failures
+        described = admin.describe_cluster()
+        assert killed in {broker["broker_id"] for broker in described["brokers"]}
+        assert (described["controller_id"] == controller) == (role == "other")
+        check_numbers(load, read_numbers(cluster.bootstrap_servers, "t", PARTITIONS))
