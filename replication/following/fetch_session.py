@@ -35,7 +35,8 @@ class FetcherSession:
         self.epoch = FIRST_EPOCH
         self._rows: OrderedDict[PartitionKey, FetchRequestFetchPartition] = OrderedDict()
         self._changed: dict[PartitionKey, None] = {}
-        self._forgotten: dict[PartitionKey, None] = {}
+        # Partitions that the leader still has in the session, and whether a row of a response was ignored since.
+        self._forgotten: dict[PartitionKey, bool] = {}
         # The partitions of the last request if that was a full one.
         self._requested: frozenset[PartitionKey] | None = None
 
@@ -54,13 +55,19 @@ class FetcherSession:
             # Without a session the leader reads the partitions in the order of the request, up to its limits.
             self._rows.move_to_end(key)
             self._changed[key] = None
-        self._forgotten.pop(key, None)
+        if self._forgotten.pop(key, False):
+            self.restart()
 
     def drop(self, key: PartitionKey) -> None:
         """Fetch a partition no longer."""
         if self._rows.pop(key, None) is not None:
             self._changed.pop(key, None)
-            self._forgotten[key] = None
+            self._forgotten[key] = False
+
+    def ignore_row(self, key: PartitionKey) -> None:
+        """Record that a row of a response was ignored, because the partition is not fetched now."""
+        if key in self._forgotten:
+            self._forgotten[key] = True
 
     def take_changes(self) -> tuple[list[FetchRequestFetchTopic], list[FetchRequestForgottenTopic]]:
         """Return the partitions and the forgotten partitions of the next request."""

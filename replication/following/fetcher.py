@@ -258,8 +258,10 @@ class Fetcher:
     async def _handle(self, response: FetchResponse, channel: BrokerChannel) -> None:
         for topic in response.responses:
             for row in topic.partitions:
-                partition = self.partitions.get((topic.topic_id, row.partition_index))
+                key = topic.topic_id, row.partition_index
+                partition = self.partitions.get(key)
                 if partition is None:
+                    self._session.ignore_row(key)
                     continue
                 await self._isolate(partition, self._handle_row(partition, row))
                 await self._parts.tasks.pause()

@@ -303,6 +303,36 @@ def test_a_response_of_the_last_epoch_is_ignored():
     assert_equal_logs(cluster)
 
 
+def test_offsets_that_arrived_while_a_partition_was_not_followed_are_sent_again():
+    """The leader sends them once in a session. The partition is followed again before the session forgets it."""
+    cluster = LogCluster(partitions=2)
+    for index in range(2):
+        cluster.elect(1, index=index)
+        cluster.append(index=index)
+    cluster.run()
+    follower = cluster.nodes[2]
+
+    def interrupt(response):
+        rows = [row for topic in getattr(response, "responses", ()) for row in topic.partitions]
+        if any(row.partition_index == 0 for row in rows):
+            cluster.changes.clear()
+            follower.fetchers.unfollow(follower.partitions[0])
+            cluster.world.start(follow_again())
+
+    async def follow_again():
+        # The response arrives after this time, and the next request is made after the pause.
+        await cluster.world.delay(1)
+        await cluster.world.pause()
+        follower.fetchers.follow(follower.partitions[0])
+
+    follower.log().update_high_watermark(0)
+    cluster.changes.append(interrupt)
+    cluster.nodes[1].partitions[0].log.delete_records_before(1)
+    cluster.run()
+    assert cluster.changes == []
+    assert_equal_logs(cluster)
+
+
 def test_batches_of_a_later_epoch_are_not_appended():
     """The leader was elected again after it had received the request; its batches are fetched in the new epoch."""
     cluster = LogCluster()
