@@ -120,10 +120,10 @@ class Follower:
         """Record that all fetches are as the last one, which found the follower caught up, until `end_to_repeat`."""
         self._times = times
 
-    def end_to_repeat(self) -> None:
-        """Record each fetch by `record_fetch` again: the leader's log has changed."""
-        if self._times is not None:
-            self._set_times(self._times.fetched_ms, self._times.fetched_ms)
+    def end_to_repeat(self, times: FetchTimes) -> None:
+        """Record each fetch by `record_fetch` again, because the leader's log has changed or `times` have ended."""
+        if self._times is times:
+            self._set_times(times.fetched_ms, times.fetched_ms)
 
     def _set_times(self, fetch_ms: int, caught_up_ms: int) -> None:
         self._fetch_ms, self._caught_up_ms, self._times = fetch_ms, caught_up_ms, None

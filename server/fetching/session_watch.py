@@ -51,7 +51,7 @@ class _WatchedTarget(FetchTarget):
     def unsettle(self) -> None:
         follower, self.follower = self.follower, None
         if follower is not None:
-            follower.end_to_repeat()
+            follower.end_to_repeat(self.watch)
 
 
 class SessionWatch:

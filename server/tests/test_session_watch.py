@@ -210,6 +210,18 @@ def test_the_end_of_the_session_ends_its_watches(world):
     assert world.watchers() == 0
 
 
+def test_the_end_of_an_old_session_does_not_age_the_progress_in_a_new_one(world):
+    old_id, follower = world.session_id, world.partition("t", 3).followers[2]
+    world.changed, world.session_id, world.session_epoch = set(range(COUNT)), 0, 0
+    for _ in range(3):
+        world.next_fetch(max_wait_ms=0)
+    world.services.fetch_sessions.remove(old_id)
+    assert world.watchers() == COUNT
+    world.clock.advance(1)
+    world.next_fetch(max_wait_ms=0)
+    assert follower.caught_up_ms == int(world.clock.seconds() * 1000)
+
+
 def test_an_idle_follower_is_caught_up():
     """Its last fetch counts, not the last one that read the partition."""
     world = SessionWorld(1)
