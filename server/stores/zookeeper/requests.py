@@ -65,7 +65,10 @@ def get(path: str, watcher: KazooWatcher | None) -> Send:
 
 
 def get_many(paths: Sequence[str]) -> Send:
-    """Return a request for nodes, without watches. A server before ZooKeeper 3.6 fails with UnimplementedError."""
+    """Return a request for nodes, without watches.
+
+    A server before ZooKeeper 3.6 responds with UnimplementedError, and closes the connection, but not the session.
+    """
     return lambda kazoo: kazoo.get_many_async(paths)
 
 
