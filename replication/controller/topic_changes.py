@@ -94,7 +94,8 @@ class TopicChanges:
         """Write new topics, all in one transaction if the store accepts it; return the errors of those refused."""
         try:
             operations = [one for new in batch for one in await self._creation(new, replaces_config=replaces_config)]
-            await self._write_all(operations)
+            # Of several topics all or none are created; `split_into_batches` limits their size.
+            await (self._write_all if len(batch) == 1 else self._context.write)(operations)
         except TransactionError as error:
             if len(batch) == 1:
                 name = batch[0].topic.name
@@ -412,9 +413,8 @@ class TopicChanges:
                     raise
                 # An earlier attempt of the store succeeded, or another controller began the partitions.
                 logger.warning("a partition was begun already topic=%s: %s", topic.name, error)
-                topic = self._context.without_stopping(
-                    await load_topic(self._context.store, topic.name, self._context.pause)
-                )
+                stored = await load_topic(self._context.store, topic.name, self._context.pause)
+                topic = _with_offline_of(topic, self._context.without_stopping(stored))
                 paths = {znodes.state_path(topic.name, index): index for index in states}
                 index = paths.get(operations[error.index].path)
                 if index is not None and determine_state(topic.partitions[index]) is PartitionState.NEW:

@@ -13,6 +13,7 @@ from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.store import Create, Delete, run_now
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.test_propagation import create, nodes, shut_down, states, topic_id
+from odradek.replication.tests.test_replica_recovery import fail_directory, offline
 
 
 @pytest.fixture
@@ -72,6 +73,7 @@ def test_a_broker_that_shuts_down_leads_no_partition_that_clients_create(world):
 def test_partitions_begin_although_another_has_a_state_already(world):
     """Only the state that existed was read again: the others had no leader until the next failure of a broker."""
     create(world, "t", (1, 2))
+    fail_directory(world, 2, ("t", 0))
     state = new_partition((3,), (3,), 1)
     path = znodes.partition_path("t", 1)
     run_now(world.server.connect().transaction([Create(path), Create(f"{path}/state", znodes.encode_state(state))]))
@@ -84,7 +86,8 @@ def test_partitions_begin_although_another_has_a_state_already(world):
 
     store.get_many = miss_state
     grow(world, "t", (3,), (3, 1))
-    assert states(world, "t") == [(1, 0, (1, 2)), (3, 0, (3,)), (3, 0, (3, 1))]
+    assert states(world, "t") == [(1, 1, (1,)), (3, 0, (3,)), (3, 0, (3, 1))]
+    assert offline(world) == [(2,), (), ()]
 
 
 def test_partitions_begin_although_the_state_of_another_is_damaged(world):
@@ -127,6 +130,18 @@ def test_large_topics_are_created_in_several_transactions(world, monkeypatch):
     assert states(world, "u") == [(2, 0, (2, 1))] * 30
     assert len(sizes) > 10
     assert max(sizes) < 2100
+
+
+def test_several_topics_are_created_together_or_not_at_all(world, monkeypatch):
+    """Those that the first of two transactions had created were refused as existing topics."""
+    monkeypatch.setattr(context, "MAX_TRANSACTION_BYTES", 2000)
+    write_topic(world, "d", (1,))
+    controller = world.active.controller
+    controller.image.remove_topic("d")
+    partitions = tuple(new_partition((1, 2), controller.image.brokers, controller.epoch) for _ in range(5))
+    batch = [NewTopic(TopicMetadata(name, topic_id(name), partitions), {}) for name in "abcd"]
+    errors = world.run(controller.create_topics(batch))
+    assert errors.keys() == {"d"}
 
 
 def test_a_creation_that_ends_with_its_controller_is_completed_by_the_next(world, monkeypatch):
