@@ -91,6 +91,15 @@ class ElectionAdmin:
         return response
 
     async def _elect(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        while True:
+            try:
+                return await self._elect_once(request)
+            except KafkaError as error:
+                # Another wrote the state of a partition, which has been read again.
+                if error.code != ErrorCode.INVALID_UPDATE_VERSION:
+                    raise
+
+    async def _elect_once(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
         plan = _ElectionPlan(self._context)
         response = ElectLeadersResponse()
         is_for_all = request.topic_partitions is None

@@ -2,6 +2,9 @@
 
 import pytest
 
+from odradek.protocol.messages.elect_leaders import ElectLeadersRequest
+from odradek.protocol.messages.elect_leaders import ElectLeadersRequestTopicPartitions as TopicPartitions
+from odradek.replication.controller.election_admin import PREFERRED, ElectionAdmin
 from odradek.replication.controller.events import EventKind
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import NoNodeError, run_now
@@ -151,3 +154,23 @@ def test_a_mark_during_a_takeover_is_removed_if_deletion_is_disabled(world, tool
     [(leader, _, isr)] = states(world, "t")
     assert (leader, isr) == (2, (2,))
     assert world.fakes[2].roles["t", 0][0] == 2
+
+
+def test_leaders_are_elected_although_another_has_written_a_state(world, tool):
+    """The request was refused with INVALID_UPDATE_VERSION."""
+    create(world, "t", (1, 2))
+    controller = world.active.controller
+    partition = controller.image.topics["t"].partitions[0]
+    changed = partition._replace(leader=2, leader_epoch=1)
+    run_now(tool.set(znodes.state_path("t", 0), znodes.encode_state(changed)))
+    controller.image.put_topic(controller.image.topics["t"]._replace(partitions=(changed,)))
+
+    async def applied():
+        pass
+
+    topics = [TopicPartitions(topic="t", partitions=[0])]
+    request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=topics, timeout_ms=1000)
+    response = world.run(ElectionAdmin(controller, applied).elect(request))
+    [result] = response.replica_election_results
+    assert [row.error_code for row in result.partition_result] == [0]
+    assert states(world, "t") == [(1, 2, (1, 2))]
