@@ -135,3 +135,16 @@ def test_a_block_is_fetched_ahead_only_if_no_id_is_left():
     manager.begin_at(9)
     run(manager.prefetch())
     assert manager.take() == 9
+
+
+def test_a_failure_that_lasts_is_logged_once(caplog):
+    gone = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no controller")
+    refused = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller refused")
+    manager = ProducerIdManager(allocate_from([gone, gone, refused, gone, range(1), gone, gone]))
+    for _ in range(5):
+        run(manager.prefetch())
+    assert caplog.text.count("cannot allocate producer ids") == 3
+    manager.take()
+    for _ in range(2):
+        run(manager.prefetch())
+    assert caplog.text.count("cannot allocate producer ids") == 4

@@ -29,6 +29,8 @@ class ProducerIdManager:
         self._is_fetching = False
         self._block = range(0)
         self._least_id = 0
+        self._logged = ""
+        """The failure that was logged last; clients retry many times a second while there is no controller."""
 
     def begin_at(self, least_id: int) -> None:
         """Allocate no id below `least_id`, because lower ids may be in use. A lower value than before has no effect."""
@@ -80,8 +82,11 @@ class ProducerIdManager:
     async def _fetch(self) -> None:
         try:
             await self._fetch_block()
+            self._logged = ""
         except KafkaError as error:
-            logger.error("cannot allocate producer ids; the next request retries error=%s", error)
+            if str(error) != self._logged:
+                self._logged = str(error)
+                logger.error("cannot allocate producer ids; each request retries error=%s", error)
         except Exception:
             logger.exception("cannot allocate producer ids; the next request retries")
         finally:
