@@ -14,7 +14,7 @@ from twisted.logger import globalLogBeginner
 
 from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.run import Report, run_seed
-from odradek.simulation.safeguards import BY_NAME, finding, run_without
+from odradek.simulation.safeguards.catalogue import BY_NAME, finding, run_without
 
 _SHOWN_LINES = 12
 

@@ -14,6 +14,7 @@ from twisted.logger import LogLevel, globalLogPublisher
 from odradek.log.storage.memory_filesystem import SimulatedCrash
 from odradek.simulation import final_reads, scenario, setup
 from odradek.simulation.checks import checker
+from odradek.simulation.cluster import scenario as cluster_scenario
 from odradek.simulation.cluster.run import ClusterRun
 from odradek.simulation.faults import Faults
 from odradek.simulation.history import History
@@ -107,9 +108,10 @@ def _observer(world: World) -> Callable[[Any], None]:
     return observe
 
 
-def draw_scenario(seed: int) -> Scenario:
+def draw_scenario(seed: int, broker_count: int = 1) -> Scenario:
     """Return the scenario of a seed without its run."""
-    return _draw(World(seed))
+    world = World(seed, broker_count=broker_count)
+    return _draw(world) if broker_count == 1 else cluster_scenario.draw(world.new_random())
 
 
 def _draw(world: World) -> Scenario:

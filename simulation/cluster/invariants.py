@@ -175,13 +175,18 @@ class ClusterInvariants:
                 self.committed.commit((replica.topic_id, replica.index), other.log.high_watermark)
 
     def _check_members(self, where: str, replica: "Replica", high_watermark: int) -> Iterator[str]:
-        """The replicas in sync, also those that only ZooKeeper has yet, have all records below the high watermark."""
+        """The replicas in sync, also those that only ZooKeeper has yet, have all records below the high watermark.
+
+        They have all that earlier leaders have committed as well, unless this leader has been replaced.
+        """
         stored = self.stored.get((replica.topic, replica.index))
         members = dict.fromkeys(replica.isr)
         if stored is not None and (stored.state.leader, stored.state.leader_epoch) == (
             replica.leader, replica.leader_epoch
         ):  # fmt: skip
             members |= dict.fromkeys(stored.state.isr)
+            if replica.topic not in self.unclean:
+                high_watermark = max(high_watermark, self.committed.end((replica.topic_id, replica.index)))
         for member in members:
             if member not in replica.replicas:
                 continue

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.simulation.clients.workload import make_clients
-from odradek.simulation.run import run_seed
-from odradek.simulation.safeguards import SAFEGUARDS, finding, run_without
+from odradek.simulation.safeguards.catalogue import SAFEGUARDS, finding, run_with, run_without
 
 pytestmark = pytest.mark.slow
 
@@ -19,8 +17,7 @@ MOST_SEEDS = 40
 def test_without_it_something_is_found(safeguard):
     for seed in islice(safeguard.seeds(count(safeguard.seed)), MOST_SEEDS):
         if finding(safeguard, run_without(safeguard, seed)) is not None:
-            with_it = run_seed(seed, make_clients, looks_inside=False, broker_count=safeguard.broker_count)
-            assert with_it.failures == []
+            assert run_with(safeguard, seed).failures == []
             return
     pytest.fail(f"nothing found without {safeguard.name} in {MOST_SEEDS} seeds from {safeguard.seed} on")
 

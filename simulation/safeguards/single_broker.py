@@ -1,12 +1,8 @@
-"""Safeguards of the broker that can be disabled one at a time, to show that the checker detects their absence.
+"""Safeguards that runs with a single broker show."""
 
-A safeguard is one or two functions of the broker, which are replaced during a run by functions that do less. The
-world's invariants and audits are disabled as well: the fault must be detected from the clients' history alone.
-"""
-
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final
 
 from odradek.coordinator.groups import offset_commands, transactional_offsets
 from odradek.coordinator.groups.offsets import CommittedOffset, OffsetStore
@@ -26,54 +22,14 @@ from odradek.log.validation import batch as validation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import topic_admin
 from odradek.replication.replicas import adoption
-from odradek.replication.replicas.leader_state import LeaderState
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators.marker_sender import MarkerSender
 from odradek.server.handlers.delete_records import _PendingRequest
 from odradek.server.membership import embedded
 from odradek.simulation.checks.checker import ViolationKind
-from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.machine.broker_process import SimulatedEnvironment
-from odradek.simulation.run import Report, draw_scenario, run_seed
+from odradek.simulation.safeguards.definition import Safeguard, nothing, replaced_by
 from odradek.simulation.scenario import RETENTION_MS, Scenario
-
-Replacement = tuple[Any, str, Callable[[Any], Any]]
-"""Owner, attribute name, and a function that returns the replacement for the old value."""
-
-
-class Safeguard(NamedTuple):
-    """A safeguard.
-
-    finds: the expected violations, by kind or text
-    seed: a seed that shows one of them
-    permits: returns False for scenarios that hardly lead to one of them; their seeds are not tried. None tries all
-    broker_count: number of brokers with which the seeds run
-    """
-
-    name: str
-    what: str
-    replacements: tuple[Replacement, ...]
-    finds: tuple[ViolationKind | str, ...]
-    seed: int
-    permits: Callable[[Scenario], bool] | None = None
-    broker_count: int = 1
-
-    def seeds(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Return the candidates whose scenario permits a violation."""
-        permits = self.permits
-        if permits is None:
-            return iter(candidates)
-        return (seed for seed in candidates if permits(draw_scenario(seed)))
-
-    @contextmanager
-    def disabled(self) -> Iterator[None]:
-        """Disable the safeguard within the context."""
-        with ExitStack() as stack:
-            for owner, name, make in self.replacements:
-                old = owner.__dict__[name]
-                setattr(owner, name, make(old))
-                stack.callback(setattr, owner, name, old)
-            yield
 
 
 class _AnyChecksum:
@@ -83,14 +39,6 @@ class _AnyChecksum:
         return False
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _nothing(*arguments: Any, **keywords: Any) -> None:
-    """Do nothing."""
-
-
-def _replaced_by(new: Any) -> Callable[[Any], Any]:
-    return lambda old: new
 
 
 def _no_producers(old: Any) -> Any:
@@ -181,7 +129,7 @@ def _first_offset_wins(old: Any) -> Any:
     return replay
 
 
-def _cut_nothing_behind(old: Any) -> Any:
+def _cutnothing_behind(old: Any) -> Any:
     """Truncate a segment at its first invalid byte and keep the segments after it."""
 
     def recover_from(self: _Loader, first: int, log_start_offset: int) -> None:
@@ -244,7 +192,7 @@ def _answered_before_it_is_saved(old: Any) -> Any:
     return wait
 
 
-async def _settles_nothing(*arguments: Any, **options: Any) -> int:
+async def _settlesnothing(*arguments: Any, **options: Any) -> int:
     """Allocate producer ids from the metadata store only."""
     return 0
 
@@ -272,18 +220,18 @@ def _adopts_aged_topics(scenario: Scenario) -> bool:
 
 _K: Final = ViolationKind
 
-SAFEGUARDS: Final = (
+SINGLE_BROKER_SAFEGUARDS: Final = (
     Safeguard(
         "checksum",
         "Recovery checks the CRC of every batch.",
-        ((segment_scan, "crc32c", _replaced_by(lambda data: _AnyChecksum())),),
+        ((segment_scan, "crc32c", replaced_by(lambda data: _AnyChecksum())),),
         (_K.UNREADABLE, "wrong checksum", _K.LOST_WRITE, _K.ALTERED_RECORD),
         7,
     ),
     Safeguard(
         "cut",
         "Recovery removes the segments after an invalid byte.",
-        ((_Loader, "_recover_from", _cut_nothing_behind),),
+        ((_Loader, "_recover_from", _cutnothing_behind),),
         (_K.HOLE, _K.UNREADABLE, _K.LOST_WRITE),
         7,
     ),
@@ -298,8 +246,8 @@ SAFEGUARDS: Final = (
         "sequences",
         "A duplicate batch is acknowledged and not written again; a batch with a sequence gap is rejected.",
         (
-            (ProducerState, "find_duplicate", _replaced_by(_nothing)),
-            (ProducerState, "check_data", _replaced_by(_nothing)),
+            (ProducerState, "find_duplicate", replaced_by(nothing)),
+            (ProducerState, "check_data", replaced_by(nothing)),
         ),
         (_K.DUPLICATE, _K.REORDERED),
         1,
@@ -326,7 +274,7 @@ SAFEGUARDS: Final = (
     Safeguard(
         "resume",
         "A starting coordinator completes transactions whose outcome is decided.",
-        ((transaction_markers, "resume", _replaced_by(_nothing)),),
+        ((transaction_markers, "resume", replaced_by(nothing)),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, "gave up on"),
         1,
     ),
@@ -355,14 +303,14 @@ SAFEGUARDS: Final = (
     Safeguard(
         "last-stable-offset",
         "A READ_COMMITTED fetch returns no records of an open transaction.",
-        ((LogState, "last_stable_offset", _replaced_by(property(lambda self: self.high_watermark))),),
+        ((LogState, "last_stable_offset", replaced_by(property(lambda self: self.high_watermark))),),
         (_K.DIRTY_READ, _K.ABORTED_READ),
         0,
     ),
     Safeguard(
         "aborted-list",
         "A READ_COMMITTED fetch returns the list of aborted transactions.",
-        ((LogReader, "aborted_transactions", _replaced_by(lambda self, offset, region: [])),),
+        ((LogReader, "aborted_transactions", replaced_by(lambda self, offset, region: [])),),
         (_K.ABORTED_READ,),
         0,
     ),
@@ -393,14 +341,14 @@ SAFEGUARDS: Final = (
     Safeguard(
         "producer-ids",
         "Producer ids are allocated above those in the logs.",
-        ((embedded, "settle_producer_ids", _replaced_by(_settles_nothing)),),
+        ((embedded, "settle_producer_ids", replaced_by(_settlesnothing)),),
         (_K.LOST_WRITE, _K.TWO_VALUES, _K.ABORTED_READ),
         75,
     ),
     Safeguard(
         "suspended-retention",
         "Topics that are adopted without their configuration keep all records.",
-        ((adoption, "SUSPENDED", _replaced_by({})),),
+        ((adoption, "SUSPENDED", replaced_by({})),),
         (_K.LOST_WRITE,),
         14,
         _adopts_aged_topics,
@@ -408,14 +356,14 @@ SAFEGUARDS: Final = (
     Safeguard(
         "internal-topics",
         "Internal topics keep their number of partitions.",
-        ((topic_admin, "is_internal", _replaced_by(lambda name: False)),),
+        ((topic_admin, "is_internal", replaced_by(lambda name: False)),),
         (_K.INVALID_RESPONSE, _K.OFFSET_BACK, _K.OFFSET_INVENTED),
         1,
     ),
     Safeguard(
         "foreign-directories",
         "A directory counts as a partition only if it holds a topic id or a segment.",
-        ((found_directories, "is_partition", _replaced_by(lambda *arguments: True)),),
+        ((found_directories, "is_partition", replaced_by(lambda *arguments: True)),),
         (_K.FOREIGN_TOPIC, "which is no partition, has been changed"),
         20,
     ),
@@ -423,7 +371,7 @@ SAFEGUARDS: Final = (
         "delete-records",
         "A log start offset is on disk before the response to DeleteRecords.",
         (
-            (_PendingRequest, "save", _replaced_by(lambda self: None)),
+            (_PendingRequest, "save", replaced_by(lambda self: None)),
             (_PendingRequest, "wait", _answered_before_it_is_saved),
         ),
         (_K.DELETION_UNDONE,),
@@ -432,49 +380,15 @@ SAFEGUARDS: Final = (
     Safeguard(
         "topic-ids",
         "Offsets of an earlier topic of the same name are not returned.",
-        ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
+        ((offset_commands, "_is_other_topic", replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
         55,
     ),
     Safeguard(
         "monotonic-clock",
         "Timeouts of sessions and rebalances use the monotonic clock.",
-        ((SimulatedEnvironment, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
+        ((SimulatedEnvironment, "monotonic_ms", replaced_by(lambda self: self.now_ms())),),
         ("expelled from", "no response in", "gave up on", "still has members"),
         22,
     ),
-    Safeguard(
-        "replica-acks",
-        "The high watermark waits for all replicas in sync.",
-        ((LeaderState, "limit_high_watermark", _replaced_by(lambda self, offset: offset)),),
-        (_K.LOST_WRITE, _K.TWO_VALUES),
-        11,
-        broker_count=3,
-    ),
-    Safeguard(
-        "divergence",
-        "A follower removes the records that are not in the log of the next leader.",
-        ((Partition, "diverging_epoch", _replaced_by(lambda self, *arguments: None)),),
-        (_K.LOST_WRITE, _K.TWO_VALUES, "does not recover"),
-        10,
-        broker_count=3,
-    ),
 )
-
-
-def run_without(safeguard: Safeguard, seed: int) -> Report:
-    """Run a seed without a safeguard."""
-    with safeguard.disabled():
-        return run_seed(seed, make_clients, looks_inside=False, broker_count=safeguard.broker_count)
-
-
-def finding(safeguard: Safeguard, report: Report) -> str | None:
-    """Return the first expected violation that the checker found; None if there is none."""
-    texts = [f"s: {find.value}: " if isinstance(find, ViolationKind) else find for find in safeguard.finds]
-    for failure in report.failures:
-        if any(text in failure for text in texts):
-            return failure
-    return None
-
-
-BY_NAME: Final = {safeguard.name: safeguard for safeguard in SAFEGUARDS}
