@@ -132,6 +132,21 @@ def test_large_topics_are_created_in_several_transactions(world, monkeypatch):
     assert max(sizes) < 2100
 
 
+def test_a_topic_is_created_in_short_steps(world):
+    """A transaction is encoded without a pause, in which other clients are not served."""
+    store, counts = world.active.controller.store, []
+    transaction = store.transaction
+
+    async def recorded(operations):
+        counts.append(len(operations))
+        return await transaction(operations)
+
+    store.transaction = recorded
+    create(world, "t", *[(1, 2)] * 1000)
+    assert sum(counts) == 2003 + len(counts)
+    assert max(counts) <= 1001
+
+
 def test_several_topics_are_created_together_or_not_at_all(world, monkeypatch):
     """Those that the first of two transactions had created were refused as existing topics."""
     monkeypatch.setattr(context, "MAX_TRANSACTION_BYTES", 2000)
