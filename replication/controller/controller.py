@@ -597,7 +597,12 @@ class Controller:
     async def finish_deletions(self) -> None:
         """Finish deletions of topics that were interrupted by a stop of the controller."""
         if self.is_active:
-            await self._events.submit(EventKind.DELETION, "resume deletions", self.deletion.resume)
+            try:
+                await self._events.submit(EventKind.DELETION, "resume deletions", self.deletion.resume)
+            except KafkaError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
+                # The next controller finds the marks. A broker can start, or begin a new session, nevertheless.
             await self._finish(self.deletion.unfinished)
 
     def _resume_deletions(self) -> None:

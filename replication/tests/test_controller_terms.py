@@ -1,7 +1,9 @@
-"""The succession of controllers whose addresses refuse the connections of others."""
+"""The end of a controller's term: by others whose connections its address refuses, and during its own work."""
 
 from odradek.replication.controller import controller as controllers
+from odradek.replication.metadata import znodes
 from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.test_propagation import create
 
 
 def refuse_each_other(world, now_ms):
@@ -29,3 +31,23 @@ def test_a_clock_that_was_set_back_does_not_prevent_a_replacement():
     world = World()
     epoch = refuse_each_other(world, 50_000)
     assert refuse_each_other(world, 40_000) > epoch
+
+
+def test_a_term_that_ends_while_deletions_are_resumed_is_no_error():
+    """The start of a broker failed if its session expired meanwhile."""
+    world = World()
+    create(world, "t", (1, 2, 3))
+    [first] = [node for node in world.nodes.values() if node.controller.is_active]
+    get_children = first.store.get_children
+
+    async def resign_after(path, watch=None):
+        names = await get_children(path, watch)
+        if path == znodes.DELETE_TOPICS and watch is None:
+            first.controller.context.resign("the session expired")
+            return ["t"]
+        return names
+
+    first.store.get_children = resign_after
+    world.run(first.controller.finish_deletions())
+    assert not first.controller.is_active
+    assert "t" in first.controller.image.topics
