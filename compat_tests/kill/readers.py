@@ -142,12 +142,22 @@ class KafkaPythonGroupReader(GroupReader):
 
 
 class AssignedReader(Reader):
-    """Reads every partition with read_uncommitted; offsets only increase."""
+    """Reads every partition; offsets only increase."""
 
-    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, seen: Sightings) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        seen: Sightings,
+        *,
+        isolation: str = "read_uncommitted",
+    ) -> None:
         super().__init__(name, bootstrap, topic)
         self._partitions = partitions
         self._seen = seen
+        self._isolation = isolation
 
     def _run(self) -> None:
         consumer = confluent_kafka.Consumer(
@@ -155,7 +165,7 @@ class AssignedReader(Reader):
                 **LIBRDKAFKA,
                 "bootstrap.servers": self._bootstrap,
                 "group.id": f"{self.name}-commits-nothing",
-                "isolation.level": "read_uncommitted",
+                "isolation.level": self._isolation,
                 "auto.offset.reset": "error",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 100,

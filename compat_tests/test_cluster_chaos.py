@@ -1,0 +1,24 @@
+"""Random faults under load for some seconds; `python -m compat_tests.cluster.chaos` runs them for half an hour."""
+
+import os
+import secrets
+
+import pytest
+
+from compat_tests.cluster.chaos import Chaos
+
+pytestmark = [pytest.mark.usefixtures("kafka_jars"), pytest.mark.timeout(900)]
+
+SECONDS = 25
+
+
+def test_nothing_acknowledged_is_lost_or_duplicated_by_random_faults(tmp_path):
+    seed = os.environ.get("ODRADEK_CHAOS_SEED") or secrets.token_hex(4)
+    print(f"ODRADEK_CHAOS_SEED={seed}")
+    chaos = Chaos(tmp_path, seed, zookeeper_servers=1, log=print)
+    try:
+        chaos.run(SECONDS)
+    finally:
+        print(chaos.log_text()[-10_000:])
+    assert len(chaos.faults.counts) >= 3
+    assert all(count >= 50 for count in chaos.acknowledged.values()), chaos.acknowledged
