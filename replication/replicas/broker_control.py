@@ -292,7 +292,32 @@ class BrokerControl:
             await self._events.executor.pause()
             self._update_topic(topic, counts.get(topic.topic_name, 0))
         cache.publish()
+        stopped = [topic.topic_name for topic in request.topic_states if self._stop_removed(topic)]
+        if stopped:
+            self._assignments.publish()
+            await self._replicas.applied()
         return UpdateMetadataResponse()
+
+    def _stop_removed(self, update: UpdateMetadataRequestUpdateMetadataTopicState) -> bool:
+        """Stop replicas that were removed from this broker while it was not live; return whether there are any.
+
+        The controller does not stop replicas on brokers that are not live. Without a restart they would keep their last
+        role, and a leader would answer clients. Their logs are kept.
+        """
+        topic = self._assignments.topics.get(update.topic_name)
+        if topic is None or topic.topic_id != update.topic_id:
+            return False
+        stopped = {}
+        for state in update.partition_states:
+            index, me = state.partition_index, self._broker_id
+            before = topic.partitions[index] if index < len(topic.partitions) else _UNASSIGNED
+            is_removed = me in before.replicas and bool(state.replicas) and me not in state.replicas
+            if is_removed and before.leader != NO_LEADER and before.leader_epoch < state.leader_epoch:
+                stopped[index] = before._replace(leader=NO_LEADER)
+        if stopped:
+            logger.warning("stopped replicas removed meanwhile topic=%s partitions=%s", topic.name, sorted(stopped))
+            self._assignments.put_topic(topic._replace(partitions=_merge(topic.partitions, stopped)))
+        return bool(stopped)
 
     def _update_brokers(self, live: Iterable[UpdateMetadataRequestUpdateMetadataBroker]) -> None:
         cache = self._metadata

@@ -228,6 +228,19 @@ def test_a_stopped_replica_keeps_its_log_and_does_not_fetch(member):
     assert member.fetchers.followed == {("t", 0): (OTHER, 3)}
 
 
+def test_a_leader_that_was_removed_while_its_broker_was_not_live_stops(member):
+    member.lead(role(leader_epoch=2), role(index=1, leader_epoch=2))
+    first, second = member.replicas.get("t", 0), member.replicas.get("t", 1)
+    assert member.update(cached(leader_epoch=1, leader=3, replicas=(OTHER, 3)), cached(index=1, leader_epoch=3)) == 0
+    assert first.is_leader
+    assert member.update(cached(leader_epoch=3, leader=3, replicas=(OTHER, 3)), cached(index=1, leader_epoch=3)) == 0
+    assert not first.is_leader
+    assert second.is_leader
+    assert member.logs.get("t", 0) is not None
+    assert member.lead(role(leader=OTHER, leader_epoch=4)) == {0: ErrorCode.NONE}
+    assert member.fetchers.followed == {("t", 0): (OTHER, 4)}
+
+
 @pytest.mark.parametrize("epoch", [-2, -1, 7])
 def test_a_deleted_replica_loses_its_log(member, epoch):
     member.lead(role(0, leader_epoch=7), role(1, leader_epoch=7))
