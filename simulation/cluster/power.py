@@ -120,4 +120,21 @@ def find_incomplete(world: "World") -> str:
             log = present.get(numbers[replica])
             if log is None or log.log_end_offset < leader.high_watermark:
                 return f"replica {replica} of {partition} is behind"
+    return _find_disagreement(world)
+
+
+def _find_disagreement(world: "World") -> str:
+    """Return the first leader that a broker has in its role or its metadata, but not ZooKeeper."""
+    assert world.zookeeper is not None
+    for partition, stored in read_partitions(world.zookeeper).items():
+        state = stored.state
+        for number, process in enumerate(world.brokers, 1):
+            assert process.broker is not None
+            services = process.broker.services
+            replica = services.replicas.partitions.get(partition)
+            if replica is not None and replica.is_leader and number != state.leader:
+                return f"{process.name} leads {partition} in epoch {replica.leader_epoch}, the leader is {state.leader}"
+            cached = services.metadata.partition(*partition)
+            if cached is None or (cached.leader, cached.leader_epoch) != (state.leader, state.leader_epoch):
+                return f"{process.name} has {cached} of {partition} in its metadata, the leader is {state.leader}"
     return ""

@@ -178,6 +178,14 @@ def test_one_replica_in_sync_remains_intact(cluster):
     assert intact.may_disturb(["broker-2", "broker-3"])
 
 
+def test_a_broker_that_leads_by_mistake_is_reported(cluster):
+    follower = next(process for process in cluster.world.brokers if process is not cluster.leader)
+    replica = follower.broker.services.replicas.get("t", 0)
+    assert find_incomplete(cluster.world) == ""
+    replica.is_leader = True
+    assert find_incomplete(cluster.world).startswith(f"{follower.name} leads ('t', 0) in epoch 0")
+
+
 def test_differences_of_replicas_are_reported(cluster):
     cluster.ask(cluster.produce)
     cluster.wait(lambda: len({log_of(process).high_watermark for process in cluster.world.brokers}) == 1)
