@@ -3,6 +3,7 @@
 Sources: Kafka documentation ("Log"), KIP-98 (idempotent and transactional producers).
 """
 
+from odradek.log.flush import LogFlusher
 from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.replay import Marker, parse_marker
 from odradek.log.roll import SegmentRoller
@@ -99,13 +100,14 @@ class UnexpectedOffsetError(KafkaError):
 
 
 class Appender:
-    """Appends to one log, as a leader and as a follower."""
+    """Appends to one log, as a leader and as a follower, once its last truncation is durable."""
 
-    __slots__ = ("_log", "_segment_for")
+    __slots__ = ("_complete_truncation", "_log", "_segment_for")
 
-    def __init__(self, log: LogState, roller: SegmentRoller) -> None:
+    def __init__(self, log: LogState, roller: SegmentRoller, flusher: LogFlusher) -> None:
         self._log = log
         self._segment_for = roller.segment_for
+        self._complete_truncation = flusher.complete_truncation
 
     def append_as_leader(
         self,
@@ -153,6 +155,7 @@ class Appender:
                     and (sequence >= 0 if producer_id >= 0 else not attributes & 0x10)
                     and size_bytes <= log.segment_limit_bytes
                     and log.failure is None
+                    and log.unsynced_truncation is None
                     and stated_delta >= 0
                     and base_timestamp >= NO_TIMESTAMP
                     and crc32c(records[ATTRIBUTES_POSITION:]) == crc
@@ -212,6 +215,7 @@ class Appender:
         """Append batches of any kind, after all checks."""
         log = self._log
         log.raise_if_failed()
+        self._complete_truncation()
         if checked is not None and checked.config is log.config:
             batches = [stamp(checked, now_ms)]
         else:
@@ -283,6 +287,7 @@ class Appender:
         """
         log = self._log
         log.raise_if_failed()
+        self._complete_truncation()
         headers, batches = self._replicated_batches(records, leader_epoch)
         if not headers:
             return None

@@ -52,9 +52,9 @@ class PartitionLog:
         self.segments = state.segments
         self.producer_state = state.producer_state
         roller = SegmentRoller(state, choose_jitter_ms)
-        appender = Appender(state, roller)
-        reader = LogReader(state)
         flusher = LogFlusher(state, monotonic_ms)
+        appender = Appender(state, roller, flusher)
+        reader = LogReader(state)
         deletion = SegmentDeletion(state, roller)
         self.roller = roller
         self.reader = reader

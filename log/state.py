@@ -39,21 +39,26 @@ class UnsyncedTruncation:
     written since the truncation.
     """
 
-    __slots__ = ("_file", "_size_bytes", "has_checkpoints", "write_checkpoints")
+    __slots__ = ("_file", "_is_cut", "_size_bytes", "has_checkpoints", "write_checkpoints")
 
     def __init__(self, last: Segment, write_checkpoints: Callable[[], None]) -> None:
         self._file = last.file
         self._size_bytes = last.size_bytes
+        self._is_cut = False
         self.write_checkpoints = write_checkpoints
         self.has_checkpoints = False
 
     def cut_file(self) -> None:
-        """Remove the truncated batches from the file of the last segment. For any thread; raises OSError.
+        """Remove the truncated batches from the file of the last segment. For one thread at a time; raises OSError.
 
-        Later segments must have been removed durably: a crash must not leave them behind a gap.
+        Later segments must have been removed durably: a crash must not leave them behind a gap. Only the first call
+        cuts the file: a sync that runs late must not remove batches that were appended since.
         """
+        if self._is_cut:
+            return
         if self._file.size_bytes() > self._size_bytes:
             self._file.truncate(self._size_bytes)
+        self._is_cut = True
 
 
 class LogState:

@@ -1,5 +1,6 @@
 """Background tasks of the log manager: checkpoints, flushes, retention, and shared syncs."""
 
+from errno import ENOSPC
 from random import Random
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage import checkpoints
-from odradek.log.storage.filesystem import LogDirFailure
+from odradek.log.storage.filesystem import LogDirFailure, ShortageError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import (
     DIRECTORIES,
@@ -17,6 +18,7 @@ from odradek.log.tests.managers import (
     TOPIC_ID,
     append,
     opened,
+    refuse_new_files,
     run_due,
     run_until,
     served,
@@ -276,6 +278,47 @@ def test_a_flush_that_began_before_a_truncation_does_not_make_it_durable(began: 
     run_until(manager, 90_000, 92_000)
     threads.run()
     assert not log.has_unsynced_truncation
+
+
+@pytest.mark.parametrize("began", range(3))
+def test_a_late_sync_of_a_truncation_keeps_batches_appended_meanwhile(began: int) -> None:
+    """A new leader does not wait for the syncs that it requested as a follower."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c")
+    for _ in manager.truncate_in_steps("t", 0, 1, 90_000):
+        pass
+    manager.flush(log)
+    threads.run(began)
+    log.complete_truncation()
+    append(log, b"d", b"e")
+    threads.run()
+    assert read_all(log) == [(0, b"a"), (1, b"d"), (2, b"e")]
+    assert log.active_segment.file.size_bytes() == log.active_segment.size_bytes
+
+
+def test_an_append_after_a_truncation_that_is_not_durable() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c")
+    for _ in manager.truncate_in_steps("t", 0, 1, 90_000):
+        pass
+    manager.flush(log)
+    end_shortage = refuse_new_files(fs, ENOSPC, lambda path: "checkpoint" in path)
+    with pytest.raises(ShortageError):
+        append(log, b"d")
+    assert (log.log_end_offset, log.has_unsynced_truncation) == (1, True)
+    end_shortage()
+    append(log, b"e", b"f")
+    assert not log.has_unsynced_truncation
+    threads.run()
+    assert read_all(log) == [(0, b"a"), (1, b"e"), (2, b"f")]
+    fs.crash(lose_names=True)
+    [again] = opened(fs, ["/data/a"], ids={"t": TOPIC_ID}).all_logs()
+    assert read_all(again)[:1] == [(0, b"a")]
+    assert {value for _, value in read_all(again)} <= {b"a", b"e", b"f"}
 
 
 @pytest.mark.parametrize("seed", range(60))

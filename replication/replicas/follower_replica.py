@@ -86,7 +86,6 @@ class FollowerReplica:
                 yield
             log = self.log(leader_epoch)
             with self._reporting_failures():
-                log.complete_truncation()
                 try:
                     info = log.append_as_follower(chunk, now_ms=self._now_ms(), leader_epoch=leader_epoch)
                 except UnexpectedOffsetError as error:
@@ -107,7 +106,6 @@ class FollowerReplica:
         start_offset = log.log_end_offset
         partition = self.partition
         self._logs.start_over(partition.topic, partition.index, offset, self._now_ms())
-        log.complete_truncation()
         info = log.append_as_follower(records, now_ms=self._now_ms(), leader_epoch=leader_epoch)
         log.advance_log_start(start_offset)
         return info
