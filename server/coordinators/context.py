@@ -61,11 +61,12 @@ class CoordinatorContext(Generic[S]):
     `load_failures`: number of consecutive failed attempts to load
     `alarm`: the timer for the shard's next deadline, or for the next attempt to load
     `is_ticking`: due deadlines are being handled
+    `is_completing`: the functions of replicated records are being called
     """
 
     __slots__ = (
-        "alarm", "alarm_ms", "failures", "is_appending", "is_ticking", "leader_epoch", "load_failures", "on_wake",
-        "partition", "shard", "waiting",
+        "alarm", "alarm_ms", "failures", "is_appending", "is_completing", "is_ticking", "leader_epoch",
+        "load_failures", "on_wake", "partition", "shard", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,7 @@ class CoordinatorContext(Generic[S]):
         self.alarm_ms = 0
         self.is_appending = False
         self.is_ticking = False
+        self.is_completing = False
         self.load_failures = 0
         self.waiting: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
 

@@ -415,10 +415,15 @@ class CoordinatorRuntime(ABC, Generic[S]):
             # At once, because a follower's log may have other records at the offsets that replies wait for. If the log
             # directory has failed, the next load determines whether the last records are on the disk.
             self.resign(partition.index)
+        if context.is_completing:
+            # The loop of the outer call continues. One call for each write would exceed the limit of nested calls.
+            return
+        context.is_completing = True
         while self._is_current(context) and context.waiting and is_replicated(partition, context.waiting[0][0]):
             done = context.waiting.popleft()[1]
             with self._reloading_after_failure(context):
                 done(ErrorCode.NONE)
+        context.is_completing = False
 
     @contextmanager
     def _reloading_after_failure(self, context: CoordinatorContext[S]) -> Iterator[None]:

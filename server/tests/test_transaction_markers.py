@@ -481,13 +481,14 @@ def test_a_disk_failure_during_a_load_ends_the_coordinator(world, monkeypatch, r
 class Client:
     """A producer that sends requests to the coordinator. Each returns the list of its response."""
 
-    def __init__(self, world):
+    def __init__(self, world, transactional_id="x"):
         self.world = world
+        self.id = transactional_id
         self.context = SimpleNamespace(api_version=3)
 
     def ask(self, how, request):
         outcome = self.world.transactions.run(
-            "x", lambda shard, token, now_ms: getattr(shard, how)(request, self.context, token, now_ms)
+            self.id, lambda shard, token, now_ms: getattr(shard, how)(request, self.context, token, now_ms)
         )
         answers = []
         if hasattr(outcome, "addCallback"):
@@ -497,13 +498,13 @@ class Client:
         return answers
 
     def init(self):
-        request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+        request = InitProducerIdRequest(transactional_id=self.id, transaction_timeout_ms=60_000)
         return self.ask("init_producer_id", request)
 
     def add(self, *topics):
         named = [AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name=topic, partitions=[0]) for topic in topics]
         request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="x",
+            v3_and_below_transactional_id=self.id,
             v3_and_below_producer_id=ID,
             v3_and_below_producer_epoch=0,
             v3_and_below_topics=named,
@@ -511,12 +512,12 @@ class Client:
         return self.ask("add_partitions", request)
 
     def end(self):
-        request = EndTxnRequest(transactional_id="x", producer_id=ID, producer_epoch=0, committed=True)
+        request = EndTxnRequest(transactional_id=self.id, producer_id=ID, producer_epoch=0, committed=True)
         return self.ask("end_txn", request)
 
     @property
     def state(self):
-        return self.world.transactions.shard(0).describe(["x"])[0].transaction_state
+        return self.world.transactions.shard(0).describe([self.id])[0].transaction_state
 
 
 def test_a_transaction_from_beginning_to_end(world):
@@ -818,3 +819,19 @@ def test_markers_are_sent_after_a_load_only_when_the_decision_is_replicated(worl
     assert [kind for kind, *_ in markers(data)] == ["COMMIT"]
     follow(state)
     assert client.state == "CompleteCommit"
+
+
+def test_many_transactions_end_whose_decisions_are_replicated_at_the_same_time(world, caplog):
+    """Each decision's markers are written at once, and cause another record of the coordinator."""
+    state = world.add(STATE, replicas=(1, 2))
+    world.clock.advance(0)
+    data = world.add("t")
+    clients = [Client(world, f"x{number}") for number in range(300)]
+    for name in ("init", "add", "end"):
+        answers = [getattr(client, name)(*(["t"] if name == "add" else [])) for client in clients]
+        follow(state)
+        assert all(answers)
+    follow(state)
+    assert "please report" not in caplog.text
+    assert {client.state for client in clients} == {"CompleteCommit"}
+    assert len(markers(data)) == len(clients)
