@@ -17,7 +17,6 @@ from odradek.testing_cluster import OdradekCluster
 pytestmark = [
     pytest.mark.usefixtures("kafka_jars"),
     pytest.mark.timeout(400),
-    pytest.mark.xdist_group("cluster"),
 ]
 
 PARTITIONS = 3

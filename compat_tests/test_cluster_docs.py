@@ -30,7 +30,6 @@ COMMANDS = {
 pytestmark = [
     pytest.mark.usefixtures("kafka_jars"),
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("cluster"),
 ]
 
 

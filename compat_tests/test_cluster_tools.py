@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.usefixtures("kafka_jars"),
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("cluster"),
 ]
 
 CLIENT = load("confluent")

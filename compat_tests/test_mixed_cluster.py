@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.usefixtures("kafka_jars"),
     pytest.mark.timeout(400),
-    pytest.mark.xdist_group("cluster"),
 ]
 
 PARTITIONS = 3

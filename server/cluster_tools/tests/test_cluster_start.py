@@ -19,7 +19,7 @@ TIMEOUT_S = 60
 ODRADEK = [sys.executable, "-m", "odradek"]
 STARTED = re.compile(r"cluster  \| started bootstrap_servers=(\S+) zookeeper=(\S+) directory=(\S+)")
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.timeout(300)
 
 
 def run(*arguments, **environment):
