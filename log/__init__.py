@@ -19,6 +19,7 @@
 - `segment_age`: the age of segments, for retention
 - `log_manager`: all logs of a broker
 - `management`: the parts of the log manager, and its background tasks
+- `moves`: moves of replicas between log directories
 - `compaction`: compaction of logs with cleanup.policy=compact
 - `storage`: files, directories and checkpoints
 - `background`: scheduled work, threads, and pacing

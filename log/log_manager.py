@@ -17,7 +17,7 @@ from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, Checkp
 from odradek.log.management.closing import close_logs
 from odradek.log.management.creation import LogCreation
 from odradek.log.management.flush_task import FlushTask
-from odradek.log.management.loading import LogLoader
+from odradek.log.management.loading import FoundFuture, LogLoader
 from odradek.log.management.log_directories import ROOM_CHECK_MS, DirectoryDescription, LogDirectories
 from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.producer_expiry import ProducerExpiryTask
@@ -26,6 +26,10 @@ from odradek.log.management.removals import Removals
 from odradek.log.management.retention_task import RetentionTask
 from odradek.log.management.retirement import LogRetirement
 from odradek.log.management.settings import LogManagerSettings
+from odradek.log.moves.found_futures import FutureLoader
+from odradek.log.moves.move import MoveParts
+from odradek.log.moves.replica_moves import ReplicaMoves
+from odradek.log.moves.steps import MoveThrottle, Unthrottled
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.storage.checkpoints import (
@@ -48,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 _FLUSH_SWEEP_MS = 1_000
 _VISITS_PER_STEP = 200
+_NEXT_MOVE_MS = 100
 
 
 class LogManager:
@@ -58,7 +63,8 @@ class LogManager:
 
     `directories` are absolute paths. `topic_config` returns a topic's properties, None for an unknown topic, which then
     has `default_config`. `random_bytes(n)` is the source of ids. `meta_version` is the version of meta.properties in a
-    new directory. `on_directory_failure(path, partitions)` is called when a directory goes offline. `monotonic`
+    new directory. `on_directory_failure(path, partitions)` is called when a directory goes offline, and
+    `on_log_replaced(log)` when `log` is served instead of the one it was moved from. `monotonic`
     (seconds) times background tasks and, with `sleep`, paces compaction in a thread; `now_ms` of the methods is the
     wall clock. `start_compaction_worker` starts a process for compaction; without it all compaction runs in threads.
     `run_compaction` runs compactions in threads of their own, because they take long and sleep to keep to their rate;
@@ -81,6 +87,8 @@ class LogManager:
         run_all: RunAll = parallel.run_all,
         choose_jitter_ms: Callable[[int], int] = lambda most_ms: 0,
         on_directory_failure: Callable[[str, list[Key]], None] = lambda path, partitions: None,
+        on_log_replaced: Callable[[PartitionLog], None] = lambda log: None,
+        move_throttle: MoveThrottle | None = None,
         monotonic: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = lambda seconds: None,
         start_compaction_worker: Callable[[bool], Worker] | None = None,
@@ -103,10 +111,14 @@ class LogManager:
         self._choose_jitter_ms = choose_jitter_ms
         self._monotonic = monotonic
         self._cleaning: Job | None = None
+        # Logs whose truncation was begun: they are not replaced meanwhile.
+        self._truncating: set[Key] = set()
 
         self.schedule = Schedule(monotonic)
         self.table = LogTable(paths)
-        self.log_dirs = LogDirectories(fs, paths, self.table, run_in_thread, on_directory_failure)
+        self._on_directory_failure = on_directory_failure
+        self._on_log_replaced = on_log_replaced
+        self.log_dirs = LogDirectories(fs, paths, self.table, run_in_thread, self._directory_failed)
         self.directories = self.log_dirs.by_path
         self.cleaner = Cleaner(
             fs,
@@ -142,7 +154,7 @@ class LogManager:
             self._removals,
             self.schedule,
             random_bytes,
-            self.cleaner.forget,
+            self._forget,
         )
         self._creation = LogCreation(
             fs,
@@ -153,6 +165,24 @@ class LogManager:
             self.schedule,
             run_in_thread,
             choose_jitter_ms,
+        )
+        self.moves = ReplicaMoves(self._make_move_parts(move_throttle or Unthrottled()), self.schedule, run_in_thread)
+
+    def _make_move_parts(self, throttle: MoveThrottle) -> MoveParts:
+        return MoveParts(
+            fs=self.fs,
+            table=self.table,
+            log_dirs=self.log_dirs,
+            checkpoints=self.checkpoints,
+            retirement=self._retirement,
+            flushes=self.flush_task,
+            cleaner=self.cleaner,
+            throttle=throttle,
+            now_ms=lambda: self.schedule.now_ms,
+            monotonic_ms=self.schedule.monotonic_ms,
+            remove_later=self.remove_later,
+            is_truncating=self._truncating.__contains__,
+            serve_future=self._serve_future,
         )
 
     # Open
@@ -184,12 +214,33 @@ class LogManager:
             )
             loader.load(now_ms, known or KnownPartitions(), self.default_config.file_delete_delay_ms, self._run_all)
             self.has_found_strays = loader.has_found_strays
+            self._resume_moves(loader.futures, now_ms)
             self.log_dirs.raise_if_none_is_online()
         except BaseException:
             for directory in self.directories.values():
                 directory.unlock()
             raise
         self._schedule_tasks()
+
+    def _resume_moves(self, futures: Iterable[FoundFuture], now_ms: int) -> None:
+        self.schedule.now_ms = now_ms
+        loader = FutureLoader(
+            self.fs,
+            self.table,
+            self.log_dirs,
+            self._retirement,
+            now_ms,
+            self.schedule.monotonic_ms(),
+            self.settings.producer_id_expiration_ms,
+        )
+        for found in futures:
+            loader.load(found, self._config_of(found.key[0]))
+        for key in self.table.futures:
+            self.schedule.once(0, partial(self._resume_move, key))
+
+    def _resume_move(self, key: Key) -> None:
+        if key in self.table.futures:
+            self.moves.begin(key)
 
     def _check_identity(self) -> None:
         """Check that all directories belong to this broker, and write missing meta.properties."""
@@ -311,6 +362,10 @@ class LogManager:
         """Describe every directory, with the sizes of its logs or of `partitions`, in steps."""
         return self.log_dirs.describe(partitions)
 
+    def _directory_failed(self, path: str, partitions: list[Key]) -> None:
+        self.moves.directory_failed(path)
+        self._on_directory_failure(path, partitions)
+
     # Logs
 
     def all_logs(self) -> list[PartitionLog]:
@@ -366,11 +421,60 @@ class LogManager:
         self._creation.store_topic_id(log, topic_id)
         return log
 
+    def move_log(self, topic: str, partition: int, path: str, now_ms: int) -> None:
+        """Begin to move a log to the log directory `path`; another move of it ends. Its own directory ends the move.
+
+        Raises KAFKA_STORAGE_ERROR if the log, or any log directory, is offline: that may have a copy; ShortageError.
+        """
+        key = (topic, partition)
+        self.schedule.now_ms = now_ms
+        future = self.table.futures.get(key)
+        if future is not None and future.log_directory != path:
+            self.moves.cancel(key)
+        current = self.get(topic, partition)
+        if current is None or current.log_directory == path or key in self.table.futures:
+            return
+        if self.moves.is_ending(key):
+            # The directory that it left may be the one it is to return to.
+            self.schedule.once(_NEXT_MOVE_MS, partial(self._move_again, topic, partition, path))
+            return
+        if len(self.online_directories) < len(self.directories):
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{topic}-{partition} is not moved while a log directory is offline: a copy may be there",
+            )
+        expiration_ms = self.settings.producer_id_expiration_ms
+        try:
+            self._creation.create_future(current, path, self._random_bytes(16), now_ms, expiration_ms)
+        except (LogDirFailure, ShortageError) as error:
+            self.log_dirs.fail(path, error)
+            raise
+        self.moves.begin(key)
+
+    def _move_again(self, topic: str, partition: int, path: str) -> None:
+        try:
+            self.move_log(topic, partition, path, self.schedule.now_ms)
+        except KafkaError as error:
+            logger.error("replica is not moved partition=%s-%d log_directory=%s: %s", topic, partition, path, error)
+
+    def prefer_directory(self, topic: str, partition: int, path: str) -> None:
+        """Create the log of a partition in the log directory `path`, when that is created."""
+        self._creation.prefer((topic, partition), path)
+
+    def _serve_future(self, key: Key) -> None:
+        self.table.serve_future(key)
+        self._on_log_replaced(self.table.logs[key])
+
     def delete_log(self, topic: str, partition: int) -> None:
         """Delete a log; its renamed directory is removed after file.delete.delay.ms. Raises LogDirFailure."""
         log = self.table.logs.get((topic, partition))
         config = self.default_config if log is None else log.config
         self._retirement.delete((topic, partition), config.file_delete_delay_ms)
+
+    def _forget(self, key: Key) -> None:
+        """Remove the state of a log that is not served any more, and its copy."""
+        self.cleaner.forget(key)
+        self.moves.cancel(key)
 
     def mark_stray(self, topic: str, partition: int) -> None:
         """Stop serving a log that belongs to no topic of the cluster, and rename its directory, which is kept.
@@ -388,11 +492,14 @@ class LogManager:
         """
         log = self.table.logs[topic, partition]
         is_shorter = offset < log.log_end_offset
+        self._truncating.add((topic, partition))
         try:
             deleted = yield from log.truncate_in_steps(offset, now_ms, partial(self._write_truncated, log))
         except LogDirFailure as failure:
             self.log_dirs.fail(log.log_directory, failure)
             raise
+        finally:
+            self._truncating.discard((topic, partition))
         if is_shorter:
             self._truncated(log, deleted)
 
@@ -409,6 +516,7 @@ class LogManager:
     def _truncated(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None:
         self.remove_later(log, deleted)
         self.cleaner.truncated((log.topic, log.partition), log.log_end_offset)
+        self.moves.truncated((log.topic, log.partition), log.log_end_offset)
 
     def _write_truncated(self, log: PartitionLog) -> None:
         """Write the checkpoints after a truncation. Blocks; raises LogDirFailure, ShortageError."""
@@ -468,6 +576,7 @@ class LogManager:
         leader epochs that follow an unclean stop may not have begun.
         """
         self.cleaner.close()
+        self.moves.close()
         threads = self.settings.num_recovery_threads_per_data_dir * len(self.directories)
         failures = close_logs(self.log_dirs.online(), self.all_logs(), monotonic_ms, self._run_all, threads)
         for path, failure in failures:

@@ -104,11 +104,12 @@ class Sweep(Generic[Item]):
 class Schedule:
     """Periodic jobs and one-time actions, due on the monotonic clock (s).
 
-    A change of the wall clock neither delays nor hastens them.
+    A change of the wall clock neither delays nor hastens them. `now_ms` is the wall clock of the last `run_due`.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
+        self.now_ms = 0
         self.jobs: list[Job] = []
         self._once: list[tuple[int, int, Callable[[], None]]] = []
         self._added = 0
@@ -127,6 +128,7 @@ class Schedule:
 
         Exceptions are logged; the job continues after its interval.
         """
+        self.now_ms = now_ms
         monotonic_ms = self.monotonic_ms()
         end_s = self._monotonic() + STEP_S
         for job in sorted((job for job in self.jobs if job.due_ms <= monotonic_ms), key=lambda job: job.due_ms):

@@ -84,6 +84,7 @@ class Cleaner:
 
     `offsets`: the offset up to which each log is compacted
     `uncleanable`: logs that cannot be read, or lost several workers; they are not compacted until the next start
+    `paused`: logs that are not compacted for now, because they are being copied to another log directory
     `start_worker(is_idle_priority)` starts a process or raises OSError. A process at idle priority exits if it gets
     too little processor time.
     """
@@ -102,6 +103,7 @@ class Cleaner:
         self.settings = settings
         self.offsets: dict[Key, int] = {}
         self.uncleanable: set[Key] = set()
+        self.paused: set[Key] = set()
         self._fs = fs
         self._host = host
         self._run_in_thread = run_in_thread
@@ -177,7 +179,7 @@ class Cleaner:
             # A compaction would rewrite segments that are about to be deleted, and delay their deletion.
             return
         key = (log.topic, log.partition)
-        if log.failure is None and key not in self.uncleanable:
+        if log.failure is None and key not in self.uncleanable and key not in self.paused:
             self._check_checkpoint(log, key)
             cleanable = self._find_due(log, now_ms)
             if cleanable is not None:
@@ -227,6 +229,8 @@ class Cleaner:
         log = due.log
         key = (log.topic, log.partition)
         if log.failure is not None or key in self._running or key in self.uncleanable or not log.config.compacts:
+            return False
+        if key in self.paused:
             return False
         if not self._host.serves(log):
             return False

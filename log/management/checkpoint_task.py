@@ -60,6 +60,8 @@ class OffsetCheckpoints:
     def _offsets_of_served(self, file_name: str, path: str) -> Offsets:
         has_one = len(self._log_dirs.by_path) == 1
         logs = [(key, log) for key, log in self._table.logs.items() if has_one or log.log_directory == path]
+        # A future log has the gaps of the current one: both have the same compacted offset.
+        logs += [(key, log) for key, log in self._table.futures.items() if log.log_directory == path]
         if file_name == RECOVERY_POINTS_FILE:
             return {key: log.recovery_point for key, log in logs}
         if file_name == HIGH_WATERMARKS_FILE:
@@ -76,17 +78,17 @@ class OffsetCheckpoints:
 
     def write(self, directory: LogDirectory, file_name: str) -> None:
         """Write a checkpoint in a thread."""
-        write = self._prepare(directory.path, file_name)
+        write = self.prepare(directory.path, file_name)
         if write is not None:
             self._log_dirs.run(directory.path, write)
 
-    def _prepare(self, path: str, file_name: str) -> Callable[[], None] | None:
+    def prepare(self, path: str, file_name: str) -> Callable[[], None] | None:
         """Return the write that saves a checkpoint's current content, for any thread; None if the file has it."""
         return self._log_dirs.by_path[path].prepare_checkpoint(file_name, self.offsets(file_name, path))
 
     def write_then(self, path: str, file_name: str, done: Done) -> None:
         """Write a checkpoint in a thread, then call `done`, with the error if there was one."""
-        self._run_in_thread(self._prepare(path, file_name) or (lambda: None), done)
+        self._run_in_thread(self.prepare(path, file_name) or (lambda: None), done)
 
     def write_recovery_points_soon(self, path: str) -> None:
         """Write the recovery points after a roll: a recovery need not read a segment that is flushed."""
@@ -104,7 +106,7 @@ class OffsetCheckpoints:
 
     def _shared_write(self, path: str, file_names: Iterable[str]) -> SharedWrite:
         def prepare() -> Callable[[], None] | None:
-            writes = [write for name in file_names if (write := self._prepare(path, name)) is not None]
+            writes = [write for name in file_names if (write := self.prepare(path, name)) is not None]
 
             def write_all() -> None:
                 for write in writes:

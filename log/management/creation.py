@@ -22,16 +22,24 @@ from odradek.log.storage.filesystem import (
 from odradek.log.storage.log_directory import (
     ALL_CHECKPOINTS,
     DELETE_SUFFIX,
+    FUTURE_SUFFIX,
     STRAY_SUFFIX,
     LogDirectory,
+    marked_name,
     partition_name,
 )
 from odradek.log.storage.name_sync import NameSync
 from odradek.protocol.errors import ErrorCode, KafkaError
 
+_MAX_PREFERENCES = 10_000
+"""Limit of preferred log directories, which clients may set for partitions that never come."""
+
 
 class LogCreation:
-    """Creates logs, each in the log directory with the fewest logs."""
+    """Creates logs, each in its preferred log directory, or in the one with the fewest logs.
+
+    preferred: log directories by partition, until the log is created
+    """
 
     def __init__(
         self,
@@ -53,14 +61,24 @@ class LogCreation:
         self._run_in_thread = run_in_thread
         self._choose_jitter_ms = choose_jitter_ms
         self._name_syncs = {path: self._name_sync(directory) for path, directory in log_dirs.by_path.items()}
+        self.preferred: dict[Key, str] = {}
+
+    def prefer(self, key: Key, path: str) -> None:
+        """Create the log of a partition in the log directory `path`. The oldest of too many preferences is dropped."""
+        self.preferred.pop(key, None)
+        self.preferred[key] = path
+        if len(self.preferred) > _MAX_PREFERENCES:
+            del self.preferred[next(iter(self.preferred))]
 
     def create(self, key: Key, config: LogConfig, now_ms: int, producer_expiration_ms: int) -> PartitionLog:
         """Create a log. Raises KAFKA_STORAGE_ERROR if no directory is usable, ShortageError if one may be later."""
         short: ShortageError | None = None
-        offline, counts = self._table.offline, self._table.log_counts
-        for directory in sorted(self._log_dirs.online(), key=lambda directory: counts[directory.path]):
+        offline = self._table.offline
+        for directory in self._candidates(key):
             try:
-                log = self._create_in(directory, key, config, now_ms, producer_expiration_ms)
+                path = f"{directory.path}/{partition_name(*key)}"
+                online = self._log_dirs.online()
+                log = self._create_in(directory, path, key, config, now_ms, producer_expiration_ms, online)
             except (LogDirFailure, DamagedLogError, ShortageError) as error:
                 self._log_dirs.fail(directory.path, error)
                 short = error if isinstance(error, ShortageError) else short
@@ -68,27 +86,82 @@ class LogCreation:
                     break
                 continue
             self._table.add(key, log)
+            self.preferred.pop(key, None)
             self._sync_names(log)
             return log
         if short is not None and key not in offline:
             raise short
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {partition_name(*key)}")
 
+    def _candidates(self, key: Key) -> list[LogDirectory]:
+        """Return the log directories in which to try to create a log, in this order."""
+        online, counts = self._log_dirs.online(), self._table.log_counts
+        preferred = self.preferred.get(key)
+        if preferred is not None:
+            return [directory for directory in online if directory.path == preferred]
+        return sorted(online, key=lambda directory: counts[directory.path])
+
+    def create_future(
+        self, current: PartitionLog, path: str, unique: bytes, now_ms: int, producer_expiration_ms: int
+    ) -> PartitionLog:
+        """Create an empty future log of `current` in the log directory `path`. Raises LogDirFailure, ShortageError.
+
+        The name that it will have must be free: a directory of that name belongs to no log.
+        """
+        key = (current.topic, current.partition)
+        directory = self._log_dirs.by_path[path]
+        final_path = f"{path}/{partition_name(*key)}"
+        if self._fs.exists(final_path):
+            self._retirement.rename(final_path, key, STRAY_SUFFIX)
+        future_path = f"{path}/{marked_name(*key, unique, FUTURE_SUFFIX)}"
+        try:
+            log = self._create_in(
+                directory,
+                future_path,
+                key,
+                current.config,
+                now_ms,
+                producer_expiration_ms,
+                [directory],
+                current.log_start_offset,
+            )
+        except DamagedLogError as error:
+            raise LogDirFailure(path, str(error)) from error
+        topic_id = self._table.topic_ids.get(key)
+        if topic_id is not None:
+            try:
+                self._write_topic_id(log, topic_id)
+            except ShortageError:
+                self._retirement.discard(log)
+                raise
+        log.directory_unsynced()
+        self._table.futures[key] = log
+        return log
+
     def _create_in(
-        self, directory: LogDirectory, key: Key, config: LogConfig, now_ms: int, producer_expiration_ms: int
+        self,
+        directory: LogDirectory,
+        path: str,
+        key: Key,
+        config: LogConfig,
+        now_ms: int,
+        producer_expiration_ms: int,
+        checked: list[LogDirectory],
+        log_start_offset: int = 0,
     ) -> PartitionLog:
         """Create a log in a log directory. Raises LogDirFailure, DamagedLogError, ShortageError.
 
         An incomplete log is then removed durably: if the log were created elsewhere, the next start would find it
         twice. If it cannot be removed, the partition is offline, and the next start finds it here.
 
+        Old checkpoint entries of the partition are removed in the directories `checked`.
+
         An existing directory is never that of the new log: `open` registered all logs, refused ones are offline, and
         deleted or incomplete ones are renamed.
         """
         if self._fs.spare_descriptors() < 1:
             raise ExhaustedError(directory.path, f"no file descriptor is left for the log of {partition_name(*key)}")
-        self._remove_checkpoints_of(key, directory)
-        path = f"{directory.path}/{partition_name(*key)}"
+        self._remove_checkpoints_of(key, directory, checked)
         if self._fs.exists(path):
             self._retirement.rename(path, key, STRAY_SUFFIX)
         try:
@@ -104,6 +177,7 @@ class LogCreation:
                 now_ms=now_ms,
                 monotonic_ms=self._schedule.monotonic_ms(),
                 is_clean=True,
+                log_start_offset=log_start_offset,
                 producer_expiration_ms=producer_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
             )
@@ -120,13 +194,13 @@ class LogCreation:
                 raise LogDirFailure(directory.path, f"an incomplete log cannot be removed: {error}") from error
             raise
 
-    def _remove_checkpoints_of(self, key: Key, directory: LogDirectory) -> None:
+    def _remove_checkpoints_of(self, key: Key, directory: LogDirectory, checked: list[LogDirectory]) -> None:
         """Remove entries of a deleted log of that name, durably. Raises LogDirFailure, ShortageError.
 
         After a crash they would truncate or empty the new log in `directory`. Entries in other directories, which would
         be attributed to the new log as if it had been moved from there, are removed unless a resource is short.
         """
-        for other in self._log_dirs.online():
+        for other in checked:
             if not other.may_have_checkpoint_of(key):
                 continue
             try:
@@ -139,15 +213,18 @@ class LogCreation:
 
     def store_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:
         """Write the topic id into the log's directory. Raises LogDirFailure, ShortageError."""
+        self._write_topic_id(log, topic_id)
+        self._table.topic_ids[log.topic, log.partition] = topic_id
+        log.directory_unsynced()
+        self._sync_names(log)
+
+    def _write_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:
         try:
             checkpoints.write_partition_metadata(self._fs, log.directory, topic_id, sync=False)
         except OSError as error:
             failure = storage_error(log.log_directory, f"writing partition.metadata failed: {error}", error)
             self._log_dirs.fail(log.log_directory, failure)
             raise failure from error
-        self._table.topic_ids[log.topic, log.partition] = topic_id
-        log.directory_unsynced()
-        self._sync_names(log)
 
     def _sync_names(self, log: PartitionLog) -> None:
         """Make a new directory and its topic id survive a crash of the machine, without waiting for it."""

@@ -15,7 +15,10 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class FlushTask:
-    """Flushes logs. Callers during a flush of a log share the next one (`SharedWrite`)."""
+    """Flushes logs. Callers during a flush of a log share the next one (`SharedWrite`).
+
+    A log is held while another one replaces it: its flushed offset stays, and callers wait for the replacement's flush.
+    """
 
     def __init__(
         self,
@@ -31,10 +34,11 @@ class FlushTask:
         self._schedule = schedule
         self._run_in_thread = run_in_thread
         self._flushing: dict[PartitionLog, SharedWrite] = {}
+        self._held: dict[PartitionLog, list[Done]] = {}
 
     def visit(self, log: PartitionLog, now_ms: int) -> None:
         """Begin a flush if one is due, unless one is in progress."""
-        if log in self._flushing or log.failure is not None:
+        if log in self._flushing or log in self._held or log.failure is not None:
             return
         if log.has_unsynced_truncation:
             self.flush(log)
@@ -48,6 +52,10 @@ class FlushTask:
 
         After a truncation the checkpoints are written first.
         """
+        held = self._held.get(log)
+        if held is not None:
+            held.append(done)
+            return
         truncation = log.state.unsynced_truncation
 
         def sync(error: Exception | None) -> None:
@@ -62,6 +70,18 @@ class FlushTask:
             sync(None)
         else:
             self._checkpoints.write_truncated(log.log_directory, sync)
+
+    def hold(self, log: PartitionLog) -> None:
+        """Begin no flush of a log until `release`. The one in progress ends."""
+        self._held[log] = []
+
+    def is_flushing(self, log: PartitionLog) -> bool:
+        return log in self._flushing
+
+    def release(self, log: PartitionLog, served: PartitionLog) -> None:
+        """End the hold of `log`; `served`, this log or its replacement, is flushed for those that wait."""
+        for done in self._held.pop(log):
+            self.flush(served, done)
 
     def _begin(self, log: PartitionLog, target_offset: int | None) -> SharedWrite:
         """Return the flushes of a log until it is idle again. The first ends at `target_offset`."""
@@ -113,7 +133,7 @@ class _LogFlush:
     def prepare(self) -> Callable[[], None] | None:
         """Return the next sync; None if everything is durable. Raises KafkaError for a failed or deleted log."""
         log = self._log
-        if not self._table.serves(log):
+        if not self._table.serves(log) and self._table.futures.get((log.topic, log.partition)) is not log:
             # The files of a deleted log may be missing, which is not a failure of the disk.
             raise log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
         target_offset, self._target_offset = self._target_offset, None

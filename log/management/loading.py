@@ -6,6 +6,7 @@ last stop was not clean, and registered in this one.
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from odradek.log.background.tasks import RunAll, Schedule
@@ -22,6 +23,7 @@ from odradek.log.storage.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
     LOG_START_OFFSETS_FILE,
+    MOVED_REPLICA_FILE,
     RECOVERY_POINTS_FILE,
     MalformedFileError,
 )
@@ -30,12 +32,14 @@ from odradek.log.storage.filesystem import (
     ExhaustedError,
     FileSystem,
     LogDirFailure,
+    ShortageError,
     storage_error,
 )
 from odradek.log.storage.found_directories import DirectoryKind, KnownPartitions, classify_directory, format_names
 from odradek.log.storage.log_directory import (
     ALL_CHECKPOINTS,
     DELETE_SUFFIX,
+    FUTURE_SUFFIX,
     LogDirectory,
     PartitionDirectory,
     partition_name,
@@ -62,6 +66,15 @@ class _FoundLog(NamedTuple):
     offsets: dict[str, Offsets]
 
 
+class FoundFuture(NamedTuple):
+    """The directory of a future log, and the offsets of its checkpoints."""
+
+    key: Key
+    path: str
+    log_start_offset: int
+    recovery_point: int
+
+
 class _LoadedLog(NamedTuple):
     """Result of opening one log. Without `log` and `failure` it was not opened, because it belongs to another topic.
 
@@ -81,8 +94,8 @@ class _LoadedLog(NamedTuple):
 class LogLoader:
     """Opens all logs, once.
 
-    `has_found_strays` is set if there were partitions that the cluster does not have. `cleaned` receives the offsets
-    up to which logs are compacted.
+    `has_found_strays` is set if there were partitions that the cluster does not have, `futures` to the directories of
+    future logs, which are not opened. `cleaned` receives the offsets up to which logs are compacted.
     """
 
     def __init__(
@@ -109,6 +122,7 @@ class LogLoader:
         self._config_of = config_of
         self._choose_jitter_ms = choose_jitter_ms
         self.has_found_strays = False
+        self.futures: list[FoundFuture] = []
         self._is_clean = True
         self._found: list[_FoundLog] = []
         self._offsets: list[dict[str, Offsets]] = []
@@ -118,6 +132,7 @@ class LogLoader:
     def load(self, now_ms: int, known: KnownPartitions, file_delete_delay_ms: int, run_all: RunAll) -> None:
         """Open all logs of the directories that are online. Blocks. Raises DuplicateLogError, ExhaustedError."""
         self._find(known, file_delete_delay_ms)
+        self._remove_replaced(file_delete_delay_ms)
         directory_count = len(self._log_dirs.by_path)
         threads = 1 if self._is_clean else self._settings.num_recovery_threads_per_data_dir * directory_count
         started_ms = self._schedule.monotonic_ms()
@@ -164,6 +179,9 @@ class LogLoader:
                 key = (entry.topic, entry.partition)
                 if entry.suffix == DELETE_SUFFIX:
                     self._retirement.remove_tree_later(path, file_delete_delay_ms)
+                elif entry.suffix == FUTURE_SUFFIX:
+                    starts, points = offsets[LOG_START_OFFSETS_FILE], offsets[RECOVERY_POINTS_FILE]
+                    self.futures.append(FoundFuture(key, path, starts.get(key, 0), points.get(key, 0)))
                 elif entry.suffix:
                     logger.warning("not serving directory=%s", path)
                 elif kind is DirectoryKind.PARTITION:
@@ -176,6 +194,40 @@ class LogLoader:
             logger.warning(
                 "directories that are no partitions are left alone count=%d: %s", len(foreign), format_names(foreign)
             )
+
+    def _remove_replaced(self, file_delete_delay_ms: int) -> None:
+        """Remove the directories of logs that moves have replaced, which a crash can prevent or undo.
+
+        Both have the same topic id. The new directory is durable, also if the other one was found again later.
+        """
+        by_key: dict[Key, list[_FoundLog]] = {}
+        for found in self._found:
+            by_key.setdefault(found.key, []).append(found)
+        for several in by_key.values():
+            if len(several) == 1:
+                continue
+            moved = [found for found in several if self._fs.exists(f"{found.path}/{MOVED_REPLICA_FILE}")]
+            topic_ids = {self._read_found_id(found) for found in several}
+            if len(moved) != 1 or len(topic_ids) > 1 or None in topic_ids:
+                continue
+            for found in several:
+                if found is not moved[0]:
+                    self._remove_one(found, moved[0], file_delete_delay_ms)
+
+    def _read_found_id(self, found: _FoundLog) -> bytes | None:
+        """Read the topic id of a directory. A failure takes the log directory offline."""
+        try:
+            return read_topic_id(self._fs, found.path, is_clean=False)
+        except OSError as error:
+            self._log_dirs.fail(found.directory.path, found.directory.failed("opening", error))
+            return None
+
+    def _remove_one(self, found: _FoundLog, moved: _FoundLog, file_delete_delay_ms: int) -> None:
+        logger.info("removing a replica that was moved from=%s to=%s", found.path, moved.path)
+        self._found.remove(found)
+        with suppress(LogDirFailure, ShortageError):
+            renamed = self._retirement.rename(found.path, found.key, DELETE_SUFFIX)
+            self._retirement.remove_tree_later(renamed, file_delete_delay_ms)
 
     def _classify(self, directory: LogDirectory, entry: PartitionDirectory, known: KnownPartitions) -> DirectoryKind:
         if entry.suffix:

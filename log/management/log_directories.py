@@ -26,9 +26,13 @@ class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's 
 
 
 class LogSize(NamedTuple):
+    """Size of a log, and the number of offsets that a future log lacks."""
+
     topic: str
     partition: int
     size_bytes: int
+    offset_lag: int = 0
+    is_future: bool = False
 
 
 class DirectoryDescription(NamedTuple):
@@ -170,6 +174,11 @@ class LogDirectories:
                 sizes[log.log_directory].append(LogSize(log.topic, log.partition, log.size_bytes))
             if number % _VISITS_PER_STEP == 0:
                 yield
+        for key, future in self._table.futures.items():
+            current = logs.get(key)
+            if current is not None and (partitions is None or key in wanted):
+                lag = current.log_end_offset - future.log_end_offset
+                sizes[future.log_directory].append(LogSize(*key, future.size_bytes, lag, True))
         return [self._describe(directory, sizes[directory.path]) for directory in self.by_path.values()]
 
     def _describe(self, directory: LogDirectory, logs: list[LogSize]) -> DirectoryDescription:

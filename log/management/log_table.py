@@ -13,6 +13,7 @@ Key = tuple[str, int]
 class LogTable:
     """Logs by topic and partition.
 
+    `futures` has the future logs: copies in other log directories, which will replace logs that are being moved.
     `offline` has the directories of partitions that are not served: their log directory is offline, or their files are
     damaged. `topic_ids` are those stored in the partitions' directories. `log_counts` has the number of logs in each
     log directory.
@@ -20,6 +21,7 @@ class LogTable:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.logs: dict[Key, PartitionLog] = {}
+        self.futures: dict[Key, PartitionLog] = {}
         self.offline: dict[Key, str] = {}
         self.topic_ids: dict[Key, bytes] = {}
         self.log_counts = dict.fromkeys(paths, 0)
@@ -42,6 +44,11 @@ class LogTable:
         """Serve a log."""
         self.logs[key] = log
         self.log_counts[log.log_directory] += 1
+
+    def serve_future(self, key: Key) -> None:
+        """Serve the future log of a partition instead of its current log."""
+        self.log_counts[self.logs[key].log_directory] -= 1
+        self.add(key, self.futures.pop(key))
 
     def forget(self, key: Key) -> None:
         """Remove what is stored about a partition that is deleted."""

@@ -13,6 +13,7 @@ from odradek.log.management.checkpoint_task import OffsetCheckpoints
 from odradek.log.management.log_directories import LogDirectories
 from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.removals import Removals
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import FileSystem, LogDirFailure, ShortageError, storage_error
 from odradek.log.storage.log_directory import (
     ALL_CHECKPOINTS,
@@ -105,6 +106,15 @@ class LogRetirement:
             self._forget(key)
         if failure is not None:
             raise failure
+
+    def discard(self, log: PartitionLog) -> None:
+        """Rename the directory of a log that is not in the table; it is removed after file.delete.delay.ms.
+
+        Raises LogDirFailure.
+        """
+        path = self.rename(log.directory, (log.topic, log.partition), DELETE_SUFFIX)
+        log.move(path)
+        self.remove_tree_later(path, log.config.file_delete_delay_ms)
 
     def rename_stray(self, path: str, key: Key) -> None:
         """Rename a directory as stray. A failure takes its log directory offline; after a shortage it is retried."""

@@ -266,6 +266,20 @@ class ProducerState:
             if monotonic_ms - verification.began_ms >= self.expiration_ms:
                 del self.verifications[producer_id]
 
+    def take_over(self, other: "ProducerState") -> None:
+        """Take over the producers of another replica of the log, which this one replaces; both have the same end.
+
+        They include producers whose batches were deleted, and verifications in progress. Snapshots remain.
+        """
+        self.expiration_ms = other.expiration_ms
+        self.producers = other.producers
+        self.verifications = other.verifications
+        self.first_unstable_offset = other.first_unstable_offset
+        self._ongoing = other._ongoing
+        self._ongoing_starts = other._ongoing_starts
+        self._unreplicated = other._unreplicated
+        self._largest_loaded_id = other._largest_loaded_id
+
     def _first_ongoing(self, *, except_for: int = NO_OFFSET, default: int = NO_OFFSET) -> int:
         """Return the start of the first open transaction, of which there may be many thousands, or of the second."""
         ongoing, starts = self._ongoing, self._ongoing_starts

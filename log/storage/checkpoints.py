@@ -3,8 +3,9 @@
 Checkpoints (recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
 cleaner-offset-checkpoint, leader-epoch-checkpoint) share one frame: a version line `0`, a line with the number of
 entries, then one entry per line. `partition.metadata` names a partition directory's topic id; `meta.properties` names
-the cluster and broker a log directory belongs to; `.kafka_cleanshutdown` marks a clean stop. `odradek-producer-ids` is
-Odradek's own: the end of the producer ids that are reserved.
+the cluster and broker a log directory belongs to; `.kafka_cleanshutdown` marks a clean stop. Two files are Odradek's
+own: `odradek-producer-ids` has the end of the producer ids that are reserved, `odradek-moved-replica` marks a
+partition's directory that replaced the one in another log directory.
 """
 
 import base64
@@ -23,6 +24,7 @@ PARTITION_METADATA_FILE = "partition.metadata"
 META_PROPERTIES_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 PRODUCER_IDS_FILE = "odradek-producer-ids"
+MOVED_REPLICA_FILE = "odradek-moved-replica"
 LOCK_FILE = ".lock"
 
 _VERSION = "0"

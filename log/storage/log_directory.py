@@ -39,7 +39,7 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 _METADATA_LOG = "__cluster_metadata"
-_MAX_NAME_LENGTH = 255
+MAX_NAME_LENGTH = 255
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 META_VERSION = 1
@@ -66,7 +66,7 @@ def partition_name(topic: str, partition: int) -> str:
 def marked_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
     """Return `topic-partition.<32 hex digits><suffix>`, with the topic truncated to the limit of file names."""
     tail = f"-{partition}.{unique.hex()}{suffix}"
-    return topic[: _MAX_NAME_LENGTH - len(tail)] + tail
+    return topic[: MAX_NAME_LENGTH - len(tail)] + tail
 
 
 def parse_directory_name(name: str) -> PartitionDirectory | None:

@@ -1,0 +1,87 @@
+"""Future logs that a start finds: each is opened to be resumed, removed, or left unchanged.
+
+A future log is a copy. What follows its recovery point is copied again, so that a stop need not sync it.
+"""
+
+import logging
+from typing import NamedTuple
+
+from odradek.log.config import LogConfig
+from odradek.log.management.loading import FoundFuture
+from odradek.log.management.log_directories import LogDirectories
+from odradek.log.management.log_table import LogTable
+from odradek.log.management.retirement import LogRetirement
+from odradek.log.partition_log import PartitionLog
+from odradek.log.recovery import DamagedLogError, open_partition_log
+from odradek.log.storage.checkpoints import MalformedFileError
+from odradek.log.storage.filesystem import FileSystem, LogDirFailure, ShortageError, storage_error
+from odradek.log.storage.log_directory import DELETE_SUFFIX, read_topic_id
+from odradek.properties import INT64_MAX
+from odradek.protocol.batches.streaming import run_steps
+
+logger = logging.getLogger(__name__)
+
+
+class FutureLoader(NamedTuple):
+    """Opens future logs, after all other logs."""
+
+    fs: FileSystem
+    table: LogTable
+    log_dirs: LogDirectories
+    retirement: LogRetirement
+    now_ms: int
+    monotonic_ms: int
+    producer_expiration_ms: int
+
+    def load(self, found: FoundFuture, config: LogConfig) -> None:
+        """Open a future log if its partition is served from another directory; then its move can be resumed.
+
+        It is removed if it is not a copy of that log, and left unchanged if the partition is not served.
+        """
+        current = self.table.logs.get(found.key)
+        directory = self.log_dirs.by_path[found.path.rpartition("/")[0]]
+        if directory.failure is not None:
+            return
+        if current is None:
+            logger.warning("not serving the copy of a partition that is not served directory=%s", found.path)
+            return
+        try:
+            topic_id = read_topic_id(self.fs, found.path, is_clean=False)
+            is_copy = topic_id == self.table.topic_ids.get(found.key) and current.log_directory != directory.path
+            if is_copy and found.key not in self.table.futures:
+                self.table.futures[found.key] = self._open(found, config)
+            else:
+                self._remove(found, "it belongs to no move")
+        except (DamagedLogError, MalformedFileError) as error:
+            self._remove(found, str(error))
+        except (LogDirFailure, ShortageError) as error:
+            self.log_dirs.fail(directory.path, error)
+        except OSError as error:
+            failure = storage_error(directory.path, f"loading {found.path} failed: {error}", error)
+            self.log_dirs.fail(directory.path, failure)
+
+    def _open(self, found: FoundFuture, config: LogConfig) -> PartitionLog:
+        log = open_partition_log(
+            self.fs,
+            found.path,
+            *found.key,
+            config,
+            now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
+            is_clean=False,
+            log_start_offset=found.log_start_offset,
+            recovery_point=found.recovery_point,
+            cleaned_to=INT64_MAX,
+            producer_expiration_ms=self.producer_expiration_ms,
+        )
+        if log.log_end_offset > found.recovery_point:
+            # The checkpoints have this end already.
+            log.remove_deleted(run_steps(log.truncate_in_steps(found.recovery_point, self.now_ms, lambda: None)))
+            log.complete_truncation()
+        log.directory_unsynced()
+        return log
+
+    def _remove(self, found: FoundFuture, reason: str) -> None:
+        logger.warning("removing a future log directory=%s reason=%s", found.path, reason)
+        path = self.retirement.rename(found.path, found.key, DELETE_SUFFIX)
+        self.retirement.remove_tree_later(path, 0)

@@ -1,0 +1,361 @@
+"""One move of a replica to another log directory.
+
+The future log is an ordinary log, which a move fills from the current one, as a follower from its leader. It is flushed
+while it grows. When it has all records, it replaces the current log:
+
+1. Flushes of the current log are held, so that its durable end stays. Acknowledgements that need one wait.
+2. The future log becomes durable with its epochs, checkpoints, and a mark that it replaces another directory.
+3. The last records are copied, and in the same step its directory gets the partition's name. It is served from then on.
+4. When that name is durable, the old directory is renamed for removal.
+
+A crash before 3 leaves the current log as it was: the copy is resumed. After 3 both directories may have the
+partition's name, and the mark decides. Records that were durable in the current log at 3 are durable in the new one.
+
+Sources: KIP-113; behaviour of Apache Kafka 3.9 (ReplicaAlterLogDirsThread, Partition, LogManager).
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from odradek.log.append import UnexpectedOffsetError
+from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, OffsetCheckpoints
+from odradek.log.management.flush_task import FlushTask
+from odradek.log.management.log_directories import LogDirectories
+from odradek.log.management.log_table import Key, LogTable
+from odradek.log.management.retirement import LogRetirement
+from odradek.log.moves.future_log import (
+    copy_epochs,
+    copy_offsets,
+    find_common_end,
+    mark_epochs_unwritten,
+    skip_to,
+)
+from odradek.log.moves.steps import MoveThrottle, Step, Steps, in_directory, pause
+from odradek.log.partition_log import PartitionLog
+from odradek.log.segments.segment_files import DeletedSegment
+from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE
+from odradek.log.storage.filesystem import (
+    FileRegion,
+    FileSystem,
+    ShortageError,
+    remove_if_exists,
+    storage_error,
+    write_whole,
+)
+from odradek.log.storage.log_directory import ALL_CHECKPOINTS, partition_name
+from odradek.log.validation.batch import chunk_batches
+from odradek.properties import INT64_MAX
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 1 << 20
+_BATCHES_PER_STEP: Final = 64
+_BYTES_PER_STEP: Final = 256 << 10
+_FLUSH_BYTES: Final = 16 << 20
+"""Copied bytes after which the future log is flushed, so that the last flush is short."""
+_HELD_BYTES: Final = 256 << 10
+_HELD_READS: Final = 32
+"""Maximum reads while flushes are held. A move tries again if producers append faster."""
+_LAST_READS: Final = 8
+_LAST_BATCHES: Final = 16
+_LAST_BYTES: Final = 64 << 10
+_POLL_MS: Final = 100
+_SHORTAGE_RETRY_MS: Final = 5_000
+
+
+class PausableCleaner(Protocol):
+    """The part of the cleaner that a move uses. A log that is copied is not compacted."""
+
+    paused: set[Key]
+
+    def is_running(self, key: Key) -> bool: ...
+
+    def cancel(self, key: Key | None = None) -> None: ...
+
+
+class MoveParts(NamedTuple):
+    """Parts of the log manager that moves use. `serve_future` makes the future log of a partition the current one.
+
+    `is_truncating`: a truncation of the current log, which takes several steps, has begun.
+    """
+
+    fs: FileSystem
+    table: LogTable
+    log_dirs: LogDirectories
+    checkpoints: OffsetCheckpoints
+    retirement: LogRetirement
+    flushes: FlushTask
+    cleaner: PausableCleaner
+    throttle: MoveThrottle
+    now_ms: Callable[[], int]
+    monotonic_ms: Callable[[], int]
+    remove_later: Callable[[PartitionLog, list[DeletedSegment]], None]
+    is_truncating: Callable[[Key], bool]
+    serve_future: Callable[[Key], None]
+
+
+class ReplicaMove:
+    """A move of a replica from the directory of its current log to that of its future log.
+
+    is_replaced: the future log is served, and only the old directory is left to retire
+    is_cancelled: no further step is run
+    """
+
+    def __init__(self, key: Key, current: PartitionLog, future: PartitionLog, parts: MoveParts) -> None:
+        self.key = key
+        self.current = current
+        self.future = future
+        self.is_replaced = False
+        self.is_cancelled = False
+        self._parts = parts
+        self._unflushed_bytes = 0
+        # The lowest end of the current log since the last comparison; the logs are not compared yet.
+        self._truncated_to: int | None = INT64_MAX
+
+    def __repr__(self) -> str:
+        return f"ReplicaMove({self.current.directory} to {self.future.directory})"
+
+    def truncated(self, offset: int) -> None:
+        """Truncate the future log as well, because the current log was truncated to `offset`."""
+        self._truncated_to = offset if self._truncated_to is None else min(self._truncated_to, offset)
+
+    def steps(self) -> Steps:
+        """Copy the log, replace the current one, and retire that. Raises LogDirFailure, other KafkaError."""
+        cleaner = self._parts.cleaner
+        cleaner.paused.add(self.key)
+        try:
+            cleaner.cancel(self.key)
+            while cleaner.is_running(self.key):
+                yield _POLL_MS
+            while not self.is_replaced:
+                try:
+                    yield from self._attempt()
+                except ShortageError as error:
+                    self._parts.log_dirs.fail(error.directory, error)
+                    yield _SHORTAGE_RETRY_MS
+        finally:
+            cleaner.paused.discard(self.key)
+        yield from self._retire_current()
+
+    def _attempt(self) -> Steps:
+        yield from self._align()
+        yield from self._copy(_READ_BYTES)
+        if self._unflushed_bytes:
+            yield from self._flush()
+            yield from self._copy(_READ_BYTES)
+        yield from self._replace()
+
+    # -- copy ----------------------------------------------------------------------------------------------------------
+
+    def _align(self) -> Steps:
+        """Truncate the future log to the part that it has in common with the current one."""
+        while self._truncated_to is not None:
+            limit, self._truncated_to = self._truncated_to, None
+            if self.future.log_start_offset > self.current.log_start_offset:
+                yield from self._start_over(self.current.log_start_offset)
+            elif (end_offset := min(limit, find_common_end(self.current, self.future))) < self.future.log_end_offset:
+                yield from self._truncate(end_offset)
+
+    def _truncate(self, offset: int) -> Steps:
+        truncation = self.future.truncate_in_steps(offset, self._parts.now_ms(), self._write_truncated)
+        while True:
+            try:
+                next(truncation)
+            except StopIteration as end:
+                deleted = end.value
+                break
+            yield pause
+        yield from self._end_truncation(deleted)
+
+    def _start_over(self, offset: int) -> Steps:
+        deleted = self.future.start_over(offset, self._parts.now_ms(), self._write_truncated)
+        yield from self._end_truncation(deleted)
+
+    def _end_truncation(self, deleted: list[DeletedSegment]) -> Steps:
+        self._parts.remove_later(self.future, deleted)
+        yield from self._flush()
+
+    def _write_truncated(self) -> None:
+        """Write the checkpoints after a truncation of the future log. Blocks."""
+        parts = self._parts
+        for file_name in TRUNCATED_CHECKPOINTS:
+            parts.checkpoints.write_now(parts.log_dirs.by_path[self.future.log_directory], file_name)
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._truncated_to is None and self.future.log_end_offset == self.current.log_end_offset
+
+    def _copy(self, near_bytes: int, max_reads: int | None = None) -> Steps:
+        """Copy records until the future log has almost all of them: producers append more meanwhile.
+
+        The last read has at most `near_bytes`. A truncation of the current log ends the copy, too.
+        """
+        reads = 0
+        is_near = False
+        while self._truncated_to is None and not self._is_complete and not is_near and reads != max_reads:
+            reads += 1
+            if max_reads is None and self._parts.throttle.is_exceeded():
+                yield _POLL_MS
+            elif self.future.log_end_offset < self.current.log_start_offset:
+                yield from self._start_over(self.current.log_start_offset)
+            else:
+                end_offset = self.current.log_end_offset
+                size_bytes = yield from self._copy_region()
+                is_near = self.future.log_end_offset >= end_offset and size_bytes <= near_bytes
+                if max_reads is None and self._unflushed_bytes >= _FLUSH_BYTES:
+                    self._unflushed_bytes = 0
+                    copy_epochs(self.current, self.future)
+                    # The copy continues meanwhile.
+                    self._parts.flushes.flush(self.future)
+
+    def _copy_region(self) -> Generator[Step, None, int]:
+        """Copy the next records; return their size."""
+        region = self._find_region(_READ_BYTES)
+        if region is None:
+            return 0
+        read: list[bytes] = []
+        yield self._make_read(region, read)
+        for chunk in chunk_batches(memoryview(read[0]), _BATCHES_PER_STEP, _BYTES_PER_STEP):
+            if self._truncated_to is not None:
+                break
+            try:
+                self._append(chunk)
+            except UnexpectedOffsetError as error:
+                # The current log may start within this batch.
+                is_first = self.future.log_end_offset == self.future.log_start_offset
+                yield from self._start_over(error.first_offset if is_first else self.current.log_start_offset)
+                break
+            yield pause
+        return region.size_bytes
+
+    def _make_read(self, region: FileRegion, read: list[bytes]) -> Callable[[], None]:
+        """Return the work that reads a region and appends its bytes to `read`."""
+        path = self.current.log_directory
+        return in_directory(path, "reading a replica to move", lambda: read.append(region.read()))
+
+    def _find_region(self, max_bytes: int) -> FileRegion | None:
+        """Return the next records to copy. If there are none, the future log ends where the current log does."""
+        current, future = self.current, self.future
+        end_offset = current.log_end_offset
+        region = current.read(future.log_end_offset, max_bytes, upper_offset=end_offset, at_least_one=True)
+        if region is None:
+            skip_to(future, end_offset, self._parts.now_ms())
+        return region
+
+    def _append(self, chunk: memoryview) -> None:
+        info = self.future.append_as_follower(chunk, now_ms=self._parts.now_ms())
+        if info is not None:
+            self._unflushed_bytes += info.size_bytes
+            self._parts.throttle.record(info.size_bytes)
+
+    def _copy_last(self) -> None:
+        """Copy a few records within the present step, since producers append more in each step."""
+        for _ in range(_LAST_READS):
+            if self._truncated_to is not None or self._is_complete:
+                break
+            if (region := self._find_region(_LAST_BYTES)) is not None:
+                read: list[bytes] = []
+                # They are in the page cache, because they were appended recently.
+                self._make_read(region, read)()
+                self._append(next(chunk_batches(memoryview(read[0]), _LAST_BATCHES, _LAST_BYTES)))
+
+    def _flush(self) -> Steps:
+        """Make the future log durable."""
+        future = self.future
+        while self._parts.flushes.is_flushing(future):
+            yield pause
+        copy_epochs(self.current, future)
+        self._unflushed_bytes = 0
+        truncation = future.state.unsynced_truncation
+        if truncation is not None:
+            yield from self._write_checkpoints(TRUNCATED_CHECKPOINTS)
+            truncation.has_checkpoints = True
+        sync = future.prepare_flush()
+        if sync is not None:
+            try:
+                yield sync.run
+            except ShortageError:
+                future.abandon_flush(sync)
+                raise
+            future.finish_flush(sync, self._parts.monotonic_ms())
+
+    # -- replacement ---------------------------------------------------------------------------------------------------
+
+    def _replace(self) -> Steps:
+        """Replace the current log, unless that changes too fast, or was truncated."""
+        current, flushes = self.current, self._parts.flushes
+        flushes.hold(current)
+        try:
+            while flushes.is_flushing(current):
+                yield pause
+            start_offset = current.log_start_offset
+            yield from self._prepare()
+            yield from self._copy(_HELD_BYTES, _HELD_READS)
+            self._copy_last()
+            if (
+                self._is_complete
+                and current.failure is None
+                and not self._parts.is_truncating(self.key)
+                and self.future.flushed_offset >= current.flushed_offset
+                and current.log_start_offset == start_offset == self.future.log_start_offset
+            ):
+                self._serve_future()
+        finally:
+            flushes.release(current, self.future if self.is_replaced else current)
+
+    def _prepare(self) -> Steps:
+        """Make the future log durable, with the checkpoints of its log directory and the mark of its directory."""
+        future, current = self.future, self.current
+        copy_offsets(current, future)
+        yield from self._flush()
+        yield in_directory(current.log_directory, "preparing the move of a replica", partial(self._unmark, current))
+        yield in_directory(future.log_directory, "preparing the move of a replica", self._mark)
+        yield from self._write_checkpoints(ALL_CHECKPOINTS)
+
+    def _write_checkpoints(self, file_names: Iterable[str]) -> Steps:
+        for file_name in file_names:
+            write = self._parts.checkpoints.prepare(self.future.log_directory, file_name)
+            if write is not None:
+                yield write
+
+    def _mark(self) -> None:
+        """Record durably that the future log's directory replaces another one."""
+        write_whole(self._parts.fs, f"{self.future.directory}/{MOVED_REPLICA_FILE}", sync=True)
+        self._parts.fs.sync_directory(self.future.directory)
+
+    def _unmark(self, log: PartitionLog) -> None:
+        if remove_if_exists(self._parts.fs, f"{log.directory}/{MOVED_REPLICA_FILE}"):
+            self._parts.fs.sync_directory(log.directory)
+
+    def _serve_future(self) -> None:
+        """Rename the future log's directory, and serve it. Raises LogDirFailure, ShortageError."""
+        current, future = self.current, self.future
+        path = f"{future.log_directory}/{partition_name(*self.key)}"
+        try:
+            self._parts.fs.rename(future.directory, path)
+        except OSError as error:
+            failure = f"renaming {future.directory} failed: {error}"
+            raise storage_error(future.log_directory, failure, error) from error
+        if future.state.epochs_path in future.state.unsynced_paths:
+            # The path is about to change.
+            mark_epochs_unwritten(future)
+        future.move(path)
+        copy_epochs(current, future)
+        future.directory_unsynced()
+        future.update_config(current.config)
+        copy_offsets(current, future)
+        future.producer_state.take_over(current.producer_state)
+        self.is_replaced = True
+        self._parts.serve_future(self.key)
+        logger.info("moved replica from=%s to=%s end=%d", current.directory, path, future.log_end_offset)
+
+    def _retire_current(self) -> Steps:
+        """Remove the old directory, after the name of the new one is durable."""
+        fs, new_path = self._parts.fs, self.future.log_directory
+        yield in_directory(new_path, "syncing a moved replica", lambda: fs.sync_directory(new_path))
+        self._parts.retirement.discard(self.current)
+        old_path = self.current.log_directory
+        yield in_directory(old_path, "syncing a moved replica", lambda: fs.sync_directory(old_path))
+        yield in_directory(new_path, "syncing a moved replica", partial(self._unmark, self.future))

@@ -1,0 +1,172 @@
+"""All moves of a broker: their start, steps and end."""
+
+import logging
+from collections import deque
+from typing import Final
+
+from odradek.log.background.tasks import RunInThread, Schedule
+from odradek.log.management.log_table import Key
+from odradek.log.moves.move import MoveParts, ReplicaMove
+from odradek.log.moves.steps import Steps
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import LogDirFailure, ShortageError
+from odradek.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+_MAX_RUNNING: Final = 4
+
+
+class ReplicaMoves:
+    """Runs moves, a few at a time. The log manager reports changes of the current logs."""
+
+    def __init__(self, parts: MoveParts, schedule: Schedule, run_in_thread: RunInThread) -> None:
+        self._parts = parts
+        self._schedule = schedule
+        self._run_in_thread = run_in_thread
+        self._running: dict[Key, _Run] = {}
+        self._waiting: deque[ReplicaMove] = deque()
+        self._is_closed = False
+
+    def begin(self, key: Key) -> None:
+        """Begin, or resume, to move a log to the directory of its future log."""
+        table = self._parts.table
+        move = ReplicaMove(key, table.logs[key], table.futures[key], self._parts)
+        logger.info("moving replica from=%s to=%s", move.current.directory, move.future.log_directory)
+        self._waiting.append(move)
+        self._begin_waiting()
+
+    def cancel(self, key: Key) -> None:
+        """End the move of a log, if there is one, and remove the future log."""
+        self._stop(key, is_removed=True)
+
+    def truncated(self, key: Key, offset: int) -> None:
+        """Truncate the future log of a log that was truncated to `offset`."""
+        for move in self._moves_of(key):
+            move.truncated(offset)
+
+    def is_ending(self, key: Key) -> bool:
+        """Return whether a log has been moved, and the directory that it left is not removed yet."""
+        return key in self._running and self._running[key].move.is_replaced
+
+    def directory_failed(self, path: str) -> None:
+        """End all moves from and to a log directory that is offline. The next start finds the future logs."""
+        for key, future in list(self._parts.table.futures.items()):
+            current = self._parts.table.logs.get(key)
+            if current is None or future.log_directory == path:
+                logger.error("a move ends, because a log directory is offline directory=%s", future.directory)
+                self._stop(key, is_removed=False)
+
+    def close(self) -> None:
+        """Run no further step. The next start resumes the moves."""
+        self._is_closed = True
+        for run in self._running.values():
+            if run.steps is not None and not run.is_advancing:
+                run.steps.close()
+
+    def _moves_of(self, key: Key) -> list[ReplicaMove]:
+        running = [run.move for run in self._running.values()]
+        return [move for move in (*running, *self._waiting) if move.key == key and not move.is_replaced]
+
+    def _stop(self, key: Key, *, is_removed: bool) -> None:
+        future = self._parts.table.futures.pop(key, None)
+        if future is None:
+            return
+        for move in self._moves_of(key):
+            move.is_cancelled = True
+        self._waiting = deque(move for move in self._waiting if move.key != key)
+        run = self._running.get(key)
+        if run is not None and run.move.future is future:
+            # Its work in a thread uses the directory.
+            run.is_removed = is_removed
+            if not run.is_in_thread:
+                self._advance(run, None)
+        elif is_removed:
+            self._discard(future)
+
+    def _discard(self, future: PartitionLog) -> None:
+        try:
+            self._parts.retirement.discard(future)
+        except (LogDirFailure, ShortageError) as failure:
+            logger.error("a future log was not removed directory=%s: %s", future.directory, failure)
+
+    def _begin_waiting(self) -> None:
+        """Begin waiting moves. A partition's last move may still have to retire its old directory."""
+        for move in list(self._waiting):
+            if len(self._running) < _MAX_RUNNING and move.key not in self._running:
+                self._waiting.remove(move)
+                run = self._running[move.key] = _Run(move)
+                self._advance(run, None)
+
+    def _advance(self, run: "_Run", error: Exception | None) -> None:
+        """Run steps until the move waits, or ends. A `run_in_thread` that does not wait calls it recursively."""
+        run.results.append(error)
+        if run.is_advancing:
+            return
+        run.is_advancing = True
+        while run.results and run.steps is not None:
+            self._run_step(run, run.steps, run.results.pop())
+        run.is_advancing = False
+
+    def _run_step(self, run: "_Run", steps: Steps, error: Exception | None) -> None:
+        run.is_in_thread = False
+        if self._is_closed:
+            return
+        if run.move.is_cancelled:
+            self._end(run, steps)
+            return
+        try:
+            step = next(steps) if error is None else steps.throw(error)
+        except StopIteration:
+            self._end(run, steps)
+        except Exception as failure:
+            self._fail(run, failure)
+            self._end(run, steps)
+        else:
+            run.is_in_thread = not isinstance(step, int)
+            if isinstance(step, int):
+                self._schedule.once(step, lambda: self._advance(run, None))
+            else:
+                self._run_in_thread(step, lambda result: self._advance(run, result))
+
+    def _fail(self, run: "_Run", error: Exception) -> None:
+        """End a move that cannot continue. The current log is served as before."""
+        move = run.move
+        if isinstance(error, LogDirFailure):
+            # Ends the moves from and to the directory, this one included.
+            self._parts.log_dirs.fail(error.directory, error)
+        elif not move.is_replaced:
+            logger.error(
+                "cannot move replica from=%s to=%s: %s; the replica stays where it is",
+                move.current.directory,
+                move.future.log_directory,
+                error,
+                exc_info=None if isinstance(error, KafkaError) else error,
+            )
+        if not move.is_cancelled and not move.is_replaced and self._parts.table.futures.get(move.key) is move.future:
+            del self._parts.table.futures[move.key]
+            run.is_removed = not isinstance(error, LogDirFailure)
+
+    def _end(self, run: "_Run", steps: Steps) -> None:
+        """End a run: its steps release what they hold, and its future log is removed if it is not needed."""
+        move = run.move
+        run.steps = None
+        steps.close()
+        del self._running[move.key]
+        if run.is_removed and move.future.failure is None:
+            self._discard(move.future)
+        self._begin_waiting()
+
+
+class _Run:
+    """A move that was begun, and the results of its work in threads. `steps` is None when it has ended."""
+
+    __slots__ = ("is_advancing", "is_in_thread", "is_removed", "move", "results", "steps")
+
+    def __init__(self, move: ReplicaMove) -> None:
+        self.move = move
+        self.steps: Steps | None = move.steps()
+        self.results: list[Exception | None] = []
+        self.is_advancing = False
+        self.is_in_thread = False
+        self.is_removed = False

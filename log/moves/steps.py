@@ -1,0 +1,48 @@
+"""Steps of a move, which is a generator: it yields what it waits for, and continues afterwards."""
+
+from collections.abc import Callable, Generator
+from typing import Protocol
+
+from odradek.log.storage.filesystem import storage_error
+
+Step = Callable[[], None] | int
+"""Work to run in a thread, or a delay (ms). An exception of the work is raised where the generator waits."""
+
+Steps = Generator[Step, None, None]
+
+
+class MoveThrottle(Protocol):
+    """Limit of the bytes per second that all moves copy (replica.alter.log.dirs.io.max.bytes.per.second)."""
+
+    def is_exceeded(self) -> bool:
+        """Return whether to wait before more is copied."""
+
+    def record(self, size_bytes: int) -> None:
+        """Count copied bytes."""
+
+
+class Unthrottled:
+    """No limit."""
+
+    def is_exceeded(self) -> bool:
+        """Return False."""
+        return False
+
+    def record(self, size_bytes: int) -> None:
+        """Count nothing."""
+
+
+def pause() -> None:
+    """Do nothing, in a thread: other work of the log's thread runs first."""
+
+
+def in_directory(path: str, what: str, work: Callable[[], None]) -> Callable[[], None]:
+    """Return `work` with an OSError raised as LogDirFailure or ShortageError of the log directory `path`."""
+
+    def run() -> None:
+        try:
+            work()
+        except OSError as error:
+            raise storage_error(path, f"{what} failed in {path}: {error}", error) from error
+
+    return run

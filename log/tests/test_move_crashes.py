@@ -1,0 +1,157 @@
+"""Crashes of the machine during a move of a replica: no durable record is lost, and one directory is served."""
+
+from random import Random
+
+import pytest
+
+from odradek.log.background.tasks import run_inline
+from odradek.log.log_manager import LogManager
+from odradek.log.management.loading import DuplicateLogError
+from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
+from odradek.log.tests.managers import append, folders, run_due, run_until, served
+from odradek.log.tests.test_moves import KEY, A, B, begin, create, lags, numbered, open_manager, other, values
+from odradek.log.tests.threads import Threads
+
+
+class Workload:
+    """Moves a log, which gets further records and flushes meanwhile. `durable` is the number of durable records."""
+
+    def __init__(self, fs: MemoryFileSystem) -> None:
+        self.fs = fs
+        self.durable = 0
+        self.appended = 0
+
+    def run(self) -> None:
+        threads = Threads()
+        manager = open_manager(self.fs, run_in_thread=threads)
+        create(manager, 60)
+        self.appended = 60
+        self._flush(manager)
+        begin(manager, served(manager))
+        while threads.waiting:
+            run_inline(*threads.waiting.pop(0))
+            append(served(manager), b"%d" % self.appended)
+            self.appended += 1
+            if self.appended % 3 == 0:
+                self._flush(manager)
+        run_until(manager, 0, 3_000)
+        threads.run()
+
+    def _flush(self, manager: LogManager) -> None:
+        log = served(manager)
+        if log not in manager.flush_task._held and not manager.flush_task.is_flushing(log):
+            log.flush(0)
+            self.durable = log.log_end_offset
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "lose_names"), [(None, True), (1, False)])
+def test_a_crash_at_any_change_loses_no_durable_record(seed, lose_names):
+    at, homes = 0, set()
+    is_complete = False
+    while not is_complete:
+        at += 1
+        fs = MemoryFileSystem()
+        workload = Workload(fs)
+        fs.crash_at(at)
+        try:
+            workload.run()
+            is_complete = True
+        except SimulatedCrash:
+            pass
+        fs.crash(None if seed is None else Random(seed * 10_000 + at), lose_names=lose_names)
+        manager = open_manager(fs)
+        assert manager.online_directories == [A, B]
+        if workload.durable:
+            log = served(manager)
+            assert values(log)[: workload.durable] == numbered(workload.durable)
+            run_until(manager, 0, 3_000)
+            found = served(manager)
+            assert values(found) == numbered(found.log_end_offset)
+            assert found.log_end_offset >= workload.durable
+            assert manager.table.futures == {}
+            assert lags(manager) == [(found.log_directory, 0, False)]
+            homes.add(found.log_directory)
+            append(found, b"%d" % found.log_end_offset)
+            manager.close(0)
+            assert values(served(open_manager(fs)))[: workload.durable] == numbered(workload.durable)
+    assert homes == {A, B}
+    assert at > 60
+
+
+def stop_between_the_renames(fs: MemoryFileSystem) -> LogManager:
+    """Move a log, and stop after its new directory got the partition's name."""
+    threads = Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    begin(manager, log)
+    while served(manager) is log:
+        threads.run(1)
+    return manager
+
+
+def test_the_offsets_of_a_log_are_durable_when_it_is_served_elsewhere():
+    """Without its log start deleted records would return; without the compacted offset a gap would end the log."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    log.delete_records_before(70)
+    removed = next(segment for segment in log.segments if segment.base_offset > 100)
+    end_offset = log.state.bases[log.segments.index(removed) + 1]
+    removed.truncate_to(removed.base_offset, 0)
+    manager.cleaner.offsets[KEY] = end_offset
+    expected = values(log)
+    begin(manager, log)
+    while served(manager) is log:
+        threads.run(1)
+    fs.crash()
+    again = served(open_manager(fs))
+    assert again.log_directory == other(log)
+    assert (again.log_start_offset, again.log_end_offset) == (70, 200)
+    assert values(again) == expected[-len(values(again)) :]
+    assert values(again)[-1] == b"199"
+
+
+def test_of_two_directories_the_new_one_is_served():
+    fs = MemoryFileSystem()
+    manager = stop_between_the_renames(fs)
+    moved = served(manager)
+    append(moved, b"200")
+    manager.close(0)
+    assert (folders(fs, A), folders(fs, B)) == (["t-0"], ["t-0"])
+    again = open_manager(fs)
+    assert served(again).log_directory == moved.log_directory
+    assert values(served(again)) == numbered(201)
+    assert folders(fs, other(moved)) == ["t-0-delete"]
+    run_until(again, 0, 2_000)
+    assert folders(fs, other(moved)) == []
+
+
+def test_without_the_mark_of_a_move_two_directories_are_refused():
+    fs = MemoryFileSystem()
+    manager = stop_between_the_renames(fs)
+    manager.close(0)
+    fs.remove(f"{served(manager).directory}/{MOVED_REPLICA_FILE}")
+    with pytest.raises(DuplicateLogError):
+        open_manager(fs)
+
+
+def test_the_mark_of_an_earlier_move_does_not_count():
+    """The log moves on, and a crash leaves both of its last directories."""
+    fs = MemoryFileSystem()
+    manager = stop_between_the_renames(fs)
+    home = other(served(manager))
+    manager.close(0)
+    threads = Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = served(manager)
+    assert fs.exists(f"{log.directory}/{MOVED_REPLICA_FILE}")
+    run_due(manager, 2_000)
+    threads.run()
+    begin(manager, log)
+    while served(manager) is log:
+        threads.run(1)
+    manager.close(0)
+    again = served(open_manager(fs))
+    assert (again.log_directory, values(again)) == (home, numbered(200))
