@@ -62,6 +62,7 @@ APIS: Final = {
         Api(28, "TxnOffsetCommit", 0, 5, "transaction_offsets:txn_offset_commit"),
         Api(32, "DescribeConfigs", 1, 4, "configs:describe_configs", 100_000),
         Api(33, "AlterConfigs", 0, 2, "configs:alter_configs"),
+        Api(34, "AlterReplicaLogDirs", 1, 2, "log_dirs:alter_replica_log_dirs"),
         Api(35, "DescribeLogDirs", 1, 5, "log_dirs:describe_log_dirs", MAX_ELEMENTS),
         Api(37, "CreatePartitions", 0, 3, "topics:create_partitions", 50_000),
         Api(42, "DeleteGroups", 0, 2, "groups:delete_groups"),

@@ -28,6 +28,7 @@ from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
 from odradek.log.management.log_directories import AllLogDirsFailed
 from odradek.log.management.settings import LogManagerSettings
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage import descriptors
 from odradek.log.storage.file_lock import LockedError
 from odradek.log.storage.filesystem import ExhaustedError
@@ -42,6 +43,7 @@ from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, 
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, SessionEvent
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from odradek.replication.replicas.replica_manager import ReplicaManager
+from odradek.replication.replicas.throttle import DirectoryMoveThrottle
 from odradek.server.apis import served_apis
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.dispatch import Dispatch
@@ -374,6 +376,8 @@ class Broker:
             run_all=self._environment.run_all,
             choose_jitter_ms=lambda max_ms: self._random.randrange(max_ms + 1),
             on_directory_failure=self._on_directory_failure,
+            on_log_replaced=self._on_log_replaced,
+            move_throttle=DirectoryMoveThrottle(self._current_config, self._environment.monotonic_ms),
             monotonic=self._environment.monotonic,
             sleep=self._environment.sleep,
             start_compaction_worker=self._environment.start_compaction_worker,
@@ -383,6 +387,9 @@ class Broker:
         logs.open(self._now_ms(), stored.known)
         self._logs = logs
         return logs
+
+    def _current_config(self) -> PropertySet:
+        return self.config if self._topic_configs is None else self._topic_configs.current
 
     def _find_topic_config(self, topic: str) -> LogConfig | None:
         return None if self._topic_configs is None else self._topic_configs.topic(topic)
@@ -436,6 +443,10 @@ class Broker:
             self.has_failed = True
             if not self._is_stopping:
                 self._reactor.stop()
+
+    def _on_log_replaced(self, log: PartitionLog) -> None:
+        if self._replicas is not None:
+            self._replicas.log_replaced(log)
 
     def _take_replicas_offline(self) -> None:
         if self._is_running:

@@ -197,6 +197,16 @@ class Partition:
         self._epoch_start_offset = -1
         self._follows_log_end = False
 
+    def replace_log(self, log: PartitionLog) -> None:
+        """Use a log that has replaced the present one, with the same records, in another log directory."""
+        if self.log is None:
+            return
+        if self._leader_log is not None:
+            self._leader_log = log
+        self.log = log
+        self.configure()
+        self.wake_watchers()
+
     def retire(self) -> None:
         """Stop using the log, because the topic was deleted or the replica moved to another broker.
 

@@ -96,7 +96,8 @@ def run_at_once(steps: Steps) -> Awaitable[None]:
 class ReplicaManager:
     """All replicas of this broker. It applies each publication of the image.
 
-    The logs must be open when the image is published for the first time. The log manager calls `directory_failed`.
+    The logs must be open when the image is published for the first time. The log manager calls `directory_failed` and
+    `log_replaced`.
 
     `request_sync` and `cluster` are for the partitions, see `Partition`. `metadata` is the metadata cache. In
     a cluster `image` is another one, which contains only what LeaderAndIsr assigned to this broker.
@@ -457,6 +458,12 @@ class ReplicaManager:
         self._logs.fail_directory(failure.directory, failure)
         if isinstance(failure, LogDirFailure):
             self.directory_failed(failure.directory)
+
+    def log_replaced(self, log: PartitionLog) -> None:
+        """Use a log that was moved from another log directory."""
+        partition = self.partitions.get((log.topic, log.partition))
+        if partition is not None:
+            partition.replace_log(log)
 
     def directory_failed(self, directory: str, partitions: Collection[tuple[str, int]] = ()) -> None:
         """Take all partitions of a failed log directory offline.

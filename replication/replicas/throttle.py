@@ -1,7 +1,7 @@
 """Throttles of replication (KIP-73): a rate limit on the records of chosen replicas.
 
 Leader and follower have a throttle each. A throttled replica that is not in sync gets or requests nothing while the
-limit is exceeded; only the records of throttled replicas count.
+limit is exceeded; only the records of throttled replicas count. Moves between log directories have one for all of them.
 """
 
 from collections import deque
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from odradek.log.config import LogConfig
-from odradek.properties import INT64_MAX
+from odradek.properties import INT64_MAX, PropertySet
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 
 LEADER: Final = "leader"
@@ -49,6 +49,33 @@ class RateMeter:
         if not samples:
             return 0.0
         return self._sum * 1000 / max(monotonic_ms - samples[0][0], self._window_ms)
+
+
+class DirectoryMoveThrottle:
+    """The throttle of moves between log directories (KIP-113).
+
+    The limit is the dynamic broker property `replica.alter.log.dirs.io.max.bytes.per.second`. `current` returns the
+    effective properties; the log directories are opened before the dynamic ones are known.
+    """
+
+    def __init__(self, current: Callable[[], PropertySet], monotonic_ms: Callable[[], int]) -> None:
+        self._current = current
+        count = int(current().value("alter.log.dirs.replication.quota.window.num"))
+        seconds = int(current().value("alter.log.dirs.replication.quota.window.size.seconds"))
+        self._meter = RateMeter(monotonic_ms, count, seconds * 1000)
+
+    def record(self, size_bytes: int) -> None:
+        """Count copied records."""
+        if self._limit() < INT64_MAX:
+            self._meter.record(size_bytes)
+
+    def is_exceeded(self) -> bool:
+        """Return whether the rate exceeds the limit."""
+        limit = self._limit()
+        return limit < INT64_MAX and self._meter.measure() > limit
+
+    def _limit(self) -> int:
+        return int(self._current().value("replica.alter.log.dirs.io.max.bytes.per.second"))
 
 
 class ReplicationThrottle:

@@ -49,6 +49,19 @@ class SomeBrokerConfig(PropertySet):
     )
     replication_quota_window_num = integer("replication.quota.window.num", 11, doc="Samples.")
     replication_quota_window_size_seconds = integer("replication.quota.window.size.seconds", 1, doc="Length.")
+    replica_alter_log_dirs_io_max_bytes_per_second = long(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        (1 << 63) - 1,
+        update_mode=CLUSTER_WIDE,
+        internal=True,
+        doc="Rate.",
+    )
+    alter_log_dirs_replication_quota_window_num = integer(
+        "alter.log.dirs.replication.quota.window.num", 11, doc="Samples."
+    )
+    alter_log_dirs_replication_quota_window_size_seconds = integer(
+        "alter.log.dirs.replication.quota.window.size.seconds", 1, doc="Length."
+    )
     auto_leader_rebalance_enable = boolean("auto.leader.rebalance.enable", True, doc="Rebalance.")
     leader_imbalance_check_interval_seconds = long("leader.imbalance.check.interval.seconds", 300, doc="Interval.")
     leader_imbalance_per_broker_percentage = integer("leader.imbalance.per.broker.percentage", 10, doc="Limit.")

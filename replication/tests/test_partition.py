@@ -560,3 +560,30 @@ def test_a_log_end_watcher_that_fails_does_not_fail_the_append(caplog):
     assert append(partition, 1).last_offset == 0
     assert following.woken == 1
     assert "please report it" in caplog.text
+
+
+def test_a_log_that_was_moved_replaces_the_present_one():
+    partition = leader()
+    append(partition, 1)
+    waiting, at_end = Waiting(partition), Waiting(partition, for_log_end=True)
+    moved = open_log()
+    moved.append_as_follower(partition.read(0, 1000).read(), now_ms=0)
+    moved.update_high_watermark(1)
+    partition.replace_log(moved)
+    assert (waiting.woken, at_end.woken) == (1, 1)
+    assert partition.leading_log() is moved
+    append(partition, 2)
+    assert (moved.log_end_offset, moved.high_watermark) == (2, 2)
+
+
+def test_an_offline_or_following_partition_does_not_lead_the_log_that_was_moved():
+    partition = leader()
+    moved = open_log()
+    partition.release_log()
+    partition.replace_log(moved)
+    assert partition.log is None
+    follower = Partition("t", b"i" * 16, 0, 1)
+    follower.apply(PartitionMetadata(2, 0, (1, 2), (1, 2)), open_log())
+    follower.replace_log(moved)
+    assert follower.log is moved
+    fails(E.NOT_LEADER_OR_FOLLOWER, follower.leading_log)

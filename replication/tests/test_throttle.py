@@ -3,7 +3,13 @@
 import pytest
 
 from odradek.replication.metadata.store import run_now
-from odradek.replication.replicas.throttle import FOLLOWER, LEADER, RateMeter, ReplicationThrottle
+from odradek.replication.replicas.throttle import (
+    FOLLOWER,
+    LEADER,
+    DirectoryMoveThrottle,
+    RateMeter,
+    ReplicationThrottle,
+)
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 
@@ -80,3 +86,18 @@ def test_the_limit_is_a_dynamic_property():
     assert throttle.is_exceeded("t", 0)
     run_now(cluster.controller.put_broker_config(1, {"leader.replication.throttled.rate": "2000"}))
     assert not throttle.is_exceeded("t", 0)
+
+
+def test_moves_between_directories_share_a_limit():
+    cluster, clock = Cluster(), Clock()
+    throttle = DirectoryMoveThrottle(lambda: cluster.configs.current, clock)
+    throttle.record(10_000)
+    assert not throttle.is_exceeded()
+    run_now(
+        cluster.controller.put_broker_config(1, {"replica.alter.log.dirs.io.max.bytes.per.second": "1000"})
+    )
+    assert not throttle.is_exceeded()
+    throttle.record(10_000)
+    assert throttle.is_exceeded()
+    clock.now_ms += 10_000
+    assert not throttle.is_exceeded()

@@ -110,6 +110,26 @@ class ClusterProperties(PropertySet):
         internal=True,
         doc="Maximum bytes per second that throttled followers fetch.",
     )
+    replica_alter_log_dirs_io_max_bytes_per_second = long(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        INT64_MAX,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        internal=True,
+        doc="Maximum bytes per second that moves of replicas between log directories copy.",
+    )
+    alter_log_dirs_replication_quota_window_num = integer(
+        "alter.log.dirs.replication.quota.window.num",
+        11,
+        minimum=1,
+        doc="Number of samples over which the rate of moves between log directories is measured.",
+    )
+    alter_log_dirs_replication_quota_window_size_seconds = integer(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        1,
+        minimum=1,
+        doc="Length of a sample of the rate of moves between log directories.",
+    )
     replication_quota_window_num = integer(
         "replication.quota.window.num",
         11,

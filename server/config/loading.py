@@ -11,7 +11,7 @@ from odradek.server.config.properties_file import read_properties
 # Prefixes of Kafka's properties for components that this broker lacks. They are accepted, so that a file for Kafka can
 # be used unchanged, but not declared.
 ACCEPTED_PREFIXES = (
-    "alter.log.dirs.replication.quota.", "client.quota.callback.", "config.providers", "connections.max.reauth.",
+    "client.quota.callback.", "config.providers", "connections.max.reauth.",
     "controller.performance.", "controller.quorum.", "controller.quota.", "delegation.token.",
     "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
     "listener.name.", "remote.", "replication.quota.", "sasl.", "security.providers", "server.max.startup.",

@@ -85,9 +85,9 @@ class ShardLoad(Generic[R]):
 
     async def replay_all(self) -> None:
         """Replay the whole log. Raises NOT_LEADER_OR_FOLLOWER if the leadership ends; exceptions of read and decode."""
-        log = self._partition.leading_log()
-        self.offset = log.log_start_offset
-        while self.offset < log.log_end_offset:
+        self.offset = self._partition.leading_log().log_start_offset
+        # The log may be replaced by one in another log directory between two chunks.
+        while self.offset < self._partition.leading_log().log_end_offset:
             region = await self._slices.run(self._find_chunk())
             if region is None:
                 break
@@ -97,7 +97,7 @@ class ShardLoad(Generic[R]):
                 raise self._partition.read_failed(error) from error
             start_offset = self.offset
             self._check_wanted()
-            await self._replay_chunk(chunk, log.log_end_offset)
+            await self._replay_chunk(chunk, self._partition.leading_log().log_end_offset)
             self._check_wanted()
             if self.offset == start_offset:
                 raise InvalidRecordError(f"no complete batch in {len(chunk)} bytes")
