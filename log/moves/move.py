@@ -198,7 +198,7 @@ class ReplicaMove:
             reads += 1
             if max_reads is None and self._parts.throttle.is_exceeded():
                 yield _POLL_MS
-            elif self.future.log_end_offset < self.current.log_start_offset:
+            elif self.future.log_end_offset < self.current.log_start_offset and self.future.size_bytes:
                 yield from self._start_over(self.current.log_start_offset)
             else:
                 end_offset = self.current.log_end_offset
@@ -223,8 +223,8 @@ class ReplicaMove:
             try:
                 self._append(chunk)
             except UnexpectedOffsetError as error:
-                # The current log may start within this batch.
-                is_first = self.future.log_end_offset == self.future.log_start_offset
+                # The current log may start within its first batch.
+                is_first = self.future.size_bytes == 0
                 yield from self._start_over(error.first_offset if is_first else self.current.log_start_offset)
                 break
             yield pause
@@ -239,7 +239,8 @@ class ReplicaMove:
         """Return the next records to copy. If there are none, the future log ends where the current log does."""
         current, future = self.current, self.future
         end_offset = current.log_end_offset
-        region = current.read(future.log_end_offset, max_bytes, upper_offset=end_offset, at_least_one=True)
+        offset = max(future.log_end_offset, current.log_start_offset)
+        region = current.read(offset, max_bytes, upper_offset=end_offset, at_least_one=True)
         if region is None:
             skip_to(future, end_offset, self._parts.now_ms())
         return region

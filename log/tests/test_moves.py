@@ -229,6 +229,21 @@ def test_the_log_start_moves_along():
     assert content(moved).endswith(content(log)) or content(log).endswith(content(moved))
 
 
+def test_a_log_that_starts_within_a_batch_moves():
+    manager = open_manager(MemoryFileSystem())
+    log = manager.create_log(*KEY, TOPIC_ID, 0)
+    for number in range(4):
+        batch = build_batch([(0, b"k", b"%d" % number, ())] * 5)
+        log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=0)
+    log.update_high_watermark(20)
+    log.delete_records_before(7)
+    manager.move_log(*KEY, other(log), 0)
+    moved = served(manager)
+    assert moved is not log
+    assert (moved.log_start_offset, moved.log_end_offset) == (7, 20)
+    assert values(moved) == values(log)[5:]
+
+
 def test_retention_that_overtakes_the_copy_lets_it_start_over():
     threads = Threads()
     manager = open_manager(MemoryFileSystem(), run_in_thread=threads)
