@@ -7,6 +7,7 @@ import heapq
 from collections import deque
 from random import Random
 
+from odradek.log.background.tasks import run_inline
 from odradek.log.config import LogConfig
 from odradek.log.log_manager import LogManager
 from odradek.log.management.settings import LogManagerSettings
@@ -124,21 +125,25 @@ class Node:
         self.sessions = {}
         self.session_count = 0
         self.channels = 0
+        self.starts = 0
         self.start()
 
     def start(self):
+        self.starts += 1
+        self.partitions = {}
         self.logs = LogManager(
             self.fs,
-            ("/data",),
+            self.cluster.directories,
             self.config,
             lambda topic: None,
             self.id,
             settings=LogManagerSettings(num_recovery_threads_per_data_dir=1),
             random_bytes=Random(self.id).randbytes,
+            run_in_thread=self._run_later if self.cluster.has_threads else run_inline,
+            on_directory_failure=self._directory_failed,
+            on_log_replaced=self._log_replaced,
         )
         self.logs.open(self.cluster.world.now_ms, KnownPartitions(lambda topic, index: TOPIC_ID, False))
-        self.logs.log_dirs.on_failure = self._directory_failed
-        self.partitions = {}
         self.sessions = {}
         world = self.cluster.world
         parts = FetcherParts(
@@ -166,6 +171,21 @@ class Node:
         self.is_up = False
         self.fetchers.close()
         self.logs.close(0)
+
+    def _run_later(self, work, done):
+        """Run blocking work after some time, unless the broker crashes or stops before."""
+        start = self.starts
+
+        async def run():
+            await self.cluster.world.delay(1)
+            if self.is_up and self.starts == start:
+                run_inline(work, done)
+
+        self.cluster.world.start(run())
+
+    def _log_replaced(self, log):
+        if log.partition in self.partitions:
+            self.partitions[log.partition].replace_log(log)
 
     def _directory_failed(self, directory, partitions):
         for partition in self.partitions.values():
@@ -350,9 +370,22 @@ class LogCluster:
 
     changes: called with each response before it is sent
     cuts: pairs of brokers that cannot reach each other
+    directories: the log directories of each broker
+    has_threads: blocking work of logs takes time, during which other events happen
     """
 
-    def __init__(self, count=2, partitions=1, settings=None, throttle=None, **config):
+    def __init__(
+        self,
+        count=2,
+        partitions=1,
+        settings=None,
+        throttle=None,
+        directories=("/data",),
+        has_threads=False,
+        **config,
+    ):
+        self.directories = directories
+        self.has_threads = has_threads
         self.world = World()
         self.settings = settings or FetcherSettings()
         self.throttle = throttle or Unthrottled()
