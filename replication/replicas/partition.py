@@ -119,6 +119,7 @@ class Partition:
         if metadata.leader_epoch < self.leader_epoch:
             return
         is_new_epoch = metadata.leader_epoch > self.leader_epoch
+        is_next_epoch = metadata.leader_epoch <= self.leader_epoch + 1
         was_leader = self._leader_log is not None
         self.log = log
         if is_new_epoch or metadata.partition_epoch >= self.partition_epoch:
@@ -134,7 +135,7 @@ class Partition:
             self._leader_state = None
             self._epoch_start_offset = -1
         elif is_new_epoch or self._epoch_start_offset < 0:
-            self._begin_to_lead(self._leader_log, was_leader=was_leader)
+            self._begin_to_lead(self._leader_log, was_leader=was_leader, keeps_followers=was_leader and is_next_epoch)
         elif self._leader_state is not None:
             self._leader_state.set_replicas(self.replicas)
         self.configure()
@@ -147,7 +148,12 @@ class Partition:
         if state is not None:
             self._set_isr(state, state.isr.end_change(IsrEvent.REPLACE, isr), IsrEvent.REPLACE)
 
-    def _begin_to_lead(self, log: PartitionLog, *, was_leader: bool) -> None:
+    def _begin_to_lead(self, log: PartitionLog, *, was_leader: bool, keeps_followers: bool) -> None:
+        """Begin a leader epoch.
+
+        keeps_followers: this broker led in the preceding epoch. In an epoch that it missed, another broker may have
+            led, and followers may have truncated their logs.
+        """
         if not was_leader:
             self._leads_since = self.leader_epoch
             try:
@@ -165,7 +171,7 @@ class Partition:
             return
         if self._leader_state is None:
             self._leader_state = LeaderState(self._local_id, self.isr, self._cluster)
-        self._leader_state.begin_epoch(self.replicas, log.log_end_offset, is_new_leader=not was_leader)
+        self._leader_state.begin_epoch(self.replicas, log.log_end_offset, is_new_leader=not keeps_followers)
 
     def configure(self, config: LogConfig | None = None) -> None:
         """Apply changed topic properties, and update the fields that depend on them."""

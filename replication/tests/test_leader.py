@@ -569,6 +569,22 @@ def test_a_leader_that_was_a_follower_begins_with_unknown_followers():
     assert leader.partition.followers[2].log_end_offset == -1
 
 
+def test_a_leader_that_missed_an_epoch_begins_with_unknown_followers():
+    """Another broker may have led in that epoch, and follower 2 may have truncated its log to that leader's end."""
+    leader = Leader((1, 2, 3))
+    leader.append(10)
+    leader.fetch(2, 10)
+    leader.fetch(3, 8)
+    leader.apply(leader_epoch=7, partition_epoch=12)
+    leader.fetch(3, 10)
+    assert leader.high_watermark == 8
+    assert not leader.partition.has_reached(10, 5)
+    leader.fetch(2, 8)
+    leader.fetch(2, 10)
+    assert leader.high_watermark == 10
+    assert leader.partition.has_reached(10, 5), "the leader has not truncated its own records"
+
+
 def test_the_low_watermark_is_that_of_the_live_replicas():
     """Kafka: DeleteRecords does not wait for brokers that are not alive."""
     leader = Leader((1, 2, 3))
