@@ -11,6 +11,7 @@
 - `config`: broker properties
 - `request`: the context of a request, and the replies of a handler
 - `produce_request`: functions on Produce requests for several modules
+- `refused_batches`: the order of the batches of an idempotent producer after one was refused
 - `network`: connections and requests
 - `handlers`: one module for each group of APIs
 - `fetching`: fetch sessions, delayed fetches, and the read of a fetch

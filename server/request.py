@@ -5,6 +5,7 @@ from typing import Final, TypeAlias, TypeVar
 from twisted.internet.defer import Deferred
 
 from odradek.coordinator import request_context
+from odradek.server.refused_batches import RefusedBatches
 
 T = TypeVar("T")
 
@@ -36,12 +37,14 @@ class RequestContext(request_context.RequestContext):
     """The client, listener and version of a request. One object per connection, valid while its request is in progress.
 
     has_input_ended: the client has closed its side of the connection, and may be gone
+    refused_batches: None before the first of them
     """
 
-    __slots__ = ("client_software", "has_input_ended", "listener_name")
+    __slots__ = ("client_software", "has_input_ended", "listener_name", "refused_batches")
 
     def __init__(self, client_host: str, listener_name: str) -> None:
         super().__init__(api_version=0, client_host=f"/{client_host}")
         self.listener_name = listener_name
         self.client_software = ("unknown", "unknown")
         self.has_input_ended = False
+        self.refused_batches: RefusedBatches | None = None

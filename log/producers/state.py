@@ -9,7 +9,7 @@ from contextlib import suppress
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from odradek.log.producers.entry import NO_EPOCH, NO_OFFSET, BatchMark, ProducerEntry
+from odradek.log.producers.entry import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, BatchMark, ProducerEntry
 from odradek.log.producers.snapshots import CorruptSnapshotError, SnapshotWrite, decode_snapshot, encode_snapshot
 from odradek.log.producers.table import RECORD, ProducerTable
 from odradek.log.segments.segment_files import SNAPSHOT_SUFFIX, file_name
@@ -131,6 +131,12 @@ class ProducerState:
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {producer_id} has an open transaction and sent a batch outside of it",
             )
+
+    def has_gap_before(self, producer_id: int, epoch: int, first_sequence: int) -> bool:
+        """Return whether batches of this epoch are missing before one with this first sequence."""
+        entry = self.producers.get(producer_id)
+        last_sequence = entry.last_sequence if entry is not None and entry.epoch == epoch else NO_SEQUENCE
+        return 0 < (first_sequence - last_sequence - 1) & _MAX_SEQUENCE < 1 << 30
 
     def _check_verified_sequence(self, producer_id: int, sequence: int, entry: ProducerEntry | None) -> None:
         verification = self.verifications.get(producer_id)

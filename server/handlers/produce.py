@@ -37,6 +37,7 @@ from odradek.protocol.schema import rows
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers.leaders import find_leader
 from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch
+from odradek.server.refused_batches import RETRIABLE, RefusedBatches
 from odradek.server.request import NO_RESPONSE, CloseConnection, NoResponse
 from odradek.server.work.waits import AnyDeferred, shield, wait_for_all
 
@@ -301,6 +302,8 @@ class _Appends:
             # Read `partition.log` before the append: a watcher that the append wakes may discover a disk failure, which
             # sets it to None.
             log: PartitionLog = partition.log  # type: ignore[assignment] # with None the append raises
+            if self._context.refused_batches:
+                self._check_order(topic, data, partition)
             info = partition.append_as_leader(
                 data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
                 required_acks=request.acks,
@@ -311,6 +314,7 @@ class _Appends:
             )
         except KafkaError as error:
             self._has_failed = True
+            self._record_refusal(topic, data, error.code)
             return _make_error_row(data.index, error, partition)
         row = _make_row(data.index, info)
         if request.acks == -1 and log.state.high_watermark <= info.last_offset:
@@ -318,6 +322,31 @@ class _Appends:
         if info.flush_due and partition.waits_for_sync(info, request.acks):
             self._flushes.append(_wait_for_sync(self._services, partition, row))
         return row
+
+    def _check_order(
+        self,
+        topic: ProduceRequestTopicProduceData,
+        data: ProduceRequestPartitionProduceData,
+        partition: "Partition",
+    ) -> None:
+        """Raise KafkaError if an earlier batch of the producer, which was refused, is to be repeated first."""
+        refused, log = self._context.refused_batches, partition.log
+        if refused is not None and log is not None:
+            records: memoryview = data.records or _EMPTY_RECORDS  # type: ignore[assignment] # a view of the frame
+            refused.check(self._topic_key(topic), data.index, records, log.producer_state)
+
+    def _record_refusal(
+        self, topic: ProduceRequestTopicProduceData, data: ProduceRequestPartitionProduceData, code: ErrorCode
+    ) -> None:
+        if code in RETRIABLE:
+            refused = self._context.refused_batches
+            if refused is None:
+                refused = self._context.refused_batches = RefusedBatches()
+            records: memoryview = data.records or _EMPTY_RECORDS  # type: ignore[assignment] # a view of the frame
+            refused.record(self._topic_key(topic), data.index, records, code)
+
+    def _topic_key(self, topic: ProduceRequestTopicProduceData) -> str | bytes:
+        return topic.topic_id if self._context.api_version >= TOPIC_IDS_SINCE else topic.name
 
 
 def _find_writable(

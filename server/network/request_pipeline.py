@@ -97,7 +97,7 @@ class RequestPipeline:
     def begin(self, frame: bytes | memoryview) -> RequestOutput:
         """Run a request through the stages until it has a response or has to wait."""
         unexpected: Exception | None = None
-        if self._fast_path is not None:
+        if self._fast_path is not None and not self._context.refused_batches:
             try:
                 answer = self._fast_path.append_records(frame)
             except Exception as error:
