@@ -82,17 +82,31 @@ async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> None
 
 
 async def is_deleted(store: MetadataStore, topic: str, index: int) -> bool:
-    """Return whether the store has no such partition. Raises MetadataStoreError."""
-    if index in await _read_replicas(store, topic):
+    """Return whether the store has no such partition, or its deletion has begun. Raises MetadataStoreError.
+
+    The nodes of a deleted topic remain until each broker that has a replica is live. The deletion of a topic that is
+    being reassigned has not begun.
+    """
+    if not await _is_deleted_here(store, topic, index):
         return False
     await _catch_up(store)
-    return index not in await _read_replicas(store, topic)
+    return await _is_deleted_here(store, topic, index)
+
+
+async def _is_deleted_here(store: MetadataStore, topic: str, index: int) -> bool:
+    """Implement `is_deleted` at the ZooKeeper server of this session, which may be behind."""
+    assignment = await _find_assignment(store, topic)
+    if assignment is None or index not in assignment.replicas:
+        return True
+    is_reassigned = bool(assignment.adding or assignment.removing)
+    return not is_reassigned and await store.exists(znodes.deletion_path(topic)) is not None
 
 
 async def count_partitions(store: MetadataStore, topic: str) -> int:
     """Return the number of a topic's partitions, 0 if there is no such topic. Raises MetadataStoreError."""
     await _catch_up(store)
-    return len(await _read_replicas(store, topic))
+    assignment = await _find_assignment(store, topic)
+    return 0 if assignment is None else len(assignment.replicas)
 
 
 async def _catch_up(store: MetadataStore) -> None:
@@ -103,11 +117,11 @@ async def _catch_up(store: MetadataStore) -> None:
     await store.transaction([Check(znodes.TOPICS)])
 
 
-async def _read_replicas(store: MetadataStore, topic: str) -> dict[int, tuple[int, ...]]:
+async def _find_assignment(store: MetadataStore, topic: str) -> znodes.TopicAssignment | None:
     try:
-        return await read_node(store, znodes.topic_path(topic), lambda node: znodes.decode_topic(node.data).replicas)
+        return await read_node(store, znodes.topic_path(topic), lambda node: znodes.decode_topic(node.data))
     except NoNodeError:
-        return {}
+        return None
 
 
 async def load_topic(

@@ -18,17 +18,20 @@ class LaggingSession:
     """A session whose ZooKeeper server lacks the latest changes until the session makes a transaction."""
 
     def __init__(self, store):
-        self._store = store
+        self.store = store
         self.lags = True
 
     async def get(self, path, watch=None):
         if self.lags:
             raise NoNodeError(path)
-        return await self._store.get(path, watch)
+        return await self.store.get(path, watch)
+
+    async def exists(self, path, watch=None):
+        return await self.store.exists(path, watch)
 
     async def transaction(self, operations):
         self.lags = False
-        return await self._store.transaction(operations)
+        return await self.store.transaction(operations)
 
 
 @pytest.fixture
@@ -49,6 +52,15 @@ def test_a_topic_that_only_this_sessions_server_lacks_is_not_deleted(session):
 def test_a_partition_that_no_server_has_is_deleted(session):
     assert run_now(is_deleted(session, "t", 3))
     assert run_now(is_deleted(session, "u", 0))
+
+
+@pytest.mark.parametrize("adding", [(), (3,)])
+def test_a_topic_that_is_being_deleted_is_deleted_unless_it_is_reassigned_before(session, adding):
+    """Its nodes remain until each broker with a replica has returned: its transactions would not end before."""
+    partitions = (PartitionMetadata(NO_LEADER, 0, (1, 2, *adding), (), adding=adding),)
+    run_now(session.store.create(znodes.topic_path("u"), znodes.encode_topic(ID, partitions)))
+    run_now(session.store.create(znodes.deletion_path("u")))
+    assert run_now(is_deleted(session, "u", 0)) is not bool(adding)
 
 
 def test_the_partitions_of_a_topic_are_counted_at_the_latest_state(session):

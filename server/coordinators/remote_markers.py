@@ -64,7 +64,7 @@ class ClusterMarkerSender:
     """Writes markers to the leaders in the metadata image (`interfaces.MarkerWriter`).
 
     local: writes to the partitions that this broker leads
-    is_deleted: returns whether the metadata store has no such partition. Raises MetadataStoreError
+    is_deleted: returns whether a partition is deleted in the metadata store. Raises MetadataStoreError
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ClusterMarkerSender:
         """Write a marker of the outcome to one partition per step; call `done` for each, immediately or later.
 
         A deleted partition needs no marker: its error is NONE. One without a live leader gets NOT_LEADER_OR_FOLLOWER.
-        So does one that is not in the metadata cache, unless the store does not have it either: after the start of a
+        So does one that is not in the metadata cache, unless it is deleted in the store too: after the start of a
         broker or of a controller the cache is still empty when the shards have been loaded.
         """
         marker = TransactionMarker.of(outcome)
