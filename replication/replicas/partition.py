@@ -566,13 +566,18 @@ class Partition:
             self._propose_isr(state, IsrEvent.EXPAND, (*self.isr, replica))
 
     def shrink_isr(self) -> None:
-        """Propose to remove the followers from the ISR that were not caught up for replica.lag.time.max.ms."""
+        """Propose to remove the followers from the ISR that were not caught up for replica.lag.time.max.ms.
+
+        The high watermark may advance without another event: it waits for a follower outside of the ISR for that time.
+        """
         log, state = self._leader_log, self._leader_state
         if log is None or state is None:
             return
         removed = state.find_out_of_sync(log.log_end_offset)
         if removed:
             self._propose_isr(state, IsrEvent.SHRINK, tuple(one for one in self.isr if one not in removed))
+        if self._advance_high_watermark():
+            self._wake(self.watchers)
 
     def _propose_isr(self, state: LeaderState, event: IsrEvent, isr: tuple[int, ...]) -> None:
         change = IsrChange(isr, self.leader_epoch, self.partition_epoch)

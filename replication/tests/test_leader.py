@@ -70,6 +70,26 @@ def test_a_live_replica_that_was_caught_up_lately_holds_the_high_watermark_back(
     assert leader.high_watermark == 5, "broker 3 was caught up too long ago"
 
 
+def test_a_replica_that_stops_holds_the_high_watermark_back_for_a_limited_time_without_other_events():
+    """A coordinator that loads appends nothing: it would wait for the high watermark for ever."""
+    leader = Leader((1, 2, 3), (1, 2))
+    leader.append()
+    leader.image.remove_broker(3)
+    leader.fetch(3, 1)
+    leader.image.put_broker(leader.image.brokers[2]._replace(broker_id=3))
+    leader.append(4)
+    leader.fetch(2, 5)
+    waiting = Waiting(leader.partition)
+    for _ in range(2):
+        leader.now_ms += LAG_MS // 2
+        leader.partition.shrink_isr()
+        assert (leader.high_watermark, waiting.woken) == (1, 0)
+    leader.now_ms += 1
+    leader.partition.shrink_isr()
+    assert (leader.high_watermark, waiting.woken) == (5, 1)
+    assert leader.controller.requests == []
+
+
 def test_the_high_watermark_is_frozen_below_min_isr():
     """Acks 1 appends, and consumers do not see the records."""
     leader = Leader((1, 2, 3), (1,), min_insync_replicas="2")
