@@ -1,4 +1,4 @@
-"""The last batches of producers, read from the log's end after a start.
+"""The last batches of producers after a start, when they are read from the log's end, and after a truncation.
 
 A snapshot has one batch of each producer (Kafka's format). A producer with several requests in flight when the broker
 ended repeats them all; those before the last would be rejected as a gap in its sequence, and Kafka's Java client would
@@ -6,7 +6,7 @@ begin a new epoch (KIP-360) and write them a second time. Therefore the headers 
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Final
 
 from odradek.log.producers.entry import RETAINED_BATCHES, BatchMark, ProducerEntry
@@ -21,6 +21,7 @@ _FIRST_WINDOW_BYTES: Final = 256 << 10
 _LARGEST_WINDOW_BYTES: Final = 16 << 20
 _MOST_BATCHES: Final = 4096
 _NO_LIMIT: Final = 1 << 62
+_PRODUCERS_PER_STEP: Final = 200
 
 
 def restore_batches(state: ProducerState, segments: Sequence[Segment], now_ms: int) -> None:
@@ -57,6 +58,23 @@ def restore_batches(state: ProducerState, segments: Sequence[Segment], now_ms: i
         if window >= _LARGEST_WINDOW_BYTES or count > _MOST_BATCHES:
             return
         window *= 4
+
+
+def keep_batches(earlier: ProducerState, state: ProducerState, now_ms: int) -> Generator[None, None, None]:
+    """Add the batches of `state` before the end of `earlier`, to which the log is being truncated, in steps.
+
+    Those that `earlier` has may be from a snapshot. Producers that wrote recently may repeat all batches in flight.
+    """
+    least_timestamp = now_ms - REPEATED_WITHIN_MS
+    recent = [entry for entry in state.producers.recent.values() if entry.last_timestamp >= least_timestamp]
+    for count, present in enumerate(recent, 1):
+        entry = earlier.producers.get(present.producer_id)
+        if entry is not None and entry.epoch == present.epoch and _may_repeat_more(entry):
+            first_offset = entry.batches[0].first_offset
+            kept = [*(mark for mark in present.batches if mark.last_offset < first_offset), *entry.batches]
+            entry.batches = kept[-RETAINED_BATCHES:]
+        if count % _PRODUCERS_PER_STEP == 0:
+            yield
 
 
 def _may_repeat_more(entry: ProducerEntry) -> bool:

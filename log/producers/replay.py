@@ -4,6 +4,7 @@ import logging
 from collections.abc import Generator
 from typing import Final
 
+from odradek.log.producers.in_flight_batches import keep_batches
 from odradek.log.producers.state import ProducerState
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import CorruptSegmentError
@@ -130,7 +131,8 @@ def find_earlier(
 ) -> Generator[None, None, ProducerState]:
     """Return the producers at `end_offset`, an offset below the log's end, in steps; `state` remains as it is.
 
-    They are read from the newest snapshot and the batches after it. Raises OSError.
+    They are read from the newest snapshot and the batches after it, except for the last batches of each producer that
+    `state` has. Raises OSError.
     """
     earlier = state.load_earlier(log_start_offset, end_offset, now_ms)
     if not state.is_empty:
@@ -140,6 +142,7 @@ def find_earlier(
             start_offset = max(segment.base_offset, earlier.end_offset)
             if start_offset < segment_end:
                 yield from _replay(earlier, segment, start_offset, end_offset)
+        yield from keep_batches(earlier, state, now_ms)
     earlier.end_offset = end_offset
     return earlier
 

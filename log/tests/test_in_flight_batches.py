@@ -1,4 +1,4 @@
-"""A start restores the last batches of each producer, which the producer may send again."""
+"""A start, and a truncation, keep the last batches of each producer, which the producer may send again."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from odradek.log.config import LogConfig
 from odradek.log.partition_log import PartitionLog
 from odradek.log.producers import in_flight_batches
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, truncate
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 LARGE = config(internal_segment_bytes=100_000, index_interval_bytes=100)
@@ -23,6 +23,40 @@ def restart(
 
 def batch_ends(log: PartitionLog, producer_id: int = 7) -> list[int]:
     return [mark.last_offset for mark in log.producer_state.producers[producer_id].batches]
+
+
+@pytest.mark.parametrize("removed", range(1, 5))
+def test_batches_in_flight_before_a_truncation_are_duplicates_after_it(removed):
+    """The newest snapshot, which has one batch of each producer, is of the end of the log."""
+    log = open_log(MemoryFileSystem(), LARGE)
+    end = 9 - removed
+    for number in range(9):
+        if number == end:
+            log.roll(NOW_MS)
+        append(log, idempotent(number))
+    truncate(log, end)
+    assert log.producer_state.has_snapshot(end)
+    for sequence in range(4, end):
+        assert append(log, idempotent(sequence)).first_offset == sequence
+    assert log.log_end_offset == end
+    with pytest.raises(KafkaError) as error:
+        append(log, idempotent(3))
+    assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(log, idempotent(end)).first_offset == end
+
+
+def test_a_truncation_keeps_no_batches_of_another_epoch():
+    log = open_log(MemoryFileSystem(), LARGE)
+    for sequence in range(2):
+        append(log, idempotent(sequence))
+    log.roll(NOW_MS)
+    append(log, idempotent(0, epoch=1))
+    truncate(log, 2)
+    assert batch_ends(log) == [1]
+    append(log, idempotent(0, epoch=1))
+    append(log, idempotent(1, epoch=1))
+    truncate(log, 3)
+    assert batch_ends(log) == [2]
 
 
 def open_log_with_distant_batches(fs: MemoryFileSystem) -> PartitionLog:
