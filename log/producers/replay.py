@@ -150,7 +150,10 @@ def find_earlier(
 def _replay(
     state: ProducerState, segment: Segment, start_offset: int, end_offset: int
 ) -> Generator[None, None, None]:
-    """Apply the batches of a segment from `start_offset` up to `end_offset` to the state, in steps."""
+    """Apply the batches of a segment from `start_offset` up to `end_offset` to the state, in steps.
+
+    A truncation removes a batch that begins before its offset and ends after it.
+    """
     try:
         position = segment.locate(start_offset)
     except CorruptSegmentError as error:
@@ -159,7 +162,7 @@ def _replay(
     if position < 0:
         return
     for count, (at, header) in enumerate(segment.headers(position), 1):
-        if header.base_offset >= end_offset:
+        if header.last_offset >= end_offset:
             return
         if header.producer_id >= 0:
             batch = memoryview(segment.file.pread(at, header.size_bytes)) if header.is_control else None

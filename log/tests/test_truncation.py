@@ -238,3 +238,15 @@ def test_the_last_stable_offset_after_a_truncation_above_a_decided_transaction()
     append(log)
     truncate(log, 2)
     assert (log.high_watermark, log.last_stable_offset) == (2, 2)
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["first batch", "later batch"])
+def test_a_batch_that_is_truncated_within_may_be_written_again(is_known: bool) -> None:
+    log = open_log(MemoryFileSystem())
+    if is_known:
+        append(log, idempotent(0, 4))
+    start = log.log_end_offset
+    append(log, idempotent(start, 4))
+    truncate(log, start + 2)
+    info = append(log, idempotent(start, 4))
+    assert (info.is_duplicate, info.first_offset) == (False, start + 2)
