@@ -60,6 +60,10 @@ class UnsyncedTruncation:
             self._file.truncate(self._size_bytes)
         self._is_cut = True
 
+    def keep_file(self) -> None:
+        """Do not cut the file, because another truncation removes more of the log. A sync in progress may cut it."""
+        self._is_cut = True
+
 
 class LogState:
     """State of one partition's log.

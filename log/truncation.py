@@ -147,7 +147,10 @@ class LogTruncation:
 
     def _begin(self) -> None:
         """Prepare for a truncation: files change, and snapshots not written yet may be of truncated batches."""
-        self._log.untouched_end = None
+        log = self._log
+        log.untouched_end = None
+        if log.unsynced_truncation is not None:
+            log.unsynced_truncation.keep_file()
         self._flusher.cancel_snapshots()
 
     def _set_end(self, offset: int) -> None:

@@ -298,6 +298,23 @@ def test_a_late_sync_of_a_truncation_keeps_batches_appended_meanwhile(began: int
     assert log.active_segment.file.size_bytes() == log.active_segment.size_bytes
 
 
+@pytest.mark.parametrize("began", range(3))
+def test_a_late_sync_of_a_truncation_that_another_one_followed(began: int) -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c")
+    for offset in (2, 1):
+        for _ in manager.truncate_in_steps("t", 0, offset, 90_000):
+            pass
+        if offset == 2:
+            manager.flush(log)
+            threads.run(began)
+    append(log, b"d", b"e", b"f")
+    threads.run()
+    assert read_all(log) == [(0, b"a"), (1, b"d"), (2, b"e"), (3, b"f")]
+
+
 def test_an_append_after_a_truncation_that_is_not_durable() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, ["/data/a"], run_in_thread=threads)
