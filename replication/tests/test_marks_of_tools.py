@@ -7,6 +7,8 @@ from odradek.protocol.messages.elect_leaders import ElectLeadersRequestTopicPart
 from odradek.replication.controller.election_admin import PREFERRED, ElectionAdmin
 from odradek.replication.controller.events import EventKind
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import NO_LEADER
+from odradek.replication.metadata.loader import load_topic
 from odradek.replication.metadata.store import NoNodeError, run_now
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.test_operator_requests import row
@@ -174,3 +176,17 @@ def test_leaders_are_elected_although_another_has_written_a_state(world, tool):
     [result] = response.replica_election_results
     assert [row.error_code for row in result.partition_result] == [0]
     assert states(world, "t") == [(1, 2, (1, 2))]
+
+
+def test_the_state_of_a_deleted_topic_whose_leader_has_failed_begins_an_epoch(world, tool):
+    """A leader epoch has one leader, and a state the epoch of the controller that wrote it."""
+    create(world, "t", (3,))
+    [(_, leader_epoch, _)] = states(world, "t")
+    hold(world)
+    run_now(tool.create(znodes.deletion_path("t")))
+    world.crash(3)
+    world.crash(world.active.fake.broker_id)
+    world.executor.finish()
+    [state] = run_now(load_topic(tool, "t")).partitions
+    assert (state.leader, state.leader_epoch, state.isr) == (NO_LEADER, leader_epoch + 1, (3,))
+    assert state.controller_epoch == world.active.controller.epoch
