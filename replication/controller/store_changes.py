@@ -100,7 +100,14 @@ class StoreChanges:
         """
         context = self._context
         await update_image(
-            context.store, context.image, context.pause, retain_offline=False, writes=writes, watch=self._on_topic
+            context.store,
+            context.image,
+            context.pause,
+            retain_offline=False,
+            # Its deletion waits for the end of the reassignment, which needs leaders.
+            retain_reassigned=True,
+            writes=writes,
+            watch=self._on_topic,
         )
         self._watched_topics.update(context.image.topics)
 

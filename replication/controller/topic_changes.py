@@ -294,10 +294,11 @@ class TopicChanges:
     ) -> list[TopicMetadata]:
         """Return the topics in which `change` returns another state of a partition, with these states."""
         changed = []
-        # A topic whose removal was interrupted may lack nodes.
+        # A topic whose removal was interrupted may lack nodes. One that is being reassigned needs leaders until that is
+        # complete; its deletion begins afterwards.
         deleted = set(await self._context.store.get_children(znodes.DELETE_TOPICS))
         for topic in self._find_topics(topics):
-            if topic.name in deleted:
+            if topic.name in deleted and not (self._context.in_cluster and topic.is_reassigned):
                 continue
             partitions = []
             for index, one in enumerate(topic.partitions):

@@ -161,7 +161,7 @@ class TopicDeletion:
         """Begin the deletion of marked topics in a cluster; return those whose reassignment must be complete before."""
         assert self.replicas is not None
         image = self._context.image
-        blocked = [name for name in names if any(p.adding or p.removing for p in image.topics[name].partitions)]
+        blocked = [name for name in names if image.topics[name].is_reassigned]
         self._blocked.update(blocked)
         ready = [image.topics[name] for name in names if name not in self._blocked]
         if ready:

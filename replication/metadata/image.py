@@ -72,6 +72,11 @@ class TopicMetadata(NamedTuple):
     def is_internal(self) -> bool:
         return is_internal(self.name)
 
+    @property
+    def is_reassigned(self) -> bool:
+        """True while replicas of a partition are being added or removed."""
+        return any(partition.adding or partition.removing for partition in self.partitions)
+
 
 class MetadataDelta:
     """The changes of a publication: names of changed topics and configurations, and the deleted topics."""

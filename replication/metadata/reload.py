@@ -44,14 +44,16 @@ async def update_image(
     pause: Pause = no_pause,
     *,
     retain_offline: bool = True,
+    retain_reassigned: bool = False,
     writes: StateWrites | None = None,
     watch: Watcher | None = None,
 ) -> None:
     """Update the image's controller, brokers, topics and configurations from the store.
 
     Offline replicas are not in the store; without `retain_offline` there are none afterwards. A topic that is marked
-    for deletion is not in the image, although its nodes still exist. `pause` is awaited between topics, so that other
-    work can run. `writes` and `watch` as in `read_image`. Raises MetadataStoreError without a change of the image.
+    for deletion is not in the image, although its nodes still exist, unless it is being reassigned and
+    `retain_reassigned` is set. `pause` is awaited between topics, so that other work can run. `writes` and `watch` as
+    in `read_image`. Raises MetadataStoreError without a change of the image.
     """
     stored = ClusterMetadata()
     await read_image(store, stored, pause, writes, watch)
@@ -64,6 +66,8 @@ async def update_image(
         if image.brokers.get(broker.broker_id) != broker:
             image.put_broker(broker)
     deleted = set(await store.get_children(znodes.DELETE_TOPICS))
+    if retain_reassigned:
+        deleted -= {name for name in deleted & stored.topics.keys() if stored.topics[name].is_reassigned}
     for name in [name for name in image.topics if name not in stored.topics or name in deleted]:
         image.remove_topic(name)
     for name, topic in stored.topics.items():

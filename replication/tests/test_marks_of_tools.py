@@ -13,7 +13,7 @@ from odradek.replication.metadata.store import NoNodeError, run_now
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.test_operator_requests import row
 from odradek.replication.tests.test_propagation import alter_row, create, nodes, states
-from odradek.replication.tests.test_reassignment_in_cluster import partition_epoch
+from odradek.replication.tests.test_reassignment_in_cluster import begin, partition_epoch
 from odradek.replication.tests.test_replica_recovery import complete_reassignment
 
 REASSIGN, ELECT = znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_ELECTION
@@ -176,6 +176,46 @@ def test_leaders_are_elected_although_another_has_written_a_state(world, tool):
     [result] = response.replica_election_results
     assert [row.error_code for row in result.partition_result] == [0]
     assert states(world, "t") == [(1, 2, (1, 2))]
+
+
+def begin_late_deletion(world, tool):
+    """Mark a topic of brokers 1 and 2 while it is being reassigned to broker 3: the deletion waits for that."""
+    create(world, "t", (1, 2), (1, 2))
+    world.fakes[3].is_up = False
+    begin(world, [2, 3])
+    run_now(tool.create(znodes.deletion_path("t")))
+    world.executor.finish()
+    assert world.active.controller.deletion.has_blocked
+
+
+def test_a_topic_that_is_deleted_after_its_reassignment_has_leaders_until_then(world, tool):
+    """Without leaders neither ended, although all brokers had returned."""
+    begin_late_deletion(world, tool)
+    world.active.controller.on_broker_refused(world.active.controller.image.brokers[2])
+    world.executor.finish()
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(1, (1,))] * 2
+
+
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_a_late_deletion_survives_the_failure_of_a_leader(is_controller):
+    world = World((1, 2, 3) if is_controller else (4, 1, 2, 3))
+    tool = world.server.connect()
+    begin_late_deletion(world, tool)
+    assert (world.active.controller.broker_id == 1) is is_controller
+    world.crash(1)
+    world.executor.finish()
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(2, (2,))] * 2
+    world.fakes[3].is_up = True
+    world.start(1)
+    world.executor.wake()
+    world.executor.finish()
+    [(leader, epoch, isr), _] = states(world, "t")
+    members = [*isr, 3]
+    alter_row(
+        world, "t", 0, members, leader=leader, leader_epoch=epoch, partition_epoch=partition_epoch(world)
+    )
+    world.executor.finish()
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
 
 
 def test_the_state_of_a_deleted_topic_whose_leader_has_failed_begins_an_epoch(world, tool):
