@@ -117,6 +117,7 @@ class Run:
     def disturb(self):
         actions = [self.crash, self.expire, self.begin, self.create, self.create, self.alter, self.alter, self.alter]
         actions += [self.delete, self.shut_down, self.lose_requests, self.drop_controller]
+        actions += [self.refuse_broker, self.refuse_controller, self.reassign, self.grow, self.rebalance]
         self.random.choice(actions)()
         self.steps(self.random.choice((0, 1, 5, 20, 100, 400)))
 
@@ -219,19 +220,22 @@ class Run:
         if topic is None or index >= len(topic.partitions):
             return
         others = [replica for replica in replicas if replica != fake.broker_id and self.random.random() < 0.7]
-        members = [AlterPartitionRequestBrokerState(broker_id=replica) for replica in (fake.broker_id, *others)]
         partition_epoch = topic.partitions[index].partition_epoch - self.random.choice((0, 0, 0, 1))
+        isr = (fake.broker_id, *others)
+        self.request_isr(node.controller, fake, topic, index, isr, leader_epoch, partition_epoch)
+
+    def request_isr(self, controller, leader, topic, index, isr, leader_epoch, partition_epoch):
         row = AlterPartitionRequestPartitionData(
             partition_index=index,
             leader_epoch=leader_epoch,
             new_isr=[],
-            new_isr_with_epochs=members,
+            new_isr_with_epochs=[AlterPartitionRequestBrokerState(broker_id=replica) for replica in isr],
             leader_recovery_state=0,
             partition_epoch=partition_epoch,
         )
         topics = [AlterPartitionRequestTopicData(topic_id=topic.topic_id, partitions=[row])]
-        request = AlterPartitionRequest(broker_id=fake.broker_id, broker_epoch=fake.epoch, topics=topics)
-        self.ignore_failures(node.controller.alter_partition(request))
+        request = AlterPartitionRequest(broker_id=leader.broker_id, broker_epoch=leader.epoch, topics=topics)
+        self.ignore_failures(controller.alter_partition(request))
 
     def shut_down(self):
         node = self.active()
@@ -239,6 +243,66 @@ class Run:
             broker_id = self.random.choice(sorted(self.world.nodes))
             request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=-1)
             self.ignore_failures(node.controller.controlled_shutdown(request))
+
+    def refuse_broker(self):
+        """The address of a broker refuses the controller, although the broker may be alive."""
+        node = self.active()
+        if node is not None and node.controller.image.brokers:
+            broker = self.random.choice([one for _, one in sorted(node.controller.image.brokers.items())])
+            if broker.broker_id != node.controller.broker_id:
+                node.controller.on_broker_refused(broker)
+
+    def refuse_controller(self):
+        """The address of the controller refuses another broker, although the controller may be alive."""
+        nodes = [node for _, node in sorted(self.world.nodes.items())]
+        if nodes:
+            node = self.random.choice(nodes)
+            node.controller._removed_ms = None
+            node.controller.on_controller_refused(node.controller.image.controller_id)
+
+    def reassign(self):
+        node = self.active()
+        if node is None or not node.controller.image.topics or not node.controller.image.brokers:
+            return
+        name = self.random.choice(sorted(node.controller.image.topics))
+        live = sorted(node.controller.image.brokers)
+        count = len(node.controller.image.topics[name].partitions)
+        target = self.random.sample(live, self.random.randint(1, len(live))) if self.random.random() < 0.8 else None
+        index = self.random.randrange(count)
+
+        async def plan():
+            controller = node.controller
+            controller.check_active()
+            partition = controller.image.partition(name, index)
+            if partition is not None and set(target or ()) <= controller.image.brokers.keys():
+                await controller.reassignments.begin(name, {index: target})
+
+        self.ignore_failures(node.controller.request("reassign", plan))
+
+    def grow(self):
+        node = self.active()
+        if node is None or not node.controller.image.topics or not node.controller.image.brokers:
+            return
+        name = self.random.choice(sorted(node.controller.image.topics))
+        live = sorted(node.controller.image.brokers)
+        row = tuple(self.random.sample(live, self.random.randint(1, len(live))))
+
+        async def plan():
+            controller = node.controller
+            controller.check_active()
+            topic = controller.image.topics.get(name)
+            if topic is None or len(topic.partitions) > 4 or not set(row) <= controller.image.brokers.keys():
+                return
+            added = new_partition(row, controller.context.staying_brokers, controller.epoch)
+            grown = topic._replace(partitions=(*topic.partitions, added))
+            await controller.changes.add_partitions(grown, len(topic.partitions))
+
+        self.ignore_failures(node.controller.request("grow", plan))
+
+    def rebalance(self):
+        node = self.active()
+        if node is not None:
+            self.ignore_failures(node.controller.rebalance_leaders(0))
 
     # End
 
@@ -269,8 +333,28 @@ class Run:
             self.world.crash(stopping[0])
             self.start(stopping[0])
             self.steps(400_000)
+        self.finish_reassignments()
         assert not self.world.executor.ready
         assert not self.world.executor.sleeping
+
+    def finish_reassignments(self):
+        """Let all replicas of partitions that are being reassigned join their ISR; no fake broker does so by itself."""
+        controller = self.find_active()
+        while reassigned := [
+            (topic, index)
+            for topic in controller.image.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if partition.adding or partition.removing
+        ]:
+            for topic, index in reassigned:
+                self.join_isr(controller, topic, index)
+            self.steps(400_000)
+
+    def join_isr(self, controller, topic, index):
+        partition = topic.partitions[index]
+        assert partition.leader in partition.isr, (topic.name, index, partition)
+        leader, epochs = self.world.fakes[partition.leader], (partition.leader_epoch, partition.partition_epoch)
+        self.request_isr(controller, leader, topic, index, partition.replicas, *epochs)
 
     def find_active(self):
         [controller] = [node.controller for node in self.world.nodes.values() if node.controller.is_active]
