@@ -277,7 +277,10 @@ class TopicChanges:
             elected = elect_leader(
                 partition, eligible, epoch, fenced=fenced, least_epoch=least, allows_unclean=unclean
             )
-            return remove_dead_from_isr(partition, brokers, epoch) if elected is partition else elected
+            # A broker that shuts down is not elected, but remains in the ISR: without the dead ones, which may return
+            # without the last records.
+            has_changed = elected is not partition and elected.leader != NO_LEADER
+            return elected if has_changed else remove_dead_from_isr(partition, brokers, epoch)
 
         return await self.map_partitions(elect, why, topics)
 

@@ -171,3 +171,17 @@ def test_a_topic_that_cannot_be_read_again_does_not_prevent_elections(world, cap
     world.executor.finish()
     assert states(world, "u") == [(3, 1, (3,))]
     assert "cannot be read again topic=t" in caplog.text
+
+
+def test_a_failed_leader_leaves_the_isr_of_a_broker_that_shuts_down(world):
+    """It may return without the last records, while the other member of the ISR, which does not lead, has them all."""
+    create(world, "t", (2, 3))
+    world.active.controller.context.shutting_down.add(3)
+    world.crash(2)
+    world.executor.finish()
+    assert states(world, "t") == [(-1, 1, (3,))]
+    world.start(2)
+    assert states(world, "t") == [(-1, 1, (3,))]
+    world.crash(3)
+    world.start(3)
+    assert states(world, "t") == [(3, 2, (3,))]
