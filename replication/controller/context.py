@@ -164,13 +164,17 @@ class ControllerContext:
 
     def encode_topic(self, topic: TopicMetadata) -> bytes:
         """Encode a topic's node."""
-        partitions = topic.partitions
-        if self.stopping:
-            partitions = tuple(
-                _add_stopping(partition, self.stopping.get((topic.topic_id, index), ()))
-                for index, partition in enumerate(partitions)
-            )
-        return znodes.encode_topic(topic.topic_id, partitions)
+        return znodes.encode_topic(topic.topic_id, self.with_stopping(topic).partitions)
+
+    def with_stopping(self, topic: TopicMetadata) -> TopicMetadata:
+        """Return a topic of the image with the replicas that are being stopped."""
+        if not self.stopping:
+            return topic
+        partitions = tuple(
+            _add_stopping(partition, self.stopping.get((topic.topic_id, index), ()))
+            for index, partition in enumerate(topic.partitions)
+        )
+        return topic._replace(partitions=partitions)
 
     def without_stopping(self, topic: TopicMetadata) -> TopicMetadata:
         """Return a topic of the store without the replicas that are being stopped."""

@@ -167,7 +167,8 @@ class TopicDeletion:
         if ready:
             await self._write_offline(ready)
             self._drop([topic.name for topic in ready])
-            self.replicas.begin(ready, image.brokers)
+            # Replicas that a reassignment has removed are deleted here, too: it waits no longer for their brokers.
+            self.replicas.begin([self._context.with_stopping(topic) for topic in ready], image.brokers)
         return blocked
 
     @property

@@ -178,6 +178,24 @@ def test_leaders_are_elected_although_another_has_written_a_state(world, tool):
     assert states(world, "t") == [(1, 2, (1, 2))]
 
 
+def test_a_removed_replica_is_deleted_although_the_topic_is_deleted_meanwhile(world, tool):
+    """In a new session its broker got no request, and refused the roles of a later topic of that name."""
+    create(world, "t", (1, 2))
+    world.fakes[2].is_up = False
+    complete_reassignment(world, [1, 3])
+    run_now(tool.create(znodes.deletion_path("t")))
+    world.executor.finish()
+    world.server.expire(world.nodes[2].store)
+    world.executor.finish()
+    world.nodes[2].rejoin()
+    world.fakes[2].is_up = True
+    for _ in range(3):
+        world.executor.wake()
+        world.executor.finish()
+    assert ("t", 0) not in world.fakes[2].roles
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+
+
 def begin_late_deletion(world, tool):
     """Mark a topic of brokers 1 and 2 while it is being reassigned to broker 3: the deletion waits for that."""
     create(world, "t", (1, 2), (1, 2))
