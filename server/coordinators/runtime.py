@@ -31,7 +31,7 @@ from odradek.server.coordinators.context import CoordinatorContext, PendingReply
 from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, compute_retry_pause_s, is_transient
 from odradek.server.coordinators.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.work.clock import Clock
-from odradek.server.work.slices import Slices
+from odradek.server.work.slices import SMALL_REQUEST_STEPS, Slices
 
 if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
@@ -415,14 +415,22 @@ class CoordinatorRuntime(ABC, Generic[S]):
             # At once, because a follower's log may have other records at the offsets that replies wait for. If the log
             # directory has failed, the next load determines whether the last records are on the disk.
             self.resign(partition.index)
-        if context.is_completing:
-            # The loop of the outer call continues. One call for each write would exceed the limit of nested calls.
-            return
-        context.is_completing = True
-        while self._is_current(context) and context.waiting and is_replicated(partition, context.waiting[0][0]):
+        if not context.is_completing:
+            # A call within a completion would exceed the limit of nested calls if there are many.
+            context.is_completing = True
+            self._slices.run(self._complete_replicated(context), SMALL_REQUEST_STEPS).addErrback(report_failure)
+
+    def _complete_replicated(self, context: CoordinatorContext[S]) -> Steps[None]:
+        """Call the functions of replicated records, which may be many after a pause of a follower."""
+        while (
+            self._is_current(context)
+            and context.waiting
+            and is_replicated(context.partition, context.waiting[0][0])
+        ):
             done = context.waiting.popleft()[1]
             with self._reloading_after_failure(context):
                 done(ErrorCode.NONE)
+            yield
         context.is_completing = False
 
     @contextmanager

@@ -38,6 +38,7 @@ from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.handlers import group_offsets, groups, producers, transaction_offsets, transactions
 from odradek.server.request import RequestContext
 from odradek.server.tests.test_coordinator_writes import CHECK_MS, OFFSETS, OLD_ID, RETENTION_MS, SESSION_MS, World
+from odradek.server.work.slices import SMALL_REQUEST_STEPS
 
 GROUPS = 50
 
@@ -75,6 +76,7 @@ class SlicedWorld(World):
         for number in range(GROUPS):
             self.commit(number, f"g{number}")
         self.follow()
+        self.iterate_until(lambda: not self.groups._contexts[0].waiting)
 
 
 @pytest.fixture
@@ -156,6 +158,42 @@ def test_a_listing_ends_where_its_shard_resigns(world, monkeypatch):
     world.groups.resign(0)
     world.iterate_until(lambda: listed)
     assert [group.group_id for group in listed[0].groups] == ["g0"]
+
+
+# -- replicated records ------------------------------------------------------------------------------------------------
+
+
+def commit_many(world):
+    answers = [world.commit(number, "g") for number in range(GROUPS)]
+    world.follow()
+    assert all(answers[:SMALL_REQUEST_STEPS])
+    assert not any(answers[SMALL_REQUEST_STEPS:])
+    return answers
+
+
+def commit_codes(answers):
+    return [ErrorCode(answer.topics[0].partitions[0].error_code) for [answer] in answers]
+
+
+def test_many_requests_whose_records_are_replicated_at_once_are_answered_in_slices_and_in_order(world):
+    answers = commit_many(world)
+    world.iterate()
+    later = world.commit(GROUPS, "g")
+    world.follow()
+    counts = []
+    world.iterate_until(lambda: counts.append(sum(map(bool, answers))) or later)
+    assert counts == sorted(counts)
+    assert len(set(counts)) > GROUPS // 2
+    assert commit_codes([*answers, later]) == [ErrorCode.NONE] * (GROUPS + 1)
+    assert world.stored("g") == GROUPS
+
+
+def test_a_leadership_that_ends_before_all_of_them_are_answered_rejects_the_others(world):
+    answers = commit_many(world)
+    world.groups.resign(0)
+    world.iterate_until(lambda: all(answers))
+    others = GROUPS - SMALL_REQUEST_STEPS
+    assert commit_codes(answers) == [ErrorCode.NONE] * SMALL_REQUEST_STEPS + [ErrorCode.NOT_COORDINATOR] * others
 
 
 # -- deadlines ---------------------------------------------------------------------------------------------------------
