@@ -108,11 +108,14 @@ class ClusterMarkerSender:
             yield
 
     async def _skip_deleted(self, name: TopicPartition, done: Done) -> None:
+        is_deleted = False
         try:
             is_deleted = await self._is_deleted(*name)
         except MetadataStoreError as error:
             logger.warning("a marker is sent later partition=%s-%d: %s", *name, error)
-            is_deleted = False
+        except Exception:
+            # A transaction whose marker has no result would never end.
+            logger.exception("a marker is sent later; please report it partition=%s-%d", *name)
         done(ErrorCode.NONE if is_deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def write(self, name: TopicPartition, marker: TransactionMarker, done: Done) -> None:

@@ -62,6 +62,8 @@ class World:
     async def is_deleted(self, topic, index):
         if topic == "unreadable":
             raise SessionExpiredError("the session has expired")
+        if topic == "unexpected":
+            raise_error()
         return (topic, index) not in self.in_store
 
     def lead(self, topic, *leaders):
@@ -252,6 +254,13 @@ def test_a_partition_that_only_the_cache_lacks_gets_its_marker_later(world):
     world.in_store.add(("t", 0))
     world.send(7, ("t", 0), ("unreadable", 0))
     assert world.results == [(7, ("t", 0), NOT_LEADER), (7, ("unreadable", 0), NOT_LEADER)]
+
+
+def test_a_marker_whose_partition_cannot_be_looked_up_is_sent_later(world, caplog):
+    """A marker without a result is never sent again, and its transaction never ends."""
+    world.send(7, ("unexpected", 0))
+    assert world.results == [(7, ("unexpected", 0), NOT_LEADER)]
+    assert "please report it" in caplog.text
 
 
 @pytest.mark.parametrize("loss", ["refused", "lost", "restarted", "gone"])
