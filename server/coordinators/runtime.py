@@ -31,7 +31,7 @@ from odradek.server.coordinators.context import CoordinatorContext, PendingReply
 from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, compute_retry_pause_s, is_transient
 from odradek.server.coordinators.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.work.clock import Clock
-from odradek.server.work.slices import SMALL_REQUEST_STEPS, Slices
+from odradek.server.work.slices import SLICE_S, SMALL_REQUEST_STEPS, Slices
 
 if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
@@ -75,6 +75,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self.topic = topic
         self._load_chunk_bytes = load_buffer_bytes
         self._slices = slices
+        # Requests that are complete do not wait for long work, such as the loading of other shards.
+        self._completions = slices.make_separate(SLICE_S)
         self._run_in_thread = run_in_thread
         self._reactor = reactor
         self._now_ms = now_ms
@@ -418,7 +420,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         if not context.is_completing:
             # A call within a completion would exceed the limit of nested calls if there are many.
             context.is_completing = True
-            self._slices.run(self._complete_replicated(context), SMALL_REQUEST_STEPS).addErrback(report_failure)
+            self._completions.run(self._complete_replicated(context), SMALL_REQUEST_STEPS).addErrback(report_failure)
 
     def _complete_replicated(self, context: CoordinatorContext[S]) -> Steps[None]:
         """Call the functions of replicated records, which may be many after a pause of a follower."""

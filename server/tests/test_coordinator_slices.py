@@ -188,6 +188,17 @@ def test_many_requests_whose_records_are_replicated_at_once_are_answered_in_slic
     assert world.stored("g") == GROUPS
 
 
+def test_long_work_does_not_delay_the_answers_to_replicated_requests(world):
+    def work():
+        while True:
+            yield
+
+    for _ in range(10):
+        world.slices.run(work())
+    answers = commit_many(world)
+    assert world.iterate_until(lambda: all(answers)) <= GROUPS
+
+
 def test_a_leadership_that_ends_before_all_of_them_are_answered_rejects_the_others(world):
     answers = commit_many(world)
     world.groups.resign(0)

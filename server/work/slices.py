@@ -1,7 +1,7 @@
 """Long work on the reactor thread, in slices, between which other requests are served.
 
 All work shares one slice per reactor iteration, which bounds its time for any number of requests with long work. Only
-the retries of delayed operations (`CompletionQueue`) have a slice of their own.
+the completion of requests that waited for other replicas or for records has slices of its own (`make_separate`).
 """
 
 from collections.abc import Callable, Generator
