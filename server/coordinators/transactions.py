@@ -107,6 +107,9 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
 
         A marker that arrives later could end the producer's next transaction.
         """
+        if not self._is_current(context):
+            # The first slice was used up, and the leadership ended before the next one.
+            return
         for outcome in outcomes:
             for _ in self._markers.send(outcome, partial(self._on_marker_written, context, outcome)):
                 yield

@@ -797,6 +797,24 @@ def test_a_coordinator_that_resigns_sends_no_more_markers():
     assert marked(partitions) == before + 2 * MAX_MARKERS_PER_STEP
 
 
+def test_a_coordinator_that_resigns_before_its_markers_have_their_turn_sends_none():
+    world = World(slice_s=0.002)
+    world.add(STATE)
+    world.clock.advance(0)
+    client, partitions = begin_large_transaction(world)
+
+    def work():
+        world.clock.rightNow += 1
+        yield
+
+    world.slices.run(work())
+    assert client.end()[0].error_code == 0
+    world.transactions.resign(0)
+    for _ in range(3):
+        world.clock.advance(0)
+    assert marked(partitions) == 0
+
+
 def test_markers_are_sent_after_a_load_only_when_the_decision_is_replicated(world):
     """The decision could still be lost, and then be made differently."""
     state = world.add(STATE, replicas=(1, 2))
