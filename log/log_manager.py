@@ -474,7 +474,7 @@ class LogManager:
     def _forget(self, key: Key) -> None:
         """Remove the state of a log that is not served any more, and its copy."""
         self.cleaner.forget(key)
-        self.moves.cancel(key)
+        self.moves.deleted(key)
 
     def mark_stray(self, topic: str, partition: int) -> None:
         """Stop serving a log that belongs to no topic of the cluster, and rename its directory, which is kept.

@@ -109,6 +109,7 @@ class ReplicaMove:
         self.future = future
         self.is_replaced = False
         self.is_cancelled = False
+        self._is_retired = False
         self._parts = parts
         self._unflushed_bytes = 0
         # The lowest end of the current log since the last comparison; the logs are not compared yet.
@@ -356,7 +357,13 @@ class ReplicaMove:
         """Remove the old directory, after the name of the new one is durable."""
         fs, new_path = self._parts.fs, self.future.log_directory
         yield in_directory(new_path, "syncing a moved replica", lambda: fs.sync_directory(new_path))
-        self._parts.retirement.discard(self.current)
+        self.retire_current()
         old_path = self.current.log_directory
         yield in_directory(old_path, "syncing a moved replica", lambda: fs.sync_directory(old_path))
         yield in_directory(new_path, "syncing a moved replica", partial(self._unmark, self.future))
+
+    def retire_current(self) -> None:
+        """Rename the old directory for removal, once: another log may get its name then. Raises LogDirFailure."""
+        if not self._is_retired:
+            self._is_retired = True
+            self._parts.retirement.discard(self.current)

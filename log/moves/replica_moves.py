@@ -2,6 +2,8 @@
 
 import logging
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from odradek.log.background.tasks import RunInThread, Schedule
@@ -39,6 +41,13 @@ class ReplicaMoves:
     def cancel(self, key: Key) -> None:
         """End the move of a log, if there is one, and remove the future log."""
         self._stop(key, is_removed=True)
+
+    def deleted(self, key: Key) -> None:
+        """End the move of a log that was deleted: another log of that name may be created in any log directory."""
+        self.cancel(key)
+        run = self._running.get(key)
+        if run is not None and run.move.is_replaced:
+            self._discard(run.move.current, run.move.retire_current)
 
     def truncated(self, key: Key, offset: int) -> None:
         """Truncate the future log of a log that was truncated to `offset`."""
@@ -82,13 +91,13 @@ class ReplicaMoves:
             if not run.is_in_thread:
                 self._advance(run, None)
         elif is_removed:
-            self._discard(future)
+            self._discard(future, partial(self._parts.retirement.discard, future))
 
-    def _discard(self, future: PartitionLog) -> None:
+    def _discard(self, log: PartitionLog, discard: Callable[[], None]) -> None:
         try:
-            self._parts.retirement.discard(future)
+            discard()
         except (LogDirFailure, ShortageError) as failure:
-            logger.error("a future log was not removed directory=%s: %s", future.directory, failure)
+            logger.error("the directory of a move was not removed directory=%s: %s", log.directory, failure)
 
     def _begin_waiting(self) -> None:
         """Begin waiting moves. A partition's last move may still have to retire its old directory."""
@@ -154,7 +163,7 @@ class ReplicaMoves:
         steps.close()
         del self._running[move.key]
         if run.is_removed and move.future.failure is None:
-            self._discard(move.future)
+            self._discard(move.future, partial(self._parts.retirement.discard, move.future))
         self._begin_waiting()
 
 
