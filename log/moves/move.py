@@ -292,6 +292,8 @@ class ReplicaMove:
         try:
             while flushes.is_flushing(current):
                 yield pause
+            # What the last of these flushes made durable has to be durable in the future log, too.
+            yield from self._copy(_HELD_BYTES, _HELD_READS)
             start_offset = current.log_start_offset
             yield from self._prepare()
             yield from self._copy(_HELD_BYTES, _HELD_READS)

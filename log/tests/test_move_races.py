@@ -2,7 +2,7 @@
 
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import NEW_ID, append, folders, opened, run_until, served
-from odradek.log.tests.test_moves import KEY, A, B, begin, create, open_manager, other, values
+from odradek.log.tests.test_moves import KEY, A, B, begin, create, numbered, open_manager, other, values
 from odradek.log.tests.threads import Threads
 
 
@@ -26,3 +26,29 @@ def test_a_topic_that_is_created_anew_keeps_its_directory():
     assert (folders(fs, home), folders(fs, other(new))) == (["t-0"], [])
     manager.close(0)
     assert values(served(opened(fs, (A, B), ids={"t": NEW_ID}))) == [b"new"]
+
+
+def test_a_busy_log_whose_appends_are_flushed_moves():
+    """Whenever a flush ends, further appends wait for the next one."""
+    threads = Threads()
+    manager = open_manager(MemoryFileSystem(), run_in_thread=threads)
+    log = create(manager)
+    begin(manager, log)
+    number = 200
+
+    def produce(error: Exception | None = None) -> None:
+        nonlocal number
+        assert error is None
+        if number < 1000:
+            append(served(manager), b"%d" % number)
+            number += 1
+            manager.flush(served(manager), produce)
+
+    for _ in range(3):
+        produce()
+        threads.run(1)
+    while served(manager) is log and threads.waiting:
+        threads.run(1)
+    assert number < 1000
+    threads.run(10_000)
+    assert values(served(manager)) == numbered(1000)
