@@ -152,12 +152,14 @@ class ReplicaMove:
 
     def _align(self) -> Steps:
         """Truncate the future log to the part that it has in common with the current one."""
-        while self._truncated_to is not None:
-            limit, self._truncated_to = self._truncated_to, None
+        while (limit := self._truncated_to) is not None:
             if self.future.log_start_offset > self.current.log_start_offset:
                 yield from self._start_over(self.current.log_start_offset)
             elif (end_offset := min(limit, find_common_end(self.current, self.future))) < self.future.log_end_offset:
                 yield from self._truncate(end_offset)
+            if self._truncated_to == limit:
+                # Not before: after a shortage the next attempt has to truncate.
+                self._truncated_to = None
 
     def _truncate(self, offset: int) -> Steps:
         truncation = self.future.truncate_in_steps(offset, self._parts.now_ms(), self._write_truncated)
