@@ -229,6 +229,8 @@ class LogManager:
             self.table,
             self.log_dirs,
             self._retirement,
+            self.checkpoints,
+            self.cleaner.offsets,
             now_ms,
             self.schedule.monotonic_ms(),
             self.settings.producer_id_expiration_ms,

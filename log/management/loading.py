@@ -67,12 +67,13 @@ class _FoundLog(NamedTuple):
 
 
 class FoundFuture(NamedTuple):
-    """The directory of a future log, and the offsets of its checkpoints."""
+    """The directory of a future log, and the offsets of its checkpoints. `cleaned_to` is None if it has none."""
 
     key: Key
     path: str
     log_start_offset: int
     recovery_point: int
+    cleaned_to: int | None
 
 
 class _LoadedLog(NamedTuple):
@@ -180,8 +181,7 @@ class LogLoader:
                 if entry.suffix == DELETE_SUFFIX:
                     self._retirement.remove_tree_later(path, file_delete_delay_ms)
                 elif entry.suffix == FUTURE_SUFFIX:
-                    starts, points = offsets[LOG_START_OFFSETS_FILE], offsets[RECOVERY_POINTS_FILE]
-                    self.futures.append(FoundFuture(key, path, starts.get(key, 0), points.get(key, 0)))
+                    self.futures.append(_find_future(key, path, offsets))
                 elif entry.suffix:
                     logger.warning("not serving directory=%s", path)
                 elif kind is DirectoryKind.PARTITION:
@@ -366,6 +366,11 @@ class LogLoader:
             self._log_dirs.fail(directory.path, _repair_without_room(directory, error))
         except LogDirFailure as error:
             self._log_dirs.fail(directory.path, error)
+
+
+def _find_future(key: Key, path: str, offsets: dict[str, Offsets]) -> FoundFuture:
+    starts, points = offsets[LOG_START_OFFSETS_FILE], offsets[RECOVERY_POINTS_FILE]
+    return FoundFuture(key, path, starts.get(key, 0), points.get(key, 0), offsets[CLEANER_OFFSETS_FILE].get(key))
 
 
 def _repair_without_room(directory: LogDirectory, error: DiskFullError) -> LogDirFailure:

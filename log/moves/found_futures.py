@@ -1,15 +1,20 @@
 """Future logs that a start finds: each is opened to be resumed, removed, or left unchanged.
 
-A future log is a copy. What follows its recovery point is copied again, so that a stop need not sync it.
+A future log is a copy. What follows its recovery point is copied again, so that a stop need not sync it. All of it is
+copied again if the current log may have been compacted since, while the copy was offline: the copy may have records of
+deleted keys whose tombstones are missing in the current log now.
 """
 
 import logging
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from odradek.log.config import LogConfig
+from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, OffsetCheckpoints
 from odradek.log.management.loading import FoundFuture
 from odradek.log.management.log_directories import LogDirectories
-from odradek.log.management.log_table import LogTable
+from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.retirement import LogRetirement
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import DamagedLogError, open_partition_log
@@ -23,12 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 class FutureLoader(NamedTuple):
-    """Opens future logs, after all other logs."""
+    """Opens future logs, after all other logs. `cleaned` are the offsets up to which those are compacted."""
 
     fs: FileSystem
     table: LogTable
     log_dirs: LogDirectories
     retirement: LogRetirement
+    checkpoints: OffsetCheckpoints
+    cleaned: Mapping[Key, int]
     now_ms: int
     monotonic_ms: int
     producer_expiration_ms: int
@@ -74,12 +81,22 @@ class FutureLoader(NamedTuple):
             cleaned_to=INT64_MAX,
             producer_expiration_ms=self.producer_expiration_ms,
         )
-        if log.log_end_offset > found.recovery_point:
+        if found.cleaned_to != self.cleaned.get(found.key):
+            self._truncate(log, log.log_start_offset, partial(self._write_checkpoints, log.log_directory))
+        elif log.log_end_offset > found.recovery_point:
             # The checkpoints have this end already.
-            log.remove_deleted(run_steps(log.truncate_in_steps(found.recovery_point, self.now_ms, lambda: None)))
-            log.complete_truncation()
+            self._truncate(log, found.recovery_point, lambda: None)
         log.directory_unsynced()
         return log
+
+    def _truncate(self, log: PartitionLog, offset: int, write_checkpoints: Callable[[], None]) -> None:
+        log.remove_deleted(run_steps(log.truncate_in_steps(offset, self.now_ms, write_checkpoints)))
+        log.complete_truncation()
+
+    def _write_checkpoints(self, path: str) -> None:
+        """Write the checkpoints, without the truncated log, which is not in the table yet."""
+        for file_name in TRUNCATED_CHECKPOINTS:
+            self.checkpoints.write_now(self.log_dirs.by_path[path], file_name)
 
     def _remove(self, found: FoundFuture, reason: str) -> None:
         logger.warning("removing a future log directory=%s reason=%s", found.path, reason)

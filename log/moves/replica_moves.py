@@ -35,6 +35,7 @@ class ReplicaMoves:
         table = self._parts.table
         move = ReplicaMove(key, table.logs[key], table.futures[key], self._parts)
         logger.info("moving replica from=%s to=%s", move.current.directory, move.future.log_directory)
+        self._parts.cleaner.paused.add(key)
         self._waiting.append(move)
         self._begin_waiting()
 
@@ -85,6 +86,8 @@ class ReplicaMoves:
             move.is_cancelled = True
         self._waiting = deque(move for move in self._waiting if move.key != key)
         run = self._running.get(key)
+        if run is None:
+            self._parts.cleaner.paused.discard(key)
         if run is not None and run.move.future is future:
             # Its work in a thread uses the directory.
             run.is_removed = is_removed

@@ -1,11 +1,22 @@
-"""Moves of replicas that meet deletions, truncations, shortages, and busy producers."""
+"""Moves of replicas that meet deletions, truncations, compactions, shortages, and busy producers."""
 
 from typing import NoReturn
 
+from odradek.log.storage.checkpoints import RECOVERY_POINTS_FILE, read_offsets
 from odradek.log.storage.filesystem import ExhaustedError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.managers import NEW_ID, append, folders, opened, run_until, served, truncate
-from odradek.log.tests.test_moves import KEY, A, B, begin, create, numbered, open_manager, other, values
+from odradek.log.tests.managers import (
+    NEW_ID,
+    TOPIC_ID,
+    append,
+    folders,
+    opened,
+    run_due,
+    run_until,
+    served,
+    truncate,
+)
+from odradek.log.tests.test_moves import KEY, A, B, begin, content, create, numbered, open_manager, other, values
 from odradek.log.tests.threads import Threads
 from odradek.log.truncation import LogTruncation
 from odradek.protocol.records import build_batch
@@ -86,3 +97,43 @@ def test_a_shortage_keeps_no_records_that_were_truncated(monkeypatch):
     threads.run()
     assert served(manager) is future
     assert values(future) == [*numbered(120), *(b"new %d" % number for number in range(100))]
+
+
+def test_a_log_that_was_compacted_meanwhile_is_copied_again():
+    """Its copy would return keys whose tombstones are compacted away."""
+    fs, threads = MemoryFileSystem(), Threads()
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    manager = open_manager(fs, compacted, run_in_thread=threads)
+    log = create(manager)
+    future = begin(manager, log)
+    while future.log_end_offset < 100:
+        threads.run(1)
+    future.flush(0)
+    manager.checkpoints.write_now(manager.directories[future.log_directory], RECOVERY_POINTS_FILE)
+    manager.fail_directory(future.log_directory, OSError("dead"))
+    for now_ms in range(20_000, 60_000, 1_000):
+        run_due(manager, now_ms)
+        threads.run()
+    assert len(values(log)) < 100
+    manager.close(0)
+    again = open_manager(fs, compacted)
+    assert read_offsets(fs, f"{future.log_directory}/{RECOVERY_POINTS_FILE}") == {}
+    expected = content(served(again))
+    run_due(again, 0)
+    assert served(again).log_directory == future.log_directory
+    assert content(served(again)) == expected
+
+
+def test_logs_that_wait_for_other_moves_are_not_compacted():
+    threads = Threads()
+    manager = open_manager(MemoryFileSystem(), run_in_thread=threads)
+    keys = [("t", partition) for partition in range(6)]
+    for key in keys:
+        log = manager.create_log(*key, TOPIC_ID, 0)
+        append(log, b"0")
+        manager.move_log(*key, other(log), 0)
+    assert manager.cleaner.paused == set(keys)
+    manager.move_log(*keys[5], served(manager, *keys[5]).log_directory, 0)
+    assert manager.cleaner.paused == set(keys[:5])
+    threads.run()
+    assert manager.cleaner.paused == set()
