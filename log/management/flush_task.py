@@ -1,5 +1,6 @@
 """Flushes: on request, and when flush.messages, flush.ms or a roll require one. One at a time for each log."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from odradek.log.background.shared_write import SharedWrite
@@ -35,6 +36,8 @@ class FlushTask:
         self._run_in_thread = run_in_thread
         self._flushing: dict[PartitionLog, SharedWrite] = {}
         self._held: dict[PartitionLog, list[Done]] = {}
+        # Callers whose flushes begin when the checkpoints are written.
+        self._truncated: Counter[PartitionLog] = Counter()
 
     def visit(self, log: PartitionLog, now_ms: int) -> None:
         """Begin a flush if one is due, unless one is in progress."""
@@ -58,6 +61,12 @@ class FlushTask:
             return
         truncation = log.state.unsynced_truncation
 
+        def written(error: Exception | None) -> None:
+            self._truncated[log] -= 1
+            if not self._truncated[log]:
+                del self._truncated[log]
+            sync(error)
+
         def sync(error: Exception | None) -> None:
             if error is not None:
                 done(error)
@@ -69,14 +78,15 @@ class FlushTask:
         if truncation is None or truncation.has_checkpoints:
             sync(None)
         else:
-            self._checkpoints.write_truncated(log.log_directory, sync)
+            self._truncated[log] += 1
+            self._checkpoints.write_truncated(log.log_directory, written)
 
     def hold(self, log: PartitionLog) -> None:
         """Begin no flush of a log until `release`. The one in progress ends."""
         self._held[log] = []
 
     def is_flushing(self, log: PartitionLog) -> bool:
-        return log in self._flushing
+        return log in self._flushing or log in self._truncated
 
     def release(self, log: PartitionLog, served: PartitionLog) -> None:
         """End the hold of `log`; `served`, this log or its replacement, is flushed for those that wait."""

@@ -137,3 +137,23 @@ def test_logs_that_wait_for_other_moves_are_not_compacted():
     assert manager.cleaner.paused == set(keys[:5])
     threads.run()
     assert manager.cleaner.paused == set()
+
+
+def test_the_flush_of_a_truncation_ends_before_the_replacement():
+    """A follower waits for it. It first writes checkpoints, in a thread that may be slow."""
+    threads, slow = Threads(), Threads()
+    manager = open_manager(MemoryFileSystem(), run_in_thread=threads)
+    log = create(manager)
+    future = begin(manager, log)
+    while future.log_end_offset < 200:
+        threads.run(1)
+    assert list(manager.truncate_in_steps(*KEY, 120, 0)) == []
+    results: list[Exception | None] = []
+    manager.flush(log, results.append)
+    slow.waiting.append(threads.waiting.pop())
+    threads.run(200)
+    slow.run()
+    threads.run()
+    assert results == [None]
+    assert served(manager) is future
+    assert values(future) == numbered(120)
