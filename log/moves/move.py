@@ -327,8 +327,10 @@ class ReplicaMove:
                 yield write
 
     def _mark(self) -> None:
-        """Record durably that the future log's directory replaces another one."""
+        """Record durably that the future log's directory replaces another one, which has the same topic id."""
         write_whole(self._parts.fs, f"{self.future.directory}/{MOVED_REPLICA_FILE}", sync=True)
+        # The flush of a log without records has not synced it.
+        self._parts.fs.sync_path(self.future.state.topic_id_path)
         self._parts.fs.sync_directory(self.future.directory)
 
     def _unmark(self, log: PartitionLog) -> None:

@@ -157,3 +157,23 @@ def test_the_flush_of_a_truncation_ends_before_the_replacement():
     assert results == [None]
     assert served(manager) is future
     assert values(future) == numbered(120)
+
+
+def test_an_empty_log_is_not_lost_between_two_directories():
+    """Nothing of it had to be flushed, yet the topic id in its new directory is needed to choose between the two."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = manager.create_log(*KEY, TOPIC_ID, 0)
+    manager.start_over(*KEY, 500, 0)
+    log.complete_truncation()
+    threads.run()
+    begin(manager, log)
+    while served(manager) is log:
+        threads.run(1)
+    sync_names, _ = threads.waiting.pop(0)
+    sync_names()
+    fs.crash()
+    assert (folders(fs, A), folders(fs, B)) == (["t-0"], ["t-0"])
+    again = served(open_manager(fs))
+    assert again.log_directory == other(log)
+    assert (again.log_start_offset, again.log_end_offset) == (500, 500)
