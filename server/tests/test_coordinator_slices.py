@@ -181,7 +181,12 @@ def test_many_requests_whose_records_are_replicated_at_once_are_answered_in_slic
     later = world.commit(GROUPS, "g")
     world.follow()
     counts = []
-    world.iterate_until(lambda: counts.append(sum(map(bool, answers))) or later)
+
+    def is_last_answered():
+        counts.append(sum(map(bool, answers)))
+        return later
+
+    world.iterate_until(is_last_answered)
     assert counts == sorted(counts)
     assert len(set(counts)) > GROUPS // 2
     assert commit_codes([*answers, later]) == [ErrorCode.NONE] * (GROUPS + 1)
