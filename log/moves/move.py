@@ -110,6 +110,7 @@ class ReplicaMove:
         self.is_replaced = False
         self.is_cancelled = False
         self._is_retired = False
+        self._is_ended = False
         self._parts = parts
         self._unflushed_bytes = 0
         # The lowest end of the current log since the last comparison; the logs are not compared yet.
@@ -131,14 +132,19 @@ class ReplicaMove:
             while cleaner.is_running(self.key):
                 yield _POLL_MS
             while not self.is_replaced:
-                try:
-                    yield from self._attempt()
-                except ShortageError as error:
-                    self._parts.log_dirs.fail(error.directory, error)
-                    yield _SHORTAGE_RETRY_MS
+                yield from self._unless_short(self._attempt())
         finally:
             cleaner.paused.discard(self.key)
-        yield from self._retire_current()
+        while not self._is_ended:
+            yield from self._unless_short(self._retire_current())
+
+    def _unless_short(self, steps: Steps) -> Steps:
+        """Run steps. If a resource is short for one of them, wait: they can be begun again."""
+        try:
+            yield from steps
+        except ShortageError as error:
+            self._parts.log_dirs.fail(error.directory, error)
+            yield _SHORTAGE_RETRY_MS
 
     def _attempt(self) -> Steps:
         yield from self._align()
@@ -367,9 +373,13 @@ class ReplicaMove:
         old_path = self.current.log_directory
         yield in_directory(old_path, "syncing a moved replica", lambda: fs.sync_directory(old_path))
         yield in_directory(new_path, "syncing a moved replica", partial(self._unmark, self.future))
+        self._is_ended = True
 
     def retire_current(self) -> None:
-        """Rename the old directory for removal, once: another log may get its name then. Raises LogDirFailure."""
+        """Rename the old directory for removal, once: another log may get its name then.
+
+        Raises LogDirFailure, ShortageError.
+        """
         if not self._is_retired:
-            self._is_retired = True
             self._parts.retirement.discard(self.current)
+            self._is_retired = True

@@ -48,6 +48,7 @@ class ReplicaMoves:
         self.cancel(key)
         run = self._running.get(key)
         if run is not None and run.move.is_replaced:
+            run.move.is_cancelled = True
             self._discard(run.move.current, run.move.retire_current)
 
     def truncated(self, key: Key, offset: int) -> None:

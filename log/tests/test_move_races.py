@@ -1,8 +1,9 @@
 """Moves of replicas that meet deletions, truncations, compactions, shortages, and busy producers."""
 
+import errno
 from typing import NoReturn
 
-from odradek.log.storage.checkpoints import RECOVERY_POINTS_FILE, read_offsets
+from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE, RECOVERY_POINTS_FILE, read_offsets
 from odradek.log.storage.filesystem import ExhaustedError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import (
@@ -177,3 +178,22 @@ def test_an_empty_log_is_not_lost_between_two_directories():
     again = served(open_manager(fs))
     assert again.log_directory == other(log)
     assert (again.log_start_offset, again.log_end_offset) == (500, 500)
+
+
+def test_a_shortage_does_not_keep_the_old_directory():
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    home = log.log_directory
+    begin(manager, log)
+    while served(manager) is log:
+        threads.run(1)
+    fs.fail("sync_directory", error=errno.EMFILE, path_contains=other(log))
+    threads.run()
+    assert folders(fs, home) == ["t-0"]
+    assert manager.moves.is_ending(KEY)
+    run_until(manager, 0, 6_000)
+    threads.run()
+    assert folders(fs, home) == ["t-0-delete"]
+    assert not manager.moves.is_ending(KEY)
+    assert not fs.exists(f"{served(manager).directory}/{MOVED_REPLICA_FILE}")
