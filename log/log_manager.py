@@ -110,6 +110,7 @@ class LogManager:
         self._run_all = run_all
         self._choose_jitter_ms = choose_jitter_ms
         self._monotonic = monotonic
+        self._sleep = sleep
         self._cleaning: Job | None = None
         # Logs whose truncation was begun: they are not replaced meanwhile.
         self._truncating: set[Key] = set()
@@ -178,6 +179,7 @@ class LogManager:
             flushes=self.flush_task,
             cleaner=self.cleaner,
             throttle=throttle,
+            sleep=self._sleep,
             now_ms=lambda: self.schedule.now_ms,
             monotonic_ms=self.schedule.monotonic_ms,
             remove_later=self.remove_later,

@@ -62,6 +62,7 @@ _LAST_READS: Final = 8
 _LAST_BATCHES: Final = 16
 _LAST_BYTES: Final = 64 << 10
 _POLL_MS: Final = 100
+_FLUSH_POLL_S: Final = 0.002
 _SHORTAGE_RETRY_MS: Final = 5_000
 
 
@@ -89,6 +90,7 @@ class MoveParts(NamedTuple):
     flushes: FlushTask
     cleaner: PausableCleaner
     throttle: MoveThrottle
+    sleep: Callable[[float], None]
     now_ms: Callable[[], int]
     monotonic_ms: Callable[[], int]
     remove_later: Callable[[PartitionLog, list[DeletedSegment]], None]
@@ -274,8 +276,7 @@ class ReplicaMove:
     def _flush(self) -> Steps:
         """Make the future log durable."""
         future = self.future
-        while self._parts.flushes.is_flushing(future):
-            yield pause
+        yield from self._wait_for_flush(future)
         copy_epochs(self.current, future)
         self._unflushed_bytes = 0
         truncation = future.state.unsynced_truncation
@@ -291,6 +292,11 @@ class ReplicaMove:
                 raise
             future.finish_flush(sync, self._parts.monotonic_ms())
 
+    def _wait_for_flush(self, log: PartitionLog) -> Steps:
+        """Wait until no flush of a log is in progress: that of a slow disk takes long."""
+        while self._parts.flushes.is_flushing(log):
+            yield partial(self._parts.sleep, _FLUSH_POLL_S)
+
     # -- replacement ---------------------------------------------------------------------------------------------------
 
     def _replace(self) -> Steps:
@@ -298,8 +304,7 @@ class ReplicaMove:
         current, flushes = self.current, self._parts.flushes
         flushes.hold(current)
         try:
-            while flushes.is_flushing(current):
-                yield pause
+            yield from self._wait_for_flush(current)
             # What the last of these flushes made durable has to be durable in the future log, too.
             yield from self._copy(_HELD_BYTES, _HELD_READS)
             start_offset = current.log_start_offset

@@ -197,3 +197,21 @@ def test_a_shortage_does_not_keep_the_old_directory():
     assert folders(fs, home) == ["t-0-delete"]
     assert not manager.moves.is_ending(KEY)
     assert not fs.exists(f"{served(manager).directory}/{MOVED_REPLICA_FILE}")
+
+
+def test_a_move_does_not_keep_the_reactor_busy_while_the_disk_is_slow():
+    threads, slow = Threads(), Threads()
+    slept: list[float] = []
+    manager = open_manager(MemoryFileSystem(), run_in_thread=threads, sleep=slept.append)
+    log = create(manager)
+    begin(manager, log)
+    manager.flush(log)
+    slow.waiting.append(threads.waiting.pop())
+    threads.run(100)
+    assert served(manager) is log
+    turns = len(slept)
+    threads.run(100)
+    assert len(slept) == turns + 100
+    slow.run()
+    threads.run()
+    assert served(manager).log_directory == other(log)
