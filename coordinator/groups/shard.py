@@ -439,8 +439,8 @@ def _only_reply(token: Token, response: Response) -> CoordinatorResult:
 
 def _discard(state: ShardState, groups: dict[str, Group], now_ms: int) -> Iterator[CoordinatorResult]:
     """Reject the parked requests of each group, then free the state. Each step has few requests."""
-    while groups:
-        group = groups.popitem()[1]
+    for group_id in [*groups]:
+        group = groups.pop(group_id)
         group.change_state(DEAD, "coordinator resigned", now_ms)
         for members in pieces(group.members.values(), MEMBERS_PER_STEP):
             result = CoordinatorResult()

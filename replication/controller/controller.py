@@ -114,8 +114,8 @@ class Controller:
         self._broker: BrokerMetadata | None = None
         self._ended_sessions = 0
         self._abstains = False
-        # The time at which this broker last removed the node of a controller that refused it.
-        self._removed_ms: int | None = None
+        # False for a while after this broker removed the node of a controller that refused it.
+        self._may_remove = True
         store.add_session_listener(self._on_session)
 
     @property
@@ -343,8 +343,7 @@ class Controller:
         async def work() -> None:
             if self.is_active:
                 return
-            now_ms = self.context.now_ms()
-            if self._removed_ms is not None and 0 <= now_ms - self._removed_ms < REMOVAL_INTERVAL_MS:
+            if not self._may_remove:
                 logger.warning("the controller refuses connections; its session must expire broker=%d", broker_id)
                 return
             # An election after this read changes the version.
@@ -354,12 +353,16 @@ class Controller:
             logger.warning("the controller refuses connections; another is elected broker=%d", broker_id)
             try:
                 await self.store.transaction([Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)])
-                self._removed_ms = now_ms
+                self._may_remove = False
+                self.deletion.run_later(REMOVAL_INTERVAL_MS, self._allow_removal)
             except TransactionError as error:
                 if not isinstance(error.cause, BadVersionError | NoNodeError):
                     raise
 
         self._events.post(EventKind.CONTROLLER, "the controller refuses connections", work)
+
+    async def _allow_removal(self) -> None:
+        self._may_remove = True
 
     # Requests of brokers
 

@@ -382,7 +382,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
         "Offsets of an earlier topic of the same name are not returned.",
         ((offset_commands, "_is_other_topic", replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
-        55,
+        40,
     ),
     Safeguard(
         "monotonic-clock",
