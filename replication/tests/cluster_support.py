@@ -18,7 +18,7 @@ from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, Upd
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.propagation.propagation import Propagation
 from odradek.replication.controller.registration import prepare_store
-from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
 from odradek.replication.metadata.store import run_now
 from odradek.replication.remote import BrokerUnavailableError
@@ -375,8 +375,10 @@ class Node:
         """Bring the metadata cache up to date with the fake broker's."""
         topics = {}
         for (name, index), (leader, epoch, isr, replicas) in sorted(self.fake.cache.items()):
-            assert index == len(topics.setdefault(name, []))
-            topics[name].append(PartitionMetadata(leader, epoch, replicas, isr))
+            partitions = topics.setdefault(name, [])
+            # Partitions between that no broker has led yet.
+            partitions += [PartitionMetadata(NO_LEADER, -1, (), ())] * (index - len(partitions))
+            partitions.append(PartitionMetadata(leader, epoch, replicas, isr))
         for name in self.cache.topics.keys() - topics.keys():
             self.cache.remove_topic(name)
         for name, partitions in topics.items():
