@@ -7,7 +7,7 @@ from odradek.replication.tests.test_propagation import create
 
 
 def refuse_each_other(world):
-    """Each broker is refused by the address of every controller that is elected. Return the epoch, and delayed tasks."""
+    """Every elected controller is refused by all others. Return the epoch, and delayed tasks."""
     later = []
     for node in world.nodes.values():
         node.controller.deletion.run_later = lambda delay_ms, task: later.append((delay_ms, task))
