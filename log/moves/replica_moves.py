@@ -143,12 +143,16 @@ class ReplicaMoves:
                 self._run_in_thread(step, lambda result: self._advance(run, result))
 
     def _fail(self, run: "_Run", error: Exception) -> None:
-        """End a move that cannot continue. The current log is served as before."""
+        """End a move that cannot continue. The log is served as before."""
         move = run.move
         if isinstance(error, LogDirFailure):
             # Ends the moves from and to the directory, this one included.
             self._parts.log_dirs.fail(error.directory, error)
-        elif not move.is_replaced:
+        elif move.is_replaced:
+            logger.error(
+                "a replica was moved, but did not leave %s; please report it", move.current.directory, exc_info=error
+            )
+        else:
             logger.error(
                 "cannot move replica from=%s to=%s: %s; the replica stays where it is",
                 move.current.directory,

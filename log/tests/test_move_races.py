@@ -3,6 +3,7 @@
 import errno
 from typing import NoReturn
 
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE, RECOVERY_POINTS_FILE, read_offsets
 from odradek.log.storage.filesystem import ExhaustedError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
@@ -215,3 +216,15 @@ def test_a_move_does_not_keep_the_reactor_busy_while_the_disk_is_slow():
     slow.run()
     threads.run()
     assert served(manager).log_directory == other(log)
+
+
+def test_a_defect_after_the_replacement_is_reported(caplog):
+    def replaced(log: PartitionLog) -> None:
+        raise ValueError("a defect")
+
+    manager = open_manager(MemoryFileSystem(), on_log_replaced=replaced)
+    log = create(manager)
+    manager.move_log(*KEY, other(log), 0)
+    assert served(manager) is not log
+    assert f"did not leave {log.directory}" in caplog.text
+    assert "a defect" in caplog.text
