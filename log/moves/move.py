@@ -39,6 +39,7 @@ from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE
 from odradek.log.storage.filesystem import (
     FileRegion,
     FileSystem,
+    LogDirFailure,
     ShortageError,
     remove_if_exists,
     storage_error,
@@ -328,7 +329,7 @@ class ReplicaMove:
         copy_offsets(current, future)
         yield from self._flush()
         yield in_directory(current.log_directory, "preparing the move of a replica", partial(self._unmark, current))
-        yield in_directory(future.log_directory, "preparing the move of a replica", self._mark)
+        yield in_directory(future.log_directory, "preparing the move of a replica", partial(self._mark, future))
         yield from self._write_checkpoints(ALL_CHECKPOINTS)
 
     def _write_checkpoints(self, file_names: Iterable[str]) -> Steps:
@@ -337,12 +338,12 @@ class ReplicaMove:
             if write is not None:
                 yield write
 
-    def _mark(self) -> None:
-        """Record durably that the future log's directory replaces another one, which has the same topic id."""
-        write_whole(self._parts.fs, f"{self.future.directory}/{MOVED_REPLICA_FILE}", sync=True)
+    def _mark(self, log: PartitionLog) -> None:
+        """Record durably that a log's directory replaces another one, which has the same topic id."""
+        write_whole(self._parts.fs, f"{log.directory}/{MOVED_REPLICA_FILE}", sync=True)
         # The flush of a log without records has not synced it.
-        self._parts.fs.sync_path(self.future.state.topic_id_path)
-        self._parts.fs.sync_directory(self.future.directory)
+        self._parts.fs.sync_path(log.state.topic_id_path)
+        self._parts.fs.sync_directory(log.directory)
 
     def _unmark(self, log: PartitionLog) -> None:
         if remove_if_exists(self._parts.fs, f"{log.directory}/{MOVED_REPLICA_FILE}"):
@@ -355,8 +356,10 @@ class ReplicaMove:
         try:
             self._parts.fs.rename(future.directory, path)
         except OSError as error:
-            failure = f"renaming {future.directory} failed: {error}"
-            raise storage_error(future.log_directory, failure, error) from error
+            failure = storage_error(future.log_directory, f"renaming {future.directory} failed: {error}", error)
+            if isinstance(failure, LogDirFailure):
+                self._outlive_rename()
+            raise failure from error
         if future.state.epochs_path in future.state.unsynced_paths:
             # The path is about to change.
             mark_epochs_unwritten(future)
@@ -369,6 +372,17 @@ class ReplicaMove:
         self.is_replaced = True
         self._parts.serve_future(self.key)
         logger.info("moved replica from=%s to=%s end=%d", current.directory, path, future.log_end_offset)
+
+    def _outlive_rename(self) -> None:
+        """Mark the current log, too: a rename that failed may have been made, and its mark must not decide then.
+
+        Raises LogDirFailure, after which nothing is acknowledged here that the next start would remove.
+        """
+        current = self.current
+        try:
+            self._mark(current)
+        except OSError as error:
+            raise LogDirFailure(current.log_directory, f"marking {current.directory} failed: {error}") from error
 
     def _retire_current(self) -> Steps:
         """Remove the old directory, after the name of the new one is durable."""

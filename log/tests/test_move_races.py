@@ -3,6 +3,9 @@
 import errno
 from typing import NoReturn
 
+import pytest
+
+from odradek.log.management.loading import DuplicateLogError
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE, RECOVERY_POINTS_FILE, read_offsets
 from odradek.log.storage.filesystem import ExhaustedError
@@ -228,3 +231,28 @@ def test_a_defect_after_the_replacement_is_reported(caplog):
     assert served(manager) is not log
     assert f"did not leave {log.directory}" in caplog.text
     assert "a defect" in caplog.text
+
+
+def test_a_log_outlives_a_rename_that_succeeded_with_an_error(monkeypatch):
+    """A network file system reports such errors. The log is served and acknowledged where it was."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    begin(manager, log)
+    rename = fs.rename
+
+    def rename_and_fail(old: str, new: str) -> None:
+        rename(old, new)
+        if new == f"{other(log)}/t-0":
+            raise OSError(errno.EIO, "lost connection")
+
+    monkeypatch.setattr(fs, "rename", rename_and_fail)
+    threads.run()
+    assert manager.online_directories == [log.log_directory]
+    assert served(manager) is log
+    append(log, b"200")
+    manager.close(0)
+    with pytest.raises(DuplicateLogError):
+        open_manager(fs)
+    fs.remove_tree(f"{other(log)}/t-0")
+    assert values(served(open_manager(fs))) == numbered(201)
