@@ -21,6 +21,9 @@ NEVER: Final = -(1 << 62)
 
 NO_BROKER_EPOCH: Final = -1
 
+CONFIRMED_WITHIN_MS: Final = 1_000
+"""A fetch of a follower confirms the leadership for this time: twice the default of replica.fetch.wait.max.ms."""
+
 
 class IsrChangeOwner(Protocol):
     """The partition that proposed a change of its ISR."""
@@ -207,6 +210,17 @@ class LeaderState:
     def is_live(self, replica: int) -> bool:
         """Return whether the broker of a replica is alive."""
         return self._cluster is None or replica in self._cluster.image.brokers
+
+    def is_confirmed(self) -> bool:
+        """Return whether a follower in sync fetched lately, or there is none: no other broker is the leader then.
+
+        A leader that is cut off from the other brokers does not notice at once that it has been replaced.
+        """
+        cluster, isr = self._cluster, self.isr.committed
+        if cluster is None or not any(replica in isr for replica in self.followers):
+            return True
+        least_ms = cluster.monotonic_ms() - CONFIRMED_WITHIN_MS
+        return any(follower.fetch_ms >= least_ms for replica, follower in self.followers.items() if replica in isr)
 
     # -- high watermark and low watermark ------------------------------------------------------------------------------
 

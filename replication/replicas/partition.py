@@ -255,6 +255,7 @@ class Partition:
 
         Raises KafkaError NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS for acks -1 with too few replicas in sync,
         KAFKA_STORAGE_ERROR when offline, and what PartitionLog.append_as_leader raises; then nothing was appended.
+        OUT_OF_ORDER_SEQUENCE_NUMBER becomes NOT_LEADER_OR_FOLLOWER while the leadership is not confirmed.
         Raises StepwiseValidationRequired.
         """
         log = self._leader_log
@@ -277,6 +278,14 @@ class Partition:
             )
         except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
+            raise
+        except KafkaError as error:
+            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self._is_leadership_confirmed:
+                # After an out-of-order error producers begin a new epoch, and write batches again that the next leader
+                # may have. They repeat this batch instead, and find the present leader.
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no follower in sync has fetched lately, and {error}"
+                ) from error
             raise
         if self._follows_log_end:
             log.update_high_watermark(log.state.log_end_offset)
@@ -403,6 +412,10 @@ class Partition:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, text)
         text = f"leader epoch {epoch} is newer than this broker's, {self.leader_epoch}"
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
+
+    @property
+    def _is_leadership_confirmed(self) -> bool:
+        return self._leader_state is None or self._leader_state.is_confirmed()
 
     def _not_leading(self) -> KafkaError:
         if self.log is None and self._local_id in self.replicas:

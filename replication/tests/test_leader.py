@@ -4,9 +4,10 @@ import pytest
 
 from odradek.log.tests.support import truncate
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import build_batch
 from odradek.replication.replicas.isr import IsrChange, IsrPhase
 from odradek.replication.replicas.isr_changes import MAX_CHANGES_PER_REQUEST, shrink_isrs
-from odradek.replication.replicas.leader_state import Follower
+from odradek.replication.replicas.leader_state import CONFIRMED_WITHIN_MS, Follower
 from odradek.replication.tests.leading import LAG_MS, Leader, open_log
 
 E = ErrorCode
@@ -25,6 +26,31 @@ def fails(code, call, *arguments):
     with pytest.raises(KafkaError) as error:
         call(*arguments)
     assert error.value.code == code
+
+
+# Sequence errors
+
+
+def test_a_gap_is_an_error_only_of_a_leader_whose_followers_fetch():
+    """A leader that was replaced lacks the batches of the next one: its producer would write them a second time."""
+    leader = Leader((1, 2, 3))
+
+    def send(sequence):
+        batch = build_batch([(0, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        leader.partition.append_as_leader(memoryview(batch), required_acks=-1, now_ms=0)
+
+    send(0)
+    fails(E.NOT_LEADER_OR_FOLLOWER, send, 5)
+    leader.fetch(2, 1)
+    fails(E.OUT_OF_ORDER_SEQUENCE_NUMBER, send, 5)
+    leader.now_ms += CONFIRMED_WITHIN_MS
+    fails(E.OUT_OF_ORDER_SEQUENCE_NUMBER, send, 5)
+    leader.now_ms += 1
+    fails(E.NOT_LEADER_OR_FOLLOWER, send, 5)
+    leader.apply(isr=(1,), partition_epoch=11)
+    fails(E.OUT_OF_ORDER_SEQUENCE_NUMBER, send, 5)
+    send(1)
+    assert leader.log_end == 2
 
 
 # Section 10: high watermark
