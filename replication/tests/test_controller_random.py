@@ -257,7 +257,7 @@ class Run:
         nodes = [node for _, node in sorted(self.world.nodes.items())]
         if nodes:
             node = self.random.choice(nodes)
-            node.controller._removed_ms = None
+            node.controller._may_remove = True
             node.controller.on_controller_refused(node.controller.image.controller_id)
 
     def reassign(self):
