@@ -104,6 +104,12 @@ class Run:
     def start(self, broker_id):
         self.down.discard(broker_id)
         self.world.start(broker_id, run=False)
+        self.world.fakes[broker_id].failed = set()
+
+    def restart(self, broker_id):
+        self.world.crash(broker_id)
+        self.start(broker_id)
+        self.steps(400_000)
 
     def steps(self, count):
         """Run some steps; check after each that something was written."""
@@ -118,6 +124,7 @@ class Run:
         actions = [self.crash, self.expire, self.begin, self.create, self.create, self.alter, self.alter, self.alter]
         actions += [self.delete, self.shut_down, self.lose_requests, self.drop_controller]
         actions += [self.refuse_broker, self.refuse_controller, self.reassign, self.grow, self.rebalance]
+        actions += [self.fail_replicas, self.mark]
         self.random.choice(actions)()
         self.steps(self.random.choice((0, 1, 5, 20, 100, 400)))
 
@@ -299,6 +306,21 @@ class Run:
 
         self.ignore_failures(node.controller.request("grow", plan))
 
+    def fail_replicas(self):
+        """A log directory of a broker fails, which the controller notices."""
+        node = self.active()
+        if node is not None:
+            fake = self.world.fakes[self.random.choice(sorted(self.world.nodes))]
+            fake.failed |= {key for key in sorted(fake.roles) if self.random.random() < 0.3}
+            node.propagation.resend_roles(fake.broker_id)
+
+    def mark(self):
+        """Another tool requests the deletion of a topic."""
+        names = run_now(self.world.observer.get_children(znodes.TOPICS))
+        if names and self.random.random() < 0.3:
+            with suppress(MetadataStoreError):
+                run_now(self.world.observer.create(znodes.deletion_path(self.random.choice(names))))
+
     def rebalance(self):
         node = self.active()
         if node is not None:
@@ -317,9 +339,10 @@ class Run:
             assert controller.image.brokers.keys() == live
             leaving = controller.context.shutting_down
             for topic in controller.image.topics.values():
-                for state in run_now(load_topic(store, topic.name)).partitions:
-                    assert set(state.isr) <= live or live.isdisjoint(state.isr)
-                    assert state.leader in live or (live - leaving).isdisjoint(state.isr)
+                for index, state in enumerate(run_now(load_topic(store, topic.name)).partitions):
+                    online = live.difference(topic.partitions[index].offline)
+                    assert set(state.isr) <= online or online.isdisjoint(state.isr)
+                    assert state.leader in online or (online - leaving).isdisjoint(state.isr)
 
     def heal(self):
         """Start all brokers again, and let them answer, until nothing happens."""
@@ -328,11 +351,12 @@ class Run:
         for node in self.world.nodes.values():
             node.fake.is_up = True
         self.steps(400_000)
+        for broker_id in sorted(self.world.nodes):
+            if self.world.fakes[broker_id].failed:
+                self.restart(broker_id)
         while stopping := sorted(self.find_active().context.shutting_down):
             # A broker that announced its stop becomes a leader only after another start.
-            self.world.crash(stopping[0])
-            self.start(stopping[0])
-            self.steps(400_000)
+            self.restart(stopping[0])
         self.finish_reassignments()
         assert not self.world.executor.ready
         assert not self.world.executor.sleeping
