@@ -12,7 +12,6 @@ from odradek.protocol.messages.alter_partition import (
 )
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from odradek.protocol.messages.stop_replica import StopReplicaResponse, StopReplicaResponseStopReplicaPartitionError
-from odradek.replication.controller import topic_changes
 from odradek.replication.controller.partition_states import new_partition
 from odradek.replication.controller.propagation import epoch_propagation
 from odradek.replication.controller.propagation.propagation import stop_errors
@@ -712,110 +711,6 @@ def test_blocks_of_producer_ids_are_disjoint(world):
     assert allocate(3, world.fakes[3].epoch + 1)[0] == E.STALE_BROKER_EPOCH
     assert allocate(9, 1)[0] == E.BROKER_ID_NOT_REGISTERED
     assert allocate(3, world.fakes[3].epoch, world.nodes[2])[0] == E.NOT_CONTROLLER
-
-
-# Election
-
-
-def test_a_broker_whose_session_ends_during_its_claim_does_not_become_the_controller(world):
-    second, transaction = world.nodes[2], world.nodes[2].store.transaction
-
-    async def transact(operations):
-        results = await transaction(operations)
-        if operations[0].path == znodes.CONTROLLER:
-            world.server.expire(second.store)
-        return results
-
-    second.store.transaction = transact
-    world.crash(1)
-    world.executor.finish()
-    assert not second.controller.is_active
-    assert not second.propagation.is_active
-    assert world.active is world.nodes[3]
-
-
-def test_a_broker_starts_while_another_leaves(world):
-    node = world.nodes[3]
-    get_children = node.store.get_children
-
-    async def children(path, watch=None):
-        return [*await get_children(path, watch), *(["9"] if path == znodes.BROKER_IDS else [])]
-
-    node.store.get_children = children
-    world.run(node.controller._registration._check_endpoints(broker(3)))
-
-
-def test_a_broker_has_the_epoch_of_its_last_registration(world):
-    second = world.nodes[2]
-    assert second.controller.broker_epoch == world.fakes[2].epoch == world.epoch_of(2)
-    world.server.expire(second.store)
-    second.rejoin()
-    world.executor.finish()
-    assert second.controller.broker_epoch == world.epoch_of(2)
-
-
-def test_a_new_controller_that_cannot_take_over_resigns(world):
-    """Section 3: a failed failover deletes /controller."""
-    second = world.nodes[2]
-
-    async def fail(path, watch=None):
-        raise AssertionError("a bug")
-
-    later = []
-    second.controller.deletion.run_later = lambda delay_ms, task: later.append((delay_ms, task))
-    exists = second.store.exists
-    second.store.exists = lambda path, watch=None: (fail if path.startswith("/brokers/ids/") else exists)(path, watch)
-    world.crash(1)
-    world.executor.finish()
-    assert not second.controller.is_active
-    assert not second.propagation.is_active
-    assert world.active is world.nodes[3]
-    [(_, stop_abstaining)] = later
-    second.store.exists = exists
-    world.run(stop_abstaining())
-    world.crash(3)
-    world.executor.finish()
-    assert world.active is second
-
-
-def test_many_states_are_written_in_several_transactions(world, monkeypatch):
-    """ZooKeeper refuses more than 1 MB: no leader was elected after the failure of a broker with many partitions."""
-    monkeypatch.setattr(topic_changes, "MAX_TRANSACTION_BYTES", 500)
-    create(world, "t", *[(3, 2)] * 20)
-    store, sizes = world.active.controller.store, []
-    transaction = store.transaction
-
-    async def recorded(operations):
-        sizes.append(len(operations))
-        return await transaction(operations)
-
-    store.transaction = recorded
-    world.crash(3)
-    world.executor.finish()
-    assert {leader for leader, _, _ in states(world, "t")} == {2}
-    assert len([size for size in sizes if size > 1]) > 4
-    assert max(sizes) < 10
-
-
-def test_a_configuration_without_its_topic_does_not_prevent_the_creation(world):
-    """A broker of Kafka that crashes between the two nodes leaves the first one."""
-    path = znodes.topic_config_path("t")
-    run_now(world.server.connect().create(path, znodes.encode_config({"flush.ms": "5"})))
-    create(world, "t", (1, 2))
-    assert states(world, "t") == [(1, 0, (1, 2))]
-    assert znodes.decode_config(run_now(world.server.connect().get(path)).data) == {}
-
-
-def test_a_controller_whose_epoch_was_changed_gives_its_node_up(world):
-    """It resigned and kept the node, so that no broker was the controller until its session ended."""
-    create(world, "t", (2, 3))
-    first = world.active
-    run_now(world.server.connect().set(znodes.CONTROLLER_EPOCH, b"9"))
-    world.crash(2)
-    world.executor.finish()
-    assert world.active.controller.epoch == 10
-    assert first.controller.epoch == 10 or not first.controller.is_active
-    assert states(world, "t") == [(3, 1, (3,))] or states(world, "t")[0][0] == 3
 
 
 def test_an_error_of_a_later_release_is_an_unknown_error():
