@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import KafkaConnectionError
 
 from compat_tests.clients.common import wait_until
 from compat_tests.cluster.load import NumberedLoad, check_numbers, read_numbers
@@ -101,6 +102,19 @@ def test_zookeeper_may_be_away(cluster, admin):
     check(cluster, admin, "alone", load)
 
 
+def answer(call):
+    """Return the result of a call of kafka-python, which fails if the client selects the killed broker."""
+    results = []
+
+    def is_answered():
+        with contextlib.suppress(KafkaConnectionError):
+            results.append(call())
+        return bool(results)
+
+    wait_until(is_answered)
+    return results[0]
+
+
 @pytest.mark.parametrize("role", ["controller", "other"])
 def test_a_killed_broker_is_replaced_before_its_session_expires(role):
     session_timeout_ms = 300_000
@@ -115,10 +129,15 @@ def test_a_killed_broker_is_replaced_before_its_session_expires(role):
         with NumberedLoad(cluster.bootstrap_servers, "t", PARTITIONS) as load:
             load.wait_for_more()
             cluster.kill(killed)
-            wait_until(lambda: all(killed not in (state.leader, *state.isr) for state in describe(admin, "t").values()))
+
+            def is_replaced():
+                states = answer(lambda: describe(admin, "t"))
+                return all(killed not in (state.leader, *state.isr) for state in states.values())
+
+            wait_until(is_replaced)
             load.wait_for_more()
         assert not load.failures
-        described = admin.describe_cluster()
+        described = answer(admin.describe_cluster)
         assert killed in {broker["broker_id"] for broker in described["brokers"]}
         assert (described["controller_id"] == controller) == (role == "other")
         check_numbers(load, read_numbers(cluster.bootstrap_servers, "t", PARTITIONS))
