@@ -10,6 +10,7 @@ Command line: `python -m odradek.simulation --help`. Description: docs/simulatio
 - `world`: the simulated world
 - `api`: the interface of the world for clients
 - `setup`: topics before the clients start
+- `fault_schedule`: the schedule of a run's faults
 - `faults`: the faults of a run, and the operator
 - `machine`: the simulated machines of brokers, the network and ZooKeeper
 - `clients`: simulated clients

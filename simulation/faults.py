@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from odradek.simulation.fault_schedule import FaultSchedule
 from odradek.simulation.history import CrashKind, History
 from odradek.simulation.machine.directories import Directories
 from odradek.simulation.scenario import FaultPlan
@@ -28,25 +29,23 @@ class Faults:
     def __init__(self, world: "World", history: History, plan: FaultPlan, random: Random) -> None:
         self._world = world
         self._history = history
-        self._plan = plan
         self._random = random
         self._directories = Directories(world, history, random)
         self._change: Callable[[], None] | None = None
         self._crash_is_power_loss = False
         self._failed_starts = 0
-        self._is_over = False
+        self._schedule = FaultSchedule(world, plan, random, self)
         world.broker.on_up = self._directories.started
         world.broker.on_end = self._broker_ended
         world.broker.on_start_failure = self._start_failed
 
     def begin(self) -> None:
         """Schedule the first fault."""
-        if self._plan.weights:
-            self._next()
+        self._schedule.begin()
 
     def end(self) -> None:
         """Stop injecting faults and repair everything; restart a broker that lost a log directory."""
-        self._is_over = True
+        self._schedule.end()
         world = self._world
         world.broker.disk.repair()
         world.metadata.repair()
@@ -58,19 +57,6 @@ class Faults:
     def _stop_without_directory(self) -> None:
         if self._world.broker.is_up and self._has_lost_directory():
             self._world.broker.stop()
-
-    def _next(self) -> None:
-        self._world.clock.callLater(self._random.expovariate(1 / self._plan.interval_s), self._inject)
-
-    def _inject(self) -> None:
-        if self._is_over:
-            return
-        names = list(self._plan.weights)
-        (name,) = self._random.choices(names, list(self._plan.weights.values()))
-        self._world.trace(f"fault: {name}")
-        fault: Callable[[], None] = getattr(self, name)
-        fault()
-        self._next()
 
     # The faults
 
@@ -172,7 +158,7 @@ class Faults:
         self._world.clock.callLater(self._random.uniform(0.1, 1.5), self._restore_store)
 
     def _restore_store(self) -> None:
-        if self._is_over:
+        if self._schedule.is_over:
             return
         if self._world.broker.is_up:
             self._restart_after(self._directories.restore_store)
@@ -228,7 +214,7 @@ class Faults:
             self._history.crash(CrashKind.PROCESS_KILL)
         if world.broker.disk.forget_unsynced():
             self._history.crash(CrashKind.DISK_FAILURE)
-        world.clock.callLater(0.05 if self._is_over else random.choice((0.01, 0.1, 1.0)), self._start)
+        world.clock.callLater(0.05 if self._schedule.is_over else random.choice((0.01, 0.1, 1.0)), self._start)
 
     def _start(self) -> None:
         if not self._world.broker.is_alive:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from odradek.replication.metadata import znodes
 from odradek.simulation.cluster.power import IntactReplicas
 from odradek.simulation.cluster.tree import read_data
+from odradek.simulation.fault_schedule import FaultSchedule
 from odradek.simulation.history import CrashKind, History
 from odradek.simulation.machine.broker_process import BrokerProcess
 from odradek.simulation.machine.network import CLIENT_HOST
@@ -32,10 +33,9 @@ class ClusterFaults:
         self._zookeeper = world.zookeeper
         self._network = world.network
         self._history = history
-        self._plan = plan
         self._session_s = session_s
         self._random = random
-        self._is_over = False
+        self._schedule = FaultSchedule(world, plan, random, self)
         self._intact = IntactReplicas(world)
         for process in world.brokers:
             process.on_end = self._when_ended(process)
@@ -43,12 +43,11 @@ class ClusterFaults:
 
     def begin(self) -> None:
         """Schedule the first fault."""
-        if self._plan.weights:
-            self._next()
+        self._schedule.begin()
 
     def end(self) -> None:
         """Stop injecting faults and repair everything."""
-        self._is_over = True
+        self._schedule.end()
         world = self._world
         self._zookeeper.slow_share = 0.0
         if self._zookeeper.is_down:
@@ -59,19 +58,6 @@ class ClusterFaults:
             process.disk.repair()
             self._restart_without_directory(process)
         world.trace("all faults are over")
-
-    def _next(self) -> None:
-        self._world.clock.callLater(self._random.expovariate(1 / self._plan.interval_s), self._inject)
-
-    def _inject(self) -> None:
-        if self._is_over:
-            return
-        names = list(self._plan.weights)
-        (name,) = self._random.choices(names, list(self._plan.weights.values()))
-        self._world.trace(f"fault: {name}")
-        fault: Callable[[], None] = getattr(self, name)
-        fault()
-        self._next()
 
     def _later(self, action: Callable[[], None], least: float = 0.3, most: float = 3.0) -> None:
         """Call `action` after some part or multiple of the session timeout."""
@@ -209,7 +195,7 @@ class ClusterFaults:
         self._network.habits = habits._replace(slow_share=0.3, slow_s=0.3)
 
         def restore() -> None:
-            if not self._is_over:
+            if not self._schedule.is_over:
                 self._network.habits = habits
 
         self._later(restore)
@@ -283,7 +269,7 @@ class ClusterFaults:
             if how in ("killed", "died while writing", "power lost"):
                 self._history.crash(CrashKind.PROCESS_KILL)
             process.disk.forget_unsynced()
-            delay_s = self._random.choice((0.05, 0.5, 2.0)) * (1.0 if self._is_over else self._session_s)
+            delay_s = self._random.choice((0.05, 0.5, 2.0)) * (1.0 if self._schedule.is_over else self._session_s)
             self._world.clock.callLater(delay_s, self._start, process)
 
         return ended
@@ -291,6 +277,6 @@ class ClusterFaults:
     def _start(self, process: BrokerProcess) -> None:
         if process.is_alive:
             return
-        if self._is_over:
+        if self._schedule.is_over:
             process.disk.repair()
         process.start()
