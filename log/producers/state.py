@@ -277,14 +277,18 @@ class ProducerState:
 
         They include producers whose batches were deleted, and verifications in progress. Snapshots remain.
         """
+        self._adopt(other)
         self.expiration_ms = other.expiration_ms
-        self.producers = other.producers
         self.verifications = other.verifications
-        self.first_unstable_offset = other.first_unstable_offset
+        self._largest_loaded_id = other._largest_loaded_id
+
+    def _adopt(self, other: "ProducerState") -> None:
+        """Share the producers and open transactions of another state, which is not used any more."""
+        self.producers = other.producers
         self._ongoing = other._ongoing
         self._ongoing_starts = other._ongoing_starts
         self._unreplicated = other._unreplicated
-        self._largest_loaded_id = other._largest_loaded_id
+        self.first_unstable_offset = other.first_unstable_offset
 
     def _first_ongoing(self, *, except_for: int = NO_OFFSET, default: int = NO_OFFSET) -> int:
         """Return the start of the first open transaction, of which there may be many thousands, or of the second."""
@@ -434,11 +438,7 @@ class ProducerState:
 
     def replace(self, earlier: "ProducerState") -> None:
         """Return to an earlier state, because the log is truncated to its end; remove the snapshots of later ones."""
-        self.producers = earlier.producers
-        self._ongoing = earlier._ongoing
-        self._ongoing_starts = earlier._ongoing_starts
-        self._unreplicated = earlier._unreplicated
-        self.first_unstable_offset = earlier.first_unstable_offset
+        self._adopt(earlier)
         self.end_offset = earlier.end_offset
         self.last_snapshot_offset = earlier.last_snapshot_offset
         if self._unsynced_snapshot > self.end_offset:
