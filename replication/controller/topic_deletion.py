@@ -194,7 +194,7 @@ class TopicDeletion:
                 if partition.leader == NO_LEADER:
                     continue
                 live = [replica for replica in partition.replicas if is_online(replica, partition, brokers)]
-                # The leader's broker may have failed while nobody elected another one: the topic was marked already.
+                # The leader's broker may have failed without another election, because the topic was marked already.
                 offline = remove_from_isr(partition, [*live, partition.leader], context.epoch)
                 path = znodes.state_path(topic.name, index)
                 operations.append(SetData(path, znodes.encode_state(offline), partition.partition_epoch))

@@ -1,6 +1,6 @@
 """An operator of a cluster: moves replicas, elects preferred leaders and changes properties of topics under load.
 
-It also creates, grows and deletes topics of its own, whose records nobody reads.
+It also creates, grows and deletes topics of its own, whose records no client reads.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class ClusterInvariants:
     def _check_records(
         self, process: "BrokerProcess", replica: "Replica", log: "PartitionLog", where: str
     ) -> Iterator[str]:
-        """What a replica has below its high watermark is committed, and equal on all replicas."""
+        """Report records below a replica's high watermark that are not committed, or differ from other replicas'."""
         if replica.topic in self.unclean:
             return
         key = replica.topic_id, replica.index
