@@ -190,11 +190,14 @@ class World:
         return self._cluster_invariants.committed.end((topic_id, index))
 
     def audit(self, broker: Broker) -> None:
-        """Read all logs of a broker and compare indexes and state with them."""
+        """Read all logs of a broker, except for those on a broken disk, and compare indexes and state with them."""
         if not self.looks_inside:
             return
         partitions = broker.services.replicas.partitions
+        [disk] = [process.disk for process in self.brokers if process.broker is broker]
         for log in broker.services.logs.all_logs():
+            if log.log_directory in disk.broken:
+                continue
             has_gaps = log.topic in self.compacted or self.metadata.was_lost
             partition = partitions.get((log.topic, log.partition))
             leader_epoch = partition.leader_epoch if partition is not None and partition.is_leader else None
