@@ -1,8 +1,8 @@
 """Requests as plain clients send them, by kafka-python's protocol classes over a raw connection."""
 
-import time
 import uuid
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from kafka.protocol.consumer import (
@@ -29,15 +29,18 @@ from kafka.protocol.metadata import (
 )
 
 from compat_tests.bad_frames import Connection
+from compat_tests.clients.common import wait_until
 
 
 def wait_for_topics(broker: Any, names: Iterable[str]) -> None:
     """Wait for topics: Apache Kafka acknowledges a creation before its brokers have the metadata."""
     with Connection(broker.port) as probe:
         for name in names:
-            give_up_at = time.monotonic() + 10
-            while metadata(probe, name)[0] and time.monotonic() < give_up_at:
-                time.sleep(0.05)
+            wait_until(partial(_exists, probe, name), 10)
+
+
+def _exists(connection: Connection, topic: str) -> bool:
+    return not metadata(connection, topic)[0]
 
 
 def metadata(connection: Connection, topic: str) -> tuple[int, uuid.UUID | None]:
@@ -76,13 +79,14 @@ def list_offset(
 
 def ask_for_coordinator(connection: Connection) -> None:
     """Wait until the offsets topic exists."""
-    give_up_at = time.monotonic() + 20
-    while (
-        join(connection, "bad-input-any")[0] not in (0, 79) or metadata(connection, "__consumer_offsets")[0]
-    ):
+
+    def exists() -> bool:
+        if join(connection, "bad-input-any")[0] in (0, 79) and not metadata(connection, "__consumer_offsets")[0]:
+            return True
         connection.ask(FindCoordinatorRequest(key="bad-input-any", key_type=0), FindCoordinatorResponse, 1)
-        assert time.monotonic() < give_up_at
-        time.sleep(0.1)
+        return False
+
+    wait_until(exists, 20)
 
 
 def fetch(

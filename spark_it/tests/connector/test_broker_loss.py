@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from compat_tests import limits, processes
 from compat_tests.apache_kafka import jars
+from compat_tests.clients.common import wait_until
 from spark_it.tests.connector.test_streaming import AVAILABLE_NOW, QUICKLY
 from spark_it.tests.data import Topics, digest, digest_of, rows, rows_in_spark
 from spark_it.tests.kafka_frames import KafkaFrames, finish, has_read, wait_for
@@ -109,10 +109,11 @@ value.format = "string"
         return self._output.read_text("utf-8")
 
     def wait_until(self, condition):
-        give_up_at = time.monotonic() + limits.READ_S
-        while not condition():
-            assert self._process.poll() is None and time.monotonic() < give_up_at, self.output()
-            time.sleep(0.1)
+        def is_met():
+            assert self._process.poll() is None, self.output()
+            return condition()
+
+        wait_until(is_met, limits.READ_S, self.output)
 
     def stop(self):
         """Stop the pipeline after its batch; return the exit code."""
