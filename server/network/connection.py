@@ -4,6 +4,10 @@ A transport passes frames and events to it; responses go to the transport's writ
 connection is in progress at a time, and the next begins when the socket has accepted the previous response. This keeps
 the order of responses and bounds the memory of a connection.
 
+There is one exception. While a Produce request waits for the replicas only, the batches of a few Produce requests that
+follow it are appended, if the produce fast path takes them: a follower then copies several batches with one fetch.
+Their responses wait for their turn.
+
 The request of a frame that arrives alone begins at once if the scheduler allows it. All other frames are added to the
 backlog, and the connection is queued in one of the scheduler's lines. The scheduler calls `begin_next` once for each
 request.
@@ -16,8 +20,8 @@ the order of these events.
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, cast
+from collections.abc import Callable, Sequence
+from typing import Final, ParamSpec, cast
 
 from twisted.internet.task import SchedulerStopped
 
@@ -26,14 +30,25 @@ from odradek.protocol.schema import Message
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection_state import TRANSITIONS, ConnectionEvent, ConnectionState
 from odradek.server.network.connection_transport import ConnectionTransport
-from odradek.server.network.request_pipeline import RequestInProgress, RequestOutcome, RequestOutput, RequestPipeline
+from odradek.server.network.request_pipeline import (
+    AppendedProduce,
+    RequestInProgress,
+    RequestOutcome,
+    RequestOutput,
+    RequestPipeline,
+)
 from odradek.server.request import CloseConnection, RequestContext
 from odradek.server.work.waits import shorten_wait
 
 logger = logging.getLogger(__name__)
 
+Arguments = ParamSpec("Arguments")
+
 _BACKLOG_LIMIT: Final = 16
 _BACKLOG_LIMIT_BYTES: Final = 1048576
+_APPENDED_LIMIT: Final = 7
+"""Batches that are appended after that of the request in progress. A producer has five requests in flight."""
+
 _LARGE_FRAME_BYTES: Final = 122_880
 """The response to a request in a larger frame is sent at once, because the request has already taken long."""
 
@@ -63,6 +78,9 @@ class Connection:
         self._state = _OPEN
         self.context = context
         self.in_progress: RequestInProgress | None = None
+        # Later requests whose batches are appended: their responses, or what these wait for. Empty if no request is in
+        # progress.
+        self._appended: deque[bytearray | AppendedProduce] = deque()
         self.api_key = -1
         self.expected_s = 0.0
         self.is_in_line = False
@@ -87,15 +105,13 @@ class Connection:
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Accept one frame that arrived alone, which is the usual case."""
-        if (
-            self._scheduler.is_direct
-            and not self._backlog
-            and self.in_progress is None
-            and self._transport.writer.is_idle
-        ):
-            self._begin(frame)
-        else:
-            self.frames_received((frame,))
+        if self._scheduler.is_direct and not self._backlog and self._transport.writer.is_idle:
+            if self.in_progress is None:
+                self._begin(frame)
+                return
+            if self._append(frame, self.in_progress):
+                return
+        self.frames_received((frame,))
 
     def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
         """Accept frames in the order of arrival, each with its length prefix."""
@@ -133,6 +149,10 @@ class Connection:
                 waiting.deferred.cancel()
             except Exception:
                 logger.exception("a request could not be cancelled; please report it api=%s", waiting.api.name)
+        for appended in self._appended:
+            if isinstance(appended, AppendedProduce):
+                appended.produce.cancel()
+        self._appended.clear()
 
     def refuse(self, why: str) -> None:
         """Close the connection because of malformed input or a failure, with one log line."""
@@ -175,25 +195,50 @@ class Connection:
         Return the API of the following request if that request may begin too, else -1.
         """
         try:
-            if self.in_progress is not None or not self._transport.writer.is_idle or self._state is _CLOSED:
+            if not self._transport.writer.is_idle or self._state is _CLOSED:
                 return -1
-            backlog = self._backlog
-            if backlog:
-                self._begin(backlog.popleft())
+            if self._backlog:
+                if not self._begin_or_append(self._backlog.popleft()):
+                    return -1
                 if self._state is _CLOSED:  # type: ignore[comparison-overlap] # `_begin` may have closed it
                     return -1
                 if self._is_paused and not self._is_backlog_full():
                     self._is_paused = False
                     self._transport.resume_reading()
-                if self.in_progress is not None:
-                    return -1
-            if backlog:
-                frame = backlog[0]
-                return frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
+            earlier = self.in_progress
+            if earlier is not None:
+                return self.next_api_key if self._may_append_after(earlier) else -1
+            if self._backlog:
+                return self.next_api_key
             self._close_if_ended()
         except Exception:
             self._close_after_defect()
         return -1
+
+    def _begin_or_append(self, frame: bytes | memoryview) -> bool:
+        """Take the next request; return False, and put it back, if it has to wait."""
+        earlier = self.in_progress
+        if earlier is None:
+            self._begin(frame)
+        elif not self._append(frame, earlier):
+            self._backlog.appendleft(frame)
+            return False
+        return True
+
+    def _may_append_after(self, earlier: RequestInProgress) -> bool:
+        return earlier.is_appended and len(self._appended) < _APPENDED_LIMIT
+
+    def _append(self, frame: bytes | memoryview, earlier: RequestInProgress) -> bool:
+        """Append the batch of a request after that of the request in progress; return False if it has to wait."""
+        appended = self._pipeline.append_next(frame) if self._may_append_after(earlier) else None
+        if appended is None:
+            return False
+        self._appended.append(appended)
+        self._scheduler.end_request(self, frame)
+        if self.in_progress is None and self._state is not _CLOSED:
+            # The append has completed the earlier request.
+            self._call(self._send_appended)
+        return True
 
     def _begin(self, frame: bytes | memoryview) -> None:
         """Begin a request. All exceptions are handled here."""
@@ -201,10 +246,8 @@ class Connection:
             output = self._pipeline.begin(frame)
             if isinstance(output, bytearray):
                 self._transport.writer.send_one(output)
-            elif isinstance(output, list):
-                self._transport.writer.send(output)
             elif output is not None:
-                self._wait_for(output)
+                self._send(output)
             if len(frame) > _LARGE_FRAME_BYTES:
                 self._transport.writer.flush()
         except CloseConnection as reason:
@@ -240,28 +283,48 @@ class Connection:
         self.in_progress = None
         if self._state is _CLOSED:
             return
+        self._call(self._send_outcome, outcome, waiting)
+        # The next request begins later: the Deferred may have fired within another connection's append.
+        self._get_in_line()
+
+
+    def _call(self, step: Callable[Arguments, None], *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
+        """Take a step. All exceptions are handled here."""
         try:
-            output: RequestOutput
-            if isinstance(outcome, bytearray):
-                output = outcome
-            elif isinstance(outcome, Message) and waiting.frame is None:
-                output = self._pipeline.encode(waiting.api, waiting.correlation_id, outcome)
-            else:
-                output = self._pipeline.finish(outcome, waiting)
-            if isinstance(output, bytearray):
-                self._transport.writer.send_one(output)
-            elif isinstance(output, list):
-                self._transport.writer.send(output)
-            elif output is not None:
-                self._wait_for(output)
+            step(*arguments, **named)
         except CloseConnection as reason:
             self.refuse(str(reason))
         except SchedulerStopped:
             self._close()
         except Exception:
             self._close_after_defect()
-        # The next request begins later: the Deferred may have fired within another connection's append.
-        self._get_in_line()
+
+    def _send_outcome(self, outcome: RequestOutcome, waiting: RequestInProgress) -> None:
+        """Send the response of the request in progress, and those of appended batches that are available."""
+        if isinstance(outcome, bytearray):
+            self._transport.writer.send_one(outcome)
+        elif isinstance(outcome, Message) and waiting.frame is None:
+            self._send(self._pipeline.encode(waiting.api, waiting.correlation_id, outcome))
+        else:
+            self._send(self._pipeline.finish(outcome, waiting))
+        if self._appended:
+            self._send_appended()
+
+    def _send_appended(self) -> None:
+        """Send the responses of appended batches in order, up to the first that waits."""
+        appended = self._appended
+        while appended and self.in_progress is None:
+            first = appended.popleft()
+            self._send(first if isinstance(first, bytearray) else self._pipeline.respond(first))
+
+    def _send(self, output: RequestOutput) -> None:
+        """Send a response, or wait for it."""
+        if isinstance(output, bytearray):
+            self._transport.writer.send_one(output)
+        elif isinstance(output, list):
+            self._transport.writer.send(output)
+        elif output is not None:
+            self._wait_for(output)
 
 
 class _LostTransport:

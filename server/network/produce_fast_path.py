@@ -14,7 +14,7 @@ never to the log: a retired partition has released the log, so that the files of
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from odradek.log.validation.batch import StepwiseValidationRequired
 from odradek.protocol.batches.record_batch import FLAGS_POSITION, PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
@@ -60,7 +60,7 @@ _pack_offsets: Final = struct.Struct(">qqq").pack_into
 _SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
 
 
-FastResponse = bytearray | produce.ProduceOutcome
+FastResponse = bytearray | ProduceResponse
 """An encoded response, or a response to encode."""
 
 
@@ -112,14 +112,71 @@ class _KnownHead:
         self.response = bytes(template)
 
 
-class PendingProduce(NamedTuple):
-    """An appended batch whose response waits. `request` has the fields that an error response needs.
+class PendingProduce:
+    """An appended batch whose response waits for the replicas or for a sync.
 
-    `response` fires with the encoded response, or with a `ProduceResponse`.
+    request: has the fields that an error response needs
+    sync: fires with the response after the sync, which begins with the append; None if only the replicas are waited for
     """
 
-    request: ProduceRequest
-    response: "Deferred[FastResponse] | Deferred[produce.ProduceOutcome]"
+    __slots__ = ("_known", "_leader_epoch", "_services", "appended_s", "info", "out", "request", "sync")
+
+    def __init__(
+        self, services: produce.ProduceServices, known: _KnownHead, info: "AppendInfo", out: bytearray
+    ) -> None:
+        self._services = services
+        self._known = known
+        self._leader_epoch = known.partition.leader_epoch
+        self.request = known.request
+        self.info = info
+        self.out = out
+        self.appended_s = services.reactor.seconds()
+        self.sync: Deferred[FastResponse] | Deferred[produce.ProduceOutcome] | None = None
+        partition, acks = known.partition, known.acks
+        if partition.waits_for_sync(info, acks):
+            if acks == -1:
+                self.sync = produce.finish_append(
+                    services, partition, known.topic, self.request, info, known.listener
+                )
+            else:
+                self.sync = services.flusher.flush(partition).addCallback(
+                    lambda is_synced: out if is_synced else self._fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+                )
+
+    def respond(self) -> "FastResponse | Deferred[FastResponse] | Deferred[produce.ProduceOutcome]":
+        """Return the response, or a Deferred of it. The timeout counts from the append."""
+        if self.sync is not None:
+            return self.sync
+        response = self._check()
+        if response is not None:
+            return response
+        # A call of DelayedOperation[...] takes much longer.
+        operation: DelayedOperation[FastResponse] = DelayedOperation(
+            self._check, lambda: self._fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        )
+        clock = self._services.reactor
+        waited_ms = int((clock.seconds() - self.appended_s) * 1000)
+        return operation.wait(clock, self.request.timeout_ms - waited_ms, (self._known.partition,))
+
+    def cancel(self) -> None:
+        """Drop the response, because the connection is lost."""
+        if self.sync is not None:
+            self.sync.addErrback(lambda _: None)
+            self.sync.cancel()
+
+    def _check(self) -> FastResponse | None:
+        try:
+            is_replicated = self._known.partition.has_reached(self.info.last_offset + 1, self._leader_epoch)
+        except KafkaError as error:
+            return self._fail(error)
+        return self.out if is_replicated else None
+
+    def _fail(self, error: KafkaError) -> ProduceResponse:
+        known = self._known
+        response = produce.make_failed_response(known.topic, known.partition.index, self.info, error)
+        if known.listener is not None:
+            produce.name_leaders(self._services, known.listener, response)
+        return response
 
 
 class ProduceFastPath:
@@ -177,44 +234,11 @@ class ProduceFastPath:
         out = bytearray(known.response)
         out[_RESPONSE_ID] = frame[_CORRELATION_ID]
         _pack_offsets(out, known.offsets_at, info.first_offset, info.log_append_time_ms, info.log_start_offset)
-        if info.flush_due or (known.acks == -1 and log.state.high_watermark <= info.last_offset):
-            return self._wait_until_done(known, info, out)
+        if (known.acks == -1 and log.state.high_watermark <= info.last_offset) or (
+            info.flush_due and partition.waits_for_sync(info, known.acks)
+        ):
+            return PendingProduce(self._services, known, info, out)
         return out
-
-    def _wait_until_done(self, known: _KnownHead, info: "AppendInfo", out: bytearray) -> PendingProduce:
-        """Return `out` after replication or a sync, or the handler's response after both or a failure."""
-        services, partition, acks, offset = self._services, known.partition, known.acks, info.last_offset + 1
-        request = known.request
-
-        def fail(error: KafkaError) -> ProduceResponse:
-            response = produce.make_failed_response(known.topic, partition.index, info, error)
-            if known.listener is not None:
-                produce.name_leaders(services, known.listener, response)
-            return response
-
-        def check() -> bytearray | ProduceResponse | None:
-            try:
-                return out if partition.has_reached(offset) else None
-            except KafkaError as error:
-                return fail(error)
-
-        response: Deferred[FastResponse]
-        if not partition.waits_for_sync(info, acks):
-            # A call of DelayedOperation[...] takes much longer.
-            operation: DelayedOperation[FastResponse] = DelayedOperation(
-                check, lambda: fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-            )
-            response = operation.wait(services.reactor, request.timeout_ms, (partition,))
-            # A watcher that the append woke may have discovered a disk failure.
-            operation.wake()
-        elif acks == -1:
-            finished = produce.finish_append(services, partition, known.topic, request, info, known.listener)
-            return PendingProduce(request, finished)
-        else:
-            response = services.flusher.flush(partition).addCallback(
-                lambda is_synced: out if is_synced else fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
-            )
-        return PendingProduce(request, response)
 
     def _find_records(self, frame: Buffer, head_end: int) -> memoryview | None:
         """Return the records after a head; None unless only empty tagged fields follow them."""

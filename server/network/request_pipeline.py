@@ -8,7 +8,7 @@ import logging
 import struct
 from collections.abc import Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
@@ -55,9 +55,13 @@ RequestOutcome = Message | EncodedBody | EncodedResponse | bytearray | NoRespons
 
 
 class RequestInProgress:
-    """A request without a response yet. `frame` is set if its head may be added to the produce fast path."""
+    """A request without a response yet.
 
-    __slots__ = ("api", "correlation_id", "deferred", "frame", "request")
+    frame: set if its head may be added to the produce fast path
+    is_appended: only the replicas or a sync are waited for, so that batches of later requests may be appended
+    """
+
+    __slots__ = ("api", "correlation_id", "deferred", "frame", "is_appended", "request")
 
     def __init__(
         self,
@@ -66,12 +70,23 @@ class RequestInProgress:
         request: Message | None,
         deferred: AnyDeferred,
         frame: bytes | memoryview | None,
+        *,
+        is_appended: bool = False,
     ) -> None:
+        self.is_appended = is_appended
         self.api = api
         self.correlation_id = correlation_id
         self.request = request
         self.deferred = deferred
         self.frame = frame
+
+
+class AppendedProduce(NamedTuple):
+    """A Produce request whose batch was appended while an earlier request waits for its response."""
+
+    api: BoundApi
+    correlation_id: int
+    produce: "PendingProduce"
 
 
 RequestOutput = bytearray | list[Piece] | RequestInProgress | None
@@ -84,7 +99,7 @@ class RequestPipeline:
     Its methods raise CloseConnection if the connection must close, and SchedulerStopped if the broker stops.
     """
 
-    __slots__ = ("_bound", "_client_id_bytes", "_context", "_dispatch", "_fast_path", "_services")
+    __slots__ = ("_bound", "_client_id_bytes", "_context", "_defect", "_dispatch", "_fast_path", "_services")
 
     def __init__(self, dispatch: Dispatch, context: RequestContext) -> None:
         self._dispatch = dispatch
@@ -93,17 +108,15 @@ class RequestPipeline:
         self._context = context
         self._client_id_bytes = _NO_ID
         self._fast_path: ProduceFastPath | None = None
+        # The failure of the fast path for the next request.
+        self._defect: Exception | None = None
 
     def begin(self, frame: bytes | memoryview) -> RequestOutput:
         """Run a request through the stages until it has a response or has to wait."""
-        unexpected: Exception | None = None
-        if self._fast_path is not None and not self._context.refused_batches:
-            try:
-                answer = self._fast_path.append_records(frame)
-            except Exception as error:
-                answer, unexpected = None, error
-            if answer is not None:
-                return answer if isinstance(answer, bytearray) else self._wait_for_append(frame, answer)
+        answer = self._append_records(frame)
+        if answer is not None:
+            return answer if isinstance(answer, bytearray) else self.respond(self._make_appended(frame, answer))
+        unexpected, self._defect = self._defect, None
         try:
             code, correlation_id, client_id_size = read_request_prefix(frame, SIZE_BYTES)
             api = self._bound.get(code) or self._dispatch.find(code)
@@ -145,6 +158,26 @@ class RequestPipeline:
         if isinstance(response, NoResponse):
             return None
         return RequestInProgress(api, correlation_id, request, response, frame if may_use_fast_path else None)
+
+    def append_next(self, frame: bytes | memoryview) -> bytearray | AppendedProduce | None:
+        """Append the batch of the next request before the requests in progress have their responses.
+
+        Return its response or an `AppendedProduce`; None, with nothing appended, if it has to wait until it is begun.
+        """
+        answer = self._append_records(frame)
+        if answer is None or isinstance(answer, bytearray):
+            return answer
+        return self._make_appended(frame, answer)
+
+    def respond(self, appended: AppendedProduce) -> RequestOutput:
+        """Return the response to an appended batch, or wait for it."""
+        api, correlation_id, produce = appended
+        response = produce.respond()
+        if isinstance(response, bytearray):
+            return response
+        if isinstance(response, Message):
+            return self.encode(api, correlation_id, response)
+        return RequestInProgress(api, correlation_id, produce.request, response, None, is_appended=True)
 
     def finish(self, outcome: RequestOutcome, waiting: RequestInProgress) -> RequestOutput:
         """Continue with the outcome of a request in progress."""
@@ -194,10 +227,19 @@ class RequestPipeline:
         with suppress(KafkaError):
             self._fast_path.add_head(frame, self._context, request, response)  # type: ignore[arg-type] # of Produce
 
-    def _wait_for_append(self, frame: bytes | memoryview, answer: "PendingProduce") -> RequestInProgress:
-        """Wait for the response of the fast path."""
+    def _append_records(self, frame: bytes | memoryview) -> "bytearray | PendingProduce | None":
+        """Take the fast path; return None, with nothing appended, if that is not possible."""
+        if self._fast_path is None or self._context.refused_batches or self._defect is not None:
+            return None
+        try:
+            return self._fast_path.append_records(frame)
+        except Exception as error:
+            self._defect = error
+            return None
+
+    def _make_appended(self, frame: bytes | memoryview, produce: "PendingProduce") -> AppendedProduce:
         code, correlation_id, _ = read_request_prefix(frame, SIZE_BYTES)
-        return RequestInProgress(self._dispatch.find(code), correlation_id, answer.request, answer.response, None)
+        return AppendedProduce(self._bound.get(code) or self._dispatch.find(code), correlation_id, produce)
 
     def _decode_in_slices(
         self,

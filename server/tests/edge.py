@@ -34,7 +34,6 @@ from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.network import stalls
 from odradek.server.network.connection import Connection
 from odradek.server.network.connections import ConnectionRegistry
-from odradek.server.network.produce_fast_path import PendingProduce
 from odradek.server.network.reactor import PlainEPollReactor
 from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.transport import KafkaTransport
@@ -73,9 +72,12 @@ class Kind(Enum):
     UNANSWERABLE_LATER = "a Deferred of an error for which no response can be made"
     REPEATED = "a response of the produce fast path"
     REPEATED_LATER = "a Deferred of a response of the produce fast path"
+    REPEATED_SYNCED = "a Deferred of the produce fast path that may fire before the turn of its response"
+    REPEATED_SOON = "a response of the produce fast path that is available when its turn comes"
     REPEATED_FAILS = "a failure of the produce fast path"
     REPEATED_FAILS_LATER = "a Deferred of a failure of the produce fast path"
     PARKED = "a Deferred that fires when the test releases it"
+    REPEATED_PARKED = "a Deferred of the produce fast path that fires when the test releases it"
     MALFORMED = "no behaviour: the frame cannot be decoded"
 
 
@@ -89,10 +91,19 @@ LATER = {
     Kind.BROKEN_LATER: Kind.BROKEN,
     Kind.UNANSWERABLE_LATER: Kind.UNANSWERABLE,
     Kind.REPEATED_LATER: Kind.REPEATED,
+    Kind.REPEATED_SYNCED: Kind.REPEATED,
+    Kind.REPEATED_SOON: Kind.REPEATED,
     Kind.REPEATED_FAILS_LATER: Kind.DEFECT,
     Kind.PARKED: Kind.SMALL,
+    Kind.REPEATED_PARKED: Kind.REPEATED,
 }
-REPEATED = {Kind.REPEATED, Kind.REPEATED_LATER, Kind.REPEATED_FAILS, Kind.REPEATED_FAILS_LATER}
+PARKED = {Kind.PARKED, Kind.REPEATED_PARKED}
+APPENDED = {
+    Kind.REPEATED_LATER, Kind.REPEATED_SYNCED, Kind.REPEATED_SOON, Kind.REPEATED_FAILS_LATER, Kind.REPEATED_PARKED,
+}  # fmt: skip
+REPEATED = {Kind.REPEATED, Kind.REPEATED_FAILS, *APPENDED}
+MOST_APPENDED = 8
+"""Requests of a connection whose batches are appended and that have no responses yet."""
 CLOSING = {
     Kind.CLOSE, Kind.CLOSE_LATER, Kind.BROKEN, Kind.BROKEN_LATER, Kind.UNANSWERABLE, Kind.UNANSWERABLE_LATER,
     Kind.MALFORMED,
@@ -273,6 +284,38 @@ def make_reactor(wait, seconds):
     return reactor
 
 
+class AppendedBatch:
+    """Replaces `PendingProduce`."""
+
+    def __init__(self, edge, n):
+        self._edge = edge
+        self._n = n
+        self.request = FetchRequest(session_id=n)  # Requests of an Edge are Fetch requests, also in place of a Produce.
+        self._sync = None
+        if edge.kinds[n] is Kind.REPEATED_SYNCED:
+            self._sync = edge._promise(n)
+            edge.early.add(n)
+
+    def respond(self):
+        """Return the response or a Deferred of it; all earlier requests must have their responses."""
+        edge, n = self._edge, self._n
+        assert min(edge.waiting, default=n) == n
+        if self._sync is not None:
+            edge.early.discard(n)
+            if n not in edge.deferreds:
+                del edge.waiting[n]
+            return self._sync
+        if edge.kinds[n] is Kind.REPEATED_SOON:
+            del edge.waiting[n]
+            return edge._outcome(n, Kind.REPEATED)
+        return edge._promise(n)
+
+    def cancel(self):
+        if self._sync is not None:
+            self._sync.addErrback(lambda _: None)
+            self._sync.cancel()
+
+
 class Edge:
     """A connection with its client and its handlers: `run` it, then `check` the result.
 
@@ -284,6 +327,8 @@ class Edge:
     is_ever_writable: whether write events occur
     max_idle_ms, max_wait_ms: of the registry, and of each request
     now_s: the clock
+    waiting: the requests that have begun and have no response
+    early: those of them whose response must wait for its turn
     """
 
     def __init__(self, script, kinds, cuts=(1,), *, send_outcomes=5, may_leave=False, **more):
@@ -291,7 +336,8 @@ class Edge:
         self.kinds = list(kinds)
         self.began = []
         self.deferreds = {}
-        self.in_progress = None
+        self.waiting = {}
+        self.early = set()
         self.has_left = False
         self.cancelled = []
         self._polls = 0
@@ -401,25 +447,30 @@ class Edge:
         if kind not in REPEATED:
             return None
         self._begin(n)
-        if kind in LATER:
-            # Requests of an Edge are Fetch requests, also in place of a Produce.
-            return PendingProduce(FetchRequest(session_id=n), self._promise(n))  # type: ignore[arg-type]
-        return self._outcome(n, kind)
+        return AppendedBatch(self, n) if kind in APPENDED else self._outcome(n, kind)
+
+    @property
+    def in_progress(self):
+        """The first request whose Deferred has not fired; None if there is none."""
+        return next(iter(self.deferreds), None)
 
     def _begin(self, n):
-        assert self.in_progress is None, f"request {n} begins while {self.in_progress} is in progress"
+        kinds = {self.kinds[earlier] for earlier in self.waiting}
+        assert not kinds or (kinds <= APPENDED and self.kinds[n] in REPEATED), f"request {n} begins too early"
+        assert len(self.waiting) < MOST_APPENDED
         assert not self.socket.has_failed, f"request {n} begins although the connection has failed"
         self.began.append(n)
         self.now_s += self._costs_s[n % len(self._costs_s)]
+        if self.kinds[n] in LATER:
+            self.waiting[n] = None
 
     def _promise(self, n):
-        self.in_progress = n
         self.deferreds[n] = Wait(lambda: "a test", lambda deferred: self._cancel(n))
         return self.deferreds[n]
 
     def _cancel(self, n):
         del self.deferreds[n]
-        self.in_progress = None
+        self.waiting.pop(n, None)
         self.cancelled.append(n)
 
     @staticmethod
@@ -459,7 +510,8 @@ class Edge:
         """Fire the Deferred of request `n`, unless it has been cancelled."""
         deferred = self.deferreds.pop(n, None)
         if deferred is not None:
-            self.in_progress = None
+            if n not in self.early:
+                del self.waiting[n]
             outcome = self._outcome(n, LATER[self.kinds[n]])
             if isinstance(outcome, Exception):
                 deferred.errback(outcome)
@@ -496,10 +548,12 @@ class Edge:
             yield "edge", lambda events: events.append((EDGE_FD, select.EPOLLOUT))
         if reads and writes:
             yield "edge", lambda events: self._readable(events, select.EPOLLOUT)
-        n = self.in_progress
-        if n is not None and self.kinds[n] is not Kind.PARKED:
-            yield "other", lambda events: self._other_readable(events, self._fire, n)
-            yield "other", lambda events: self._other_readable(events, self.reactor.callLater, 0, self._fire, n)
+        for n in self.deferreds:
+            if self.kinds[n] not in PARKED:
+                yield "other", partial(self._other_readable, work=self._fire, arguments=(n,))
+                yield "other", partial(
+                    self._other_readable, work=self.reactor.callLater, arguments=(0, self._fire, n)
+                )
         if self._may_leave and not self.has_left:
             yield "client", self._leave
 
@@ -507,7 +561,7 @@ class Edge:
         self.socket.arrived.append(self._unread.popleft() if self._unread else b"")
         events.append((EDGE_FD, select.EPOLLIN | more))
 
-    def _other_readable(self, events, work, *arguments):
+    def _other_readable(self, events, work, arguments):
         self._other.work.append(lambda: work(*arguments))
         events.append((OTHER_FD, select.EPOLLIN))
 

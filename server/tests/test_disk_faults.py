@@ -126,7 +126,7 @@ class Broker:
             response = self.answer(produce(self.services, self.context, request))
             self.fast_path.add_head(frame, self.context, request, response)
         else:
-            response = self.answer(outcome.response if isinstance(outcome, PendingProduce) else outcome)
+            response = self.answer(outcome.respond() if isinstance(outcome, PendingProduce) else outcome)
         if isinstance(response, bytearray):
             response = codec.decode(ProduceResponse, VERSION, bytes(response[9:]))
         [row] = response.responses[0].partition_responses

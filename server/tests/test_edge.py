@@ -14,12 +14,13 @@ from twisted.python.failure import Failure
 
 from odradek.server.network import connection as connection_module
 from odradek.server.network import transport as transport_module
-from odradek.server.tests.edge import EDGE_FD, NOTHING, Edge, Kind, Script, run_all_scripts
+from odradek.server.tests.edge import EDGE_FD, MOST_APPENDED, NOTHING, PARKED, Edge, Kind, Script, run_all_scripts
 
 DEPTH = 7
 """The number of choices of which all combinations are run, about that of a scenario of two or three requests."""
 
-KINDS = [kind for kind in Kind if kind is not Kind.PARKED]
+KINDS = [kind for kind in Kind if kind not in PARKED]
+SOON_APPENDED = [Kind.REPEATED_LATER, Kind.REPEATED_SYNCED, Kind.REPEATED_SOON, Kind.REPEATED_FAILS_LATER]
 ANSWERED = [Kind.SMALL, Kind.RECORDS, Kind.LATER, Kind.RECORDS_LATER, Kind.AT_ONCE, Kind.NO_RESPONSE_LATER]
 
 
@@ -52,6 +53,35 @@ def test_every_order_of_partial_sends_and_events(kinds, cuts):
         Edge(script, (*kinds, Kind.SMALL), cuts, send_outcomes=3).run().check()
 
     assert run_all_scripts(run, DEPTH) > DEPTH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cuts", [(1,), (3,)], ids=str)
+@pytest.mark.parametrize(
+    "kinds", list(itertools.product(SOON_APPENDED, repeat=2)), ids=lambda kinds: "-".join(kind.name for kind in kinds)
+)
+def test_every_order_of_appended_batches_and_of_their_outcomes(kinds, cuts):
+    def run(script):
+        Edge(script, (*kinds, Kind.REPEATED), cuts, send_outcomes=3, may_leave=True).run().check()
+        Edge(script, (*kinds, Kind.SMALL), cuts, send_outcomes=6).run().check()
+
+    assert run_all_scripts(run, DEPTH - 1) > DEPTH
+
+
+def test_a_few_batches_are_appended_before_the_response_to_the_first():
+    edge = Edge(Script(), [Kind.REPEATED_PARKED] * 20, (20,)).run()
+    assert edge.began == list(range(MOST_APPENDED))
+    edge.release()
+    edge.run()
+    assert [answer[0] for answer in edge.answers] == [0]
+    assert edge.began == list(range(MOST_APPENDED + 1))
+
+
+def test_appended_batches_of_a_lost_connection_are_dropped():
+    edge = Edge(Script(), [Kind.REPEATED_PARKED, Kind.REPEATED_SYNCED, Kind.REPEATED_LATER], (3,)).run()
+    edge.tcp.connectionLost(Failure(ConnectionLost()))
+    assert edge.began == [0, 1, 2]
+    assert not edge.deferreds
 
 
 @pytest.mark.parametrize("kind", [Kind.SMALL, Kind.RECORDS, Kind.LATER, Kind.CLOSE_LATER], ids=lambda kind: kind.name)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from odradek.protocol import codec
@@ -99,6 +100,12 @@ def test_a_batch_appended_by_the_fast_path_is_acknowledged_although_a_reader_fin
     assert (row.error_code, row.base_offset) == (0, 1)
 
 
+def append(fast_path, frame):
+    """A Deferred of the fast path's response, which waits for the replicas."""
+    response = fast_path.append_records(frame).respond()
+    return response if isinstance(response, Deferred) else succeed(response)
+
+
 @pytest.mark.parametrize("is_known", [False, True], ids=["general path", "fast path"])
 def test_a_reader_that_fails_when_woken_neither_fails_nor_repeats_the_append(services, is_known):
     partition = services.replicas.get("t", 0)
@@ -129,7 +136,7 @@ def test_a_request_that_must_wait_for_replicas_of_an_offline_partition_fails_at_
     partition.followers[2].log_end_offset = 2
     BrokenDisk(partition)
     answers: list[Any] = []
-    waiting = fast_path.append_records(frame).response if is_known else produce(services, context(), request())
+    waiting = append(fast_path, frame) if is_known else produce(services, context(), request())
     waiting.addCallback(answers.append)
     [row] = answers[0].responses[0].partition_responses
     assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -151,7 +158,7 @@ def test_a_leadership_lost_during_the_wait_for_replicas_names_the_new_leader(ser
     epoch = partition.leader_epoch + 1
     partition.apply(PartitionMetadata(1, epoch, (1, 2), (1, 2)), partition.log)
     answers: list[Any] = []
-    waiting = fast_path.append_records(frame).response if is_known else produce(services, client, request())
+    waiting = append(fast_path, frame) if is_known else produce(services, client, request())
     waiting.addCallback(answers.append)
     assert answers == []
     partition.apply(PartitionMetadata(2, epoch + 1, (1, 2), (1, 2)), partition.log)

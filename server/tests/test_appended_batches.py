@@ -1,0 +1,128 @@
+"""Batches that are appended while an earlier Produce request of the connection waits for the replicas."""
+
+import struct
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.task import Clock
+
+from odradek.log.config import LogConfig
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from odradek.protocol.messages.produce import ProduceResponse
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.tests.support import Cluster
+from odradek.replication.tests.test_topic_admin import create, new
+from odradek.server.dispatch import Dispatch
+from odradek.server.network.connection import Connection
+from odradek.server.tests.test_connection import Transport
+from odradek.server.tests.test_produce import VERSION, context, request
+from odradek.server.tests.wire import request_frame
+
+TIMEOUT_S = 30
+
+
+class Setting:
+    """A connection to the leader of a partition with the replicas 1, 2, which has served one Produce request."""
+
+    def __init__(self, services):
+        self.clock = services.reactor = Clock()
+        services.verifier = SimpleNamespace()
+        self.partition = services.replicas.get("t", 0)
+        self.transport = Transport()
+        self.connection = Connection(self.transport, Dispatch(services), context())
+        self.count = 0
+        self.produce()
+        self.lead(1)
+
+    def lead(self, leader):
+        epoch = self.partition.leader_epoch + 1
+        self.partition.apply(PartitionMetadata(leader, epoch, (1, 2), (1, 2)), self.partition.log)
+
+    def produce(self):
+        message = request()
+        message.timeout_ms = TIMEOUT_S * 1000
+        self.connection.frame_received(request_frame(message, VERSION, self.count))
+        self.count += 1
+
+    def replicate(self, offset):
+        """Let the follower fetch from an offset."""
+        self.partition.update_follower(2, offset, 0, 0)
+
+    @property
+    def answers(self):
+        """Correlation id, error code and base offset of each response."""
+        found = []
+        for data in self.transport.writer.sent:
+            [row] = codec.decode(ProduceResponse, VERSION, bytes(data[9:])).responses[0].partition_responses
+            found.append((struct.unpack_from(">i", data, 4)[0], row.error_code, row.base_offset))
+        return found
+
+
+@pytest.fixture
+def setting():
+    cluster = Cluster()
+    create(cluster, new("t"))
+    return Setting(SimpleNamespace(replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image))
+
+
+def test_batches_are_appended_at_once_and_acknowledged_in_order_when_they_are_replicated(setting):
+    for _ in range(3):
+        setting.produce()
+    assert setting.partition.log.log_end_offset == 4
+    assert setting.answers == [(0, 0, 0)]
+    setting.replicate(3)
+    assert setting.answers[1:] == [(1, 0, 1), (2, 0, 2)]
+    setting.produce()
+    assert len(setting.answers) == 3
+    setting.replicate(5)
+    assert setting.answers[3:] == [(3, 0, 3), (4, 0, 4)]
+
+
+def test_no_batch_is_acknowledged_after_the_leadership_was_lost(setting):
+    for _ in range(3):
+        setting.produce()
+    setting.lead(2)
+    setting.lead(1)
+    setting.replicate(4)
+    assert [code for _, code, _ in setting.answers[1:]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
+
+
+def test_the_timeout_of_each_batch_counts_from_its_append(setting):
+    setting.produce()
+    setting.clock.advance(20)
+    setting.produce()
+    setting.produce()
+    setting.clock.advance(10)
+    assert setting.answers[1:] == [(1, ErrorCode.REQUEST_TIMED_OUT, 1)]
+    setting.clock.advance(19)
+    assert len(setting.answers) == 2
+    setting.clock.advance(1)
+    setting.clock.advance(0)
+    assert setting.answers[2:] == [(2, ErrorCode.REQUEST_TIMED_OUT, 2), (3, ErrorCode.REQUEST_TIMED_OUT, 3)]
+
+
+def test_another_request_waits_for_the_responses_to_the_batches_before_it(setting):
+    setting.produce()
+    setting.produce()
+    setting.connection.frame_received(request_frame(ApiVersionsRequest(), 0, 99))
+    setting.produce()
+    setting.transport.iterate()
+    assert setting.partition.log.log_end_offset == 3
+    setting.replicate(3)
+    while setting.connection.is_in_line:
+        setting.transport.iterate()
+    sent = setting.transport.writer.sent
+    assert [struct.unpack_from(">i", data, 4)[0] for data in sent] == [0, 1, 2, 99]
+    assert setting.partition.log.log_end_offset == 4
+
+
+def test_a_batch_that_the_fast_path_refuses_waits_and_gets_its_error_in_its_turn(setting):
+    setting.produce()
+    setting.partition.configure(LogConfig({"max.message.bytes": "1"}))
+    setting.produce()
+    assert setting.partition.log.log_end_offset == 2
+    setting.replicate(2)
+    setting.transport.iterate()
+    assert setting.answers[1:] == [(1, 0, 1), (2, ErrorCode.MESSAGE_TOO_LARGE, -1)]
