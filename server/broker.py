@@ -344,6 +344,7 @@ class Broker:
                 config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
             ),
             flusher=flusher,
+            iteration_end=self._reactor.write_coalescer,
             logs=logs,
             metadata=image,
             monotonic_ms=environment.monotonic_ms,

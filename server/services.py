@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from odradek.server.fetching.purgatory import CompletionQueue
+from odradek.server.fetching.purgatory import CompletionQueue, LateCompletions, RetryQueue
 
 if TYPE_CHECKING:
     import random
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from odradek.server.handlers.transactions import TransactionServices
     from odradek.server.image_cache import ImageCache
     from odradek.server.request import EncodedBody
-    from odradek.server.work.clock import Clock
+    from odradek.server.work.clock import Clock, IterationEnd
     from odradek.server.work.flusher import Flusher
     from odradek.server.work.record_work import RecordWork
     from odradek.server.work.slices import Slices
@@ -115,6 +115,7 @@ class Services:
         features: "Features",
         fetch_sessions: "FetchSessionCache",
         flusher: "Flusher",
+        iteration_end: "IterationEnd",
         logs: "LogManager",
         metadata: "ClusterMetadata",
         monotonic_ms: Callable[[], int],
@@ -146,7 +147,8 @@ class Services:
         self.replicas = replicas
         self.run_in_thread = run_in_thread
         self.slices = slices
-        self.completions = CompletionQueue(slices)
+        self.completions: RetryQueue = CompletionQueue(slices)
+        self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
         self.groups_in_use: GroupCoordinatorRuntime | None = None
         self.transactions_in_use: TransactionCoordinatorRuntime | None = None
 

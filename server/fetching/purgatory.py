@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
-from odradek.server.work.clock import Clock, DelayedCall
+from odradek.server.work.clock import Clock, DelayedCall, IterationEnd
 from odradek.server.work.waits import AnyDeferred, Wait
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class DelayedOperation(Generic[T]):
         self,
         try_complete: Callable[[], "T | Deferred[T] | None"],
         on_timeout: Callable[[], "T | Deferred[T]"],
-        queue: "CompletionQueue | None" = None,
+        queue: "RetryQueue | None" = None,
     ) -> None:
         self.deferred: Wait[T] = Wait(self._describe, self._cancel)
         self.changed: dict[PartitionWatch, None] = {}
@@ -197,6 +197,12 @@ class Retryable(Protocol):
     def check(self) -> None: ...
 
 
+class RetryQueue(Protocol):
+    """Retries operations that were woken."""
+
+    def add(self, operation: Retryable) -> None: ...
+
+
 class CompletionQueue:
     """Retries operations in the order in which they were woken: at once while there is time, else in slices.
 
@@ -238,3 +244,27 @@ class CompletionQueue:
             operation.check()
         except Exception:
             logger.exception("a delayed request failed; please report it")
+
+
+class LateCompletions:
+    """Retries operations at the end of the reactor iteration, once for all appends that woke them in it."""
+
+    def __init__(self, queue: RetryQueue, iteration_end: IterationEnd) -> None:
+        self._queue = queue
+        self._iteration_end = iteration_end
+        self._operations: list[Retryable] = []
+
+    def add(self, operation: Retryable) -> None:
+        """Retry an operation later."""
+        self._operations.append(operation)
+        if len(self._operations) == 1:
+            self._iteration_end.add(self)
+
+    def flush(self) -> None:
+        """Retry the operations."""
+        operations, self._operations = self._operations, []
+        for operation in operations:
+            self._queue.add(operation)
+
+    def abort(self) -> None:
+        """Do nothing: a failure of one operation is logged by the queue."""

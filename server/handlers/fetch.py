@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
     from odradek.server.fetching.fetch_sessions import FetchSessionCache
-    from odradek.server.fetching.purgatory import CompletionQueue
+    from odradek.server.fetching.purgatory import RetryQueue
     from odradek.server.request import Reply, RequestContext
     from odradek.server.work.clock import Clock
     from odradek.server.work.slices import Slices
@@ -93,9 +93,10 @@ FirstReadSteps = Generator[None, None, FetchResponse | None]
 class FetchServices(Protocol):
     """The parts of a broker that Fetch needs."""
 
-    completions: "CompletionQueue"
+    completions: "RetryQueue"
     config: "BrokerConfig"
     fetch_sessions: "FetchSessionCache"
+    follower_completions: "RetryQueue"
     metadata: "ClusterMetadata"
     monotonic_ms: Callable[[], int]
     reactor: "Clock"
@@ -357,9 +358,11 @@ class _Fetch:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def _make_operation(self) -> DelayedOperation[FetchResponse]:
-        operation = self.operation = DelayedOperation(self._try_complete, self._complete, self.services.completions)
-        if self.watch is not None:
-            self.watch.operation = operation
+        services, watch = self.services, self.watch
+        queue = services.completions if watch is None else services.follower_completions
+        operation = self.operation = DelayedOperation(self._try_complete, self._complete, queue)
+        if watch is not None:
+            watch.operation = operation
         return operation
 
     def _watch(self, operation: DelayedOperation[FetchResponse], targets: Iterable[FetchTarget]) -> None:

@@ -1,25 +1,16 @@
 """Write coalescer: sends small responses together at the end of a reactor iteration.
 
 A response that is sent while other requests wait to be read costs the kernel more than one of many sent in a row.
-Therefore responses wait until the events of one poll are handled.
+Therefore responses wait until the events of one poll are handled. So do fetches of followers that an append wakes: one
+of them then copies all batches that were appended meanwhile.
 """
 
 import logging
-from typing import Final, Protocol
+from typing import Final
+
+from odradek.server.work.clock import Flushable
 
 logger = logging.getLogger(__name__)
-
-
-class Flushable(Protocol):
-    """A writer whose data waits for the end of the reactor iteration."""
-
-    def flush(self) -> None:
-        """Send the data now."""
-        ...
-
-    def abort(self) -> None:
-        """Drop the data, and close the connection."""
-        ...
 
 
 class WriteCoalescer:

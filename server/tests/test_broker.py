@@ -20,6 +20,7 @@ from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.broker import Broker, BrokerStartError, handle_signals
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
+from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.server.tests.test_failing_store import FailingServer
 
 
@@ -130,6 +131,8 @@ class Port:
 
 class Reactor(Clock):
     """A clock whose ports accept no connections."""
+
+    write_coalescer = WriteCoalescer()
 
     def listenTCP(self, *arguments, **options):  # noqa: N802
         return Port()

@@ -52,7 +52,7 @@ class World:
             monotonic_ms=lambda: int(self.clock.seconds() * 1000),
             slices=Slices(self.clock, self.clock.seconds),
         )
-        self.services.completions = CompletionQueue(self.services.slices)
+        self.services.completions = self.services.follower_completions = CompletionQueue(self.services.slices)
         self.created = []
 
     def create(self, name, partitions=1, **configs):

@@ -65,7 +65,7 @@ class SlowWorld(World):
         super().__init__()
         self.now_s = 0.0
         self.services.slices = Slices(self.clock, self._tick)
-        self.services.completions = CompletionQueue(self.services.slices)
+        self.services.completions = self.services.follower_completions = CompletionQueue(self.services.slices)
 
     def _tick(self):
         self.now_s += SLICE_S / 2

@@ -2,13 +2,15 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock, SchedulerStopped
 
-from odradek.server.fetching.purgatory import CompletionQueue, DelayedOperation, PartitionWatch
+from odradek.server.fetching.purgatory import CompletionQueue, DelayedOperation, LateCompletions, PartitionWatch
+from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.server.tests.background import run_iteration
 from odradek.server.work.slices import SLICE_S, Slices
 
@@ -228,3 +230,20 @@ def test_an_operation_may_wait_for_the_end_of_a_log():
         watcher.wake()
     assert answers == ["data"]
     assert partition.watchers == partition.log_end_watchers == {}
+
+
+def test_late_operations_are_retried_once_at_the_end_of_the_iteration():
+    iteration_end = WriteCoalescer()
+    retried: list[Any] = []
+    late = LateCompletions(SimpleNamespace(add=retried.append), iteration_end)
+    first: Any = object()
+    second: Any = object()
+    late.add(first)
+    late.add(second)
+    assert retried == []
+    iteration_end.flush()
+    assert retried == [first, second]
+    iteration_end.flush()
+    late.add(first)
+    iteration_end.flush()
+    assert retried == [first, second, first]

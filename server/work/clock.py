@@ -47,8 +47,27 @@ class Clock(Protocol):
         """Call `function` after `delay_s` seconds."""
 
 
+class Flushable(Protocol):
+    """Something that waits for the end of the reactor iteration."""
+
+    def flush(self) -> None:
+        """Do what has waited."""
+
+    def abort(self) -> None:
+        """Drop what has waited, because `flush` failed."""
+
+
+class IterationEnd(Protocol):
+    """Calls `flush` of objects at the end of the reactor iteration."""
+
+    def add(self, waiting: Flushable, /) -> None:
+        """Flush `waiting` at the end of the iteration, or earlier if many wait."""
+
+
 class Reactor(Clock, Protocol):
-    """Twisted's reactor."""
+    """Twisted's reactor, with Odradek's `write_coalescer`."""
+
+    write_coalescer: IterationEnd
 
     def resolve(self, host: str, /) -> Deferred[str]:
         """Return the IPv4 address of a host."""
