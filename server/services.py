@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from odradek.server.image_cache import ImageCache
     from odradek.server.request import EncodedBody
     from odradek.server.work.clock import Clock, IterationEnd
+    from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.flusher import Flusher
     from odradek.server.work.record_work import RecordWork
     from odradek.server.work.slices import Slices
@@ -78,6 +79,10 @@ class ClusterParts(Protocol):
     @property
     def control(self) -> "BrokerControl":
         """Applies requests of the controller."""
+
+    @property
+    def first_metadata(self) -> "FirstMetadata":
+        """The wait of requests for the first metadata."""
 
     @property
     def metadata_wait(self) -> "MetadataWait":
@@ -157,6 +162,12 @@ class Services:
         """Applies requests of the controller; only in a cluster."""
         assert self.cluster is not None
         return self.cluster.control
+
+    @property
+    def first_metadata(self) -> "FirstMetadata | None":
+        """The wait for the first metadata while there is one, otherwise None."""
+        first = None if self.cluster is None else self.cluster.first_metadata
+        return first if first is not None and first.is_awaited else None
 
     @cached_property
     def topics(self) -> "TopicAdmin":

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from odradek.server.config import BrokerConfig
     from odradek.server.image_cache import ImageCache
     from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.slices import Slices
 
 TOPIC_IDS_ASKED_SINCE: Final = 12
@@ -55,6 +56,9 @@ class MetadataServices(Protocol):
     slices: "Slices"
 
     @property
+    def first_metadata(self) -> "FirstMetadata | None": ...
+
+    @property
     def metadata_bodies(self) -> "ImageCache[EncodedBody]": ...
 
     @property
@@ -66,8 +70,12 @@ def metadata(
 ) -> "Deferred[MetadataResponse] | Deferred[EncodedBody]":
     """Return brokers and topics; create missing topics first if that is allowed.
 
-    Each topic has its own error. Raises KafkaError INVALID_REQUEST for topic ids before version 12.
+    Each topic has its own error. Raises KafkaError INVALID_REQUEST for topic ids before version 12, and
+    LEADER_NOT_AVAILABLE if the broker has no metadata yet.
     """
+    first = services.first_metadata
+    if first is not None:
+        return first.wait().addCallback(lambda _: metadata(services, context, request))
     if _is_for_all_topics(request, context.api_version):
         return _respond_with_all(services, context, request)
 
@@ -272,12 +280,15 @@ class _ListenerView:
 
 def describe_cluster(
     services: MetadataServices, context: "RequestContext", request: DescribeClusterRequest
-) -> DescribeClusterResponse:
+) -> "Reply[DescribeClusterResponse]":
     """Return the brokers of the cluster. Controllers have no endpoints of their own (KIP-919).
 
     Raises KafkaError MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for unknown types; in version
-    0 INVALID_REQUEST.
+    0 INVALID_REQUEST. LEADER_NOT_AVAILABLE if the broker has no metadata yet.
     """
+    first = services.first_metadata
+    if first is not None:
+        return first.wait().addCallback(lambda _: describe_cluster(services, context, request))
     if request.endpoint_type != BROKER_ENDPOINT:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         if request.endpoint_type == CONTROLLER_ENDPOINT:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.config import BrokerConfig
     from odradek.server.request import RequestContext
+    from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.slices import Slices
 
 NO_LEADER: Final = -1
@@ -45,11 +46,20 @@ class TopicPartitionServices(Protocol):
     metadata: "ClusterMetadata"
     slices: "Slices"
 
+    @property
+    def first_metadata(self) -> "FirstMetadata | None": ...
+
 
 def describe_topic_partitions(
     services: TopicPartitionServices, context: "RequestContext", request: DescribeTopicPartitionsRequest
 ) -> "Deferred[DescribeTopicPartitionsResponse]":
-    """Return one page. Raises KafkaError INVALID_REQUEST for an invalid cursor."""
+    """Return one page.
+
+    Raises KafkaError INVALID_REQUEST for an invalid cursor, LEADER_NOT_AVAILABLE if there is no metadata yet.
+    """
+    first = services.first_metadata
+    if first is not None:
+        return first.wait().addCallback(lambda _: describe_topic_partitions(services, context, request))
     return services.slices.run(_describe_page(services, request), SMALL_REQUEST_STEPS)
 
 

@@ -62,6 +62,7 @@ from odradek.server.services import Services
 from odradek.server.store_location import open_zookeeper_store
 from odradek.server.work.clock import DelayedCall
 from odradek.server.work.delayed_tasks import DelayedTasks
+from odradek.server.work.first_metadata import FirstMetadata
 from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.slices import Slices
 
@@ -95,6 +96,7 @@ class ClusterMembership:
         self._slices = slices
         self._events = EventLoop(pacing)
         self.metadata_wait = MetadataWait(metadata, pacing, self._delay)
+        self.first_metadata = FirstMetadata(metadata, environment.reactor, pacing)
         self._channels = TcpBrokerChannels(
             config.inter_broker_name,
             connect=environment.reactor.connectTCP,
@@ -111,6 +113,7 @@ class ClusterMembership:
         self._isr_check: DelayedCall | None = None
         self._fetchers: Fetchers | None = None
         self._features = Features()
+        self._has_topics = False
         self.controller_requests = ControllerClient(
             config.node_id,
             metadata,
@@ -228,6 +231,7 @@ class ClusterMembership:
         """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray."""
         stored, me = ClusterMetadata(), self._config.node_id
         await read_assignments(self._store, stored)
+        self._has_topics = bool(stored.topics)
 
         def topic_id(topic: str, index: int) -> bytes | None:
             partition = stored.partition(topic, index)
@@ -280,6 +284,7 @@ class ClusterMembership:
         )
         for image in (self._controller.image, self._metadata):
             image.listeners.append(self._watch_peers)
+        self.first_metadata.expect(has_topics=self._has_topics)
         await self._controller.start(registration)
         await self._controller.finish_deletions()
         self._check_isrs()
@@ -424,6 +429,7 @@ class ClusterMembership:
             self._isr_check.cancel()
         if self._fetchers is not None:
             self._fetchers.close()
+        self.first_metadata.stop()
         self._isr_changes.stop()
         self._peers.close()
         self.controller_requests.close()

@@ -127,6 +127,7 @@ class Broker:
             metadata=cluster.image,
             config=SimpleNamespace(auto_create_topics_enable=False),
             slices=slices,
+            first_metadata=None,
             metadata_bodies=ImageCache(cluster.image, slices),
         )
         self._dispatch = Dispatch(services)

@@ -37,7 +37,7 @@ VERSION = 13
 def make_services(image, slice_s=1.0):
     clock = Clock()
     slices = Slices(clock, clock.seconds, slice_s)
-    services = SimpleNamespace(metadata=image, slices=slices, clock=clock)
+    services = SimpleNamespace(metadata=image, slices=slices, clock=clock, first_metadata=None)
     services.metadata_bodies = ImageCache(image, slices)
     return services
 

@@ -6,6 +6,7 @@
 - `waits`: Deferreds with a description of the wait
 - `metadata_pacing`: long changes of the metadata
 - `record_work`: long work on records
+- `first_metadata`: the wait for the first metadata of a member that has just started
 - `delayed_tasks`: coroutines that run after a delay
 - `threads`: threads for a bounded amount of work
 - `flusher`: acknowledgements that wait for a sync

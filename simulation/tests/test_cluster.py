@@ -1,6 +1,7 @@
 """Three brokers in one simulated world, and a client that follows their leaders."""
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
@@ -12,6 +13,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.replication.metadata import znodes
+from odradek.server.work.first_metadata import MAX_WAIT_S
 from odradek.simulation.api import ConnectionLost
 from odradek.simulation.clients.lasting_connection import LastingConnection
 from odradek.simulation.cluster.faults import ClusterFaults
@@ -158,6 +160,46 @@ def test_a_controller_that_lost_data_does_not_lead_until_it_has_caught_up(cluste
     cluster.settle()
     assert cluster.state.leader_epoch > epoch
     assert [log_of(process).log_end_offset for process in cluster.world.brokers] == [end] * 3
+
+
+def test_a_started_broker_answers_about_topics_when_it_has_the_metadata(cluster):
+    """Producers fail the records of topics that do not exist."""
+    process = next(one for one in cluster.world.brokers if one not in (cluster.leader, cluster.controller))
+    process.kill()
+    cluster.world.network.cut([(cluster.controller.host, process.host)])
+    process.start()
+    cluster.wait(lambda: process.is_up)
+
+    async def ask():
+        connection = await cluster.world.connect(process.address)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+        answers.append(await connection.request(request, 9, client_id="test"))
+
+    answers = []
+    Deferred.fromCoroutine(ask())
+    end_s = cluster.world.clock.seconds() + MAX_WAIT_S / 2
+    cluster.wait(lambda: cluster.world.clock.seconds() > end_s)
+    assert answers == []
+    cluster.world.network.heal()
+    cluster.wait(lambda: bool(answers))
+    (topic,) = answers[0].topics
+    assert (topic.error_code, len(topic.partitions), len(answers[0].brokers)) == (ErrorCode.NONE, 1, 3)
+
+
+def test_a_started_broker_without_a_controller_lets_clients_retry(cluster):
+    process = next(one for one in cluster.world.brokers if one not in (cluster.leader, cluster.controller))
+    process.kill()
+    cluster.world.network.cut([(cluster.controller.host, process.host)])
+    process.start()
+    cluster.wait(lambda: process.is_up)
+
+    async def ask():
+        connection = await cluster.world.connect(process.address)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+        return await connection.request(request, 9, client_id="test")
+
+    (topic,) = cluster.ask(ask).topics
+    assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def test_one_replica_in_sync_remains_intact(cluster):
