@@ -37,10 +37,13 @@ class PeerWatch:
 
     def watch(self, brokers: Iterable[BrokerMetadata]) -> None:
         """Watch these brokers, and no others."""
-        wanted = set(brokers)
-        for broker in self._watched.keys() - wanted:
+        # In the given order: the order of a set of registrations differs from process to process.
+        wanted = dict.fromkeys(brokers)
+        for broker in [broker for broker in self._watched if broker not in wanted]:
             self._watched.pop(broker).close()
-        for broker in wanted - self._watched.keys():
+        for broker in wanted:
+            if broker in self._watched:
+                continue
             endpoint = broker.endpoint(self._listener_name)
             if endpoint is not None:
                 watched = self._watched[broker] = _WatchedBroker(

@@ -84,6 +84,12 @@ def test_brokers_that_are_no_longer_watched_are_not_reported(watcher):
     assert (len(watcher.links), watcher.reported) == (4, [])
 
 
+def test_brokers_are_connected_and_closed_in_their_order(watcher):
+    """A run of the simulation depends on it."""
+    watcher.watch.watch(map(registration, (5, 3, 8, 1, 9, 2)))
+    assert [link.address[0] for link in watcher.links] == [f"host-{number}" for number in (5, 3, 8, 1, 9, 2)]
+
+
 def test_a_broker_without_the_listener_is_not_watched(watcher):
     watcher.watch.watch([registration(1, listener="EXTERNAL")])
     assert watcher.links == []
