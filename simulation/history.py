@@ -327,6 +327,7 @@ class History:
         self.clock_steps: list[tuple[Moment, int]] = []
         """Steps of the broker's wall clock: time and size."""
         self.odd: list[tuple[Moment, str, str]] = []
+        self.producer_ids: list[tuple[int, str]] = []
         self._now_ms = now_ms
         self._order = 0
         self._trace = trace
@@ -504,6 +505,11 @@ class History:
         """Record a response that a broker must never send."""
         self.odd.append((self.moment(), client, text))
         self._note(client, f"ODD {text}")
+
+    def note_producer_id(self, client: str, producer_id: int, epoch: int, owner: str) -> None:
+        """Record that `owner`, a transactional id or a producer without one, has got a producer id."""
+        self.producer_ids.append((producer_id, owner))
+        self._note(client, f"is producer {producer_id} epoch {epoch}")
 
     def note(self, client: str, text: str) -> None:
         """Add a line to the trace that is not used by the checker."""

@@ -34,6 +34,7 @@ class ViolationKind(Enum):
     REFUSED_WRITE = "a refused write was written"
     UNKNOWN_VALUE = "value never sent"
     ALTERED_RECORD = "record is not as it was sent"
+    SHARED_ID = "producer id of two producers"
     DUPLICATE = "duplicate record"
     REORDERED = "reordered record"
     ABORTED_READ = "aborted read"

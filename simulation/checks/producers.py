@@ -1,4 +1,7 @@
-"""Duplicates and order: an idempotent producer's records exist once, in the order of sending (KIP-98)."""
+"""Duplicates and order: an idempotent producer's records exist once, in the order of sending (KIP-98).
+
+A producer id belongs to one producer or one transactional id: the batches of a second one would count as duplicates.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,19 @@ from odradek.simulation.history import Guarantee, Isolation, Partition, label_te
 
 
 def check_producers(evidence: Evidence) -> Iterator[Violation]:
-    """Check every partition separately."""
+    """Check the producer ids, and every partition separately."""
+    yield from _check_ids(evidence)
     for partition in evidence.partitions:
         yield from _check_duplicates(evidence, partition)
         yield from _check_order(evidence, partition)
+
+
+def _check_ids(evidence: Evidence) -> Iterator[Violation]:
+    owners: dict[int, str] = {}
+    for producer_id, owner in evidence.history.producer_ids:
+        first = owners.setdefault(producer_id, owner)
+        if owner != first:
+            yield Violation(ViolationKind.SHARED_ID, f"{producer_id} is that of {first} and of {owner}")
 
 
 def _check_duplicates(evidence: Evidence, partition: Partition) -> Iterator[Violation]:

@@ -208,6 +208,11 @@ def _loses_unsynced_data(scenario: Scenario) -> bool:
     )
 
 
+def _loses_store(scenario: Scenario) -> bool:
+    """Return whether the metadata store, which has the next producer id, may be lost."""
+    return "lose_store" in scenario.faults.weights
+
+
 def _adopts_aged_topics(scenario: Scenario) -> bool:
     """Return whether retention by the broker's configuration would delete records of an adopted topic in time."""
     return (
@@ -342,8 +347,9 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
         "producer-ids",
         "Producer ids are allocated above those in the logs.",
         ((embedded, "settle_producer_ids", replaced_by(_settlesnothing)),),
-        (_K.LOST_WRITE, _K.TWO_VALUES, _K.ABORTED_READ),
-        75,
+        (_K.SHARED_ID,),
+        14,
+        _loses_store,
     ),
     Safeguard(
         "suspended-retention",

@@ -296,3 +296,11 @@ def test_the_end_may_go_back_in_a_power_loss(story):
 def test_an_odd_answer(story):
     story.history.note_odd("c", "a response to another request")
     assert story.found() == {"INVALID_RESPONSE"}
+
+
+def test_a_producer_id_belongs_to_one_producer(story):
+    for owner in ("p#1", "t", "t"):
+        story.history.note_producer_id("p", 7 if owner == "p#1" else 8, 0, owner)
+    assert story.found() == set()
+    story.history.note_producer_id("q", 7, 1, "p#2")
+    assert story.found() == {"SHARED_ID"}

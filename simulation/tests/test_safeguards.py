@@ -9,7 +9,7 @@ from odradek.simulation.safeguards.catalogue import SAFEGUARDS, finding, run_wit
 
 pytestmark = pytest.mark.slow
 
-MOST_SEEDS = 40
+MOST_SEEDS = 100
 """A change of the draws of the broker or of a client makes a seed another run; then one of the next seeds shows it."""
 
 

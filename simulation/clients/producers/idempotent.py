@@ -144,7 +144,7 @@ class _Instance:
             raise GaveUp(self._name)
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._first_epoch = self._epoch
-        self._history.note(self._name, f"is producer {self._producer_id} epoch {self._epoch}")
+        self._history.note_producer_id(self._name, self._producer_id, self._epoch, self._name)
 
     def _enqueue(self) -> None:
         """Add a new batch. A partition changes to a new epoch only when no batch of the old epoch is in flight."""

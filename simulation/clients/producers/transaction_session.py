@@ -145,7 +145,7 @@ class TransactionalSession:
         if (producer_id, epoch) != (self._producer_id, self._epoch):
             self._producer_id, self._epoch = producer_id, epoch
             self._sequences.clear()
-            self._history.note(self.name, f"is producer {producer_id} epoch {epoch}")
+            self._history.note_producer_id(self.name, producer_id, epoch, self.transactional_id)
 
     def begin(self) -> Transaction:
         """Begin a transaction; no request is sent."""
