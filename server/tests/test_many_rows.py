@@ -54,6 +54,7 @@ class World:
         self.record_work = RecordWork(**shared)
         self.reactor = self.clock
         self.now_ms = lambda: 0
+        self.first_metadata = None
         cluster = self.cluster = Cluster()
         self.metadata, self.replicas = cluster.image, cluster.replicas
         self.config_describer = cluster.describer
