@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.cluster.contestant import ClusterContestant
 from benchmarks.cluster.load import run_load
 from benchmarks.cluster.topics import describe, wait_until
 from benchmarks.measure import MeasurementError, Pace, Values
+from benchmarks.procfs import cpu_seconds
 from benchmarks.rows import LARGE_BATCH, Row
 
 PARTITIONS = 3
@@ -23,10 +25,16 @@ def _copied_bytes(data_dir: Path, topic: str) -> int:
 
 
 def catch_up(contestant: ClusterContestant, row: Row, pace: Pace) -> Values:
-    """Stop a broker, produce, start it: from the first bytes that it copies until it is in sync everywhere."""
-    with contestant.topic(PARTITIONS) as topic:
+    """Stop a broker, produce, start it: from the first bytes that it copies until it is in sync everywhere.
+
+    A broker may have copied much before it is ready for clients, so that another thread looks for the first bytes. The
+    CPU time includes the start of the follower.
+    """
+    with contestant.topic(PARTITIONS) as topic, ThreadPoolExecutor(1) as pool:
         follower = max(contestant.ports)
         other_port = contestant.any_port
+        data_dir = contestant.cluster.brokers[follower].data_dir
+        others = set(contestant.pids) - {contestant.cluster.brokers[follower].pid}
         contestant.cluster.stop_broker(follower)
         try:
             wait_until(lambda: _is_without(other_port, topic, follower), f"broker {follower} is out of the ISR")
@@ -34,12 +42,11 @@ def catch_up(contestant: ClusterContestant, row: Row, pace: Pace) -> Values:
             filled = run_load(contestant, topic, PARTITIONS, (), kind="produce", max_bytes=pace.missed_bytes, **load)
             if filled.payload_bytes < pace.missed_bytes:
                 raise MeasurementError(f"only {filled.payload_bytes / 1e9:.1f} GB written in {FILL_S:.0f} s")
+            cpu_s = sum(cpu_seconds(pid) for pid in others)
+            first_bytes_s = pool.submit(_time_of_first_bytes, data_dir, topic)
         finally:
             contestant.cluster.start_broker(follower)
-        data_dir = contestant.cluster.brokers[follower].data_dir
-        before_bytes = _copied_bytes(data_dir, topic)
-        wait_until(lambda: _copied_bytes(data_dir, topic) > before_bytes, "the first bytes are copied", poll_s=0.005)
-        cpu_s, begin_s = contestant.cpu_seconds(), time.monotonic()
+        begin_s = first_bytes_s.result()
         wait_until(
             lambda: all(state.is_whole for state in describe(other_port, topic).partitions.values()),
             f"broker {follower} is in sync",
@@ -51,6 +58,13 @@ def catch_up(contestant: ClusterContestant, row: Row, pace: Pace) -> Values:
         "mb_per_s": filled.payload_bytes / seconds / 1e6,
         "cpu_s_per_gb": cpu_s / filled.payload_bytes * 1e9,
     }
+
+
+def _time_of_first_bytes(data_dir: Path, topic: str) -> float:
+    """Wait until more of a topic is in a directory; return the time of `time.monotonic`."""
+    before_bytes = _copied_bytes(data_dir, topic)
+    wait_until(lambda: _copied_bytes(data_dir, topic) > before_bytes, "the first bytes are copied", poll_s=0.005)
+    return time.monotonic()
 
 
 def _is_without(port: int, topic: str, broker: int) -> bool:
