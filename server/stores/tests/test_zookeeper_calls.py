@@ -346,9 +346,17 @@ def test_an_interrupted_sequential_create_is_not_compared(bench):
 
 def test_an_unexpected_error_of_zookeeper_is_reported_with_the_path(bench):
     bench.begin(bench.store.get("/a"))
+    bench.answer(exceptions.MarshallingError())
+    assert isinstance(bench.seen[-1], StoreUnavailableError)
+    assert "ZooKeeper failed to execute a request for /a: MarshallingError" in str(bench.seen[-1])
+
+
+def test_denied_access_is_reported_with_the_path_and_a_remedy(bench):
+    bench.begin(bench.store.get("/a"))
     bench.answer(exceptions.NoAuthError())
     assert isinstance(bench.seen[-1], StoreUnavailableError)
-    assert "ZooKeeper failed to execute a request for /a: NoAuthError" in str(bench.seen[-1])
+    assert "ZooKeeper denies access to /a. " in str(bench.seen[-1])
+    assert "setAcl" in str(bench.seen[-1])
 
 
 def node(data, version, owner=0):

@@ -182,4 +182,9 @@ def translate_error(error: Exception, path: str) -> MetadataStoreError:
             return ours(path)
     if isinstance(error, exceptions.SessionExpiredError):
         return SessionExpiredError("the session has ended")
+    if isinstance(error, exceptions.NoAuthError):
+        return StoreUnavailableError(
+            f"ZooKeeper denies access to {path}. Odradek does not authenticate to ZooKeeper: give everyone all "
+            "permissions on the nodes of the cluster (setAcl -R <chroot> world:anyone:cdrwa)"
+        )
     return StoreUnavailableError(f"ZooKeeper failed to execute a request for {path}: {type(error).__name__} {error}")
