@@ -8,7 +8,7 @@ fail, because each would only wait for the same result.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
@@ -37,6 +37,20 @@ MAX_BACKOFF_S: Final = 1.0
 
 _API_VERSIONS: Final = 3
 """Version of ApiVersions, which all brokers since Apache Kafka 2.4 have."""
+
+
+class SetupTimeout(NamedTuple):
+    """Time for a connection to be established: doubles with each failure, up to a maximum (KIP-601)."""
+
+    first_ms: int = 10_000
+    max_ms: int = 30_000
+
+    def after_failures(self, count: int) -> float:
+        """Return the time in seconds for the next attempt after `count` failures."""
+        return max(1, min(self.first_ms * (1 << min(count, 16)), self.max_ms)) / 1000
+
+
+DEFAULT_SETUP_TIMEOUT: Final = SetupTimeout()
 
 
 class QueuedRequest:
@@ -83,6 +97,7 @@ class TcpBrokerChannel:
         clock: Clock,
         slices: Slices,
         max_frame_bytes: int = MAX_FRAME_BYTES,
+        setup_timeout: SetupTimeout = DEFAULT_SETUP_TIMEOUT,
     ) -> None:
         self._name = name
         self._host = host
@@ -93,6 +108,7 @@ class TcpBrokerChannel:
         self._clock = clock
         self._slices = slices
         self._max_frame_bytes = max_frame_bytes
+        self._setup_timeout = setup_timeout
         self._queue: deque[QueuedRequest] = deque()
         self._is_running = False
         self._closed_why = ""
@@ -174,8 +190,9 @@ class TcpBrokerChannel:
         if self._closed_why:
             raise BrokerUnavailableError(self._closed_why)
         attempt = self._attempt = ConnectionAttempt(self._name, self._max_frame_bytes, self._on_lost)
+        timeout_s = min(self._timeout_s, self._setup_timeout.after_failures(self._failures))
         timer = self._clock.callLater(
-            self._timeout_s, attempt.give_up, f"no connection to {self._name} within {self._timeout_s:g} s"
+            timeout_s, attempt.give_up, f"no connection to {self._name} within {timeout_s:g} s"
         )
         try:
             attempt.begin(self._connect_tcp, self._host, self._port)
@@ -270,13 +287,21 @@ class TcpBrokerChannels:
     """
 
     def __init__(
-        self, listener_name: str, *, connect: Connect, clock: Clock, slices: Slices, max_records_bytes: int = 0
+        self,
+        listener_name: str,
+        *,
+        connect: Connect,
+        clock: Clock,
+        slices: Slices,
+        max_records_bytes: int = 0,
+        setup_timeout: SetupTimeout = DEFAULT_SETUP_TIMEOUT,
     ) -> None:
         self._listener_name = listener_name
         self._connect = connect
         self._clock = clock
         self._slices = slices
         self._max_frame_bytes = MAX_FRAME_BYTES + max_records_bytes
+        self._setup_timeout = setup_timeout
 
     def open(self, broker: BrokerMetadata, *, client_id: str, timeout_ms: int) -> BrokerChannel:
         """Return a new channel. Its requests raise BrokerUnavailableError if the broker has no usable endpoint."""
@@ -298,4 +323,5 @@ class TcpBrokerChannels:
             clock=self._clock,
             slices=self._slices,
             max_frame_bytes=self._max_frame_bytes,
+            setup_timeout=self._setup_timeout,
         )

@@ -1,7 +1,7 @@
 """Properties of listeners, connections and requests."""
 
 from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, string, string_list
-from odradek.server.config.reasons import NO_AUTHENTICATION, NO_OUTGOING_CONNECTIONS, NO_THREADS
+from odradek.server.config.reasons import NO_AUTHENTICATION, NO_THREADS
 
 
 class NetworkProperties(PropertySet):
@@ -205,14 +205,12 @@ class NetworkProperties(PropertySet):
     socket_connection_setup_timeout_ms = long(
         "socket.connection.setup.timeout.ms",
         10_000,
-        no_effect=NO_OUTGOING_CONNECTIONS,
-        doc="Timeout for the broker's outgoing connections to be established.",
+        doc="Time for a connection to another broker to be established; doubles with each failure.",
     )
     socket_connection_setup_timeout_max_ms = long(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        no_effect=NO_OUTGOING_CONNECTIONS,
-        doc="Upper bound of that timeout after repeated failures.",
+        doc="Upper bound of that time after repeated failures.",
     )
     early_start_listeners = string_list(
         "early.start.listeners",

@@ -13,7 +13,6 @@ __all__ = [
     "NO_CORDONING",
     "NO_JMX",
     "NO_KRAFT",
-    "NO_OUTGOING_CONNECTIONS",
     "NO_REMOTE_STORAGE",
     "NO_THREADS",
     "ONE_PROTOCOL",
@@ -27,7 +26,6 @@ NO_CONSUMER_GROUPS: Final = "only the classic group protocol is supported"
 NO_CORDONING: Final = "log directories cannot be cordoned"
 NO_JMX: Final = "there are no JMX metrics"
 NO_KRAFT: Final = "there is no KRaft quorum"
-NO_OUTGOING_CONNECTIONS: Final = "the broker opens no connections itself"
 NO_THREADS: Final = "one event loop does the work"
 ONE_PROTOCOL: Final = "brokers use the requests of Kafka 3.9"
 OPERATING_SYSTEM_CHOOSES: Final = "the operating system adapts the size"

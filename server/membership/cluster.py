@@ -45,7 +45,7 @@ from odradek.replication.replicas.isr_changes import IsrChangeQueue, shrink_isrs
 from odradek.replication.replicas.leader_state import Replication
 from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.replication.replicas.throttle import FOLLOWER, LEADER, ReplicationThrottle
-from odradek.server.brokers.channel import TcpBrokerChannels
+from odradek.server.brokers.channel import SetupTimeout, TcpBrokerChannels
 from odradek.server.brokers.channel_pool import ChannelPool
 from odradek.server.brokers.controller_client import ControllerClient, LocalHandlers
 from odradek.server.brokers.peer_watch import PeerWatch
@@ -104,6 +104,9 @@ class ClusterMembership:
             slices=slices,
             # The first batch of a response may be larger than the follower's limit.
             max_records_bytes=max(config.replica_fetch_response_max_bytes, config.socket_request_max_bytes),
+            setup_timeout=SetupTimeout(
+                config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
+            ),
         )
         self._control: BrokerControl | None = None
         self._replicas: ReplicaManager | None = None

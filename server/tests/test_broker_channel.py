@@ -25,7 +25,7 @@ from odradek.protocol.messages.leader_and_isr import (
 )
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
 from odradek.replication.remote import BrokerUnavailableError
-from odradek.server.brokers.channel import TcpBrokerChannel, TcpBrokerChannels
+from odradek.server.brokers.channel import SetupTimeout, TcpBrokerChannel, TcpBrokerChannels
 from odradek.server.tests.broker_network import FakeNetwork, response_frame
 from odradek.server.work.waits import describe_wait
 
@@ -153,6 +153,22 @@ def test_a_connection_that_is_not_made_in_time_fails(caller):
     assert caller.failed("b") == caller.failed("a")
     assert caller.network.links[0].is_aborted
     caller.check_idle()
+
+
+def test_the_time_for_a_connection_doubles_with_each_failure():
+    caller = Caller(setup_timeout=SetupTimeout(first_ms=100, max_ms=300))
+    for number, limit_s in enumerate((0.1, 0.2, 0.3, 0.3)):
+        caller.send(number)
+        while len(caller.network.links) == number:
+            caller.clock.advance(0.01)
+        caller.clock.advance(limit_s - 0.001)
+        assert number not in caller.outcomes
+        caller.clock.advance(0.001)
+        assert caller.failed(number) == f"no connection to broker 2 at there:9093 within {limit_s:g} s"
+    caller.send("last")
+    caller.clock.advance(1)
+    caller.network.accept().answer(HeartbeatResponse())
+    assert caller.outcomes["last"] == HeartbeatResponse()
 
 
 def test_a_refused_connection_fails_all_requests_of_the_queue(caller):

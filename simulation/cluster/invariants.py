@@ -59,6 +59,7 @@ class ClusterInvariants:
         self._zookeeper = zookeeper
         self._transaction = -1
         self._leaders: dict[tuple[TopicPartition, int], str] = {}
+        self._led_logs: dict[tuple[str, TopicPartition], PartitionLog] = {}
         self._leader_epochs: dict[Life, int] = {}
         self._high_watermarks: dict[Life, HighWatermark] = {}
         self._latest_epochs: dict[TopicPartition, int] = {}
@@ -109,7 +110,10 @@ class ClusterInvariants:
                 yield f"{where}: leader epochs {entries} do not increase"
                 break
         if replica.is_leader:
+            self._led_logs[process.name, key] = log
             yield from self._check_leader(process, replica, log, where)
+        else:
+            self._led_logs.pop((process.name, key), None)
         yield from self._check_records(process, replica, log, where)
 
     def _check_leader(
@@ -160,7 +164,8 @@ class ClusterInvariants:
             return
         key = replica.topic_id, replica.index
         if log.high_watermark > self.committed.end(key):
-            # A leader may have committed it while it was not checked, at the end of its start.
+            # A leader may have committed it while it was not checked: at the end of its start, or in the step in which
+            # its log directory failed.
             self._note_leaders(replica)
             if log.high_watermark > self.committed.end(key):
                 yield f"{where}: high watermark {log.high_watermark}, committed is {self.committed.end(key)}"
@@ -168,7 +173,11 @@ class ClusterInvariants:
             yield f"{where}: {what}"
 
     def _note_leaders(self, replica: "Replica") -> None:
+        key = replica.topic_id, replica.index
         for process in self._brokers:
+            led = self._led_logs.get((process.name, key))
+            if led is not None:
+                self.committed.commit(key, led.high_watermark)
             services = None if process.broker is None else getattr(process.broker, "services", None)
             other = None if services is None else services.replicas.partitions.get((replica.topic, replica.index))
             if other is not None and other.is_leader and other.log is not None and other.topic_id == replica.topic_id:

@@ -123,6 +123,24 @@ def find_incomplete(world: "World") -> str:
     return _find_disagreement(world)
 
 
+def find_silent_follower(world: "World", begin_s: float) -> str:
+    """Return the first follower that has not fetched since a time, empty if there is none.
+
+    A fault may have broken its connection and notified the other end only. Until it leaves the ISR, after
+    replica.lag.time.max.ms, nothing is replicated.
+    """
+    passed_ms = (world.clock.seconds() - begin_s) * 1000
+    for process in world.brokers:
+        assert process.broker is not None
+        services = process.broker.services
+        for replica in services.replicas:
+            for number, follower in replica.followers.items() if replica.is_leader else ():
+                silent_ms = services.monotonic_ms() - follower.fetch_ms
+                if silent_ms > passed_ms:
+                    return f"replica {number} has not fetched {replica!r} for {silent_ms} ms"
+    return ""
+
+
 def _find_disagreement(world: "World") -> str:
     """Return the first leader that a broker has in its role or its metadata, but not ZooKeeper."""
     assert world.zookeeper is not None

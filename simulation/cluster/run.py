@@ -7,7 +7,7 @@ from odradek.simulation.checks import checker
 from odradek.simulation.cluster import scenario
 from odradek.simulation.cluster.faults import ClusterFaults
 from odradek.simulation.cluster.logs import are_replicated, find_differences
-from odradek.simulation.cluster.power import find_incomplete
+from odradek.simulation.cluster.power import find_incomplete, find_silent_follower
 from odradek.simulation.history import History
 from odradek.simulation.phases import END_LIMIT_S, MakeClients, Phases, topic_settings
 from odradek.simulation.world import World
@@ -85,10 +85,15 @@ class ClusterRun:
         return all(process.is_up for process in self._world.brokers)
 
     def _settle(self, otherwise: str) -> bool:
-        """Wait until all brokers run, all partitions have leaders, and all replicas are in sync."""
+        """Wait until all brokers run, all partitions have leaders, and all replicas are in sync and fetch."""
         world = self._world
-        if not world.run(lambda: bool(world.failures) or not find_incomplete(world), SETTLING_S):
-            world.fail(f"{otherwise}: {find_incomplete(world)}")
+        begin_s = world.clock.seconds()
+
+        def find_missing() -> str:
+            return find_incomplete(world) or find_silent_follower(world, begin_s)
+
+        if not world.run(lambda: bool(world.failures) or not find_missing(), SETTLING_S):
+            world.fail(f"{otherwise}: {find_missing()}")
         world.quiet_s = world.clock.seconds()
         return not world.failures
 

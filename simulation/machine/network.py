@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CLIENT_HOST: Final = "client"
 """The host of all simulated clients."""
+_FIRST_RETRANSMISSION_S: Final = 1.0
+"""Time after which TCP sends the first packet of a connection again; it doubles each time."""
 _CONNECT_TIMEOUT_S: Final = 3.0
 """Time after which a client gives up a connection to a host that it cannot reach."""
 
@@ -97,7 +99,7 @@ class Network:
     ) -> Connector:
         """Connect a broker on `host` to a port (`reactor.connectTCP`)."""
         connector = Connector(self, reactor, (host, address[0]), address, factory, timeout)
-        self.clock.callLater(self.delay_s(), self._broker_arrives, connector, address)
+        self.clock.callLater(self.delay_s(), self._broker_arrives, connector, address, _FIRST_RETRANSMISSION_S)
         return connector
 
     def _arrive(self, address: Address, deferred: "Deferred[ByteStream]") -> None:
@@ -115,9 +117,12 @@ class Network:
         port.come(link, self._next_peer(CLIENT_HOST))
         self.clock.callLater(self.delay_s(), deferred.callback, stream)
 
-    def _broker_arrives(self, connector: Connector, address: Address) -> None:
+    def _broker_arrives(self, connector: Connector, address: Address, next_s: float) -> None:
         route = connector.route
-        if not connector.is_waiting or self.is_cut(route) or self.is_cut(route[::-1]):
+        if not connector.is_waiting:
+            return
+        if self.is_cut(route) or self.is_cut(route[::-1]):
+            self.clock.callLater(next_s, self._broker_arrives, connector, address, 2 * next_s)
             return
         port = self._ports.get(address)
         if port is None:

@@ -113,6 +113,17 @@ def test_a_host_that_cannot_be_reached_does_not_answer(pair, route):
     assert isinstance(client.failure, TimeoutError)
 
 
+def test_a_connection_is_made_soon_after_a_cut(pair):
+    """TCP sends its first packet after 1, 3 and 7 seconds again."""
+    pair.network.cut([(ONE, TWO)])
+    client = pair.connect()
+    pair.pass_time(4)
+    pair.network.heal()
+    pair.pass_time(2.5)
+    assert not client.protocol_made.connected
+    pair.wait(lambda: client.protocol_made.connected, 1)
+
+
 def test_disconnect_stops_connecting(pair):
     pair.network.cut([(ONE, TWO)])
     client = Client()

@@ -18,7 +18,7 @@ from odradek.simulation.api import ConnectionLost
 from odradek.simulation.clients.lasting_connection import LastingConnection
 from odradek.simulation.cluster.faults import ClusterFaults
 from odradek.simulation.cluster.logs import find_differences
-from odradek.simulation.cluster.power import IntactReplicas, find_incomplete
+from odradek.simulation.cluster.power import IntactReplicas, find_incomplete, find_silent_follower
 from odradek.simulation.cluster.tree import read_data, read_partitions
 from odradek.simulation.history import History
 from odradek.simulation.machine.zookeeper import ZOOKEEPER_HOST
@@ -255,3 +255,16 @@ def test_a_client_connects_again_after_an_error_of_an_old_route(cluster):
         return True
 
     assert cluster.ask(run)
+
+
+def test_a_follower_that_does_not_fetch_is_found(cluster):
+    world = cluster.world
+    begin_s = world.clock.seconds()
+    assert "has not fetched" in find_silent_follower(world, begin_s)
+    cluster.wait(lambda: not find_silent_follower(world, begin_s))
+    follower = next(process for process in world.brokers if not process.broker.services.replicas.get("t", 0).is_leader)
+    follower.pause(SESSION_S / 2)
+    begin_s = world.clock.seconds() + SESSION_S / 5
+    world.run(lambda: False, SESSION_S * 0.4)
+    assert find_incomplete(world) == ""
+    assert "has not fetched" in find_silent_follower(world, begin_s)
