@@ -287,7 +287,6 @@ class Connection:
         # The next request begins later: the Deferred may have fired within another connection's append.
         self._get_in_line()
 
-
     def _call(self, step: Callable[Arguments, None], *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
         """Take a step. All exceptions are handled here."""
         try:
