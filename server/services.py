@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from odradek.coordinator.transactions.producer_ids import ProducerIdManager
     from odradek.log.background.tasks import RunInThread
     from odradek.log.log_manager import LogManager
-    from odradek.replication.controller.auto_creation import AutoCreation
-    from odradek.replication.controller.configs.admin import ConfigAdmin
-    from odradek.replication.controller.configs.description import ConfigDescriber
+    from odradek.replication.controller.admin.auto_creation import AutoCreation
+    from odradek.replication.controller.admin.config_description import ConfigDescriber
+    from odradek.replication.controller.admin.configs import ConfigAdmin
+    from odradek.replication.controller.admin.elections import ElectionAdmin
+    from odradek.replication.controller.admin.features import Features
+    from odradek.replication.controller.admin.metadata_wait import MetadataWait
+    from odradek.replication.controller.admin.reassignments import ReassignmentAdmin
+    from odradek.replication.controller.admin.topics import TopicAdmin
     from odradek.replication.controller.configs.member_changes import MemberConfigTarget
     from odradek.replication.controller.controller import Controller
-    from odradek.replication.controller.election_admin import ElectionAdmin
-    from odradek.replication.controller.features import Features
-    from odradek.replication.controller.metadata_wait import MetadataWait
-    from odradek.replication.controller.reassignment_admin import ReassignmentAdmin
-    from odradek.replication.controller.topic_admin import TopicAdmin
     from odradek.replication.metadata.broker_configs import BrokerConfigs
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.replication.replicas.broker_control import BrokerControl
@@ -172,7 +172,7 @@ class Services:
     @cached_property
     def topics(self) -> "TopicAdmin":
         """Creates and deletes topics, and adds partitions."""
-        from odradek.replication.controller.topic_admin import TopicAdmin
+        from odradek.replication.controller.admin.topics import TopicAdmin
 
         return TopicAdmin(
             self.controller,
@@ -191,28 +191,28 @@ class Services:
     @cached_property
     def election_admin(self) -> "ElectionAdmin":
         """Elects leaders on request."""
-        from odradek.replication.controller.election_admin import ElectionAdmin
+        from odradek.replication.controller.admin.elections import ElectionAdmin
 
         return ElectionAdmin(self.controller, self.replicas.applied)
 
     @cached_property
     def reassignment_admin(self) -> "ReassignmentAdmin":
         """Reassigns partitions on request."""
-        from odradek.replication.controller.reassignment_admin import ReassignmentAdmin
+        from odradek.replication.controller.admin.reassignments import ReassignmentAdmin
 
         return ReassignmentAdmin(self.controller, self.replicas.applied)
 
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
         """Changes configurations."""
-        from odradek.replication.controller.configs.admin import ConfigAdmin
+        from odradek.replication.controller.admin.configs import ConfigAdmin
 
         return ConfigAdmin(self.controller if self.cluster is None else self.cluster.config_target, self.configs)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
         """Describes configurations."""
-        from odradek.replication.controller.configs.description import ConfigDescriber
+        from odradek.replication.controller.admin.config_description import ConfigDescriber
 
         return ConfigDescriber(self.config.node_id, self.metadata, self.configs)
 
@@ -269,7 +269,7 @@ class Services:
     def transactions(self) -> "TransactionCoordinatorRuntime":
         """The transaction coordinators."""
         from odradek.coordinator.transactions.settings import TransactionSettings
-        from odradek.replication.controller.features import TRANSACTION_VERSION
+        from odradek.replication.controller.admin.features import TRANSACTION_VERSION
         from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
 
         config, features = self.config, self.features

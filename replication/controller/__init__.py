@@ -4,28 +4,12 @@
 - `events`: the event loop
 - `context`: role, epoch, the controller's own image, fenced writes
 - `registration`: the store's layout and the broker's registration
-- `propagation`: requests to the brokers of a cluster
-- `partition_states`: states of partitions, and the election of leaders
-- `replica_states`: removal of replicas from the ISR
-- `epoch_floor`: least leader epochs, from what the log directories contain
-- `elections`: elections that the controller starts itself
-- `reassignment`: reassignment of partitions to other replicas
-- `operator_requests`: reassignments and elections that operators write into the store
-- `topic_changes`: changes of topics and partitions
-- `topic_deletion`: deletion in two steps
-- `replica_deletion`: deletion of the replicas of deleted topics in a cluster
-- `alter_partition`: changes of ISRs by leaders
-- `controlled_shutdown`: leaderships of a broker that is about to stop, or whose process has ended
 - `store_changes`: watches on the store, and updates of the image when they fire
-- `topic_admin`: validation of CreateTopics, CreatePartitions and DeleteTopics
-- `election_admin`: ElectLeaders
-- `reassignment_admin`: AlterPartitionReassignments and ListPartitionReassignments
-- `automatic_topics`: topics that are created automatically
-- `auto_creation`: their creation by any broker of a cluster
-- `metadata_wait`: waiting for the metadata cache of a member of a cluster
-- `topic_ids`: random ids
-- `assignment`: replicas of new partitions
-- `log_capacity`: file descriptors for new logs
-- `configs`: configurations and their admin requests
-- `features`: finalized features
+- `states`: states of partitions and replicas
+- `topics`: creation, change and deletion of topics
+- `partitions`: changes of leaders, ISRs and replicas
+- `configs`: configurations of topics, brokers and groups
+- `propagation`: requests to the brokers of a cluster
+- `leader_rebalance`: regular returns of leadership to preferred replicas
+- `admin`: validation and execution of admin requests
 """

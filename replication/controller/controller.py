@@ -2,7 +2,7 @@
 
 An event writes its change to the store, in one transaction that also checks that this broker is still the controller.
 Then it changes the controller's own image and publishes the change. Brokers apply these updates in order to the
-metadata image from which they answer requests. `topic_admin` and `configs.admin` validate requests.
+metadata image from which they answer requests. The modules of `admin` validate requests.
 """
 
 import logging
@@ -15,23 +15,23 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from odradek.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
-from odradek.replication.controller.alter_partition import IsrChanges
-from odradek.replication.controller.assignment import RandomSource
 from odradek.replication.controller.configs.changes import ConfigChanges
 from odradek.replication.controller.context import ControllerContext, ControllerRole
-from odradek.replication.controller.controlled_shutdown import ControlledShutdown
-from odradek.replication.controller.elections import Elections
-from odradek.replication.controller.epoch_floor import FoundEpochs, LeastEpoch
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
-from odradek.replication.controller.operator_requests import OperatorRequests
+from odradek.replication.controller.partitions.alter_partition import IsrChanges
+from odradek.replication.controller.partitions.controlled_shutdown import ControlledShutdown
+from odradek.replication.controller.partitions.elections import Elections
+from odradek.replication.controller.partitions.operator_requests import OperatorRequests
+from odradek.replication.controller.partitions.reassignment import Reassignments
 from odradek.replication.controller.propagation.propagation import Propagation, ReplicasOfBroker
-from odradek.replication.controller.reassignment import Reassignments
 from odradek.replication.controller.registration import Registration
-from odradek.replication.controller.replica_deletion import ReplicaDeletion
+from odradek.replication.controller.states.assignment import RandomSource
+from odradek.replication.controller.states.epoch_floor import FoundEpochs, LeastEpoch
 from odradek.replication.controller.store_changes import StoreChanges
-from odradek.replication.controller.topic_changes import NewTopic, TopicChanges, split_into_batches
-from odradek.replication.controller.topic_deletion import TopicDeletion
-from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.controller.topics.changes import NewTopic, TopicChanges, split_into_batches
+from odradek.replication.controller.topics.deletion import TopicDeletion
+from odradek.replication.controller.topics.ids import random_topic_id
+from odradek.replication.controller.topics.replica_deletion import ReplicaDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, TopicMetadata
 from odradek.replication.metadata.loader import StateWrites, load_controller, read_image, read_node

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.events import EventKind, Work
-from odradek.replication.controller.topic_changes import TopicChanges
-from odradek.replication.controller.topic_deletion import TopicDeletion
+from odradek.replication.controller.topics.changes import TopicChanges
+from odradek.replication.controller.topics.deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.loader import (

@@ -19,9 +19,9 @@ from odradek.log.config import LogConfig
 from odradek.log.storage.found_directories import FoundLog, format_names
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.epoch_floor import NEVER_LED, epoch_of_time, latest_coordinator_epoch
 from odradek.replication.controller.registration import StartError
-from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.controller.states.epoch_floor import NEVER_LED, epoch_of_time, latest_coordinator_epoch
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.kraft_metadata import KraftMetadata, KraftTopic

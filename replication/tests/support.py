@@ -6,11 +6,11 @@ from collections import deque
 from odradek.log.log_manager import LogManager
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.properties import PropertySet, UpdateMode, boolean, integer, long, password, string, string_list
-from odradek.replication.controller.configs.admin import ConfigAdmin
-from odradek.replication.controller.configs.description import ConfigDescriber
+from odradek.replication.controller.admin.config_description import ConfigDescriber
+from odradek.replication.controller.admin.configs import ConfigAdmin
+from odradek.replication.controller.admin.topics import TopicAdmin
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.registration import Registration, prepare_store
-from odradek.replication.controller.topic_admin import TopicAdmin
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
 from odradek.replication.metadata.memory_store import MemoryMetadataServer

@@ -3,7 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.assignment import alternate_racks, assign_replicas, check_replicas, find_racks
+from odradek.replication.controller.states.assignment import (
+    alternate_racks,
+    assign_replicas,
+    check_replicas,
+    find_racks,
+)
 from odradek.replication.tests.support import broker
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.auto_creation import ClusterAutoCreation
+from odradek.replication.controller.admin.auto_creation import ClusterAutoCreation
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import ClusterMetadata

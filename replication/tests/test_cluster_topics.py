@@ -11,8 +11,8 @@ from odradek.protocol.messages.create_partitions import (
 )
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
-from odradek.replication.controller.metadata_wait import MetadataWait
-from odradek.replication.controller.topic_admin import TopicAdmin
+from odradek.replication.controller.admin.metadata_wait import MetadataWait
+from odradek.replication.controller.admin.topics import TopicAdmin
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.support import SomeBrokerConfig

@@ -16,8 +16,8 @@ from odradek.protocol.messages.alter_partition import (
     AlterPartitionRequestTopicData,
 )
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
-from odradek.replication.controller.partition_states import new_partition
-from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.controller.states.partition_states import new_partition
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, TopicMetadata
 from odradek.replication.metadata.loader import load_topic

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.replication.controller import topic_changes
+from odradek.replication.controller.topics import changes
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.cluster_support import World
@@ -78,7 +78,7 @@ def test_a_new_controller_that_cannot_take_over_resigns(world):
 
 def test_many_states_are_written_in_several_transactions(world, monkeypatch):
     """ZooKeeper refuses more than 1 MB: no leader was elected after the failure of a broker with many partitions."""
-    monkeypatch.setattr(topic_changes, "MAX_TRANSACTION_BYTES", 500)
+    monkeypatch.setattr(changes, "MAX_TRANSACTION_BYTES", 500)
     create(world, "t", *[(3, 2)] * 20)
     store, sizes = world.active.controller.store, []
     transaction = store.transaction

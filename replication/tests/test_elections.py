@@ -4,9 +4,9 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersRequestTopicPartitions
-from odradek.replication.controller.election_admin import PREFERRED, UNCLEAN, ElectionAdmin
-from odradek.replication.controller.elections import LeaderRebalance
-from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.controller.admin.elections import PREFERRED, UNCLEAN, ElectionAdmin
+from odradek.replication.controller.leader_rebalance import LeaderRebalance
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.store import run_now

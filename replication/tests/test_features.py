@@ -5,7 +5,7 @@ import json
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.features import (
+from odradek.replication.controller.admin.features import (
     INITIAL_LEVELS,
     PATH,
     TRANSACTION_VERSION,

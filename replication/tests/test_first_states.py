@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from odradek.replication.controller import context, topic_changes
-from odradek.replication.controller.partition_states import elect_leader, new_partition
-from odradek.replication.controller.topic_admin import TopicAdmin
-from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.controller import context
+from odradek.replication.controller.admin.topics import TopicAdmin
+from odradek.replication.controller.states.partition_states import elect_leader, new_partition
+from odradek.replication.controller.topics import changes
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.store import Create, Delete, run_now
@@ -188,7 +189,7 @@ def test_a_new_topic_causes_no_elections_of_others(world, monkeypatch):
         elected.append(partition)
         return elect_leader(partition, *arguments, **keywords)
 
-    monkeypatch.setattr(topic_changes, "elect_leader", counted)
+    monkeypatch.setattr(changes, "elect_leader", counted)
     write_topic(world, "u", (2, 3), (3, 2))
     grow(world, "u", (1,))
     assert states(world, "u") == [(2, 0, (2, 3)), (3, 0, (3, 2)), (1, 0, (1,))]

@@ -3,7 +3,7 @@
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.log_capacity import LogCapacity
+from odradek.replication.controller.admin.log_capacity import LogCapacity
 from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, grow, new

@@ -4,7 +4,7 @@ import pytest
 
 from odradek.protocol.messages.elect_leaders import ElectLeadersRequest
 from odradek.protocol.messages.elect_leaders import ElectLeadersRequestTopicPartitions as TopicPartitions
-from odradek.replication.controller.election_admin import PREFERRED, ElectionAdmin
+from odradek.replication.controller.admin.elections import PREFERRED, ElectionAdmin
 from odradek.replication.controller.events import EventKind
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER

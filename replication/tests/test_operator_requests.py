@@ -1,6 +1,6 @@
 """Reassignments and elections that operators write into the metadata store."""
 
-from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.memory_store import MemoryMetadataServer

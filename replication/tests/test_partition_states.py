@@ -1,6 +1,6 @@
 """Strategies of leader election."""
 
-from odradek.replication.controller.partition_states import (
+from odradek.replication.controller.states.partition_states import (
     elect_leader,
     elect_leader_for_shutdown,
     elect_preferred_leader,

@@ -12,11 +12,11 @@ from odradek.protocol.messages.alter_partition import (
 )
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from odradek.protocol.messages.stop_replica import StopReplicaResponse, StopReplicaResponseStopReplicaPartitionError
-from odradek.replication.controller.partition_states import new_partition
 from odradek.replication.controller.propagation import epoch_propagation
 from odradek.replication.controller.propagation.propagation import stop_errors
 from odradek.replication.controller.propagation.requests import ReplicaToStop, make_stop_replica
-from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.controller.states.partition_states import new_partition
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.loader import load_topic

@@ -12,8 +12,8 @@ from odradek.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequestListPartitionReassignmentsTopics,
 )
-from odradek.replication.controller.reassignment_admin import ReassignmentAdmin
-from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.controller.admin.reassignments import ReassignmentAdmin
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.loader import load_image

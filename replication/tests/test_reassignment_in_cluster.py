@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.replication.controller.partition_states import elect_leader
+from odradek.replication.controller.states.partition_states import elect_leader
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.loader import load_topic
 from odradek.replication.metadata.store import SetData, run_now

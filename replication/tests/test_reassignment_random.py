@@ -6,10 +6,10 @@ import random
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller import reassignment
-from odradek.replication.controller.reassignment import find_target, is_reassigning
+from odradek.replication.controller.partitions import reassignment
+from odradek.replication.controller.partitions.reassignment import find_target, is_reassigning
 from odradek.replication.controller.registration import Registration
-from odradek.replication.controller.topic_changes import NewTopic
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.memory_store import MemoryMetadataServer

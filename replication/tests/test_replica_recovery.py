@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from odradek.replication.controller import reassignment
 from odradek.replication.controller.events import EventKind
+from odradek.replication.controller.partitions import reassignment
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.cluster_support import World

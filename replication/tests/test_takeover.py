@@ -3,7 +3,7 @@
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller import topic_changes
+from odradek.replication.controller.topics import changes
 from odradek.replication.metadata import loader, znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata
 from odradek.replication.metadata.loader import load_image
@@ -325,7 +325,7 @@ def test_leaders_of_many_partitions_are_elected_in_steps(server, two, monkeypatc
     first, second = two
     create(first, new("t", -1, -1, assignments=[(index, [2, 1]) for index in range(1200)]))
     create(first, *(new(f"s{number}", -1, -1, assignments=[(0, [2, 1])]) for number in range(50)))
-    steps = Steps(first, monkeypatch, (topic_changes, "elect_leader"), (znodes, "encode_state"))
+    steps = Steps(first, monkeypatch, (changes, "elect_leader"), (znodes, "encode_state"))
     server.expire(second.store)
     assert leaders(first, "t") == [(1, 1, (1,))] * 1200
     assert sum(steps.counts) == 2 * 1250
@@ -336,7 +336,7 @@ def test_leaders_of_many_partitions_are_elected_in_steps(server, two, monkeypatc
 def test_many_partitions_are_taken_offline_in_steps(two, monkeypatch):
     first, _ = two
     create(first, new("t", -1, -1, assignments=[(index, [1, 2]) for index in range(1200)]))
-    steps = Steps(first, monkeypatch, (topic_changes, "elect_leader"), (znodes, "encode_state"))
+    steps = Steps(first, monkeypatch, (changes, "elect_leader"), (znodes, "encode_state"))
     run_now(first.controller.take_offline([("t", index) for index in range(1200)]))
     assert leaders(first, "t") == [(2, 1, (2,))] * 1200
     assert sum(steps.counts) == 2 * 1200

@@ -17,8 +17,8 @@ from odradek.protocol.messages.create_topics import (
     CreateTopicsRequestCreatableTopicConfig,
 )
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
-from odradek.replication.controller.log_capacity import LogCapacity
-from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.controller.admin.log_capacity import LogCapacity
+from odradek.replication.controller.topics.ids import random_topic_id
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
@@ -221,7 +221,7 @@ def test_a_given_replication_factor_of_internal_topics_holds():
 
 
 def test_a_large_request_is_written_in_several_transactions(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 20)
+    monkeypatch.setattr("odradek.replication.controller.topics.changes.MAX_OPERATIONS", 20)
     cluster = Cluster()
     before = run_now(cluster.store.exists("/brokers/ids/1")).created_id
     results = create(cluster, *(new(f"t{number}", 3) for number in range(5)), new("large", 12))
@@ -232,7 +232,7 @@ def test_a_large_request_is_written_in_several_transactions(monkeypatch):
 
 
 def test_a_full_store_is_reported_and_topics_written_before_exist(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 20)
+    monkeypatch.setattr("odradek.replication.controller.topics.changes.MAX_OPERATIONS", 20)
     cluster = Cluster()
     write, calls = cluster.store.transaction, []
 
@@ -497,7 +497,7 @@ def test_the_store_has_what_the_image_has():
 
 def warnings(caplog):
     found = [record for record in caplog.records if record.levelname == "WARNING"]
-    return [record for record in found if record.name.endswith("topic_admin")]
+    return [record for record in found if record.name.endswith("admin.topics")]
 
 
 @pytest.mark.parametrize(("count", "partitions"), [(10_001, "1"), (101, "100")])

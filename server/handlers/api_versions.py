@@ -18,13 +18,13 @@ from odradek.protocol.messages.api_versions import (
     ApiVersionsResponseFinalizedFeatureKey,
     ApiVersionsResponseSupportedFeatureKey,
 )
-from odradek.replication.controller.features import SUPPORTED
+from odradek.replication.controller.admin.features import SUPPORTED
 from odradek.server.apis import APIS, Api, advertised_first_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from odradek.replication.controller.features import Features
+    from odradek.replication.controller.admin.features import Features
     from odradek.server.request import RequestContext
 
 LEVEL_0_SINCE: Final = 4

@@ -31,8 +31,8 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.configs.admin import ConfigAdmin
-    from odradek.replication.controller.configs.description import ConfigDescriber
+    from odradek.replication.controller.admin.config_description import ConfigDescriber
+    from odradek.replication.controller.admin.configs import ConfigAdmin
     from odradek.server.request import RequestContext
 
 

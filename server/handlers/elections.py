@@ -17,7 +17,7 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.election_admin import ElectionAdmin
+    from odradek.replication.controller.admin.elections import ElectionAdmin
     from odradek.server.request import RequestContext
 
 

@@ -14,14 +14,14 @@ from odradek.protocol.messages.update_features import (
     UpdateFeaturesResponse,
     UpdateFeaturesResponseUpdatableFeatureResult,
 )
-from odradek.replication.controller.features import FeatureUpdate
+from odradek.replication.controller.admin.features import FeatureUpdate
 from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
+    from odradek.replication.controller.admin.features import Features
     from odradek.replication.controller.controller import Controller
-    from odradek.replication.controller.features import Features
     from odradek.server.request import RequestContext
 
 LAST_VERSION_WITH_ROWS: Final = 1

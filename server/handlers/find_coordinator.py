@@ -22,7 +22,7 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.auto_creation import AutoCreation
+    from odradek.replication.controller.admin.auto_creation import AutoCreation
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime

@@ -34,7 +34,7 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.auto_creation import AutoCreation
+    from odradek.replication.controller.admin.auto_creation import AutoCreation
     from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
     from odradek.server.config import BrokerConfig
     from odradek.server.image_cache import ImageCache

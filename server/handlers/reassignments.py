@@ -18,7 +18,7 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.reassignment_admin import ReassignmentAdmin
+    from odradek.replication.controller.admin.reassignments import ReassignmentAdmin
     from odradek.server.request import RequestContext
 
 

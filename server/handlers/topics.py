@@ -26,7 +26,7 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.controller.admin.topics import TopicAdmin
     from odradek.server.request import RequestContext
 
 DELETED_BY_ID_SINCE: Final = 6

@@ -39,7 +39,7 @@ from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, is_in
 from odradek.server.work.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
-    from odradek.replication.controller.auto_creation import AutoCreation
+    from odradek.replication.controller.admin.auto_creation import AutoCreation
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime

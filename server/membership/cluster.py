@@ -24,13 +24,13 @@ from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest, Leader
 from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from odradek.protocol.schema import Message
-from odradek.replication.controller.auto_creation import ClusterAutoCreation
+from odradek.replication.controller.admin.auto_creation import ClusterAutoCreation
+from odradek.replication.controller.admin.features import Features
+from odradek.replication.controller.admin.metadata_wait import MetadataWait
 from odradek.replication.controller.configs.member_changes import MemberConfigChanges, MemberConfigTarget
 from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.elections import LeaderRebalance
 from odradek.replication.controller.events import EventKind, EventLoop
-from odradek.replication.controller.features import Features
-from odradek.replication.controller.metadata_wait import MetadataWait
+from odradek.replication.controller.leader_rebalance import LeaderRebalance
 from odradek.replication.controller.propagation.propagation import Propagation
 from odradek.replication.following.fetchers import Fetchers
 from odradek.replication.following.settings import FetcherParts, FetcherSettings

@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.log_manager import LogManager
 from odradek.log.storage.found_directories import KnownPartitions, format_names
+from odradek.replication.controller.admin.features import Features
 from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.epoch_floor import FoundEpochs
-from odradek.replication.controller.features import Features
 from odradek.replication.controller.registration import StartError, prepare_store
-from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.controller.states.epoch_floor import FoundEpochs
+from odradek.replication.controller.topics.ids import random_topic_id
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
 from odradek.replication.metadata.kraft_metadata import mark_adopted

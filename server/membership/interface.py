@@ -11,7 +11,7 @@ from odradek.replication.metadata.store import MetadataStore
 if TYPE_CHECKING:
     from odradek.coordinator.transactions.producer_ids import ProducerIdManager
     from odradek.log.log_manager import LogManager
-    from odradek.replication.controller.features import Features
+    from odradek.replication.controller.admin.features import Features
     from odradek.replication.replicas.leader_state import Replication
     from odradek.server.services import ClusterParts, Services
 

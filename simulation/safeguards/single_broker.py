@@ -20,7 +20,7 @@ from odradek.log.storage import found_directories
 from odradek.log.storage.filesystem import is_disk_full
 from odradek.log.validation import batch as validation
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller import topic_admin
+from odradek.replication.controller.admin import topics
 from odradek.replication.replicas import adoption
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators.marker_sender import MarkerSender
@@ -362,7 +362,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
     Safeguard(
         "internal-topics",
         "Internal topics keep their number of partitions.",
-        ((topic_admin, "is_internal", replaced_by(lambda name: False)),),
+        ((topics, "is_internal", replaced_by(lambda name: False)),),
         (_K.INVALID_RESPONSE, _K.OFFSET_BACK, _K.OFFSET_INVENTED),
         1,
     ),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.replication.controller.epoch_floor import FoundEpochs
+from odradek.replication.controller.states.epoch_floor import FoundEpochs
 from odradek.simulation.tests.sole_client import SoleClient
 
 

@@ -1,10 +1,8 @@
-"""Configurations of topics, brokers and groups, and their admin requests.
+"""Configurations of topics, brokers and groups.
 
 - `nodes`: operations on the nodes of configurations, and notices of changes
 - `changes`: changes of configurations by the controller
 - `member_changes`: changes of configurations by any broker of a cluster
-- `admin`: validation of AlterConfigs and IncrementalAlterConfigs
 - `limits`: size limits of configurations
-- `description`: DescribeConfigs
 - `sources`: sources of configuration values
 """

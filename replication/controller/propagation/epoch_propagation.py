@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from odradek.replication.controller.events import Executor
-from odradek.replication.controller.partition_states import PartitionState, determine_state
 from odradek.replication.controller.propagation.broker_queue import Answered, BrokerQueue, Transport
 from odradek.replication.controller.propagation.requests import (
     ControlBatch,
@@ -19,6 +18,7 @@ from odradek.replication.controller.propagation.requests import (
     ReplicaToStop,
     make_stop_replica,
 )
+from odradek.replication.controller.states.partition_states import PartitionState, determine_state
 from odradek.replication.metadata.image import BrokerMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.updates import MetadataUpdate
 from odradek.replication.remote import Delay

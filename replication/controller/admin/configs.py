@@ -34,13 +34,13 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponseConfigResource,
 )
 from odradek.protocol.schema import rows
+from odradek.replication.controller.admin.topics import check_topic_configs
 from odradek.replication.controller.configs.limits import (
     MAX_ENTRIES,
     check_total_size,
     check_value_sizes,
     too_many_entries,
 )
-from odradek.replication.controller.topic_admin import check_topic_configs
 from odradek.replication.metadata.broker_configs import BrokerConfigs, listener_base
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name

@@ -1,31 +1,21 @@
 """Elections that the controller starts itself: unclean ones when they are enabled, and returns to preferred replicas.
 
-Leaders of partitions whose leader failed are elected by `topic_changes`, those that clients request by
-`election_admin`.
+Leaders of partitions whose leader failed are elected by `topics.changes`, those that clients request by
+`admin.elections`.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from odradek.protocol.errors import KafkaError
-from odradek.replication.controller.context import UNCLEAN_ELECTION, ControllerContext, ControllerRole
+from odradek.replication.controller.context import UNCLEAN_ELECTION, ControllerContext
 from odradek.replication.controller.events import EventKind, Work
-from odradek.replication.controller.partition_states import change_state, elect_preferred_leader
-from odradek.replication.controller.topic_changes import TopicChanges
-from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.controller.states.partition_states import change_state, elect_preferred_leader
+from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.metadata.image import MetadataDelta, PartitionMetadata, TopicMetadata
-from odradek.replication.metadata.store import MetadataStoreError
-from odradek.replication.remote import Delay
-
-if TYPE_CHECKING:
-    from odradek.replication.controller.controller import Controller
 
 logger = logging.getLogger(__name__)
-
-_TICK_MS: Final = 5000
-"""Time from the election of the controller to its first check for imbalance."""
 
 Post = Callable[[EventKind, str, Work[None]], None]
 
@@ -112,39 +102,3 @@ class Elections:
         if changed:
             logger.info("electing preferred leaders partitions=%d", count)
         return [context.image.topics[name]._replace(partitions=tuple(states)) for name, states in changed.items()]
-
-
-class LeaderRebalance:
-    """Regular returns of leadership to preferred replicas (`auto.leader.rebalance.enable`).
-
-    The first check is 5 s after this broker became the controller. `delay` waits for a number of ms.
-    """
-
-    def __init__(self, controller: "Controller", configs: BrokerConfigs, delay: Delay) -> None:
-        self._controller = controller
-        self._configs = configs
-        self._delay = delay
-
-    async def run(self) -> None:
-        """Check for imbalance until the broker stops."""
-        controller = self._controller
-        epoch, remaining_ms = 0, 0
-        while controller.context.role is not ControllerRole.STOPPED:
-            await self._delay(_TICK_MS)
-            if not controller.is_active:
-                continue
-            remaining_ms -= _TICK_MS
-            if controller.epoch == epoch and remaining_ms > 0:
-                continue
-            current = self._configs.current
-            epoch, remaining_ms = controller.epoch, 1000 * int(current.value("leader.imbalance.check.interval.seconds"))
-            if current.value("auto.leader.rebalance.enable"):
-                await self._check(int(current.value("leader.imbalance.per.broker.percentage")))
-
-    async def _check(self, max_imbalance_percent: int) -> None:
-        try:
-            await self._controller.rebalance_leaders(max_imbalance_percent)
-        except (KafkaError, MetadataStoreError) as error:
-            logger.warning("leaders could not be rebalanced; the next check repeats it error=%s", error)
-        except Exception:
-            logger.exception("leaders could not be rebalanced; please report it")

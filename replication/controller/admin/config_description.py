@@ -17,7 +17,7 @@ from odradek.protocol.messages.describe_configs import (
 )
 from odradek.protocol.messages.describe_configs import DescribeConfigsResponseDescribeConfigsResult as _Result
 from odradek.protocol.schema import rows
-from odradek.replication.controller.configs.admin import ResourceType, parse_broker_id
+from odradek.replication.controller.admin.configs import ResourceType, parse_broker_id
 from odradek.replication.controller.configs.sources import ConfigSource, SourcedValue, broker_values
 from odradek.replication.metadata.broker_configs import BrokerConfigs, broker_synonyms, listener_base
 from odradek.replication.metadata.image import ClusterMetadata

@@ -21,9 +21,9 @@ from odradek.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponseOngoingPartitionReassignment,
     ListPartitionReassignmentsResponseOngoingTopicReassignment,
 )
-from odradek.replication.controller.assignment import check_replicas
 from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.reassignment import find_target, is_reassigning
+from odradek.replication.controller.partitions.reassignment import find_target, is_reassigning
+from odradek.replication.controller.states.assignment import check_replicas
 from odradek.replication.metadata.image import TopicMetadata
 
 _PARTITIONS_PER_PAUSE: Final = 500

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.assignment import RandomSource, assign_replicas, find_racks
-from odradek.replication.controller.automatic_topics import find_setting, plan_automatic_topic
+from odradek.replication.controller.admin.automatic_topics import find_setting, plan_automatic_topic
+from odradek.replication.controller.admin.topics import MAX_PARTITIONS_PER_REQUEST, USE_DEFAULT
 from odradek.replication.controller.context import Pause, as_kafka_error
-from odradek.replication.controller.topic_admin import MAX_PARTITIONS_PER_REQUEST, USE_DEFAULT
-from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.controller.states.assignment import RandomSource, assign_replicas, find_racks
+from odradek.replication.controller.topics.ids import random_topic_id
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata

@@ -15,7 +15,7 @@ from odradek.protocol.messages.elect_leaders import (
 )
 from odradek.replication.controller.context import ControllerContext, as_kafka_error
 from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.partition_states import change_state, elect_leader, elect_preferred_leader
+from odradek.replication.controller.states.partition_states import change_state, elect_leader, elect_preferred_leader
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
 

@@ -14,7 +14,7 @@ from odradek.protocol.messages.alter_partition import (
     AlterPartitionResponseTopicData,
 )
 from odradek.replication.controller.context import ControllerContext
-from odradek.replication.controller.topic_changes import TopicChanges
+from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
 

@@ -34,23 +34,23 @@ from odradek.protocol.messages.delete_topics import (
     DeleteTopicsResponseDeletableTopicResult,
 )
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.controller.assignment import (
+from odradek.replication.controller.admin.automatic_topics import find_setting, plan_automatic_topic
+from odradek.replication.controller.admin.log_capacity import Claim, LogCapacity
+from odradek.replication.controller.admin.metadata_wait import MetadataWait
+from odradek.replication.controller.configs.limits import check_value_sizes
+from odradek.replication.controller.configs.sources import topic_config_source
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.partitions.reassignment import is_reassigning
+from odradek.replication.controller.states.assignment import (
     RandomSource,
     assign_replicas,
     check_replicas,
     find_racks,
     invalid_assignment,
 )
-from odradek.replication.controller.automatic_topics import find_setting, plan_automatic_topic
-from odradek.replication.controller.configs.limits import check_value_sizes
-from odradek.replication.controller.configs.sources import topic_config_source
-from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.log_capacity import Claim, LogCapacity
-from odradek.replication.controller.metadata_wait import MetadataWait
-from odradek.replication.controller.partition_states import new_partition
-from odradek.replication.controller.reassignment import is_reassigning
-from odradek.replication.controller.topic_changes import NewTopic, split_into_batches
-from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.controller.states.partition_states import new_partition
+from odradek.replication.controller.topics.changes import NewTopic, split_into_batches
+from odradek.replication.controller.topics.ids import random_topic_id
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.topic_names import (

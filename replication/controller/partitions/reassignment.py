@@ -19,17 +19,17 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.assignment import invalid_assignment
 from odradek.replication.controller.context import ControllerContext, as_kafka_error
 from odradek.replication.controller.events import EventKind, Work
-from odradek.replication.controller.partition_states import (
+from odradek.replication.controller.states.assignment import invalid_assignment
+from odradek.replication.controller.states.partition_states import (
     begin_leader_epoch,
     change_state,
     elect_leader,
     elect_target_leader,
     list_online_replicas,
 )
-from odradek.replication.controller.topic_changes import StateConflictError, TopicChanges
+from odradek.replication.controller.topics.changes import StateConflictError, TopicChanges
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, MetadataDelta, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import (

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.assignment import check_replicas
 from odradek.replication.controller.context import ControllerContext
-from odradek.replication.controller.elections import Elections
 from odradek.replication.controller.events import EventKind, Work
-from odradek.replication.controller.reassignment import Reassignments
+from odradek.replication.controller.partitions.elections import Elections
+from odradek.replication.controller.partitions.reassignment import Reassignments
+from odradek.replication.controller.states.assignment import check_replicas
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.loader import read_node
 from odradek.replication.metadata.store import (

@@ -17,8 +17,8 @@ from odradek.protocol.messages.controlled_shutdown import (
 )
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.propagation.requests import ReplicaToStop
-from odradek.replication.controller.replica_states import is_online, remove_from_isr
-from odradek.replication.controller.topic_changes import TopicChanges
+from odradek.replication.controller.states.replica_states import is_online, remove_from_isr
+from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
 

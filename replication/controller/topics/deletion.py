@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error, split_operations
-from odradek.replication.controller.replica_deletion import ReplicaDeletion
-from odradek.replication.controller.replica_states import is_online, remove_from_isr
+from odradek.replication.controller.states.replica_states import is_online, remove_from_isr
+from odradek.replication.controller.topics.replica_deletion import ReplicaDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, TopicMetadata
 from odradek.replication.metadata.loader import load_topics, read_nodes

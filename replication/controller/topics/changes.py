@@ -17,16 +17,16 @@ from odradek.replication.controller.context import (
     as_kafka_error,
     split_operations,
 )
-from odradek.replication.controller.epoch_floor import LeastEpoch, no_floor
-from odradek.replication.controller.partition_states import (
+from odradek.replication.controller.states.epoch_floor import LeastEpoch, no_floor
+from odradek.replication.controller.states.partition_states import (
     PartitionState,
     change_state,
     determine_state,
     elect_leader,
     new_partition,
 )
-from odradek.replication.controller.replica_states import is_online, remove_dead_from_isr, without_offline
-from odradek.replication.controller.topic_deletion import TopicDeletion
+from odradek.replication.controller.states.replica_states import is_online, remove_dead_from_isr, without_offline
+from odradek.replication.controller.topics.deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.loader import StateWrites, load_topic

@@ -1,6 +1,6 @@
 """Ids for new topics and clusters (KIP-516)."""
 
-from odradek.replication.controller.assignment import RandomSource
+from odradek.replication.controller.states.assignment import RandomSource
 
 
 def random_topic_id(random: RandomSource) -> bytes:
