@@ -61,6 +61,7 @@ class ControllerContext:
     pause: awaited repeatedly in changes of many topics or partitions, to let other work run
     propagation: the publisher in a cluster, None with an embedded store
     shutting_down: live brokers that announced their stop
+    restarted: brokers that have registered again and are still in ISRs of their earlier process
     offline_brokers: brokers that may have replicas in `PartitionMetadata.offline`
     on_resigned: called when a write or a state shows that there is a later controller epoch
     stopping: replicas that a reassignment removed and that are being stopped, by topic id and partition; they are in
@@ -90,6 +91,7 @@ class ControllerContext:
         self._epoch_version = 0
         self.propagation = propagation
         self.shutting_down: set[int] = set()
+        self.restarted: set[int] = set()
         self.offline_brokers: set[int] = set()
         self._publisher = publisher
         self._publishes_all = False
@@ -121,6 +123,7 @@ class ControllerContext:
         self.stopping = {}
         self._change_role(ControllerRole.ACTIVE, "elected")
         self.shutting_down.clear()
+        self.restarted.clear()
         if self.propagation is not None:
             # The brokers' metadata may differ from what this broker read as a standby.
             self.propagation.begin(epoch)

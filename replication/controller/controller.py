@@ -267,6 +267,7 @@ class Controller:
             await self._store_changes.complete_topics()
             await self.changes.remove_failed(why, writes)
             await self.changes.elect_leaders(why)
+            await self._store_changes.end_takeover()
             await self.deletion.restart()
             await self.reassignments.resume()
             await self._operator_requests.execute()

@@ -85,11 +85,10 @@ class Registration:
         replaced: list[Operation] = []
         while True:
             try:
-                await self._store.transaction([*replaced, *creation])
+                await self._store.transaction([*replaced, *creation, *await self._mark_restart(broker.broker_id)])
             except TransactionError as error:
-                # The node to be replaced is deleted when its session ends, so it may be gone.
-                is_gone = replaced and error.index == 0 and isinstance(error.cause, NoNodeError | BadVersionError)
-                if not is_gone and not isinstance(error.cause, NodeExistsError):
+                # The node to be replaced is deleted when its session ends, and the controller deletes the mark.
+                if not isinstance(error.cause, NoNodeError | BadVersionError | NodeExistsError):
                     raise
             stat = await self._store.exists(path)
             owner = None if stat is None else stat.ephemeral_owner
@@ -102,6 +101,13 @@ class Registration:
                     "has crashed, start it again when its session has expired (zookeeper.session.timeout.ms)"
                 )
             replaced = [] if stat is None else [Delete(path, stat.version)]
+
+    async def _mark_restart(self, broker_id: int) -> list[Operation]:
+        """Return the change of the mark of a restart (`restarts`), which no other broker needs without a cluster."""
+        if not self._store.is_shared:
+            return []
+        path = znodes.restart_path(broker_id)
+        return [Create(path) if await self._store.exists(path) is None else SetData(path, None)]
 
     async def _check_endpoints(self, broker: BrokerMetadata) -> None:
         mine = {(e.host, e.port) for e in broker.endpoints if e.port}

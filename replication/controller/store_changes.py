@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.events import EventKind, Work
+from odradek.replication.controller.restarts import RestartMarks
 from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.controller.topics.deletion import TopicDeletion
 from odradek.replication.metadata import znodes
@@ -32,6 +33,7 @@ from odradek.replication.metadata.store import (
     Delete,
     Node,
     NoNodeError,
+    SessionExpiredError,
     SetData,
     StoreDamagedError,
     TransactionError,
@@ -45,6 +47,9 @@ T = TypeVar("T")
 Post = Callable[[EventKind, str, Work[None]], None]
 _TOPIC_PREFIX: Final = "topics/"
 _BROKER_PREFIX: Final = "brokers/"
+
+ELECTION_RETRY_MS: Final = 1_000
+"""Time to the next attempt if leaders could not be elected after a change of the registrations."""
 
 
 class StoreChanges:
@@ -68,6 +73,9 @@ class StoreChanges:
         self._post = post
         self._last_config_change = ""
         self._watched_topics: set[str] = set()
+        self._restarts = RestartMarks(context)
+        # The image has a change of the registrations, and leaders are not elected yet.
+        self._is_election_due = False
 
     async def watch_all(self) -> None:
         """Set the watches that the role of this broker requires, before the image is loaded."""
@@ -99,6 +107,8 @@ class StoreChanges:
         `writes` receives the transactions of the partitions' states.
         """
         context = self._context
+        await self._restarts.read()
+        context.restarted.update(self._restarts.broker_ids)
         await update_image(
             context.store,
             context.image,
@@ -167,11 +177,30 @@ class StoreChanges:
     def _on_isrs(self, event: WatchEvent) -> None:
         self._post(EventKind.REPLICAS, "brokers of an old version changed ISRs", self._follow_isrs)
 
+    async def end_takeover(self) -> None:
+        """Record that the leaders which the new controller elected replace all brokers that had restarted."""
+        self._is_election_due = False
+        await self._restarts.delete()
+
     async def _follow_brokers(self) -> None:
         """Elect leaders after brokers failed or started. A broker with a larger epoch than before did both."""
         if not self._context.is_active:
             return
+        try:
+            await self._follow_registrations()
+        except SessionExpiredError:
+            raise
+        except Exception:
+            if self._context.is_active:
+                self._deletion.run_later(ELECTION_RETRY_MS, self._elect_again)
+            raise
+
+    async def _elect_again(self) -> None:
+        self._post(EventKind.BROKERS, "repeat an election", self._follow_brokers)
+
+    async def _follow_registrations(self) -> None:
         store, image = self._context.store, self._context.image
+        await self._restarts.read()
         # Only brokers of a cluster change the data of their registration.
         watch = self._on_brokers if self._context.in_cluster else None
         names = await store.get_children(znodes.BROKER_IDS, self._on_brokers)
@@ -185,18 +214,24 @@ class StoreChanges:
         ]
         if failed:
             logger.info("brokers failed ids=%s", failed)
+            self._is_election_due = True
+            marked = self._restarts.broker_ids
+            self._context.restarted.update(one for one in failed if one in registered or one in marked)
             for broker_id in failed:
                 image.remove_broker(broker_id)
             self._context.shutting_down.difference_update(failed)
             await self._changes.forget_offline(failed)
-            await self._changes.elect_leaders("brokers failed")
         if started:
             logger.info("brokers started or changed ids=%s", [broker.broker_id for broker in started])
+            self._is_election_due = True
             for broker in started:
                 image.put_broker(broker)
-            await self._changes.elect_leaders("brokers started")
-            if self._deletion.replicas is not None:
-                self._deletion.replicas.resume_on([broker.broker_id for broker in started])
+        if self._is_election_due:
+            await self._changes.elect_leaders("brokers failed" if failed else "brokers started")
+            self._is_election_due = False
+        if started and self._deletion.replicas is not None:
+            self._deletion.replicas.resume_on([broker.broker_id for broker in started])
+        await self._restarts.delete()
 
     async def _follow_topics(self) -> None:
         """Add topics that other brokers created. A topic whose nodes others deleted stays: its logs are kept."""

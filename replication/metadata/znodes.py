@@ -28,6 +28,8 @@ LOG_DIR_EVENTS = "/log_dir_event_notification"
 ISR_CHANGES = "/isr_change_notification"
 ADOPTION = "/odradek_adoption"
 """Not Kafka's: this node exists from the creation of a store until all topics of the log directories are adopted."""
+RESTARTS = "/odradek_restarts"
+"""Not Kafka's: a child for each broker that has registered since the controller last followed the registrations."""
 DEFAULT_ENTITY = "<default>"
 
 PERSISTENT_PATHS = (
@@ -49,8 +51,9 @@ SHARED_PATHS = (
     # Without data until a block is reserved: Kafka's controller cannot decode empty data.
     "/latest_producer_id_block",
     LOG_DIR_EVENTS,
+    RESTARTS,
 )
-"""Further nodes of Kafka's layout, which a store that brokers of Apache Kafka may share needs."""
+"""Further nodes that a store needs which several brokers share, of Apache Kafka as well."""
 
 
 def encode(value: Any) -> bytes:
@@ -75,6 +78,11 @@ def uuid_bytes(text: str) -> bytes:
     if len(uuid) != 16:
         raise ValueError(f"not a UUID: {text!r}")
     return uuid
+
+
+def restart_path(broker_id: int) -> str:
+    """Return the node that exists from a broker's registration until the controller has followed it."""
+    return f"{RESTARTS}/{broker_id}"
 
 
 def broker_path(broker_id: int) -> str:

@@ -44,6 +44,30 @@ def remove_from_isr(
     )
 
 
+def remove_restarted(partition: PartitionMetadata, restarted: Container[int]) -> PartitionMetadata:
+    """Return the partition without brokers in its ISR that have restarted, and without a leader if one of them led.
+
+    Their logs may lack records that the other members have, whether these are live or dead. An ISR of which every
+    member has restarted stays. The leader epoch is not changed.
+    """
+    isr = tuple([replica for replica in partition.isr if replica not in restarted]) or partition.isr
+    leader = NO_LEADER if partition.leader in restarted else partition.leader
+    if isr == partition.isr and leader == partition.leader:
+        return partition
+    return partition._replace(leader=leader, isr=isr)
+
+
+def begin_epoch_if_changed(
+    old: PartitionMetadata, new: PartitionMetadata, controller_epoch: int
+) -> PartitionMetadata:
+    """Return the new state of a partition in a later leader epoch than the old one, or the old one if it is equal."""
+    if new == old:
+        return old
+    if new.leader_epoch > old.leader_epoch:
+        return new
+    return new._replace(leader_epoch=old.leader_epoch + 1, controller_epoch=controller_epoch)
+
+
 def remove_dead_from_isr(
     partition: PartitionMetadata, brokers: Container[int], controller_epoch: int
 ) -> PartitionMetadata:

@@ -25,7 +25,13 @@ from odradek.replication.controller.states.partition_states import (
     elect_leader,
     new_partition,
 )
-from odradek.replication.controller.states.replica_states import is_online, remove_dead_from_isr, without_offline
+from odradek.replication.controller.states.replica_states import (
+    begin_epoch_if_changed,
+    is_online,
+    remove_dead_from_isr,
+    remove_restarted,
+    without_offline,
+)
 from odradek.replication.controller.topics.deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
@@ -208,13 +214,16 @@ class TopicChanges:
     ) -> None:
         """Elect leaders for partitions without a live one. In a cluster, remove dead replicas from the other ISRs.
 
-        Those that the `fenced` broker leads, and those below their `least_epoch`, begin a new leader epoch. `topics`
-        are the names of the topics concerned, None if all are. Raises KafkaError, MetadataStoreError.
+        Brokers that have restarted are removed from ISRs first (`ControllerContext.restarted`). Partitions that the
+        `fenced` broker leads, and those below their `least_epoch`, begin a new leader epoch. `topics` are the names of
+        the topics concerned, None if all are. Raises KafkaError, MetadataStoreError.
         """
         try:
             if self._context.in_cluster or topics is not None:
                 await self._begin_new_partitions(topics)
             await self._change_states(partial(self._choose_leaders, why, topics, fenced, least_epoch))
+            if topics is None:
+                self._context.restarted.clear()
         finally:
             self._context.image.publish()
 
@@ -222,9 +231,9 @@ class TopicChanges:
         """Remove failed replicas from ISRs, and failed leaders without electing others; do not publish it.
 
         A new controller in Kafka's ZooKeeper mode writes this before it elects leaders, for brokers that are not
-        registered. Here a broker has failed also if it has registered after the last write of the partition's state,
-        of which `writes` has the transaction: it has restarted, and no controller has noticed. After a power failure
-        it may lack records that the other members of the ISR have. Raises KafkaError, MetadataStoreError.
+        registered. Here a broker has failed also if it has restarted and no controller has noticed: it is in
+        `ControllerContext.restarted`, or it has registered after the last write of the partition's state, of which
+        `writes` has the transaction. Raises KafkaError, MetadataStoreError.
         """
         await self._change_states(partial(self._choose_without_failed, why, writes))
 
@@ -252,8 +261,10 @@ class TopicChanges:
 
         def remove_failed(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             written = writes.get((name, index), 0)
-            surviving = {broker_id for broker_id, broker in brokers.items() if broker.epoch < written}
-            return remove_dead_from_isr(partition, surviving, context.epoch)
+            later = {broker_id for broker_id, broker in brokers.items() if broker.epoch > written}
+            remaining = remove_restarted(partition, later | context.restarted)
+            remaining = remove_dead_from_isr(remaining, brokers, context.epoch)
+            return begin_epoch_if_changed(partition, remaining, context.epoch)
 
         return await self.map_partitions(remove_failed, why)
 
@@ -261,7 +272,7 @@ class TopicChanges:
         self, why: str, topics: Sequence[str] | None, fenced: int | None, least_epoch: LeastEpoch
     ) -> list[TopicMetadata]:
         brokers, epoch, in_cluster = self._context.image.brokers, self._context.epoch, self._context.in_cluster
-        stays = self._context.staying_brokers
+        stays, restarted = self._context.staying_brokers, self._context.restarted
 
         def elect(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             least = least_epoch(name, index)
@@ -272,15 +283,17 @@ class TopicChanges:
                 )
             if determine_state(partition) is PartitionState.NEW:
                 return partition
-            leads = partition.leader != NO_LEADER and is_online(partition.leader, partition, brokers)
+            remaining = remove_restarted(partition, restarted)
+            leads = remaining.leader != NO_LEADER and is_online(remaining.leader, remaining, brokers)
             eligible = brokers if leads else stays
             elected = elect_leader(
-                partition, eligible, epoch, fenced=fenced, least_epoch=least, allows_unclean=unclean
+                remaining, eligible, epoch, fenced=fenced, least_epoch=least, allows_unclean=unclean
             )
             # A broker that shuts down is not elected, but remains in the ISR: without the dead ones, which may return
             # without the last records.
-            has_changed = elected is not partition and elected.leader != NO_LEADER
-            return elected if has_changed else remove_dead_from_isr(partition, brokers, epoch)
+            has_changed = elected is not remaining and elected.leader != NO_LEADER
+            remaining = elected if has_changed else remove_dead_from_isr(remaining, brokers, epoch)
+            return begin_epoch_if_changed(partition, remaining, epoch)
 
         return await self.map_partitions(elect, why, topics)
 

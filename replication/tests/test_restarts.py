@@ -1,0 +1,161 @@
+"""Restarts of brokers whose logs may have lost records, which the controller notices late or not at all."""
+
+import pytest
+
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.store import StoreDamagedError, run_now
+from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.test_propagation import create, states
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+class HeldEvents:
+    """Events about brokers, which the controller processes after `release`."""
+
+    def __init__(self, controller):
+        self.changes = controller._store_changes
+        self.post, self.held = self.changes._post, []
+        self.changes._post = lambda *event: self.held.append(event)
+
+    def release(self):
+        self.changes._post = self.post
+        for event in self.held:
+            self.post(*event)
+
+
+def restart(world, broker_id):
+    world.crash(broker_id)
+    world.start(broker_id)
+
+
+def marks(world):
+    return run_now(world.observer.get_children(znodes.RESTARTS))
+
+
+def test_a_dead_replica_that_has_all_records_is_preferred_to_one_that_has_restarted(world):
+    create(world, "t", (2, 3))
+    events = HeldEvents(world.active.controller)
+    restart(world, 2)
+    world.crash(3)
+    world.executor.finish()
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(-1, 1, (3,))]
+    world.start(3)
+    assert states(world, "t") == [(3, 2, (3,))]
+
+
+def test_a_replica_that_restarted_and_died_unnoticed_is_not_in_sync(world):
+    create(world, "t", (2, 3))
+    events = HeldEvents(world.active.controller)
+    restart(world, 2)
+    world.crash(2)
+    world.crash(3)
+    world.executor.finish()
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(-1, 1, (3,))]
+
+
+def test_replicas_that_have_all_restarted_are_elected(world):
+    create(world, "t", (2, 3), (3, 2), (2,))
+    events = HeldEvents(world.active.controller)
+    restart(world, 2)
+    restart(world, 3)
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(2, 1, (2, 3)), (3, 1, (3, 2)), (2, 1, (2,))]
+
+
+def test_a_leader_that_has_restarted_begins_a_new_epoch(world):
+    """It was elected before it restarted, and has no role now."""
+    create(world, "t", (2, 3), (3, 2))
+    events = HeldEvents(world.active.controller)
+    restart(world, 2)
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(3, 1, (3,)), (3, 1, (3,))]
+    assert world.fakes[2].roles == {("t", 0): (3, 1, (3,), (2, 3)), ("t", 1): (3, 1, (3,), (3, 2))}
+
+
+def test_the_next_controller_notices_a_restart_that_preceded_a_write(world):
+    """It compared the broker's epoch with the transaction of the last write only."""
+    create(world, "t", (2, 3))
+    controller = world.active.controller
+    HeldEvents(controller)
+    restart(world, 2)
+    topic = controller.image.topics["t"]
+    written = topic._replace(partitions=(topic.partitions[0]._replace(leader_epoch=1),))
+    world.run(controller.put_partitions([written]))
+    assert states(world, "t") == [(2, 1, (2, 3))]
+    world.crash(1)
+    world.executor.finish()
+    [(leader, _, isr)] = states(world, "t")
+    assert (leader, isr) == (3, (3,))
+    assert marks(world) == []
+
+
+def test_the_next_controller_prefers_a_dead_replica_to_one_that_has_restarted(world):
+    create(world, "t", (2, 3))
+    HeldEvents(world.active.controller)
+    restart(world, 2)
+    world.crash(3)
+    world.crash(1)
+    world.executor.finish()
+    [(leader, _, isr)] = states(world, "t")
+    assert (leader, isr) == (-1, (3,))
+    world.start(3)
+    [(leader, _, isr)] = states(world, "t")
+    assert (leader, isr) == (3, (3,))
+
+
+def test_the_marks_of_restarts_go_when_they_have_been_followed(world):
+    assert marks(world) == []
+    restart(world, 2)
+    assert marks(world) == []
+
+
+def test_a_restart_during_the_election_keeps_its_mark(world):
+    create(world, "t", (2, 3))
+    controller = world.active.controller
+    elect_leaders = controller.changes.elect_leaders
+
+    async def elect(why, **options):
+        controller.changes.elect_leaders = elect_leaders
+        events = HeldEvents(controller)
+        world.start(2, run=False)
+        await elect_leaders(why, **options)
+        assert marks(world) == ["2"]
+        events.release()
+
+    controller.changes.elect_leaders = elect
+    world.crash(2)
+    world.executor.finish()
+    assert states(world, "t") == [(3, 1, (3,))]
+    assert marks(world) == []
+
+
+def test_leaders_are_elected_later_if_the_election_fails(world):
+    """The image had the change of the registrations already, so that no later event repeated the election."""
+    create(world, "t", (2, 3))
+    controller, later = world.active.controller, []
+    elect_leaders = controller.changes.elect_leaders
+    controller.deletion.run_later = lambda delay_ms, task: later.append(task)
+
+    async def fail(why, **options):
+        raise StoreDamagedError("a node")
+
+    controller.changes.elect_leaders = fail
+    events = HeldEvents(controller)
+    restart(world, 2)
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(2, 0, (2, 3))]
+    controller.changes.elect_leaders = elect_leaders
+    for task in later:
+        world.run(task())
+    assert states(world, "t") == [(3, 1, (3,))]
