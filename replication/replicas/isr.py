@@ -42,11 +42,15 @@ _TRANSITIONS: Final[Mapping[tuple[IsrPhase, IsrEvent], IsrPhase]] = {
 
 
 class IsrChange(NamedTuple):
-    """A proposed ISR, and the epochs in which the leader proposes it."""
+    """A proposed ISR, and the epochs in which the leader proposes it.
+
+    broker_epochs: of the members of `isr`, in their order, as of their last fetches; -1 if unknown
+    """
 
     isr: tuple[int, ...]
     leader_epoch: int
     partition_epoch: int
+    broker_epochs: tuple[int, ...]
 
 
 class IsrState(NamedTuple):

@@ -199,7 +199,11 @@ class IsrChangeQueue:
             owner.revert_isr_change(change)
 
     def _make_request(self) -> AlterPartitionRequest:
-        """Return the request for the changes in flight. Broker epochs of the members are -1, as from Kafka 3.9."""
+        """Return the request for the changes in flight.
+
+        The broker epochs are those of the proposals: a member that has registered again since may have lost records,
+        and the controller refuses it (KIP-903).
+        """
         topics: dict[bytes, AlterPartitionRequestTopicData] = {}
         for (topic_id, index), (_, change) in self._in_flight.items():
             topic = topics.get(topic_id)
@@ -210,7 +214,10 @@ class IsrChangeQueue:
                     partition_index=index,
                     leader_epoch=change.leader_epoch,
                     new_isr=list(change.isr),
-                    new_isr_with_epochs=[AlterPartitionRequestBrokerState(broker_id=broker) for broker in change.isr],
+                    new_isr_with_epochs=[
+                        AlterPartitionRequestBrokerState(broker_id=broker_id, broker_epoch=epoch)
+                        for broker_id, epoch in zip(change.isr, change.broker_epochs, strict=True)
+                    ],
                     leader_recovery_state=0,
                     partition_epoch=change.partition_epoch,
                 )

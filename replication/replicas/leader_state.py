@@ -294,6 +294,11 @@ class LeaderState:
                 found.append(replica)
         return found
 
+    def find_broker_epochs(self, replicas: Iterable[int]) -> tuple[int, ...]:
+        """Return the broker epochs of the last fetches of these replicas; -1 for the leader, and if it is unknown."""
+        found = [self.followers.get(replica) for replica in replicas]
+        return tuple([NO_BROKER_EPOCH if follower is None else follower.broker_epoch for follower in found])
+
     def submit(self, owner: IsrChangeOwner, change: IsrChange) -> None:
         """Send the pending change to the controller."""
         if self._cluster is not None:

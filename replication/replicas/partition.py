@@ -26,7 +26,7 @@ from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.metadata.topic_names import is_internal
-from odradek.replication.replicas.isr import IsrChange, IsrEvent, IsrState
+from odradek.replication.replicas.isr import IsrChange, IsrEvent, IsrPhase, IsrState
 from odradek.replication.replicas.leader_state import Follower, LeaderState, Replication
 from odradek.replication.replicas.offset_lookup import begin_search, find_offset
 
@@ -556,6 +556,8 @@ class Partition:
         follower.record_fetch(log_end_offset, log_start_offset, log.log_end_offset, monotonic_ms)
         if replica not in state.maximal_isr:
             self._expand_isr(state, replica, log)
+        elif log_end_offset < log.high_watermark:
+            self._remove_shortened(state, replica)
         has_advanced = self._advance_high_watermark()
         if has_advanced or (low_watermark is not None and low_watermark != self.low_watermark):
             self._wake(self.watchers)
@@ -578,6 +580,15 @@ class Partition:
         if state.may_join(replica, log.high_watermark, self._epoch_start_offset):
             self._propose_isr(state, IsrEvent.EXPAND, (*self.isr, replica))
 
+    def _remove_shortened(self, state: LeaderState, replica: int) -> None:
+        """Propose to remove a member from the ISR that has lost committed records: it must not be elected.
+
+        It has restarted, and the controller has not removed it: a controller of Apache Kafka does not compare broker
+        epochs when it adds a member.
+        """
+        if state.isr.phase is IsrPhase.COMMITTED and replica in self.isr:
+            self._propose_isr(state, IsrEvent.SHRINK, tuple(one for one in self.isr if one != replica))
+
     def shrink_isr(self) -> None:
         """Propose to remove the followers from the ISR that were not caught up for replica.lag.time.max.ms.
 
@@ -593,7 +604,7 @@ class Partition:
             self._wake(self.watchers)
 
     def _propose_isr(self, state: LeaderState, event: IsrEvent, isr: tuple[int, ...]) -> None:
-        change = IsrChange(isr, self.leader_epoch, self.partition_epoch)
+        change = IsrChange(isr, self.leader_epoch, self.partition_epoch, state.find_broker_epochs(isr))
         self._set_isr(state, state.isr.propose(event, change), event)
         state.submit(self, change)
 

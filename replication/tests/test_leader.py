@@ -165,6 +165,47 @@ def test_a_follower_joins_when_it_reaches_the_high_watermark():
     assert data.leader_recovery_state == 0
 
 
+def test_a_proposal_has_the_broker_epochs_of_the_fetches_before_it():
+    """KIP-903: the request is repeated for any time, in which a member may restart and lose records."""
+    leader = joining()
+    leader.fetch(2, 0, epoch=8)
+    leader.fetch(3, 0, epoch=9)
+    leader.fetch(3, 0, epoch=19)
+    leader.controller.fail()
+    leader.controller.end_delay()
+    for request in leader.controller.requests:
+        [data] = request.topics[0].partitions
+        assert [(one.broker_id, one.broker_epoch) for one in data.new_isr_with_epochs] == [(1, -1), (2, 8), (3, 9)]
+    assert len(leader.controller.requests) == 2
+
+
+def test_a_member_that_lost_committed_records_leaves_the_isr():
+    """It joined while it restarted. A controller of Kafka does not notice that, and would elect it."""
+    leader = Leader((1, 2, 3))
+    leader.append(4)
+    leader.fetch(2, 4)
+    leader.fetch(3, 4)
+    assert leader.high_watermark == 4
+    leader.fetch(3, 3)
+    [request] = leader.controller.requests
+    assert request.topics[0].partitions[0].new_isr == [1, 2]
+    leader.fetch(3, 2)
+    assert len(leader.controller.requests) == 1
+
+
+def test_a_member_that_lost_committed_records_before_it_joined_leaves_the_isr_afterwards():
+    leader = joining()
+    leader.append(4)
+    leader.fetch(2, 4)
+    leader.fetch(3, 4)
+    leader.fetch(2, 4)
+    assert leader.high_watermark == 4
+    leader.fetch(3, 2)
+    leader.controller.accept()
+    leader.fetch(3, 3)
+    assert [request.topics[0].partitions[0].new_isr for request in leader.controller.requests] == [[1, 2, 3], [1, 2]]
+
+
 def test_a_follower_below_the_start_of_the_leader_epoch_does_not_join():
     log = open_log()
     old = Leader((1, 2), log=log)
@@ -550,7 +591,7 @@ def test_a_stopped_queue_sends_nothing():
     assert (len(leader.controller.requests), other.calls) == (1, ["revert"])
 
 
-CHANGE = IsrChange((1, 2), 0, 0)
+CHANGE = IsrChange((1, 2), 0, 0, (-1, -1))
 
 
 class Other:

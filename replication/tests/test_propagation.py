@@ -289,10 +289,12 @@ def test_the_deletion_of_a_replica_is_sticky():
 # AlterPartition
 
 
-def alter(world, name, index, isr, *, leader=1, leader_epoch=0, partition_epoch=0, recovery=0, epoch=None, version=3):
+def alter(world, name, index, isr, *, leader=1, leader_epoch=0, partition_epoch=0, recovery=0, epoch=None, version=3,
+          members=None):
     if epoch is None:
         epoch = world.fakes[leader].epoch
-    members = [AlterPartitionRequestBrokerState(broker_id=replica) for replica in isr]
+    epochs = members or dict.fromkeys(isr, -1)
+    members = [AlterPartitionRequestBrokerState(broker_id=one, broker_epoch=epochs[one]) for one in isr]
     row = AlterPartitionRequestPartitionData(
         partition_index=index,
         leader_epoch=leader_epoch,
@@ -368,6 +370,20 @@ def test_alter_partition_refuses_old_epochs_and_ineligible_replicas(world):
     world.active.controller.context.shutting_down.add(2)
     assert alter_row(world, "t", 0, [1, 2], **now).error_code == E.INELIGIBLE_REPLICA
     assert states(world, "t") == [(1, 1, (1,))]
+
+
+def test_alter_partition_refuses_a_member_that_has_restarted_since_it_was_proposed(world):
+    """KIP-903: the restart removed nothing from the ISR, and the member may lack records that the leader counts."""
+    create(world, "t", (1, 2, 3))
+    assert alter_row(world, "t", 0, [1, 3]).error_code == E.NONE
+    proposed = {1: -1, 2: world.fakes[2].epoch, 3: world.fakes[3].epoch}
+    world.crash(2)
+    world.start(2)
+    row = alter_row(world, "t", 0, [1, 3, 2], partition_epoch=1, members=proposed)
+    assert row.error_code == E.INELIGIBLE_REPLICA
+    proposed[2] = world.fakes[2].epoch
+    row = alter_row(world, "t", 0, [1, 3, 2], partition_epoch=1, members=proposed)
+    assert (row.error_code, row.isr) == (E.NONE, [1, 3, 2])
 
 
 def test_alter_partition_refuses_brokers_and_controllers_that_are_not(world):

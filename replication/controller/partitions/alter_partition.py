@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 RECOVERED: Final = 0
 RECOVERING: Final = 1
 
+UNKNOWN_BROKER_EPOCH: Final = -1
+"""From Kafka 3.9, and for the leader itself, whose epoch the request has."""
+
+
 class _Row(NamedTuple):
     """A partition of the request, and its row in the response. `topic` is the name, None for an unknown id."""
 
@@ -111,10 +115,18 @@ class IsrChanges:
         if leader != current.leader or leader not in isr or not set(isr) <= set(current.replicas):
             return ErrorCode.INVALID_REQUEST, None
         stays = self._context.staying_brokers
-        if any(replica not in stays for replica in isr):
+        if any(replica not in stays for replica in isr) or self._has_old_epoch(requested):
             return ErrorCode.INELIGIBLE_REPLICA, None
         return ErrorCode.NONE, current._replace(
             isr=isr, leader_recovery_state=recovery, controller_epoch=self._context.epoch
+        )
+
+    def _has_old_epoch(self, requested: AlterPartitionRequestPartitionData) -> bool:
+        """Return whether a member has registered again since the leader proposed it (KIP-903)."""
+        brokers = self._context.image.brokers
+        return any(
+            member.broker_epoch not in (UNKNOWN_BROKER_EPOCH, brokers[member.broker_id].epoch)
+            for member in requested.new_isr_with_epochs
         )
 
     def _fill(self, rows: Sequence[_Row]) -> None:
@@ -129,7 +141,7 @@ class IsrChanges:
 
 
 def _requested_isr(requested: AlterPartitionRequestPartitionData) -> tuple[int, ...]:
-    """Return the ISR of a request of any version. Epochs of its members are not checked, as in Kafka's controller."""
+    """Return the ISR of a request of any version."""
     if requested.new_isr_with_epochs:
         return tuple([member.broker_id for member in requested.new_isr_with_epochs])
     return tuple(requested.new_isr)
