@@ -8,7 +8,7 @@ Sources: Kafka 3.9 (KafkaApis, ReplicaManager), KIP-380, KIP-516, KIP-570.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -59,6 +59,9 @@ NO_LEADER_EPOCH: Final = -1
 
 SECURITY_PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 """Kafka's numbers of security protocols."""
+
+_PARTITIONS_PER_PAUSE: Final = 500
+"""For this many partitions of a topic each loop takes less than 1 ms."""
 
 _UNASSIGNED: Final = PartitionMetadata(NO_LEADER, -1, (), ())
 """A partition of which this broker has no replica, or of which the cache has no state."""
@@ -147,29 +150,18 @@ class BrokerControl:
         if error:
             return LeaderAndIsrResponse(error_code=error)
         await self._configs.load_topics(topic.topic_name for topic in request.topic_states)
-        refused: list[dict[int, ErrorCode]] = []
-        for topic in request.topic_states:
-            await self._events.executor.pause()
-            refused.append(self._assign(topic))
+        refused = [await self._assign(topic) for topic in request.topic_states]
         self._assignments.publish()
         await self._replicas.applied()
-        return LeaderAndIsrResponse(
-            topics=[
-                LeaderAndIsrResponseLeaderAndIsrTopicError(
-                    topic_id=topic.topic_id,
-                    partition_errors=[
-                        LeaderAndIsrResponseLeaderAndIsrPartitionError(
-                            partition_index=state.partition_index,
-                            error_code=self._outcome(topic, state.partition_index, errors),
-                        )
-                        for state in topic.partition_states
-                    ],
-                )
-                for topic, errors in zip(request.topic_states, refused, strict=True)
-            ]
-        )
+        rows = [
+            LeaderAndIsrResponseLeaderAndIsrTopicError(
+                topic_id=topic.topic_id, partition_errors=await self._find_outcomes(topic, errors)
+            )
+            for topic, errors in zip(request.topic_states, refused, strict=True)
+        ]
+        return LeaderAndIsrResponse(topics=rows)
 
-    def _assign(self, requested: LeaderAndIsrRequestLeaderAndIsrTopicState) -> dict[int, ErrorCode]:
+    async def _assign(self, requested: LeaderAndIsrRequestLeaderAndIsrTopicState) -> dict[int, ErrorCode]:
         """Put a topic's new states into the assignments; return the errors of those refused."""
         name = requested.topic_name
         current = self._assignments.topics.get(name)
@@ -178,7 +170,9 @@ class BrokerControl:
         known = () if current is None else current.partitions
         errors: dict[int, ErrorCode] = {}
         changed: dict[int, PartitionMetadata] = {}
-        for state in requested.partition_states:
+        for number, state in enumerate(requested.partition_states):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await self._events.executor.pause()
             index = state.partition_index
             before = known[index] if index < len(known) else _UNASSIGNED
             error = self._check_state(name, state, before)
@@ -202,17 +196,24 @@ class BrokerControl:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
 
-    def _outcome(
-        self, topic: LeaderAndIsrRequestLeaderAndIsrTopicState, index: int, errors: dict[int, ErrorCode]
-    ) -> ErrorCode:
-        """Return the error of a partition after the replica manager has applied the assignments.
+    async def _find_outcomes(
+        self, topic: LeaderAndIsrRequestLeaderAndIsrTopicState, errors: Mapping[int, ErrorCode]
+    ) -> list[LeaderAndIsrResponseLeaderAndIsrPartitionError]:
+        """Return the rows of a topic's partitions after the replica manager has applied the assignments.
 
         A log that cannot be created for lack of a resource is created later, with the role that is assigned now.
         """
-        if index in errors:
-            return errors[index]
-        is_offline = self._replicas.is_offline(topic.topic_name, index)
-        return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE
+        rows = []
+        for number, state in enumerate(topic.partition_states):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await self._events.executor.pause()
+            index = state.partition_index
+            error = errors.get(index)
+            if error is None:
+                is_offline = self._replicas.is_offline(topic.topic_name, index)
+                error = ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE
+            rows.append(LeaderAndIsrResponseLeaderAndIsrPartitionError(partition_index=index, error_code=error))
+        return rows
 
     # -- StopReplica ---------------------------------------------------------------------------------------------------
 
@@ -222,8 +223,7 @@ class BrokerControl:
             return StopReplicaResponse(error_code=error)
         errors: list[tuple[str, int, ErrorCode]] = []
         for topic in request.topic_states:
-            await self._events.executor.pause()
-            found = self._stop(topic.topic_name, topic.partition_states)
+            found = await self._stop(topic.topic_name, topic.partition_states)
             errors += [
                 (topic.topic_name, state.partition_index, found.get(state.partition_index, ErrorCode.NONE))
                 for state in topic.partition_states
@@ -237,13 +237,17 @@ class BrokerControl:
             ]
         )
 
-    def _stop(self, name: str, states: Iterable[StopReplicaRequestStopReplicaPartitionState]) -> dict[int, ErrorCode]:
+    async def _stop(
+        self, name: str, states: Iterable[StopReplicaRequestStopReplicaPartitionState]
+    ) -> dict[int, ErrorCode]:
         """Stop a topic's replicas in the assignments; return the errors of those that are not stopped."""
         topic = self._assignments.topics.get(name)
         known = () if topic is None else topic.partitions
         errors: dict[int, ErrorCode] = {}
         changed: dict[int, PartitionMetadata] = {}
-        for state in states:
+        for number, state in enumerate(states):
+            if number % _PARTITIONS_PER_PAUSE == 0:
+                await self._events.executor.pause()
             index = state.partition_index
             before = known[index] if index < len(known) else _UNASSIGNED
             if self._replicas.is_offline(name, index):
@@ -343,9 +347,12 @@ class BrokerControl:
         known = current.partitions if current is not None and is_known else (_UNASSIGNED,) * count
         changed = {state.partition_index: _to_cached(state) for state in update.partition_states}
         partitions = _merge(known, changed)
-        while partitions and not partitions[-1].replicas and not is_internal(name):
-            partitions = partitions[:-1]
-        if any(partition.replicas for partition in partitions):
+        count = len(partitions)
+        while count and not partitions[count - 1].replicas:
+            count -= 1
+        if count:
+            if not is_internal(name):
+                partitions = partitions[:count]
             cache.put_topic(TopicMetadata(name, topic_id, partitions))
         elif is_known:
             cache.remove_topic(name)

@@ -186,6 +186,28 @@ def test_a_later_epoch_changes_the_roles_and_an_earlier_or_equal_one_does_not(me
     assert member.fetchers.followed == {("t", 0): (OTHER, 4)}
 
 
+class CountedPauses(ImmediateExecutor):
+    def __init__(self):
+        self.count = 0
+
+    async def pause(self):
+        self.count += 1
+
+
+def test_many_partitions_of_a_topic_take_their_roles_and_stop_in_steps(member):
+    executor = CountedPauses()
+    member.control._events.executor = executor
+    count = 2000
+    replicas = {"replicas": (OTHER,), "isr": (OTHER,), "leader": OTHER}
+    assert set(member.lead(*[role(index, **replicas) for index in range(count)]).values()) == {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
+    assert executor.count >= 2 * count // 500
+    executor.count = 0
+    assert set(member.stop(*[stopped(index) for index in range(count)]).values()) == {ErrorCode.NONE}
+    assert executor.count >= count // 500
+
+
 def test_a_broker_that_is_no_replica_refuses_the_role(member):
     assert member.lead(role(replicas=(OTHER,), isr=(OTHER,))) == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert not member.replicas.partitions

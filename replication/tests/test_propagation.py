@@ -11,6 +11,7 @@ from odradek.protocol.messages.alter_partition import (
     AlterPartitionRequestTopicData,
 )
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaResponse, StopReplicaResponseStopReplicaPartitionError
 from odradek.replication.controller.propagation import epoch_propagation
 from odradek.replication.controller.propagation.propagation import stop_errors
@@ -246,6 +247,24 @@ def test_a_response_of_a_brokers_earlier_epoch_takes_no_replica_offline(world):
     assert restarted == [earlier_epoch]
     assert world.fakes[2].epoch > earlier_epoch
     assert world.active.controller.image.topics["t"].partitions[0].offline == ()
+
+
+@pytest.mark.parametrize(("failures", "is_applied"), [(3, True), (21, False)])
+def test_a_request_that_fails_in_the_broker_is_sent_again_a_few_times(world, failures, is_applied):
+    """It was taken as answered at once, so that the broker kept its old role until the next election."""
+    fake = world.fakes[2]
+    update, codes = fake.leader_and_isr, [E.UNKNOWN_SERVER_ERROR] * failures
+
+    async def refuse(request):
+        return LeaderAndIsrResponse(error_code=codes.pop()) if codes else await update(request)
+
+    fake.leader_and_isr = refuse
+    create(world, "t", (1, 2))
+    for _ in range(failures):
+        world.executor.wake()
+        world.executor.finish()
+    assert (("t", 0) in fake.roles) is is_applied
+    assert ("t", 0) in fake.cache
 
 
 def test_large_changes_are_split_except_the_first_roles_of_a_broker(world, monkeypatch):

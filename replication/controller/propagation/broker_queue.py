@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
@@ -25,6 +26,9 @@ Answered = Callable[[int, ControlRequest, ControlResponse], None]
 
 RESEND_MS: Final = 100
 """As in Kafka."""
+
+MAX_RESENDS_AFTER_ERROR: Final = 20
+"""A request that a broker refuses with UNKNOWN_SERVER_ERROR more often must not keep the later ones back."""
 
 
 class LocalBroker(Protocol):
@@ -177,20 +181,25 @@ class BrokerQueue:
                 self._transport = self._connect()
             try:
                 response = await self._transport.send(request)
+                failure = ""
             except Exception as error:
                 # Every error is retried: a request that is dropped would leave the broker with an old state forever.
-                if self._is_stopped:
-                    break
-                failures += 1
-                if failures & (failures - 1) == 0:
-                    logger.warning(
-                        "a request to a broker failed and is sent again broker=%d request=%s failures=%d: %r",
-                        self.broker_id,
-                        type(request).__name__,
-                        failures,
-                        error,
-                    )
-                await self._delay(RESEND_MS)
-                continue
-            return None if self._is_stopped else response
+                failure = repr(error)
+            else:
+                if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR and failures < MAX_RESENDS_AFTER_ERROR:
+                    failure = "the broker returned UNKNOWN_SERVER_ERROR"
+            if self._is_stopped:
+                break
+            if not failure:
+                return response
+            failures += 1
+            if failures & (failures - 1) == 0:
+                logger.warning(
+                    "a request to a broker failed and is sent again broker=%d request=%s failures=%d: %s",
+                    self.broker_id,
+                    type(request).__name__,
+                    failures,
+                    failure,
+                )
+            await self._delay(RESEND_MS)
         return None

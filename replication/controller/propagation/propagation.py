@@ -147,11 +147,16 @@ class Propagation:
     def _on_answer(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
         listener = self.listener
         if response.error_code != ErrorCode.NONE:
-            logger.error(
-                "a broker refused a request of the controller broker=%d request=%s error_code=%d",
+            error = read_error_code(response.error_code)
+            # The controller gets a notice of a later controller, or of the broker's new registration, anyway.
+            is_expected = error in (ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH)
+            logger.log(
+                logging.INFO if is_expected else logging.ERROR,
+                "a broker refused a request of the controller broker=%d request=%s error=%s%s",
                 broker_id,
                 type(request).__name__,
-                response.error_code,
+                error.name,
+                "" if is_expected else "; its log has the reason; a restart repeats the request",
             )
             if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH and listener is not None:
                 listener.on_controller_moved()
