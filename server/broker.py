@@ -1,8 +1,8 @@
 """A broker: creates its parts, starts them in order and stops them in reverse order.
 
-Start: bind the listeners, open the metadata store, lock the log directories and load the logs, register, become
-controller, apply the metadata image to the replicas; then accept clients. Stop: close connections, flush the logs, and
-record the clean stop last.
+Start: bind the listeners, open the metadata store, lock the log directories and load the logs, register, and take part
+in the election of the controller; then accept clients. Stop: move leaderships to other brokers, close connections,
+flush the logs and record the clean stop, and close the metadata store.
 """
 
 import errno
@@ -82,7 +82,7 @@ _LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDi
 
 
 class BrokerStartError(Exception):
-    """The broker cannot start; the message is one line with the remedy."""
+    """The broker cannot start. The message is one line."""
 
 
 class Broker:
@@ -191,7 +191,7 @@ class Broker:
         from odradek.server.broker_ids import settle_broker_id
 
         self.config = await settle_broker_id(self._environment, self.config)
-        # Parts of the membership without an id follow the previous image.
+        # The parts that were made without an id are listeners of the previous image.
         self._image = ClusterMetadata()
         self._membership = self._make_membership()
 
@@ -233,7 +233,7 @@ class Broker:
                 logger.warning("metadata store was not closed; the next start recovers it error=%s", error)
 
     async def _leave(self) -> None:
-        """Hand over leaderships. An error must not prevent a clean stop."""
+        """Move leaderships to other brokers. An error must not prevent a clean stop."""
         self._leaving = Deferred.fromCoroutine(self._membership.leave())
         try:
             await self._leaving
@@ -478,7 +478,7 @@ class Broker:
             logger.error("the metadata image is not up to date; retrying in %s s error=%s", _CATCH_UP_RETRY_S, error)
             self._reactor.callLater(_CATCH_UP_RETRY_S, self._on_store_session, event)
         except Exception:
-            # Without a registration the broker would be dead for its cluster until it is started again.
+            # Without a registration the broker would not be a member of its cluster until its next start.
             logger.exception("the metadata image is not up to date; retrying; please report it")
             self._reactor.callLater(_CATCH_UP_RETRY_S, self._on_store_session, event)
 

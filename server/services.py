@@ -74,15 +74,15 @@ class ClusterParts(Protocol):
 
     @property
     def config_target(self) -> "MemberConfigTarget":
-        """The place of configuration changes."""
+        """Writes changes of configurations to the store."""
 
     @property
     def control(self) -> "BrokerControl":
-        """Applies requests of the controller."""
+        """Applies requests of the controller. Raises KafkaError before the broker has joined."""
 
     @property
     def first_metadata(self) -> "FirstMetadata":
-        """The wait of requests for the first metadata."""
+        """The wait of requests for the first metadata from a controller."""
 
     @property
     def metadata_wait(self) -> "MetadataWait":
@@ -102,10 +102,11 @@ class Services:
     """The parts of a running broker. Each handler module declares the parts that it uses as a Protocol.
 
     apis: the APIs that this broker serves, by key
-    cluster: the membership in a cluster; None for a broker that is alone
+    cluster: the membership in a cluster; None with an embedded store
+    completions, follower_completions: retry woken operations of the purgatory; those of followers' fetches at the end
+        of the reactor iteration
     config: the current configuration
-    now_ms: the wall clock, for timestamps of records and retention
-    monotonic_ms: the clock for durations, see `environment`
+    now_ms, monotonic_ms: the wall clock and the monotonic clock, see `environment`
     groups_in_use, transactions_in_use: the coordinators, set at their first use
     """
 
@@ -165,7 +166,7 @@ class Services:
 
     @property
     def first_metadata(self) -> "FirstMetadata | None":
-        """The wait for the first metadata while there is one, otherwise None."""
+        """The wait for the first metadata; None when it is over, and with an embedded store."""
         first = None if self.cluster is None else self.cluster.first_metadata
         return first if first is not None and first.is_awaited else None
 

@@ -97,17 +97,7 @@ class ClusterMembership:
         self._events = EventLoop(pacing)
         self.metadata_wait = MetadataWait(metadata, pacing, self._delay)
         self.first_metadata = FirstMetadata(metadata, environment.reactor, pacing)
-        self._channels = TcpBrokerChannels(
-            config.inter_broker_name,
-            connect=environment.reactor.connectTCP,
-            clock=environment.reactor,
-            slices=slices,
-            # The first batch of a response may be larger than the follower's limit.
-            max_records_bytes=max(config.replica_fetch_response_max_bytes, config.socket_request_max_bytes),
-            setup_timeout=SetupTimeout(
-                config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
-            ),
-        )
+        self._channels = self._make_channels()
         self._control: BrokerControl | None = None
         self._replicas: ReplicaManager | None = None
         self._opened: OpenedStore | None = None
@@ -117,22 +107,13 @@ class ClusterMembership:
         self._fetchers: Fetchers | None = None
         self._features = Features()
         self._has_topics = False
-        self.controller_requests = ControllerClient(
-            config.node_id,
-            metadata,
-            self._channels,
-            self._local_requests(),
-            client_id=str(config.node_id),
-            timeout_ms=config.request_timeout_ms,
-        )
+        self.controller_requests = self._make_controller_client()
         self._controlled_shutdown = ControlledShutdown(
             config, metadata, self.controller_requests, lambda: self.broker_epoch, environment.reactor, self._delay
         )
         # Separate connections, as in Kafka: the response to markers waits for their replication.
-        self._marker_channels, self._verification_channels = (
-            ChannelPool(metadata, self._channels, client_id=str(config.node_id), timeout_ms=timeout_ms)
-            for timeout_ms in (find_response_timeout_ms(config.request_timeout_ms), config.request_timeout_ms)
-        )
+        self._marker_channels = self._make_channel_pool(find_response_timeout_ms(config.request_timeout_ms))
+        self._verification_channels = self._make_channel_pool(config.request_timeout_ms)
         self._peers = PeerWatch(
             config.inter_broker_name,
             self._on_refused,
@@ -145,6 +126,35 @@ class ClusterMembership:
         self.replication = Replication(
             metadata, self._isr_changes, environment.monotonic_ms, config.replica_lag_time_max_ms
         )
+
+    def _make_channels(self) -> TcpBrokerChannels:
+        config, reactor = self._config, self._environment.reactor
+        return TcpBrokerChannels(
+            config.inter_broker_name,
+            connect=reactor.connectTCP,
+            clock=reactor,
+            slices=self._slices,
+            # The first batch of a response may be larger than the follower's limit.
+            max_records_bytes=max(config.replica_fetch_response_max_bytes, config.socket_request_max_bytes),
+            setup_timeout=SetupTimeout(
+                config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
+            ),
+        )
+
+    def _make_controller_client(self) -> ControllerClient:
+        node_id = self._config.node_id
+        return ControllerClient(
+            node_id,
+            self._metadata,
+            self._channels,
+            self._local_requests(),
+            client_id=str(node_id),
+            timeout_ms=self._config.request_timeout_ms,
+        )
+
+    def _make_channel_pool(self, timeout_ms: int) -> ChannelPool:
+        client_id = str(self._config.node_id)
+        return ChannelPool(self._metadata, self._channels, client_id=client_id, timeout_ms=timeout_ms)
 
     def _local_requests(self) -> LocalHandlers:
         """Return the functions of this broker's controller, by class of the request."""
@@ -169,7 +179,7 @@ class ClusterMembership:
 
     @property
     def cluster(self) -> "ClusterMembership":
-        """This object, for requests."""
+        """The parts that requests need: this object."""
         return self
 
     @property
@@ -190,7 +200,10 @@ class ClusterMembership:
     # -- start ---------------------------------------------------------------------------------------------------------
 
     async def open(self) -> OpenedStore:
-        """Connect to ZooKeeper, and lay out the cluster's nodes if this is its first broker."""
+        """Connect to ZooKeeper, and create the nodes of the cluster that are missing.
+
+        Raises StartError, MetadataStoreError.
+        """
         config, environment = self._config, self._environment
         store = await open_zookeeper_store(environment, config)
         try:
@@ -226,7 +239,7 @@ class ClusterMembership:
         self._events.post(EventKind.CONFIGURATION, description, work)
 
     async def _start_configs(self) -> None:
-        """Load all configurations, before any notice that arrives meanwhile."""
+        """Load all configurations. Notices of changes that arrive meanwhile are processed afterwards."""
         assert self._configs is not None
         await self._events.submit(EventKind.CONFIGURATION, "load configurations", self._configs.start)
 
@@ -264,7 +277,10 @@ class ClusterMembership:
         return ProducerIdManager(blocks.allocate, Deferred.fromCoroutine, blocks.ready)
 
     async def join(self, services: Services, registration: BrokerMetadata) -> None:
-        """Register the broker, and begin to follow the controller, or to be it."""
+        """Register the broker, and take part in the election of the controller, which then assigns the roles.
+
+        Raises StartError, MetadataStoreError, KafkaError.
+        """
         assert self._configs is not None
         replicas = self._replicas = services.replicas
         replicas.run_steps = self._pacing.run_to_stop
@@ -351,7 +367,7 @@ class ClusterMembership:
 
     @property
     def config_target(self) -> MemberConfigTarget:
-        """The place of configuration changes."""
+        """Writes changes of configurations to the store."""
         assert self._config_target is not None
         return self._config_target
 
@@ -405,11 +421,16 @@ class ClusterMembership:
         try:
             await self._controller.take_offline(partitions)
         except MetadataStoreError as error:
-            logger.error("the controller is not notified of offline replicas; retrying error=%s", error)
+            logger.error(
+                "cannot notify the controller of offline replicas; retrying partitions=%d retry_ms=%d error=%s",
+                len(partitions),
+                NOTICE_RETRY_MS,
+                error,
+            )
             self._delayed_tasks.run_later(NOTICE_RETRY_MS, lambda: self.take_offline(partitions))
 
     async def rejoin(self) -> None:
-        """Begin a new session, register again, and read what has changed meanwhile."""
+        """Begin a new session, register again, and load configurations and features again."""
         assert self._configs is not None
         await self._controller.rejoin()
         await self._start_configs()
@@ -421,7 +442,7 @@ class ClusterMembership:
     # -- stop ----------------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Let the controller move leaderships to other brokers, and follow no further leader meanwhile."""
+        """Make the controller move leaderships to other brokers, and begin to follow no further leader."""
         if self._fetchers is not None and self._config.controlled_shutdown_enable:
             self._fetchers.finish()
         await self._controlled_shutdown.run()

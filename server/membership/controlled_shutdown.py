@@ -55,7 +55,7 @@ class ControlledShutdown:
     async def run(self) -> None:
         """Return when no leadership is left that can be moved, or after the timeout.
 
-        Without another live replica a leadership cannot be moved, so that further attempts are not made.
+        A leadership of a partition without another live replica cannot be moved; it causes no further attempt.
         """
         config, begin_s = self._config, self._clock.seconds()
         if not config.controlled_shutdown_enable:
@@ -67,7 +67,10 @@ class ControlledShutdown:
         try:
             await moved
         except CancelledError:
-            logger.warning("the controlled shutdown is not complete after %d s", self._clock.seconds() - begin_s)
+            logger.warning(
+                "the controlled shutdown is not complete after %d s; the remaining leaderships move after the stop",
+                self._clock.seconds() - begin_s,
+            )
         finally:
             if timeout.active():
                 timeout.cancel()
@@ -83,7 +86,7 @@ class ControlledShutdown:
                 return
             logger.warning("the controlled shutdown is not complete attempt=%d: %s", attempt, why)
             if self._metadata.brokers.keys() <= {self._config.node_id}:
-                # No other broker is live, so that a further attempt cannot move a leadership.
+                # No other broker is live: a further attempt cannot move a leadership.
                 return
 
     async def _request(self) -> str:

@@ -38,7 +38,11 @@ from odradek.server.work.metadata_pacing import ReactorPacing
 async def lay_out_store(
     environment: Environment, directories: Sequence[str], store: MetadataStore, *, begins_adoption: bool = False
 ) -> str:
-    """Lay out the store if it is empty; return the cluster's id. Raises StartError if log directories have another."""
+    """Create the nodes that the store lacks, and return the cluster's id.
+
+    begins_adoption: an empty store also gets the mark of an adoption in progress. Raises StartError if log directories
+    belong to another cluster.
+    """
     ids = (meta.cluster_id for _, meta in read_metas(environment.fs, directories))
     known = next(filter(None, ids), "")
     cluster_id = known or znodes.uuid_text(random_topic_id(environment.random_source))
@@ -135,7 +139,10 @@ class EmbeddedMembership:
         return ProducerIdManager(blocks.allocate, Deferred.fromCoroutine, blocks.ready)
 
     async def join(self, services: Services, registration: BrokerMetadata) -> None:
-        """Become the controller, elect leaders, and adopt topics. Until the end nothing suspends."""
+        """Become the controller, elect leaders, and adopt topics.
+
+        No await suspends before the store is paced, at the end.
+        """
         logs, controller = services.logs, self._controller
         was_clean = all(directory.was_clean for directory in logs.directories.values())
         previous_epoch = max(directory.previous_broker_epoch for directory in logs.directories.values())
@@ -211,7 +218,7 @@ class EmbeddedMembership:
         await self._controller.take_offline(partitions)
 
     async def rejoin(self) -> None:
-        """Begin a new session; an embedded store's expires only in tests."""
+        """Begin a new session. The session of an embedded store expires only in tests."""
         await self._controller.rejoin()
         await self._features.load(self._store)
 
@@ -230,6 +237,6 @@ class EmbeddedMembership:
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of the registration in the image; -1 before the start."""
+        """The epoch of this broker's registration in the image; -1 before."""
         me = self.assignments.brokers.get(self._config.node_id)
         return -1 if me is None else me.epoch

@@ -27,8 +27,8 @@ class OpenedStore(NamedTuple):
 class StoredTopics(NamedTuple):
     """The partitions and configurations in the metadata, before this broker has joined its cluster.
 
-    image: at least the topics and all configurations, not published yet
-    known: the partitions of this broker
+    image: not published yet; topics with their replicas, and all configurations. Leaders only with an embedded store
+    known: the partitions of this broker, with which the log directories are compared
     """
 
     image: ClusterMetadata
@@ -36,10 +36,15 @@ class StoredTopics(NamedTuple):
 
 
 class Membership(Protocol):
-    """Membership of one broker. The methods are called in their order here."""
+    """Membership of one broker.
+
+    A start calls `open`, `load_topics`, `make_features`, `make_producer_ids` and `join`, in this order. While the
+    broker runs, `take_offline`, `rejoin` and `reload` are called as events require. A stop calls `leave`, unless the
+    start has failed, and then `stop`.
+    """
 
     in_cluster: bool
-    """There are other brokers, which this one serves as well."""
+    """True with ZooKeeper: the broker serves the APIs between brokers, even while it is the only one."""
 
     assignments: ClusterMetadata
     """The image that the replicas of this broker follow."""
@@ -64,22 +69,29 @@ class Membership(Protocol):
         """Return the allocation of producer ids."""
 
     async def join(self, services: "Services", registration: BrokerMetadata) -> None:
-        """Register the broker; return when its replicas have their roles, as far as the controller is reached.
+        """Register the broker, and take part in the election of the controller.
 
-        Raises StartError, MetadataStoreError, KafkaError.
+        With an embedded store this broker becomes the controller, and its replicas have their roles on return. In a
+        cluster the controller assigns the roles later (LeaderAndIsr). Raises StartError, MetadataStoreError,
+        KafkaError.
         """
 
     async def take_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
         """Report that this broker's replicas of these partitions lost their log directory."""
 
     async def rejoin(self) -> None:
-        """Begin a new session after the last one expired. Raises MetadataStoreError, KafkaError, StartError."""
+        """Begin a new session after the last one expired, and register again.
+
+        Raises MetadataStoreError, KafkaError, StartError.
+        """
 
     async def reload(self) -> None:
-        """Bring the metadata up to date: the outcome of a change was unknown. Raises as `rejoin`."""
+        """Bring the metadata up to date after a reconnection to the store: a change whose outcome was unknown may have
+        been made. Raises as `rejoin`.
+        """
 
     async def leave(self) -> None:
-        """Hand over leaderships before a stop, while clients are still served."""
+        """Move leaderships to other brokers before a stop, while clients are still served."""
 
     def stop(self) -> None:
         """Stop all work with the store and with other brokers."""
