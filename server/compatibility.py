@@ -38,7 +38,7 @@ reports itself as Apache Kafka 4.3. Every listed version is implemented complete
 
 _LIMITS_NOTE: Final = f"""
 Brokers of a cluster serve the APIs marked with "cluster" for each other; a single broker serves and advertises none of
-them.
+them. A broker of a cluster serves and advertises none of those marked with "single broker".
 
 A connection is closed with a log line if a request has more array elements than the last column, all arrays together,
 or more than {MAX_TAGGED_FIELDS:,} tagged fields in one struct, or if its response would exceed
@@ -71,7 +71,11 @@ def format_markdown() -> str:
             versions += " (between brokers of a cluster)"
         request = request_class(api.key)
         flexible = str(request.flexible_since) if request.flexible_since <= api.last_version else "none"
-        name = f"{api.name} (cluster)" if api.in_cluster_only else api.name
+        name = api.name
+        if api.in_cluster_only:
+            name += " (cluster)"
+        if api.outside_cluster_only:
+            name += " (single broker)"
         lines.append(f"| {api.key} | {name} | {versions} | {flexible} | {api.max_elements:,} |\n")
     lines += [_LIMITS_NOTE, _PRODUCE_NOTE]
     lines += [f"| {name} | {version} | {what} |\n" for name, version, what in CLIENTS]
