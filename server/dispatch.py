@@ -33,6 +33,7 @@ unknown.
 
 ErrorHandler = Callable[[Message | None, int, KafkaError], Message | None]
 
+
 class BoundApi:
     """One API in one version: codec, handler, and function for error responses.
 
@@ -94,7 +95,10 @@ class BoundApi:
 
 
 class Dispatch:
-    """Finds the handler of a request. Modules are imported and codecs compiled with the first request of an API."""
+    """Finds the API, version and handler of a request.
+
+    Modules are imported and codecs compiled with the first request of an API and version.
+    """
 
     def __init__(self, services: "ProduceServices", apis: Mapping[int, Api] = APIS, stages: Stages = NO_STAGES) -> None:
         self.services = services

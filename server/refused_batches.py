@@ -1,11 +1,11 @@
 """Batches of idempotent producers that were refused on a connection, and are to be repeated before later ones.
 
 A producer sends several requests without waiting for responses. If this broker begins to lead the partition after it
-refused the first of them, the second one leaves a gap. To a producer that the partition does not know, any sequence is
-the first, so the second batch would be appended, and librdkafka then regards the first as acknowledged, too. Otherwise
-the response would be OUT_OF_ORDER_SEQUENCE_NUMBER, after which librdkafka repeats batches of all partitions in a new
-epoch, also those that other leaders have appended. Therefore later batches get the error of the first one until that is
-repeated.
+refused the first of them, the second one leaves a gap. A partition without state of the producer accepts any first
+sequence, so the second batch would be appended, and librdkafka then regards the first as acknowledged, too. A partition
+with such state would respond with OUT_OF_ORDER_SEQUENCE_NUMBER, after which librdkafka repeats batches of all
+partitions in a new epoch, also those that other leaders have appended. Therefore later batches get the error of the
+first one until that is repeated.
 """
 
 from typing import TYPE_CHECKING, Final

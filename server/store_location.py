@@ -29,14 +29,14 @@ from odradek.server.environment import Environment
 logger = logging.getLogger(__name__)
 
 
-class OpenedStore(NamedTuple):
-    """A store. `is_adopting`: topics in the log directories are not in the store, and are to be adopted."""
+class EmbeddedStore(NamedTuple):
+    """An open embedded store. `is_adopting`: topics in the log directories are not in it, and are to be adopted."""
 
     store: MetadataStore
     is_adopting: bool
 
 
-async def open_store(environment: Environment, directories: list[str], *, adopts: bool) -> OpenedStore:
+async def open_store(environment: Environment, directories: list[str], *, adopts: bool) -> EmbeddedStore:
     """Open the store of the broker with these log directories.
 
     With `adopts`, the store may be created although there are partitions. Raises StartError, MetadataStoreError.
@@ -57,7 +57,7 @@ async def open_store(environment: Environment, directories: list[str], *, adopts
             )
         if opened:
             [store] = opened.values()
-            return OpenedStore(store, await is_in_progress(store))
+            return EmbeddedStore(store, await is_in_progress(store))
     except BaseException:
         for store in opened.values():
             await store.close()
@@ -70,7 +70,7 @@ async def open_store(environment: Environment, directories: list[str], *, adopts
     if not adopts:
         _refuse_partitions(environment.fs, directories)
     _make_directory(environment, directories[0])
-    return OpenedStore(environment.open_metadata_store(directories[0]), adopts)
+    return EmbeddedStore(environment.open_metadata_store(directories[0]), adopts)
 
 
 async def open_zookeeper_store(environment: Environment, config: BrokerConfig) -> MetadataStore:

@@ -6,5 +6,5 @@
 - `channel_pool`: one channel to each live broker
 - `batch_loop`: a loop that sends requests in batches
 - `controller_client`: requests to the broker that is the controller
-- `peer_watch`: idle connections, which show the end of another broker's process
+- `peer_watch`: idle connections, by which the end of another broker's process is detected
 """

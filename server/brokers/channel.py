@@ -33,7 +33,7 @@ MAX_FRAME_BYTES: Final = 104_857_600
 
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 1.0
-"""Kafka's defaults of `reconnect.backoff.ms` and `reconnect.backoff.max.ms` for requests between brokers."""
+"""The defaults of `reconnect.backoff.ms` and `reconnect.backoff.max.ms` of Kafka's clients."""
 
 _API_VERSIONS: Final = 3
 """Version of ApiVersions, which all brokers since Apache Kafka 2.4 have."""
@@ -54,7 +54,7 @@ DEFAULT_SETUP_TIMEOUT: Final = SetupTimeout()
 
 
 class QueuedRequest:
-    """A request without a response yet.
+    """A request without a response.
 
     version: to send, or None for the latest version of both brokers
     outcome: fires with the response, or fails
@@ -78,7 +78,8 @@ class QueuedRequest:
 class TcpBrokerChannel:
     """Requests to one address (`replication.remote.BrokerChannel`).
 
-    A cancelled request is not sent, unless it was sent already; then its response is dropped.
+    A request that is cancelled in the queue is not sent. One that is cancelled later may be sent; its response is
+    dropped.
 
     name: of the broker, for messages
     connect: the reactor's `connectTCP`
@@ -267,7 +268,7 @@ class TcpBrokerChannel:
 
 
 class UnreachableBroker:
-    """A channel to a broker without an address that this broker can connect to."""
+    """A channel to a broker without a usable endpoint. Its requests raise BrokerUnavailableError."""
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -1,7 +1,7 @@
 """A connection to another broker: one frame out, one frame in.
 
-`ConnectionAttempt` makes a `BrokerConnection` or fails. Both report their end by Deferreds that fail with
-BrokerUnavailableError.
+The Deferreds of a `ConnectionAttempt` and of an exchange fail with BrokerUnavailableError if there is no connection, or
+when it is lost.
 """
 
 import logging
@@ -63,7 +63,7 @@ class TcpTransport(Protocol):
 
 
 class BrokerConnection(TwistedProtocol):
-    """An open connection. Its state is one of: idle, waiting for a response, lost.
+    """An open connection: idle, waiting for a response, or lost.
 
     name: of the broker, for messages
     versions: the peer's first and last version by API key; None before they are requested
@@ -88,7 +88,7 @@ class BrokerConnection(TwistedProtocol):
         self._read_bytes = READ_BYTES
         self._correlation_id = 0
         self._response: Deferred[bytes | memoryview] | None = None
-        # None after the socket did not take a request at once.
+        # None after the socket has not accepted a whole request.
         self._socket: Socket | None = None
 
     def exchange(self, frame: bytes, correlation_id: int) -> Deferred[bytes | memoryview]:
@@ -104,8 +104,8 @@ class BrokerConnection(TwistedProtocol):
     def _write(self, frame: bytes) -> None:
         """Write to the socket directly: Twisted's transport would poll until it is writable, which takes an iteration.
 
-        The transport writes what the socket does not take, and from then on everything, because its buffer may not be
-        empty. It also handles a broken connection.
+        The transport writes the bytes that the socket does not accept, and from then on everything, because its buffer
+        may not be empty. It also handles a broken connection.
         """
         socket, sent_bytes = self._socket, 0
         if socket is not None:

@@ -61,7 +61,7 @@ class ControllerClient:
         """Return the channel to the controller. Raises BrokerUnavailableError."""
         broker = self._controller()
         if broker is None:
-            raise BrokerUnavailableError("no controller is known")
+            raise BrokerUnavailableError("the metadata has no live controller")
         if self._channel is None or broker != self._broker:
             self.close()
             self._broker = broker

@@ -1,4 +1,4 @@
-"""Idle connections to other brokers, which show the end of their processes long before their sessions expire.
+"""Idle connections to other brokers, by which the end of a process is detected long before its session expires.
 
 The connections of a process that ends are closed, and from then on its address refuses new ones. A paused process and a
 machine that cannot be reached refuse nothing.
@@ -70,7 +70,7 @@ class _IdleConnection(Protocol):
 
 
 class _WatchedBroker(ClientFactory):
-    """Connects to one broker again and again, until `close`."""
+    """Keeps a connection to one broker, until `close`: it connects again after a loss or a failure."""
 
     noisy = False
 

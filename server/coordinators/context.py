@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class PendingReply(Generic[R]):
-    """The token of a request: provides its response, or a Deferred if the response is not available immediately."""
+    """The token of a request in a shard. `outcome` returns the response, or a Deferred of it if there is none yet."""
 
     __slots__ = ("_deferred", "_describe", "_response")
 
@@ -51,17 +51,18 @@ class PendingReply(Generic[R]):
 class CoordinatorContext(Generic[S]):
     """A shard whose partition this broker leads, with its pending writes and its timer.
 
-    It ends with the leadership (`wake`). In a later leader epoch of the same leader its state is unchanged, because no
-    other broker has written to the log.
+    It ends with the leadership (`wake`). In a later leader epoch of the same leader its state is still valid, since no
+    other broker has written to the log; `CoordinatorRuntime.begins_again_in_new_epochs` ends it nevertheless.
 
     leader_epoch: the epoch in which the shard began
-    `waiting`: in the order of offsets, the last offset that must be replicated, and the function to call with NONE when
-    it is, or with an error when the leadership ends
-    `failures`: number of unexpected exceptions after which the shard was loaded again, since the leadership began
-    `load_failures`: number of consecutive failed attempts to load
-    `alarm`: the timer for the shard's next deadline, or for the next attempt to load
-    `is_ticking`: due deadlines are being handled
-    `is_completing`: the functions of replicated records are being called
+    waiting: in the order of registration, the last offset that must be replicated, and the function to call with NONE
+        when it is, or with an error when the leadership ends
+    failures: number of unexpected exceptions after which the shard was loaded again, since the leadership began
+    load_failures: number of consecutive failed attempts to load
+    alarm, alarm_ms: the timer for the shard's next deadline, or for the next attempt to load, and the deadline
+    is_appending: a batch is being appended; changes of the partition are handled afterwards
+    is_ticking: due deadlines are being handled
+    is_completing: the functions of replicated records are being called
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Interfaces to the coordinators of transactions and to the partitions that their outcomes are written to.
+"""Interfaces to transaction coordinators and to the partitions that get transaction markers.
 
 Both may be on other brokers. `transaction_verification.TransactionVerifier` verifies transactions with coordinators
 anywhere. `marker_sender.MarkerSender` writes to the partitions of this broker, `remote_markers.ClusterMarkerSender` to

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 
-Done = Callable[[ErrorCode], None]
+OnWritten = Callable[[ErrorCode], None]
+"""Called with NONE when a marker is replicated, or with the error."""
+
 TopicPartition = tuple[str, int]
 _NO_VERSION: Final = 0
 
@@ -88,7 +90,7 @@ class MarkerSender:
                 self.write(name, marker, lambda error, name=name: done(name, error))  # type: ignore[misc]
             yield
 
-    def write(self, name: TopicPartition, marker: TransactionMarker, done: Done) -> None:
+    def write(self, name: TopicPartition, marker: TransactionMarker, done: OnWritten) -> None:
         """Write a marker to one partition; call `done` with NONE when it is replicated, or with the error."""
         services = self._services
         topic, index = name
@@ -118,18 +120,18 @@ class MarkerSender:
         if is_replicated(partition, info.last_offset):
             done(ErrorCode.NONE)
         else:
-            waiting = _Replication(partition, info.last_offset + 1, done)
+            waiting = _MarkerReplication(partition, info.last_offset + 1, done)
             partition.watchers[waiting] = None
             # A watcher that the append has woken may have discovered a disk failure.
             waiting.wake()
 
 
-class _Replication:
+class _MarkerReplication:
     """Watcher of the high watermark, for a marker that is not replicated yet."""
 
     __slots__ = ("_done", "_end_offset", "_partition")
 
-    def __init__(self, partition: "Partition", end_offset: int, done: Done) -> None:
+    def __init__(self, partition: "Partition", end_offset: int, done: OnWritten) -> None:
         self._partition = partition
         self._end_offset = end_offset
         self._done = done

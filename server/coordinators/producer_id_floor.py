@@ -19,9 +19,10 @@ earlier time, and takes less than one id per millisecond.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from odradek.coordinator.transactions.records import largest_producer_id, read_transaction_key, read_transaction_value
+from odradek.log.background.tasks import RunAll
 from odradek.log.log_manager import LogManager
 from odradek.log.management.producer_id_search import NO_PRODUCER_ID, largest_id_in_batches, largest_id_in_states
 from odradek.log.partition_log import PartitionLog
@@ -33,9 +34,6 @@ from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 
 logger = logging.getLogger(__name__)
 
-RunAll = Callable[[Sequence[Callable[[], None]], int], None]
-
-
 async def settle_producer_ids(
     store: MetadataStore,
     logs: LogManager,
@@ -46,7 +44,7 @@ async def settle_producer_ids(
     *,
     imported_next_id: int = 0,
 ) -> int:
-    """Let the store's next block begin above every id in use, and return the lowest id that it may contain.
+    """Make the store's next block begin above every id in use, and return the lowest id that it may contain.
 
     `broker_epoch` is that of the new registration. `imported_next_id` is the next id in another store from which the
     logs are adopted, such as Apache Kafka's metadata log. Blocks while it reads. Raises MetadataStoreError.

@@ -28,7 +28,7 @@ from odradek.replication.remote import BrokerUnavailableError
 from odradek.server.brokers.batch_loop import BatchLoop
 from odradek.server.brokers.channel_pool import ChannelPool
 from odradek.server.coordinators.interfaces import MarkerWriter
-from odradek.server.coordinators.marker_sender import Done, TopicPartition, TransactionMarker
+from odradek.server.coordinators.marker_sender import OnWritten, TopicPartition, TransactionMarker
 from odradek.server.coordinators.runtime import report_failure
 from odradek.server.work.clock import Clock
 from odradek.server.work.slices import ROWS_PER_STEP, Slices
@@ -41,7 +41,7 @@ MAX_BATCH_PARTITIONS: Final = 1000
 
 _RESPONSE_MARGIN_MS: Final = 10_000
 
-Markers = dict[TransactionMarker, dict[TopicPartition, list[Done]]]
+Markers = dict[TransactionMarker, dict[TopicPartition, list[OnWritten]]]
 """The functions to call, by marker and partition. A coordinator that was loaded again may repeat a marker."""
 
 Errors = dict[int, dict[TopicPartition, ErrorCode]]
@@ -107,7 +107,7 @@ class ClusterMarkerSender:
                 self._find_queue(metadata.leader).add(marker, name, partial(done, name))
             yield
 
-    async def _skip_deleted(self, name: TopicPartition, done: Done) -> None:
+    async def _skip_deleted(self, name: TopicPartition, done: OnWritten) -> None:
         is_deleted = False
         try:
             is_deleted = await self._is_deleted(*name)
@@ -118,7 +118,7 @@ class ClusterMarkerSender:
             logger.exception("a marker is sent later; please report it partition=%s-%d", *name)
         done(ErrorCode.NONE if is_deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def write(self, name: TopicPartition, marker: TransactionMarker, done: Done) -> None:
+    def write(self, name: TopicPartition, marker: TransactionMarker, done: OnWritten) -> None:
         """Write a marker to a partition of this broker, for WriteTxnMarkers of another one."""
         self._local.write(name, marker, done)
 
@@ -139,7 +139,7 @@ class _LeaderQueue:
         self._pending: Markers = {}
         self._loop = BatchLoop(clock, self._send_batch, report_failure)
 
-    def add(self, marker: TransactionMarker, name: TopicPartition, done: Done) -> None:
+    def add(self, marker: TransactionMarker, name: TopicPartition, done: OnWritten) -> None:
         """Add a marker for a partition."""
         self._pending.setdefault(marker, {}).setdefault(name, []).append(done)
         self._loop.wake()

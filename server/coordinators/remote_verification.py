@@ -24,11 +24,11 @@ from odradek.server.work.waits import Wait
 
 logger = logging.getLogger(__name__)
 
-Result = AddPartitionsToTxnResponseAddPartitionsToTxnResult | ErrorCode
+CoordinatorReply = AddPartitionsToTxnResponseAddPartitionsToTxnResult | ErrorCode
 """The coordinator's response, or an error for all partitions."""
 
 Transaction = AddPartitionsToTxnRequestAddPartitionsToTxnTransaction
-Pending = dict[str, tuple[Transaction, Deferred[Result]]]
+PendingTransactions = dict[str, tuple[Transaction, Deferred[CoordinatorReply]]]
 """By transactional id."""
 
 
@@ -40,7 +40,7 @@ class RemoteCoordinators:
         self._clock = clock
         self._queues: dict[int, _CoordinatorQueue] = {}
 
-    def add_or_verify(self, broker_id: int, transaction: Transaction) -> Deferred[Result]:
+    def add_or_verify(self, broker_id: int, transaction: Transaction) -> Deferred[CoordinatorReply]:
         """Send a transaction to its coordinator. Return a Deferred of the result."""
         queue = self._queues.get(broker_id)
         if queue is None:
@@ -54,15 +54,15 @@ class _CoordinatorQueue:
     def __init__(self, broker_id: int, channels: ChannelPool, clock: Clock) -> None:
         self._broker_id = broker_id
         self._channels = channels
-        self._pending: Pending = {}
+        self._pending: PendingTransactions = {}
         self._loop = BatchLoop(clock, self._send_batch, report_failure)
 
-    def add(self, transaction: Transaction) -> Deferred[Result]:
+    def add(self, transaction: Transaction) -> Deferred[CoordinatorReply]:
         """Add a transaction. Of two with the same id, one fails, because a response has results by id.
 
         The older one fails: with a lower epoch it is fenced, and with the same epoch its client probably repeats it.
         """
-        outcome: Wait[Result] = Wait(lambda: f"transaction coordinator on broker {self._broker_id}")
+        outcome: Wait[CoordinatorReply] = Wait(lambda: f"transaction coordinator on broker {self._broker_id}")
         name = transaction.transactional_id
         older = self._pending.get(name)
         if older is not None and older[0].producer_epoch > transaction.producer_epoch:
@@ -80,7 +80,7 @@ class _CoordinatorQueue:
         if not batch:
             return False
         error = ErrorCode.NETWORK_EXCEPTION
-        results: dict[str, Result] = {}
+        results: dict[str, CoordinatorReply] = {}
         channel = self._channels.find(self._broker_id)
         if channel is None:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -91,9 +91,14 @@ class _CoordinatorQueue:
                 error = _request_error(response)
                 results = {result.transactional_id: result for result in response.results_by_transaction}
             except BrokerUnavailableError as unavailable:
-                logger.warning("transactions not verified broker=%d error=%s", self._broker_id, unavailable)
+                logger.warning(
+                    "transactions not verified; their producers retry transactions=%d broker=%d error=%s",
+                    len(batch),
+                    self._broker_id,
+                    unavailable,
+                )
             except Exception:
-                # Without a result the producers' requests would wait for ever.
+                # Without a result the producers' requests would never have a response.
                 logger.exception("transactions not verified; please report this error broker=%d", self._broker_id)
         for name, (_, outcome) in batch.items():
             outcome.callback(error if error else results.get(name, ErrorCode.UNKNOWN_SERVER_ERROR))

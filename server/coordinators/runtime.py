@@ -162,7 +162,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             self.lead(partition)
 
     def lead(self, partition: "Partition") -> None:
-        """Load the shard of a partition whose leader this broker has become."""
+        """Load the shard of a partition that this broker leads, unless it already has one that is valid."""
         context = self._contexts.get(partition.index)
         if context is not None:
             is_current = context.leader_epoch == partition.leader_epoch or not self.begins_again_in_new_epochs
@@ -329,9 +329,10 @@ class CoordinatorRuntime(ABC, Generic[S]):
                     offsets += (info.first_offset, info.last_offset)
             except KafkaError as error:
                 logger.warning(
-                    "cannot write coordinator records partition=%s-%d error=%s",
+                    "cannot write coordinator records; their requests get errors partition=%s-%d records=%d error=%s",
                     self.topic,
                     context.partition.index,
+                    len(result.records),
                     error,
                 )
                 if offsets and self._is_current(context):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
-    from odradek.server.coordinators.remote_verification import RemoteCoordinators, Result
+    from odradek.server.coordinators.remote_verification import CoordinatorReply, RemoteCoordinators
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
     from odradek.server.request import Reply
     from odradek.server.work.clock import Clock
@@ -278,7 +278,7 @@ class TransactionVerifier:
             pass
         return None
 
-    def _add_or_verify(self, writer: TransactionWriter, partitions: "list[Partition]") -> "Reply[Result]":
+    def _add_or_verify(self, writer: TransactionWriter, partitions: "list[Partition]") -> "Reply[CoordinatorReply]":
         """Send AddPartitionsToTxn to the coordinator. Return the result or a Deferred of it."""
         services = self._services
         coordinators = services.transactions
@@ -306,7 +306,7 @@ class TransactionVerifier:
         )
 
 
-def _record_result(verified: VerificationResult, result: "Result") -> VerificationResult:
+def _record_result(verified: VerificationResult, result: "CoordinatorReply") -> VerificationResult:
     """Add the coordinator's errors to `verified`, as errors that the client supports."""
     support = verified.writer.support
     if isinstance(result, ErrorCode):

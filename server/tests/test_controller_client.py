@@ -62,10 +62,10 @@ def setting():
 
 def test_without_a_controller_the_request_fails(setting):
     setting.send()
-    assert setting.last_error() == "no controller is known"
+    assert setting.last_error() == "the metadata has no live controller"
     setting.elect(9)
     setting.send()
-    assert setting.last_error() == "no controller is known"
+    assert setting.last_error() == "the metadata has no live controller"
     assert not setting.network.links
 
 

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class DelayedTasks:
-    """Delayed tasks. `clock` is the reactor."""
+    """Runs coroutines after a delay. `clock` is the reactor."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,8 +1,8 @@
 """The wait for the first metadata of a member that has just started.
 
-Its metadata cache is empty until the controller has sent the topics. A client that asked meanwhile would be told that
-its topics do not exist, and producers fail records of topics that do not exist. Requests for metadata wait instead,
-for at most `MAX_WAIT_S` after the start: topics that no broker has ever led are never sent.
+Its metadata cache is empty until the controller has sent the topics. Until then clients would get
+UNKNOWN_TOPIC_OR_PARTITION for existing topics, and producers fail records of missing topics. Therefore requests for
+metadata wait, for at most `MAX_WAIT_S` after the start: the controller sends no topics that never had a leader.
 """
 
 from collections.abc import Coroutine
@@ -17,7 +17,7 @@ MAX_WAIT_S: Final = 5
 
 
 class Executor(Protocol):
-    """Runs the release of the waiting requests."""
+    """Runs the coroutine that completes the waiting requests."""
 
     def start(self, work: Coroutine[Any, Any, None], /) -> None:
         """Run a coroutine whose result is not awaited."""
@@ -42,14 +42,14 @@ class FirstMetadata:
         self._expiry: DelayedCall | None = None
 
     def expect(self, has_topics: bool) -> None:
-        """Let requests wait; `has_topics`: the cluster has topics."""
+        """Make requests wait from now on; `has_topics`: the store has topics."""
         self.is_awaited = True
         self._expects_topics = has_topics
         self._cache.listeners.append(self._on_metadata)
         self._expiry = self._clock.callLater(MAX_WAIT_S, self._end)
 
     def wait(self) -> Wait[None]:
-        """Return the end of the wait. Raises KafkaError LEADER_NOT_AVAILABLE if there is no controller by then."""
+        """Return a Deferred of the end of the wait. Without a controller it fails with LEADER_NOT_AVAILABLE."""
         wait: Wait[None] = Wait(lambda: "the first metadata from the controller")
         wait.addCallback(self._check)
         self._waiting.append(wait)

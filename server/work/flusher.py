@@ -3,7 +3,7 @@
 With `flush.before.acks` the high watermark follows the sync: `request` schedules a sync, after which `Partition.synced`
 is called. With `flush.messages` single responses wait: `flush` returns a Deferred.
 
-A sync runs on a thread. It begins at the end of the reactor iteration, so that all requests of that iteration share it.
+A sync runs on a thread. It begins in the next reactor iteration, so that all requests of one iteration share it.
 Requests that arrive during a partition's sync share the next one, which begins when that ends. Several partitions are
 synced at the same time. No sync is delayed to collect more requests.
 """

@@ -1,7 +1,8 @@
 """Long work on the reactor thread, in slices, between which other requests are served.
 
 All work shares one slice per reactor iteration, which bounds its time for any number of requests with long work. Only
-the completion of requests that waited for other replicas or for records has slices of its own (`make_separate`).
+retries of delayed requests and the responses of coordinators to replicated requests have slices of their own
+(`make_separate`).
 """
 
 from collections.abc import Callable, Generator
@@ -46,8 +47,8 @@ class Slices:
 
     With `slice_s=0` every step is a slice of its own, which the simulation uses to interleave other events.
 
-    Only a slice that is used up is renewed, in the next iteration. Therefore short work costs no timer, but sometimes a
-    request waits for the next iteration although the slice began in an earlier one.
+    A slice begins anew in the iteration after it was used up, not in every iteration. Therefore short work costs no
+    timer, but work may wait for the next iteration because of work in earlier ones.
     """
 
     def __init__(self, clock: Clock, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
