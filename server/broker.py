@@ -48,7 +48,7 @@ from odradek.server.apis import served_apis
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
-from odradek.server.fetching.fetch_sessions import FetchSessionCache
+from odradek.server.fetching.session_cache import FetchSessionCache
 from odradek.server.membership.embedded import EmbeddedMembership
 from odradek.server.network.connection import Connection
 from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas

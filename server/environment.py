@@ -109,7 +109,7 @@ class Environment:
     def make_zookeeper_store(self, config: BrokerConfig) -> "ZooKeeperStore":
         """Return a store for `zookeeper.connect`, which is not connected."""
         # kazoo is imported only by members of a cluster.
-        from odradek.server.stores.zookeeper.client import Reactor as ThreadedReactor
+        from odradek.server.stores.zookeeper.client import ThreadedReactor
         from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
         from odradek.server.stores.zookeeper.store import ZooKeeperStore
 

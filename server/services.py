@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from odradek.server.coordinators.interfaces import MarkerWriter, TransactionVerification
     from odradek.server.coordinators.remote_verification import RemoteCoordinators
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
-    from odradek.server.fetching.fetch_sessions import FetchSessionCache
+    from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.handlers.api_versions import ApiVersionsServices
     from odradek.server.handlers.broker_control import BrokerControlServices
     from odradek.server.handlers.configs import ConfigServices

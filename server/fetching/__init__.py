@@ -1,6 +1,6 @@
 """Fetch sessions, reads, and delayed requests.
 
-- `fetch_sessions`: fetch sessions (KIP-227)
+- `session_cache`: fetch sessions (KIP-227)
 - `limited_read`: one read of the partitions of a fetch
 - `session_watch`: the partitions that a follower's fetch reads
 - `purgatory`: delayed fetch and produce requests

@@ -21,13 +21,13 @@ from odradek.server.fetching.purgatory import PartitionWatch
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
     from odradek.log.segments.transaction_index import AbortedTransaction
-    from odradek.server.fetching.fetch_sessions import FetchPartition
+    from odradek.server.fetching.session_cache import FetchPartition
 
 NO_RECORDS: Final = b""
 STORAGE_ERROR_SINCE: Final = 6
 _INVALID_OFFSET: Final = -1
 
-Row = tuple["FetchPartition", FetchResponsePartitionData]
+FetchRow = tuple["FetchPartition", FetchResponsePartitionData]
 Cause = Callable[["FetchPartition", KafkaError], KafkaError]
 
 
@@ -45,7 +45,7 @@ class FetchTarget(PartitionWatch):
         self.available_bytes = 0
 
 
-class Reader(NamedTuple):
+class FetchReader(NamedTuple):
     """The client that fetches, and the records that it may read.
 
     isolation_level: None for replicas and debugging clients, which read up to the log end
@@ -66,11 +66,11 @@ class Reader(NamedTuple):
 class LimitedRead:
     """Reads targets in the order of the calls of `read`.
 
-    `rows` has the rows that differ from those last sent to the client; with `names_all` all rows. `find_cause` returns
-    the error to report for an error raised by a read. `fetched_ms` is the time of a follower's fetch, on the monotonic
-    clock; it is given to the first read of a fetch only, which records the follower's progress.
-
-    is_urgent: the response is not to wait for more bytes
+    rows: the rows that differ from those last sent to the client; with `names_all` all rows
+    find_cause: returns the error to report for an error raised by a read
+    fetched_ms: the time of a follower's fetch, on the monotonic clock, given to the first read of a fetch only, which
+        records the follower's progress
+    is_urgent: the response is sent without waiting for more bytes
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class LimitedRead:
     def __init__(
         self,
         version: int,
-        reader: Reader,
+        reader: FetchReader,
         max_bytes: int,
         names_all: bool,
         find_cause: Cause,
@@ -96,7 +96,7 @@ class LimitedRead:
         self._remaining_bytes = max_bytes
         self._names_all = names_all
         self._find_cause = find_cause
-        self.rows: list[Row] = []
+        self.rows: list[FetchRow] = []
         self.read_bytes = 0
         self.is_urgent = False
         self.has_failed = False
@@ -170,8 +170,8 @@ class LimitedRead:
     ) -> tuple[FetchResponsePartitionData, int]:
         """Return a partition's row and the number of bytes in it.
 
-        The response is urgent if the reader's history diverges from the log, at the end of an older segment, and if the
-        partition has bytes that do not fit into the response.
+        The response becomes urgent if the reader's history diverges from the log, if the records are not in the active
+        segment, or if the partition has records that do not fit into the response.
         """
         leader_only = self._reader.leader_only
         fetched_epoch, diverging = requested.last_fetched_epoch, None
@@ -263,7 +263,7 @@ def _make_aborted_row(entry: "AbortedTransaction") -> FetchResponseAbortedTransa
     return FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
 
 
-def measure_available(target: FetchTarget, reader: Reader) -> tuple[int, bool]:
+def measure_available(target: FetchTarget, reader: FetchReader) -> tuple[int, bool]:
     """Return the number of bytes that a target has for its fetch, and whether the response is urgent.
 
     Raises KafkaError like `Partition.read`.

@@ -1,16 +1,16 @@
 """The watch of a follower's fetch session: its fetches read only the partitions that may have changed.
 
-A follower fetches perhaps thousands of partitions many times per second, and few of them have changed. A partition is
-settled when the follower is in sync and has all records, all replicas in sync have them too, and the follower has the
-partition's present offsets. The next append, or a change of the leadership, wakes it. From then on each fetch reads it,
-until it is settled again. Retention wakes no partition: all partitions are read from time to time.
+A follower may fetch thousands of partitions many times per second, of which few have changed. A partition is settled
+when the follower is in sync and has all records, all replicas in sync have them too, and the follower has received the
+present high watermark and log start. The next append, or a change of the leadership, wakes it. From then on each fetch
+reads it, until it is settled again. Retention wakes no partition: every SWEEP_MS all partitions are read.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from odradek.server.fetching.fetch_sessions import FetchPartition, PartitionKey
 from odradek.server.fetching.limited_read import FetchTarget
+from odradek.server.fetching.session_cache import FetchPartition, PartitionKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from odradek.server.fetching.purgatory import DelayedOperation
 
 SWEEP_MS: Final = 5_000
+"""Interval of the fetches of a session that read all of its partitions."""
 
 
 class _WatchedTarget(FetchTarget):
@@ -57,7 +58,7 @@ class _WatchedTarget(FetchTarget):
 class SessionWatch:
     """The state of one session's partitions.
 
-    fetched_ms: time of the last fetch (`FetchTimes`)
+    fetched_ms: time of the last fetch, on the monotonic clock (`leader_state.FetchTimes`)
     unsettled: partitions to read, those that were read last at the end
     operation: the fetch that waits
     """
@@ -123,7 +124,7 @@ class SessionWatch:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no partition of the session can be read."""
+        """True if no partition of the session can be read."""
         return not self._targets
 
     def unsettle(self, key: PartitionKey) -> None:
@@ -144,7 +145,7 @@ class SessionWatch:
         self.operation = None
 
     def unwatch(self, key: PartitionKey) -> None:
-        """End the watch of a partition that does not exist any more."""
+        """End the watch of a partition."""
         target = self._targets.pop(key, None)
         if target is not None:
             target.unsettle()

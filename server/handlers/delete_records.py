@@ -136,7 +136,7 @@ class _Deletion(NamedTuple):
 class _PendingRequest:
     """A request whose log starts have moved, and whose response waits.
 
-    A log start that moved does not move back if its checkpoint cannot be written, since consumers have already read it.
+    A log start that moved does not move back if its checkpoint cannot be written: clients may have received it.
     The client gets the error; its retry writes the checkpoint again.
     """
 

@@ -34,7 +34,17 @@ from odradek.protocol.messages.fetch import (
 )
 from odradek.protocol.schema import rows
 from odradek.replication.replicas.leader_state import NO_BROKER_EPOCH
-from odradek.server.fetching.fetch_sessions import (
+from odradek.server.fetching.limited_read import (
+    NO_RECORDS,
+    FetchReader,
+    FetchRow,
+    FetchTarget,
+    LimitedRead,
+    make_error_row,
+    measure_available,
+)
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.fetching.session_cache import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     INVALID_SESSION_ID,
@@ -44,16 +54,6 @@ from odradek.server.fetching.fetch_sessions import (
     FetchSession,
     PartitionKey,
 )
-from odradek.server.fetching.limited_read import (
-    NO_RECORDS,
-    FetchTarget,
-    LimitedRead,
-    Reader,
-    Row,
-    make_error_row,
-    measure_available,
-)
-from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.fetching.session_watch import SessionWatch
 from odradek.server.handlers.leaders import find_leader
 
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
-    from odradek.server.fetching.fetch_sessions import FetchSessionCache
     from odradek.server.fetching.purgatory import RetryQueue
+    from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.request import Reply, RequestContext
     from odradek.server.work.clock import Clock
     from odradek.server.work.slices import Slices
@@ -82,7 +82,7 @@ PARTITIONS_PER_STEP: Final = 100
 _ITEMS_FREED_PER_STEP: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
-_DEBUGGING_READER: Final = Reader(None, leader_only=False)
+_DEBUGGING_READER: Final = FetchReader(None, leader_only=False)
 
 FetchPartitions = dict[PartitionKey, FetchPartition]
 ReadSteps = Generator[None, None, FetchResponse]
@@ -501,17 +501,17 @@ class _Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _find_reader(self) -> Reader:
+    def _find_reader(self) -> FetchReader:
         request, version = self.request, self.version
         replica_id = request.replica_id if version < REPLICA_STATE_SINCE else request.replica_state.replica_id
         if replica_id != CONSUMER:
             if replica_id < 0:
                 return _DEBUGGING_READER
             broker_epoch = NO_BROKER_EPOCH if version < REPLICA_STATE_SINCE else request.replica_state.replica_epoch
-            return Reader(None, leader_only=True, follower=replica_id, broker_epoch=broker_epoch)
+            return FetchReader(None, leader_only=True, follower=replica_id, broker_epoch=broker_epoch)
         leader_only = version < FOLLOWERS_READABLE_SINCE
         if not leader_only and request.rack_id and self.services.config.selects_replicas_by_rack:
-            return Reader(
+            return FetchReader(
                 request.isolation_level, leader_only=False, rack=request.rack_id, listener=self.context.listener_name
             )
         return _make_reader(request.isolation_level, leader_only)
@@ -558,7 +558,7 @@ class _Fetch:
             return self._respond_in_session(self.session, read)
         return self._make_response(self._open_session(read.rows) if self.opens_session else INVALID_SESSION_ID, read)
 
-    def _open_session(self, rows: list[Row]) -> int:
+    def _open_session(self, rows: list[FetchRow]) -> int:
         self._record_sent(rows)
         return self._create_session()
 
@@ -580,7 +580,7 @@ class _Fetch:
         """Return an error: the client has continued the session with another request while this one waited."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
 
-    def _record_sent(self, rows: list[Row]) -> None:
+    def _record_sent(self, rows: list[FetchRow]) -> None:
         """Record the values sent to the client. Partitions with records move to the end of the session (KIP-227)."""
         session, watch = self.session, self.watch
         for requested, row in rows:
@@ -604,7 +604,7 @@ class _Fetch:
 
     @staticmethod
     def _add_rows(
-        topics: list[FetchResponseFetchableTopicResponse], rows: list[Row], last: FetchPartition | None
+        topics: list[FetchResponseFetchableTopicResponse], rows: list[FetchRow], last: FetchPartition | None
     ) -> None:
         """Add rows to `topics`; `last` is the partition of the row before them."""
         for requested, row in rows:
@@ -616,7 +616,7 @@ class _Fetch:
     def _may_name_leaders(self, read: LimitedRead) -> bool:
         return read.has_failed and self.version >= LEADER_NAMED_SINCE
 
-    def _name_leaders(self, nodes: dict[int, FetchResponseNodeEndpoint], rows: list[Row]) -> None:
+    def _name_leaders(self, nodes: dict[int, FetchResponseNodeEndpoint], rows: list[FetchRow]) -> None:
         """Add the current leaders of partitions that this broker does not lead (KIP-951)."""
         for requested, row in rows:
             if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
@@ -647,9 +647,9 @@ class _Freeable(Protocol):
 
 
 @cache
-def _make_reader(isolation_level: int, leader_only: bool) -> Reader:
+def _make_reader(isolation_level: int, leader_only: bool) -> FetchReader:
     """Return one shared reader for all consumers of a kind."""
-    return Reader(isolation_level, leader_only)
+    return FetchReader(isolation_level, leader_only)
 
 
 @cache

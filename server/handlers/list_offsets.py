@@ -2,8 +2,8 @@
 
 Negative timestamps are special positions: -1 latest, -2 earliest, -3 largest timestamp (from version 7 on, KIP-734), -4
 earliest local (8, KIP-405), -5 latest tiered (9, KIP-1005), -6 earliest pending upload (11, KIP-1023). A repeated
-partition is INVALID_REQUEST. With read_committed, latest is the last stable offset. For another replica it is the log
-end; for a debugging client too, which gets it from any replica.
+partition is INVALID_REQUEST. Latest is the high watermark; with read_committed the last stable offset; for another
+replica, and for a debugging client, the log end. Debugging clients may ask any replica, others the leader.
 """
 
 from collections.abc import Generator

@@ -1,8 +1,8 @@
 """DescribeTopicPartitions 0: topics and their partitions in pages (KIP-966).
 
-Topics are sorted by name, partitions by index. A page has at least one partition, and at most as many as the request
-and `max.request.partition.size.limit` allow. The cursor is the first partition of the page; its topic must be one of
-the requested topics.
+Topics are sorted by name, partitions by index. A page has at most as many partitions as the request and
+`max.request.partition.size.limit` allow, but not less than one if there is one. The cursor is the first partition of
+the page; its topic must be one of the requested topics.
 """
 
 from collections.abc import Container, Generator, Iterable

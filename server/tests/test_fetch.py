@@ -25,8 +25,8 @@ from odradek.replication.replicas.partition import READ_COMMITTED
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.config import BrokerConfig
-from odradek.server.fetching.fetch_sessions import FetchSessionCache
 from odradek.server.fetching.purgatory import CompletionQueue
+from odradek.server.fetching.session_cache import FetchSessionCache
 from odradek.server.handlers.fetch import ENDED_INPUT_WAIT_MS, fetch
 from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices

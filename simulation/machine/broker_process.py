@@ -20,8 +20,7 @@ from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
 from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
-from odradek.server.stores.zookeeper.client import Reactor as StoreReactor
-from odradek.server.stores.zookeeper.client import SessionStates
+from odradek.server.stores.zookeeper.client import SessionStates, ThreadedReactor
 from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
 from odradek.server.stores.zookeeper.store import ZooKeeperStore
 from odradek.server.work.clock import Reactor
@@ -225,7 +224,7 @@ class SimulatedEnvironment(Environment):
             kazoo = SimulatedKazoo(ensemble, reactor, host, settings.session_timeout_ms / 1000)
             return SimulatedZooKeeperClient(kazoo, states)
 
-        return ZooKeeperStore(ZooKeeperSettings.of(config), cast(StoreReactor, reactor), make_client)
+        return ZooKeeperStore(ZooKeeperSettings.of(config), cast(ThreadedReactor, reactor), make_client)
 
     def absolute_path(self, path: str) -> str:
         return path

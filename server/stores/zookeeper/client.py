@@ -40,7 +40,7 @@ class DelayedCall(Protocol):
     def active(self) -> bool: ...
 
 
-class Reactor(Protocol):
+class ThreadedReactor(Protocol):
     """The methods of Twisted's reactor that the store uses."""
 
     def callFromThread(self, function: Callable[..., object], /, *arguments: object) -> object:
@@ -59,7 +59,7 @@ class PendingResult:
 
     __slots__ = ("_is_set", "_reactor", "_receiver")
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: ThreadedReactor) -> None:
         self._reactor = reactor
         self._receiver: Receiver | None = None
         self._is_set = False
@@ -115,7 +115,7 @@ class ReactorHandler:
     sleep_func = staticmethod(time.sleep)
     running = True
 
-    def __init__(self, reactor: Reactor, connect_timeout_s: float) -> None:
+    def __init__(self, reactor: ThreadedReactor, connect_timeout_s: float) -> None:
         self._reactor = reactor
         self._connect_timeout_s = connect_timeout_s
         self._refuses = False
@@ -135,7 +135,7 @@ class ReactorHandler:
         """Stop no thread."""
 
     def refuse_connections(self) -> None:
-        """Let further attempts to connect fail: the session has ended, and kazoo would begin another one."""
+        """Make further attempts to connect fail: the session has ended, and kazoo would begin another one."""
         self._refuses = True
 
     def create_connection(self, *arguments: object, **options: object) -> object:
@@ -171,7 +171,8 @@ class ReactorHandler:
     def dispatch_callback(self, callback: Watch) -> None:
         """Deliver a watch event, after earlier results.
 
-        At a connection loss kazoo calls all watchers without a path; the session's listeners are informed instead.
+        At a connection loss kazoo calls all watchers with an event without a path. They are not called then: the
+        listeners of the session get DISCONNECTED.
         """
         [event] = callback.args
         if event.path is not None:
@@ -234,7 +235,7 @@ class SessionStates(Protocol):
 class ZooKeeperClient:
     """A client with one session, which kazoo resumes after a connection loss. An expired session is never replaced."""
 
-    def __init__(self, settings: ZooKeeperSettings, reactor: Reactor, states: SessionStates) -> None:
+    def __init__(self, settings: ZooKeeperSettings, reactor: ThreadedReactor, states: SessionStates) -> None:
         self._reactor = reactor
         self._states = states
         self._handler = ReactorHandler(reactor, settings.session_timeout_ms / 1000 / settings.host_count)

@@ -39,7 +39,7 @@ from odradek.replication.metadata.store import (
 from odradek.replication.metadata.znode_store import check_path
 from odradek.server.stores.zookeeper import outcomes, requests
 from odradek.server.stores.zookeeper.calls import Call, CallQueue
-from odradek.server.stores.zookeeper.client import Event, Reactor, Send, SessionStates, ZooKeeperClient
+from odradek.server.stores.zookeeper.client import Event, Send, SessionStates, ThreadedReactor, ZooKeeperClient
 from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
 from odradek.server.stores.zookeeper.watches import MISSING, WatchTable
 
@@ -60,7 +60,9 @@ KINDS: Final = {
 class MakeClient(Protocol):
     """Function that makes a client with a new session; the class ZooKeeperClient, replaced in tests."""
 
-    def __call__(self, settings: ZooKeeperSettings, reactor: Reactor, states: SessionStates, /) -> ZooKeeperClient: ...
+    def __call__(
+        self, settings: ZooKeeperSettings, reactor: ThreadedReactor, states: SessionStates, /
+    ) -> ZooKeeperClient: ...
 
 
 class ZooKeeperStore(MetadataStore):
@@ -72,7 +74,7 @@ class ZooKeeperStore(MetadataStore):
     is_shared = True
 
     def __init__(
-        self, settings: ZooKeeperSettings, reactor: Reactor, make_client: MakeClient = ZooKeeperClient
+        self, settings: ZooKeeperSettings, reactor: ThreadedReactor, make_client: MakeClient = ZooKeeperClient
     ) -> None:
         self.session_id = 0
         self._settings = settings

@@ -1,7 +1,7 @@
-"""Fetch sessions (KIP-227): a fetch contains only the partitions that changed since the last fetch of its session.
+"""Fetch sessions (KIP-227), as leaders keep them: requests and responses contain only partitions that have changed.
 
 A session stores each partition's fetch parameters, and the values last sent to the client. A request's session epoch
-determines its effect: 0 opens a session, -1 closes one, n > 0 continues it.
+determines its effect: 0 opens a session and ends the one that the request names, -1 only ends it, n > 0 continues it.
 """
 
 from collections import OrderedDict
@@ -17,6 +17,8 @@ INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
+"""Time without a request after which a session is stale, and age from which on a larger session may displace it."""
+
 MAX_EPOCH: Final = 2**31 - 1
 MAX_SESSION_PARTITIONS: Final = 100_000
 """A fetch of more partitions gets no session: each takes about 300 bytes, also after the client has disconnected."""
@@ -83,7 +85,7 @@ class FetchSession:
 
     epoch: the epoch of the next request
     is_busy: a request is being applied in steps, and no other is accepted
-    is_privileged: the fetcher is a follower, whose session no consumer's session displaces
+    is_privileged: the fetcher is a follower. A consumer's session displaces this one only if it is stale (EVICTION_MS)
     counted: the number of partitions that the cache counts for this session
     watch: of a follower's session, from its first incremental fetch on
     """
@@ -157,7 +159,7 @@ class FetchSessionCache:
     ) -> FetchSession | None:
         """Create a session; return None if it is too large, or if the cache is full and no session may be evicted.
 
-        An OrderedDict is used without a copy, which takes long for many partitions.
+        An OrderedDict of partitions becomes the session's own: a copy takes long for many partitions.
         """
         if len(partitions) > MAX_SESSION_PARTITIONS:
             return None
@@ -213,10 +215,11 @@ class FetchSessionCache:
         return session
 
     def _evict(self, new_size: int, monotonic_ms: int, *, is_privileged: bool) -> bool:
-        """Evict the least recently used session if it is stale, else an old session smaller than the new one.
+        """Evict the least recently used session if it is stale, else the smallest one that the new session displaces.
 
-        A privileged session displaces any other that is not, and is itself displaced by privileged ones only. Return
-        False if there is no session to evict.
+        A privileged session displaces every session that is not privileged. Otherwise a session displaces one that is
+        old, smaller, and not privileged unless the new one is. Return False if there is no session to evict. Source:
+        Kafka's FetchSessionCache.
         """
         if not self._sessions:
             return False

@@ -22,10 +22,10 @@ from odradek.protocol.messages.fetch import (
 )
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.replicas.partition import READ_COMMITTED, Partition
-from odradek.server.fetching import fetch_sessions
-from odradek.server.fetching.fetch_sessions import FetchPartition, FetchSession
+from odradek.server.fetching import session_cache
 from odradek.server.fetching.limited_read import LimitedRead
 from odradek.server.fetching.purgatory import CompletionQueue
+from odradek.server.fetching.session_cache import FetchPartition, FetchSession
 from odradek.server.handlers import fetch as handler
 from odradek.server.handlers.fetch import fetch
 from odradek.server.request import RequestContext
@@ -522,7 +522,7 @@ def test_topics_without_partitions_take_steps_too(slow, field):
 
 
 def test_a_session_that_becomes_too_large_ends(slow, monkeypatch):
-    monkeypatch.setattr(fetch_sessions, "MAX_SESSION_PARTITIONS", 2 * MANY)
+    monkeypatch.setattr(session_cache, "MAX_SESSION_PARTITIONS", 2 * MANY)
     monkeypatch.setattr(handler, "MAX_SESSION_PARTITIONS", 2 * MANY)
     session_id, held = open_session(slow, MANY)
     for epoch, topic in enumerate(("u", "v"), 1):

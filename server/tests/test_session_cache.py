@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.server.fetching import fetch_sessions
-from odradek.server.fetching.fetch_sessions import EVICTION_MS, MAX_EPOCH, FetchPartition, FetchSessionCache
+from odradek.server.fetching import session_cache
+from odradek.server.fetching.session_cache import EVICTION_MS, MAX_EPOCH, FetchPartition, FetchSessionCache
 
 
 def make_cache(slots=2):
@@ -90,7 +90,7 @@ def test_a_full_cache_evicts_a_stale_session_then_a_smaller_old_one_or_none():
 
 
 def test_a_session_has_a_limited_number_of_partitions(monkeypatch):
-    monkeypatch.setattr(fetch_sessions, "MAX_SESSION_PARTITIONS", 3)
+    monkeypatch.setattr(session_cache, "MAX_SESSION_PARTITIONS", 3)
     cache = make_cache()
     assert cache.create(partitions(0, 1, 2, 3), False, 0) is None
     session = cache.create(partitions(0, 1, 2), False, 0)
@@ -103,7 +103,7 @@ def test_a_session_has_a_limited_number_of_partitions(monkeypatch):
 
 def test_all_sessions_have_a_limited_number_of_partitions(monkeypatch):
     """The least recently used large session is evicted for others; a small one is not."""
-    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 20)
+    monkeypatch.setattr(session_cache, "MAX_PARTITIONS", 20)
     cache = make_cache(slots=10)
     small = cache.create(partitions(0, 1), False, 0)
     first = cache.create(partitions(*range(8)), False, 0)
