@@ -101,7 +101,7 @@ def test_dump_log_segments_reads_every_file(start_broker: Callable[..., Any], cl
     broker = start_broker()
     fill(broker.bootstrap_servers)
     if not clean:
-        # A second life, so that there are also files of a recovery.
+        # A second start, so that there are also files of a recovery.
         broker.restart(clean=False)
         everything(broker.bootstrap_servers)
     broker.stop() if clean else broker.kill()

@@ -55,7 +55,7 @@ BROKER = {
     "auto.create.topics.enable": "false",
 }
 # A broker that takes longer to start needs longer to make progress before it is killed.
-LIVES = {"odradek": {}, "kafka": {"longest_life_s": 8.0}}
+RUN_TIMES = {"odradek": {}, "kafka": {"longest_run_s": 8.0}}
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path,
         with running(writers):
             wait_for_first_answers(writers)
             plain = [writer for writer in writers if not isinstance(writer, TransactionalWriter)]
-            kill_repeatedly(killed, ROUNDS, random.Random(seed), lambda: wait_for_answers(plain), **LIVES[backend])
+            kill_repeatedly(killed, ROUNDS, random.Random(seed), lambda: wait_for_answers(plain), **RUN_TIMES[backend])
         log = read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed")
         end = {partition: records[-1].offset + 1 for partition, records in log.items()}
         wait_until(lambda: committed.least() == end, limits.CAUGHT_UP_S, lambda: f"{committed.least()} to reach {end}")

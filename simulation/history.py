@@ -323,7 +323,7 @@ class History:
         self.crashes: list[Crash] = []
         self.store_losses: list[Moment] = []
         self.has_unfinished_end = False
-        """True if a life of the broker ended after a disk operation had failed, which is then never retried."""
+        """True if a process of the broker ended after a disk operation had failed, which is then never retried."""
         self.clock_steps: list[tuple[Moment, int]] = []
         """Steps of the broker's wall clock: time and size."""
         self.odd: list[tuple[Moment, str, str]] = []

@@ -194,13 +194,15 @@ class _Run:
     def _restart(self) -> bool:
         """Stop or kill the broker once more, so that the final reads see recovered logs."""
         world = self._world
-        lives = world.broker.lives
+        start_count = world.broker.start_count
         if self._restarts_cleanly:
             world.broker.stop()
         else:
             world.broker.kill()
         return self._phases.wait(
-            lambda: world.broker.is_up and world.broker.lives > lives, START_LIMIT_S, "the broker does not come back"
+            lambda: world.broker.is_up and world.broker.start_count > start_count,
+            START_LIMIT_S,
+            "the broker does not come back",
         )
 
     def _is_replicated(self) -> bool:

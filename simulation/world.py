@@ -1,4 +1,4 @@
-"""A simulated world: a clock, a network, a disk and a broker, determined by one seed."""
+"""A simulated world: a clock, a network, and one or more brokers with their disks, determined by one seed."""
 
 import hashlib
 import logging
@@ -42,7 +42,7 @@ class World:
     failures: descriptions of all failures of the run
     is_ending: true once there are no more faults
     compacted: topics whose logs may have gaps, regardless of their current configuration
-
+    depth: number of nested calls of broker code in progress
     quiet_s: time from which on a request over an intact connection must get a response
     brokers: all brokers; `broker` is the first one
     zookeeper: the ensemble of a cluster, None for a single broker with an embedded store

@@ -16,18 +16,18 @@ ROUNDS_BETWEEN_RESTS = 10
 
 
 def kill_repeatedly(
-    broker: Any, rounds: int, random: Random, rest: Callable[[], None], *, longest_life_s: float = 1.0
+    broker: Any, rounds: int, random: Random, rest: Callable[[], None], *, longest_run_s: float = 1.0
 ) -> int:
     """Kill and restart the broker `rounds` times, sometimes while it is starting; it runs at the end.
 
-    Before every tenth kill `rest` waits until the clients have made progress: on a slow machine the lives are too short
+    Before every tenth kill `rest` waits until the clients have made progress: on a slow machine the runs are too short
     for it. Returns the number of kills during a start.
     """
     in_start = 0
     for number in range(1, rounds + 1):
         if number % ROUNDS_BETWEEN_RESTS == 0:
             rest()
-        time.sleep(random.uniform(0.05, longest_life_s))  # the broker's life is the test; nothing is waited for
+        time.sleep(random.uniform(0.05, longest_run_s))  # kills at random times are the test; nothing is waited for
         broker.kill()
         if (
             isinstance(broker, OdradekBroker)

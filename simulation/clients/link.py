@@ -57,7 +57,7 @@ class GaveUp(Exception):  # noqa: N818 - an event, not a programming error
 
 
 class Versions:
-    """The API versions of a client: the newest or random ones, fixed for the client's life."""
+    """The API versions of a client: the newest or random ones. The version of an API never changes."""
 
     def __init__(self, random: Random, limits: dict[int, tuple[int, int]] | None = None) -> None:
         self._random = random

@@ -110,7 +110,7 @@ class TopicOwner:
         self._grows_internal_topics = random.random() < 0.1
 
     async def run(self) -> None:
-        """Work until the world ends; then keep the topic or, sometimes, delete it."""
+        """Work until the world ends; then delete the topic and, in most runs, create and use it once more."""
         random = self._random
         try:
             while not self._world.is_ending:

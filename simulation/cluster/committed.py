@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
 
-TopicPartition = tuple[bytes, int]
+TopicIdPartition = tuple[bytes, int]
 """Topic id and partition index."""
 
 
@@ -23,7 +23,7 @@ class CommittedBatch(NamedTuple):
 
 
 class _Verified:
-    """The offset up to which a replica's log has been compared."""
+    """A replica's log, and the offset up to which it has been compared."""
 
     __slots__ = ("log", "offset")
 
@@ -36,21 +36,24 @@ class CommittedBatches:
     """The committed batches of all partitions without compaction."""
 
     def __init__(self) -> None:
-        self._ends: dict[TopicPartition, int] = {}
-        self._batches: dict[TopicPartition, dict[int, CommittedBatch]] = {}
-        self._verified: dict[tuple[str, TopicPartition], _Verified] = {}
+        self._ends: dict[TopicIdPartition, int] = {}
+        self._batches: dict[TopicIdPartition, dict[int, CommittedBatch]] = {}
+        self._verified: dict[tuple[str, TopicIdPartition], _Verified] = {}
 
-    def end(self, partition: TopicPartition) -> int:
+    def end(self, partition: TopicIdPartition) -> int:
         """Return the highest high watermark that a leader has had."""
         return self._ends.get(partition, 0)
 
-    def commit(self, partition: TopicPartition, high_watermark: int) -> None:
-        """Note the high watermark of a leader."""
+    def commit(self, partition: TopicIdPartition, high_watermark: int) -> None:
+        """Record the high watermark of a leader."""
         if high_watermark > self.end(partition):
             self._ends[partition] = high_watermark
 
-    def compare(self, broker: str, partition: TopicPartition, log: "PartitionLog", end: int) -> Iterator[str]:
-        """Report batches of a replica below `end`, a committed offset, that differ from those of other replicas."""
+    def compare(self, broker: str, partition: TopicIdPartition, log: "PartitionLog", end: int) -> Iterator[str]:
+        """Report batches of a replica below `end` that are missing, or differ from those of replicas compared before.
+
+        end: an offset up to which the partition is committed. Logs of compacted topics are not compared.
+        """
         if log.config.compacts:
             return
         verified = self._verified.get((broker, partition))
@@ -73,7 +76,10 @@ class CommittedBatches:
 
 
 def _read(log: "PartitionLog", start: int, end: int) -> Iterator[tuple[int, CommittedBatch]]:
-    """Iterate over the batches with an offset in a range; stop where the disk fails."""
+    """Iterate over base offsets and batches: those that end at or after `start` and before `end`.
+
+    The iteration ends at the first read that fails.
+    """
     first = bisect_right(log.segments, start, key=lambda segment: segment.base_offset) - 1
     for segment in log.segments[max(0, first) :]:
         if segment.base_offset >= end:

@@ -1,7 +1,8 @@
-"""Invariants of a cluster, checked after each step of a broker and after each change in ZooKeeper.
+"""Invariants of a cluster, checked after each step of a broker that is up.
 
-They compare the brokers with each other, with ZooKeeper and with the past. Source: the invariants in the description of
-ZooKeeper mode, by Apache Kafka's replication protocol (KIP-101, KIP-497, KIP-841).
+They compare the brokers with each other, with ZooKeeper and with earlier steps. Changes in ZooKeeper are checked at the
+next step of any broker, several of them at once. Source: the invariants in the description of ZooKeeper mode, by Apache
+Kafka's replication protocol (KIP-101, KIP-497, KIP-841).
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata
-from odradek.simulation.cluster.committed import CommittedBatches, TopicPartition
+from odradek.simulation.cluster.committed import CommittedBatches, TopicIdPartition
 from odradek.simulation.cluster.tree import (
     StoredPartition,
     read_data,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 _PRODUCER_IDS: Final = "/latest_producer_id_block"
 
 
-Life = tuple[str, int, TopicPartition]
-"""A replica in one life of its broker: the broker's name, the number of the life, and the partition."""
+ReplicaInProcess = tuple[str, int, TopicIdPartition]
+"""A replica in one process of its broker: the broker's name, its number of starts, and the partition."""
 
 
 class HighWatermark(NamedTuple):
@@ -43,12 +44,12 @@ class HighWatermark(NamedTuple):
 
 
 class ClusterInvariants:
-    """The invariants, with what they remember of the run.
+    """The invariants, and the state of earlier steps with which they compare.
 
-    stored: the partitions in ZooKeeper, as of the last step
+    brokers: all brokers, in the order of their ids from 1
+    stored: the partitions in ZooKeeper, as of the last check
     committed: the committed batches of all partitions
     unclean: topics with unclean elections, which lose records
-    brokers: all brokers, in the order of their ids from 1
     """
 
     def __init__(self, zookeeper: "ZooKeeper", brokers: Sequence["BrokerProcess"]) -> None:
@@ -58,18 +59,18 @@ class ClusterInvariants:
         self._brokers = brokers
         self._zookeeper = zookeeper
         self._transaction = -1
-        self._leaders: dict[tuple[TopicPartition, int], str] = {}
-        self._led_logs: dict[tuple[str, TopicPartition], PartitionLog] = {}
-        self._leader_epochs: dict[Life, int] = {}
-        self._high_watermarks: dict[Life, HighWatermark] = {}
-        self._latest_epochs: dict[TopicPartition, int] = {}
+        self._leaders: dict[tuple[TopicIdPartition, int], str] = {}
+        self._led_logs: dict[tuple[str, TopicIdPartition], PartitionLog] = {}
+        self._leader_epochs: dict[ReplicaInProcess, int] = {}
+        self._high_watermarks: dict[ReplicaInProcess, HighWatermark] = {}
+        self._latest_epochs: dict[TopicIdPartition, int] = {}
         self._checked: dict[Replica, tuple[object, ...]] = {}
         self._controllers: dict[int, bytes] = {}
         self._controller_epoch = -1
         self._block_end = -1
 
     def check(self, process: "BrokerProcess") -> Iterator[str]:
-        """Report violations after a step of a broker."""
+        """Report violations after a step of a broker: in ZooKeeper, and in replicas of the broker that have changed."""
         yield from self._check_tree()
         assert process.broker is not None
         transaction, checked = self._transaction, self._checked
@@ -86,7 +87,7 @@ class ClusterInvariants:
                 yield from self._check_replica(process, replica)
 
     def note_committed(self, process: "BrokerProcess") -> None:
-        """Note what leaders have committed, without a check."""
+        """Record the high watermarks of a broker's leaders, without a check."""
         assert process.broker is not None
         for replica in process.broker.services.replicas:
             if replica.is_leader and replica.log is not None:
@@ -96,11 +97,11 @@ class ClusterInvariants:
 
     def _check_replica(self, process: "BrokerProcess", replica: "Replica") -> Iterator[str]:
         key = replica.topic_id, replica.index
-        life = process.name, process.lives, key
+        in_process = process.name, process.start_count, key
         where = f"{process.name} {replica!r}"
-        if replica.leader_epoch < self._leader_epochs.get(life, -1):
-            yield f"{where}: the leader epoch was {self._leader_epochs[life]}"
-        self._leader_epochs[life] = replica.leader_epoch
+        if replica.leader_epoch < self._leader_epochs.get(in_process, -1):
+            yield f"{where}: the leader epoch was {self._leader_epochs[in_process]}"
+        self._leader_epochs[in_process] = replica.leader_epoch
         log = replica.log
         if log is None or log.state.is_closed:
             return
@@ -120,7 +121,7 @@ class ClusterInvariants:
         self, process: "BrokerProcess", replica: "Replica", log: "PartitionLog", where: str
     ) -> Iterator[str]:
         key = replica.topic_id, replica.index
-        life = process.name, process.lives, key
+        in_process = process.name, process.start_count, key
         leader = self._leaders.setdefault((key, replica.leader_epoch), process.name)
         if leader != process.name:
             yield f"{where}: {leader} leads in the same epoch"
@@ -133,18 +134,18 @@ class ClusterInvariants:
             committed = self.committed.end(key)
             if log.log_end_offset < committed and replica.topic not in self.unclean:
                 yield f"{where}: its log ends at {log.log_end_offset}, {committed} is committed"
-        yield from self._check_high_watermark(life, replica, log, where)
+        yield from self._check_high_watermark(in_process, replica, log, where)
         stored = self.stored.get((replica.topic, replica.index))
         if stored is not None and stored.topic_id == replica.topic_id:
             yield from self._check_maximal_isr(where, replica, stored)
 
     def _check_high_watermark(
-        self, life: Life, replica: "Replica", log: "PartitionLog", where: str
+        self, in_process: ReplicaInProcess, replica: "Replica", log: "PartitionLog", where: str
     ) -> Iterator[str]:
-        """It never falls within an epoch, waits for min.insync.replicas, and all replicas in sync have reached it."""
-        before = self._high_watermarks.get(life, HighWatermark(-1, -1, ()))
+        """Check that it never falls within an epoch, waits for min.insync.replicas, and is reached by the ISR."""
+        before = self._high_watermarks.get(in_process, HighWatermark(-1, -1, ()))
         now = HighWatermark(replica.leader_epoch, log.high_watermark, replica.isr)
-        self._high_watermarks[life] = now
+        self._high_watermarks[in_process] = now
         if before.leader_epoch == now.leader_epoch:
             least = min(log.config.min_insync_replicas, len(replica.replicas))
             if now.offset < before.offset:
@@ -184,9 +185,9 @@ class ClusterInvariants:
                 self.committed.commit((replica.topic_id, replica.index), other.log.high_watermark)
 
     def _check_members(self, where: str, replica: "Replica", high_watermark: int) -> Iterator[str]:
-        """The replicas in sync, also those that only ZooKeeper has yet, have all records below the high watermark.
+        """Check that the members of the ISR, also of that in ZooKeeper, have all records below the high watermark.
 
-        They have all that earlier leaders have committed as well, unless this leader has been replaced.
+        Unless this leader has been replaced, they have all records that earlier leaders have committed, too.
         """
         stored = self.stored.get((replica.topic, replica.index))
         members = dict.fromkeys(replica.isr)
@@ -221,7 +222,7 @@ class ClusterInvariants:
         return stored is None or registered is None or registered > stored.written
 
     def _check_maximal_isr(self, where: str, replica: "Replica", stored: StoredPartition) -> Iterator[str]:
-        """A leader waits for all replicas that the controller may elect."""
+        """Check that a leader waits for all replicas that the controller may elect."""
         if stored.state.partition_epoch != replica.partition_epoch or stored.state.leader != replica.leader:
             return
         if not set(stored.state.isr) <= set(replica.maximal_isr):

@@ -1,7 +1,7 @@
 """The simulated machines of brokers, and the network between brokers and clients.
 
 - `clock`: simulated time
-- `wall_clock`: the wall clock of the broker's machine
+- `wall_clock`: the wall clock of a machine
 - `threads`: threads of a simulated process
 - `disk`: the disk and its failures
 - `pipes`: connections, and the client's end
@@ -12,5 +12,5 @@
 - `zookeeper`: the ensemble that the brokers of a cluster share
 - `zookeeper_session`: the session of a broker with the ensemble
 - `directories`: an operator's changes of the log directories
-- `broker_process`: start, stop, kill and restart of a broker
+- `broker_process`: start, stop, kill and pause of a broker
 """

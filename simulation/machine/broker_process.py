@@ -1,7 +1,7 @@
 """A simulated broker process: start, stop, kill, restart.
 
-Each life of the process has its own reactor and environment. When a life ends, it has no further effect: its scheduled
-calls do not run, its sockets and files are dead, and unfinished work of its threads is discarded.
+Each start makes a new process, with its own reactor and environment. A process that has ended has no further effect:
+its scheduled calls do not run, its sockets and files cannot be used, and unfinished work of its threads is discarded.
 """
 
 import logging
@@ -73,7 +73,7 @@ class ProcessCall:
 
 
 class ProcessReactor:
-    """Twisted's reactor for one life of a broker: IReactorTime, listenTCP, connectTCP and stop.
+    """Twisted's reactor of one process: IReactorTime, listenTCP, connectTCP, resolve and stop.
 
     While the process is paused (SIGSTOP), its input waits, and its timers are due when it resumes, after the input.
     """
@@ -171,7 +171,7 @@ class ProcessReactor:
 
 
 class SimulatedEnvironment(Environment):
-    """Environment of one life of a broker."""
+    """Environment of one process."""
 
     slice_s = 0.0
 
@@ -241,13 +241,13 @@ class SimulatedEnvironment(Environment):
 
 
 class BrokerProcess:
-    """A machine with one broker: its address, disk and clocks, and a session of its metadata store in each life.
+    """A machine with one broker: its address, disk and clocks, and its process while there is one.
 
     broker: the running broker, None if there is none
     is_up: true once the broker has started and accepts clients
-    lives: number of starts
+    start_count: number of starts
     tempo: the monotonic clock
-    on_up, on_end, on_start_failure: called when the broker has started, when a life ends, when a start fails
+    on_up, on_end, on_start_failure: called when the broker has started, when a process ends, when a start fails
     """
 
     def __init__(
@@ -273,10 +273,10 @@ class BrokerProcess:
         self.broker: Broker | None = None
         self.is_up = False
         self.is_stopping = False
-        self.lives = 0
+        self.start_count = 0
         self._world = world
         self._reactor: ProcessReactor | None = None
-        self._ended_lives: list[Any] = []
+        self._ended_processes: list[Any] = []
 
     @property
     def host(self) -> str:
@@ -297,9 +297,9 @@ class BrokerProcess:
         """Begin the start of the broker; `is_up` becomes true when it is complete."""
         assert not self.is_alive
         world = self._world
-        self.lives += 1
+        self.start_count += 1
         self.is_stopping = False
-        world.trace(f"{self.name} starts, life {self.lives}")
+        world.trace(f"{self.name} starts, process {self.start_count}")
         self.disk.come_up()
         world.network.machine_up(self.host)
         reactor = self._reactor = ProcessReactor(world, self, world.new_random())
@@ -392,7 +392,7 @@ class BrokerProcess:
         reactor.is_alive = False
         self.is_up = False
         # Kept alive: suspended coroutines must not be collected, and thereby resumed, during the run.
-        self._ended_lives.append((self.broker, reactor))
+        self._ended_processes.append((self.broker, reactor))
         self.broker = None
         self._world.network.process_died(reactor, is_silent=is_silent)
         if how in ("stopped", "could not start"):

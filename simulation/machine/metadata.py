@@ -1,4 +1,4 @@
-"""The metadata stores of the simulated machine, one in each log directory in which a broker has opened one.
+"""The embedded metadata stores of the simulated machine, one in each log directory in which a broker has opened one.
 
 Committed transactions survive every crash. A transaction may fail before its commit, or after it: then it is in the
 store although the broker gets an error.
@@ -48,7 +48,7 @@ class SimulatedMetadata:
         return directory in self._servers
 
     def open(self, directory: str, reactor: "ProcessReactor") -> MetadataStore:
-        """Open a session for one life of a broker; sessions of earlier lives have ended."""
+        """Open a session for a process of the broker; sessions of earlier processes have ended."""
         server = self._servers.get(directory)
         if server is None:
             server = self._servers[directory] = MemoryMetadataServer(self._world.wall_clock.now_ms)
@@ -80,12 +80,12 @@ class SimulatedMetadata:
         self._sessions.clear()
 
     def fail(self, passes: int, failures: int, *, after_commit: bool) -> None:
-        """Let the next `passes` transactions succeed and then `failures` fail, before or after their commit."""
+        """Make `failures` transactions fail, before or after their commit, after the next `passes` have succeeded."""
         self._failures = [False] * passes + [True] * failures
         self._is_after_commit = after_commit
 
     def repair(self) -> None:
-        """Let all further transactions succeed."""
+        """Make all further transactions succeed."""
         self._failures.clear()
 
     def carry_out(
@@ -143,7 +143,7 @@ class _Session(MemoryMetadataStore):
         return results
 
     def _lose_contact(self) -> None:
-        """Disconnect for a limited time; listeners afterwards read whether the change was applied."""
+        """Disconnect for a limited time. At CONNECTED the broker reads whether the change was made."""
         self.is_connected = False
         self._notify(SessionEvent.DISCONNECTED)
         self.reactor.callLater(self.metadata.pause_s(), self._regain_contact)

@@ -1,4 +1,4 @@
-"""The wall clock of the broker's machine, which is set back or forward while the broker runs.
+"""The wall clock of a machine, and its steps back and forward while a single broker runs.
 
 The clients' wall clocks are always correct.
 """

@@ -129,7 +129,7 @@ def _first_offset_wins(old: Any) -> Any:
     return replay
 
 
-def _cutnothing_behind(old: Any) -> Any:
+def _cut_nothing_behind(old: Any) -> Any:
     """Truncate a segment at its first invalid byte and keep the segments after it."""
 
     def recover_from(self: _Loader, first: int, log_start_offset: int) -> None:
@@ -192,7 +192,7 @@ def _answered_before_it_is_saved(old: Any) -> Any:
     return wait
 
 
-async def _settlesnothing(*arguments: Any, **options: Any) -> int:
+async def _settle_nothing(*arguments: Any, **options: Any) -> int:
     """Allocate producer ids from the metadata store only."""
     return 0
 
@@ -236,7 +236,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
     Safeguard(
         "cut",
         "Recovery removes the segments after an invalid byte.",
-        ((_Loader, "_recover_from", _cutnothing_behind),),
+        ((_Loader, "_recover_from", _cut_nothing_behind),),
         (_K.HOLE, _K.UNREADABLE, _K.LOST_WRITE),
         7,
     ),
@@ -346,7 +346,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
     Safeguard(
         "producer-ids",
         "Producer ids are allocated above those in the logs.",
-        ((embedded, "settle_producer_ids", replaced_by(_settlesnothing)),),
+        ((embedded, "settle_producer_ids", replaced_by(_settle_nothing)),),
         (_K.SHARED_ID,),
         14,
         _loses_store,

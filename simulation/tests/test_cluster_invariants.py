@@ -38,7 +38,7 @@ class Tree:
 
     def found(self, *replicas):
         services = SimpleNamespace(replicas=replicas)
-        process: Any = SimpleNamespace(name="broker-1", lives=1, broker=SimpleNamespace(services=services))
+        process: Any = SimpleNamespace(name="broker-1", start_count=1, broker=SimpleNamespace(services=services))
         return list(self.invariants.check(process))
 
 
@@ -176,7 +176,7 @@ def test_a_high_watermark_that_rises_with_too_few_replicas_in_sync_is_reported(t
 
 def test_an_epoch_has_one_leader(tree):
     broker = SimpleNamespace(services=SimpleNamespace(replicas=[replica()]))
-    other: Any = SimpleNamespace(name="broker-2", lives=1, broker=broker)
+    other: Any = SimpleNamespace(name="broker-2", start_count=1, broker=broker)
     assert any("broker-1 leads in the same epoch" in what for what in tree.invariants.check(other))
 
 

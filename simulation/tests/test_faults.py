@@ -40,7 +40,7 @@ def test_a_broker_that_loses_a_directory_after_the_last_fault_is_restarted():
     world.run(lambda: False, 2)
     world.broker.broker.services.logs.log_dirs.work_failed("/data1", LogDirFailure("/data1", "removing failed"))
     world.run(lambda: False, 5)
-    assert world.broker.lives == 2
+    assert world.broker.start_count == 2
     assert world.broker.broker.services.logs.online_directories == ["/data1", "/data2"]
 
 
@@ -79,7 +79,7 @@ def broker_epoch(world):
     return world.broker.broker.services.metadata.brokers[1].epoch
 
 
-def test_the_store_is_restored_between_two_lives(world):
+def test_the_store_is_restored_between_two_processes(world):
     faults = Faults(world, History(world.now_ms), FaultPlan({}, 1.0), world.new_random())
     assert start(world)
     epoch = broker_epoch(world)

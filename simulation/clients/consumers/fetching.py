@@ -88,7 +88,7 @@ class Fetcher:
         topic_ids = await self._link.topic_ids(list(dict.fromkeys(topic for topic, _ in self.positions)))
         request = self._request(topic_ids, max_wait_ms)
         try:
-            # A connection may be established after a crash only; then the request goes to the broker's next life.
+            # A connection may be established after a crash only; then the request goes to the broker's next process.
             await self._link.connection()
             started = self._history.moment()
             response = await self._link.request(request)

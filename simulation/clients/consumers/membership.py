@@ -172,14 +172,17 @@ class Membership:
             )
 
     def forget(self, code: int) -> None:
-        """Leave the generation after an error. Raises FencedMember if another instance has the static member's id."""
+        """Prepare to join again after an error, without a member id that the coordinator does not have.
+
+        Raises FencedMember if another instance has the static member's id.
+        """
         if code == ErrorCode.FENCED_INSTANCE_ID:
             raise FencedMember(self._link.name)
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
 
     async def leave(self) -> None:
-        """Send LeaveGroup once, without waiting for the response."""
+        """Send LeaveGroup once, and wait for the response; a lost connection is no error."""
         member = LeaveGroupRequestMemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
         with suppress(ConnectionLost):
             await self._link.request(
