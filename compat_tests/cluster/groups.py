@@ -1,7 +1,6 @@
 """A member of a consumer group that runs during faults."""
 
 import threading
-from collections import defaultdict
 from types import TracebackType
 from typing import Self
 
@@ -13,9 +12,8 @@ JOIN_S = 60
 
 
 class GroupReader:
-    """A thread that reads numbers of a topic as the only member of a group, and commits.
+    """A thread that reads a topic as the only member of a group, and commits.
 
-    numbers: the numbers read from each partition, with repetitions after a rebalance
     commits: number of commits that the coordinator confirmed
     """
 
@@ -33,7 +31,6 @@ class GroupReader:
             }
         )
         self._topic = topic
-        self.numbers: dict[int, list[int]] = defaultdict(list)
         self.commits = 0
         self.errors: list[str] = []
         self._is_over = threading.Event()
@@ -46,13 +43,6 @@ class GroupReader:
             lambda: self.commits >= target,
             timeout_s=timeout_s,
             what=lambda: f"{self.commits} of {target} commits; {self.errors[-5:]}",
-        )
-
-    def wait_until_read(self, acknowledged: dict[int, dict[int, int]], timeout_s: float = 60) -> None:
-        """Wait until all acknowledged numbers are read."""
-        wait_until(
-            lambda: all(set(numbers) <= set(self.numbers[index]) for index, numbers in acknowledged.items()),
-            timeout_s=timeout_s,
         )
 
     def __enter__(self) -> Self:
@@ -70,11 +60,6 @@ class GroupReader:
     def _run(self) -> None:
         while not self._is_over.is_set():
             read = [message for message in self._consumer.consume(500, timeout=0.2) if message.error() is None]
-            for message in read:
-                partition, value = message.partition(), message.value()
-                assert partition is not None
-                assert value is not None
-                self.numbers[partition].append(int(value))
             if read:
                 try:
                     self._consumer.commit(asynchronous=False)

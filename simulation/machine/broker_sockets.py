@@ -1,7 +1,7 @@
-"""The broker's end of a simulated connection: the used parts of Twisted's transport, port and connector."""
+"""A broker's end of a simulated connection: the used parts of Twisted's transport, port and connector."""
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from twisted.internet import error as tcp_errors
@@ -84,9 +84,6 @@ class BrokerTransport:
     def write(self, data: bytes) -> None:
         if self.connected and not self._is_closing:
             self._outgoing.write(data)
-
-    def writeSequence(self, pieces: Iterable[bytes]) -> None:  # noqa: N802
-        self.write(b"".join(pieces))
 
     def getHandle(self) -> SimulatedSocket:  # noqa: N802
         return self._socket
@@ -242,28 +239,15 @@ class Port:
 class Connector:
     """A connection that a broker opens to another one: the used part of Twisted's IConnector."""
 
-    def __init__(
-        self,
-        network: "Network",
-        reactor: "ProcessReactor",
-        route: Route,
-        address: Address,
-        factory: Any,
-        timeout: float,
-    ) -> None:
+    def __init__(self, reactor: "ProcessReactor", route: Route, factory: Any, timeout: float) -> None:
         self.reactor = reactor
         self.route = route
-        self._network = network
-        self._address = address
         self._factory = factory
         self._transport: BrokerTransport | None = None
         self._is_over = False
         self._timeout = reactor.callLater(timeout, self.failed, _TIMED_OUT())
         factory.doStart()
         factory.startedConnecting(self)
-
-    def getDestination(self) -> Peer:  # noqa: N802
-        return Peer(*self._address)
 
     def stopConnecting(self) -> None:  # noqa: N802
         self.failed(_STOPPED())

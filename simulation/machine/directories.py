@@ -72,7 +72,10 @@ class Directories:
         self._backup = self._world.metadata.copy()
 
     def restore_store(self) -> None:
-        """Replace the metadata store by the copy, unless it lacks a topic: the topic's records would be lost."""
+        """Replace the metadata store by the copy if both have the same topics.
+
+        Records of a topic that the copy lacks would be lost.
+        """
         metadata = self._world.metadata
         if _topics_of(metadata.copy()) == _topics_of(self._backup):
             metadata.restore(self._backup)

@@ -98,7 +98,7 @@ class Network:
         self, reactor: "ProcessReactor", host: str, address: Address, factory: Any, timeout: float
     ) -> Connector:
         """Connect a broker on `host` to a port (`reactor.connectTCP`)."""
-        connector = Connector(self, reactor, (host, address[0]), address, factory, timeout)
+        connector = Connector(reactor, (host, address[0]), factory, timeout)
         self.clock.callLater(self.delay_s(), self._broker_arrives, connector, address, _FIRST_RETRANSMISSION_S)
         return connector
 
