@@ -47,6 +47,9 @@ _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
 _FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
 """Steps that decode a request that is large only due to its records."""
 
+_COPIED_RESPONSE_BYTES: Final = 32 << 10
+"""Up to this size one `send` of a copy is cheaper than `sendfile` between two `send` calls, by a third at 16 KB."""
+
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and therefore equal to none."""
 
@@ -311,6 +314,10 @@ def _make_pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piec
         return out
     size = len(out) - SIZE_BYTES + sum([splice.region.size_bytes for splice in splices])
     _pack_size_into(out, 0, size)
+    if size <= _COPIED_RESPONSE_BYTES:
+        copied = _copy_regions(out, splices)
+        if copied is not None:
+            return copied
     view = memoryview(out)
     pieces: list[Piece] = []
     start = 0
@@ -322,3 +329,20 @@ def _make_pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piec
     if start < len(out):
         pieces.append(view[start:])
     return pieces
+
+
+def _copy_regions(out: bytearray, splices: list[Splice]) -> bytearray | None:
+    """Return the whole response; None if a file cannot be read, which `sendfile` then reports."""
+    parts: list[memoryview | bytes] = []
+    view, start = memoryview(out), 0
+    for position, region in splices:
+        try:
+            records = region.read()
+        except OSError:
+            return None
+        if len(records) < region.size_bytes:
+            return None
+        parts += (view[start:position], records)
+        start = position
+    parts.append(view[start:])
+    return bytearray().join(parts)

@@ -150,13 +150,16 @@ def run_all_scripts(run, depth):
 
 
 class Region:
-    """A file region; its bytes identify the request that it answers."""
+    """A file region; its bytes identify the request that it answers. Only `sendfile` can read it."""
 
     def __init__(self, content):
         self.content = content
         self.file = self
         self.position = 0
         self.size_bytes = len(content)
+
+    def read(self):
+        raise OSError("not readable")
 
 
 def records(number):
