@@ -188,7 +188,7 @@ class AcceptedProperties(PropertySet):
         (),
         choices=("broker", "controller"),
         no_effect=NO_KRAFT,
-        doc="Roles of a KRaft process; this broker is always its own controller.",
+        doc="Roles of a KRaft process; every broker can be the controller.",
     )
     telemetry_max_bytes = integer(
         "telemetry.max.bytes",

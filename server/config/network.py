@@ -210,7 +210,7 @@ class NetworkProperties(PropertySet):
     socket_connection_setup_timeout_max_ms = long(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        doc="Upper bound of that time after repeated failures.",
+        doc="Upper bound of socket.connection.setup.timeout.ms after repeated failures.",
     )
     early_start_listeners = string_list(
         "early.start.listeners",

@@ -87,9 +87,10 @@ def format_markdown() -> str:
         "    odradek start server.properties --override num.partitions=3",
         "    odradek config retention.ms                  # describes a property",
         "",
-        "Names, types, defaults and update modes are those of Apache Kafka 4.3. `read-only` properties take effect",
-        "at start; `per-broker` and `cluster-wide` properties can also be changed at run time, with kafka-configs.sh.",
-        "Properties marked *no effect* are accepted, so that a configuration file of Kafka can be used unchanged.",
+        "Names, types, defaults and update modes are those of Apache Kafka 4.3; those of ZooKeeper mode are from 3.9.",
+        "`read-only` properties take effect at start; `per-broker` and `cluster-wide` properties can also be changed",
+        "at run time, with kafka-configs.sh. Properties marked *no effect* are accepted, so that a configuration file",
+        "of Kafka can be used unchanged. Descriptions state which properties Apache Kafka does not have.",
         "",
         "`odradek config --markdown` generates this page from the declarations; do not edit it.",
     ]

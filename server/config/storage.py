@@ -142,7 +142,7 @@ class StorageProperties(PropertySet):
         "flush.before.acks",
         False,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Sync records to disk before they are acknowledged (acks=1 and all) and can be read; topics "
+        doc="Sync records to the leader's disk before they are acknowledged (acks=1 and all) and can be read; topics "
         "can override it. Apache Kafka has no such property.",
     )
     log_flush_interval_messages = long(

@@ -81,5 +81,5 @@ class TransactionProperties(PropertySet):
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
         minimum=0,
-        doc="Timeout after which such a produce request fails.",
+        doc="Timeout of a produce request whose partition cannot be added while the previous transaction ends.",
     )
