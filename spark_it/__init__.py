@@ -22,7 +22,7 @@ or Apache Kafka, over the wire. Until a command runs a pipeline, no module here 
 - `cli`: the command line
 - `examples`: pipelines to copy, and their data
 
-Each package imports only packages above it in this list; Import Linter holds that.
+Each package imports only packages above it in this list; Import Linter enforces this.
 
 `tests/connector` uses only Spark's connector and shows what it requires of the broker: executors assign partitions and
 seek, look up the earliest and latest offset around every poll, read one partition at several offsets concurrently,

@@ -42,7 +42,7 @@ def _to_plain(value: Any) -> Any:
 def find_differences(expected: Sequence[Row], actual: Sequence[str], schema: t.StructType) -> Iterator[str]:
     """Yield lines about missing (-) and unexpected (+) rows; none if the rows are equal in any order.
 
-    `actual` are rows as JSON, written by Spark with the options `durations.WRITTEN`.
+    `actual` are rows as JSON, written by Spark with `durations.TIMESTAMP_OPTIONS`.
     """
     problems = [*_find_unknown_columns(expected, schema)]
     if problems:

@@ -50,7 +50,7 @@ class CaseResult:
 def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterator[CaseResult]:
     """Run the cases one after the other, each in a new session of the same SparkContext.
 
-    `stateful` is the reason why the pipeline is stateful, as returned by `Analysis`.
+    `stateful` is the reason why the pipeline is stateful, as returned by `SparkAnalysis`.
     """
     for case in pipeline.cases:
         folder = Path(tempfile.mkdtemp(prefix=f"odradek-test-{pipeline.name}-"))

@@ -5,7 +5,7 @@ between two replays, so it may expire before the next one. Then without this fil
 again.
 
 The file is JSON: `{"version": 2, "topics": {"dlq": {"id": "Zk3...", "offsets": {"0": 5}}}}`. The id distinguishes the
-topic from a later one of the same name. Version 1 was `{"dlq": {"0": 5}}`.
+topic from a later one of the same name. Version 1, `{"dlq": {"0": 5}}`, is also read.
 """
 
 import json
@@ -68,7 +68,7 @@ def _read_topics(state_folder: Path) -> dict[str, _TopicPosition]:
         if "version" in parsed and not isinstance(parsed["version"], dict):
             if parsed["version"] != VERSION:
                 raise ReplayPositionError(
-                    f"{path} has version {parsed['version']}; this release supports version {VERSION}"
+                    f"{path} has version {parsed['version']}; this release supports versions 1 and {VERSION}"
                 )
             return {
                 topic: _TopicPosition(one["id"], parse_topic_offsets(json.dumps({topic: one["offsets"]})))

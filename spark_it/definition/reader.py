@@ -125,7 +125,7 @@ class _Reader:
             if not isinstance(keys, dict):
                 self._add_problem(path, "not a table; write [source.NAME] with a name for the source")
             elif not NAME.fullmatch(name):
-                self._add_problem(path, f"{name} is not a valid name: a letter, then letters, digits and '_'")
+                self._add_problem(path, f"{name} is not a valid name: a letter or '_', then letters, digits and '_'")
             else:
                 sources[name] = self._read_connected(Source, SOURCES, keys, path)
         return sources

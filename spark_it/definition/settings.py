@@ -217,7 +217,7 @@ class TransformSettings(Settings):
         "name",
         "",
         check=NAME.fullmatch,
-        note="a letter, then letters, digits and '_'",
+        note="a letter or '_', then letters, digits and '_'",
         doc="Name of the result in later steps, expectations and the sink.",
     )
     sql = string("sql", None, may_be_empty=False, doc="SELECT statement in Spark SQL. Either this or python.")
@@ -255,7 +255,7 @@ class ExpectationSettings(Settings):
 
 
 class ErrorSettings(Settings):
-    """Treatment of records that cannot be decoded or written, and of a sink that is unavailable."""
+    """Treatment of records that cannot be decoded or written, and of a sink or source broker that is unavailable."""
 
     title = "Errors"
 
@@ -285,7 +285,10 @@ class ErrorSettings(Settings):
         doc="Whether dead letters have headers `__connect.errors.*` with the error.",
     )
     retry_timeout = long(
-        "retry.timeout", -1, minimum=-1, doc="Milliseconds for which an unavailable sink is retried; -1 for no limit."
+        "retry.timeout",
+        -1,
+        minimum=-1,
+        doc="Milliseconds for which an unavailable sink, or broker of a source topic, is retried; -1 for no limit.",
     )
     retry_delay_max_ms = long("retry.delay.max.ms", 60_000, minimum=1, doc="Maximum delay between two retries.")
 

@@ -92,7 +92,7 @@ class OffsetTransaction(SinkTransaction):
 
 @dataclass(frozen=True)
 class BatchTransaction(SinkTransaction):
-    """A part of a batch; the marker is the batch's number (`marker_number`), as the offset of an empty topic."""
+    """A part of a batch; the marker is the batch's number (`make_marker_number`), as the offset of an empty topic."""
 
     def is_written(self, marker: BatchMarker | None) -> bool:
         if marker is not None:

@@ -27,7 +27,7 @@ def _fill_orders(broker: Broker, folder: Path) -> str:
     broker.produce(orders_data.TOPIC, made.records)
     return (
         f"{len(made.records):,} orders in topic {orders_data.TOPIC}: {made.late} late, {made.too_late} too late, "
-        f"{made.bad} spoilt"
+        f"{made.bad} invalid"
     )
 
 
@@ -36,7 +36,7 @@ def _fill_page_edits(broker: Broker, folder: Path) -> str:
     broker.recreate_topics(topics, ["example-page-edits", "example-page-edits:batches"])
     made = edits_data.make_edits()
     broker.produce(edits_data.TOPIC, made.records)
-    return f"{len(made.records):,} edits in topic {edits_data.TOPIC}: {made.by_bots:,} by bots, {made.bad} spoilt"
+    return f"{len(made.records):,} edits in topic {edits_data.TOPIC}: {made.by_bots:,} by bots, {made.bad} invalid"
 
 
 def _fill_sensors(broker: Broker, folder: Path) -> str:

@@ -63,7 +63,7 @@ def check_topics(pipeline: Pipeline, cluster: ClusterRequests) -> None:
 
 
 def plan_start(pipeline: Pipeline, stateful: str | None, cluster: ClusterRequests, now_ms: int) -> RunStart:
-    """Read the state, and finish a pending reset. The caller holds the pid lock (`pid_lock.exclusively`).
+    """Read the state, and finish a pending reset. The caller holds the pid lock (`pid_lock.hold_lock`).
 
     Raises RefusedError, ClusterError, LockError, OSError.
     """

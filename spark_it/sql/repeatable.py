@@ -2,7 +2,7 @@
 
 Every other function counts as non-deterministic: it may read the clock, the session, the position of a row or a random
 number, or come from a later version, a catalog or a user. Aggregates are listed if their result does not depend on the
-order of the rows, at least under the conditions of `deterministic.conditions`.
+order of the rows, at least under the conditions of `deterministic.list_conditions`.
 
 Source: Spark 4.0's FunctionRegistry; the lists are in the order of its groups.
 """

@@ -212,7 +212,7 @@ def _describe_effects(
 
 
 def execute_plan(pipeline: Pipeline, planned: ResetPlan, cluster: ClusterRequests) -> Lock:
-    """Execute a plan and return the lock in force. The caller holds the pid lock (`pid_lock.exclusively`).
+    """Execute a plan and return the lock in force. The caller holds the pid lock (`pid_lock.hold_lock`).
 
     Raises ClusterError and OSError; after either, the same reset or `finish_reset` continues.
     """

@@ -211,7 +211,7 @@ class Plan:
         )
 
     def make_headers(self, headers: Column, origin: Column, error: Column, *, is_part: bool) -> Column:
-        """Return the headers of a dead letter as a column, as `dead_letters.headers.error_headers` returns them."""
+        """Return the headers of a dead letter as a column, as `headers.make_error_headers` returns them."""
         empty = f.array().cast(HEADERS_TYPE)
         kept = f.filter(f.coalesce(headers, empty), lambda one: ~one["key"].startswith(connect_headers.PREFIX))
         if not self._pipeline.errors.deadletterqueue_context_headers_enable:

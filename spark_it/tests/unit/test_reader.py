@@ -118,7 +118,7 @@ def test_all_problems_at_once_with_their_lines():
         "4: tasks.max is a boolean; write an integer",
         "14: source.orders: unknown key max.offset.per.trigger, did you mean max.offsets.per.trigger?",
         "15: source.orders: unknown key max.files.per.trigger: it belongs to connector files",
-        "17: transform: key name is missing: a letter, then letters, digits and '_'",
+        "17: transform: key name is missing: a letter or '_', then letters, digits and '_'",
         "27: sink: connection.password: environment variable PASSWORD is not set; set it, or write a default as in "
         "${PASSWORD:-...}",
         "29: sink: insert.mode = update: must be one of: insert, upsert",
@@ -162,7 +162,7 @@ def test_a_key_that_extends_a_key_with_a_value():
         ("source = 1", "source: write [source.NAME] for each source"),
         ("[source]\nconnector = 'topic'", "source.connector: not a table; write [source.NAME] with a name for "
          "the source"),
-        ("[source.'a b']", "source.a b: a b is not a valid name: a letter, then letters, digits and '_'"),
+        ("[source.'a b']", "source.a b: a b is not a valid name: a letter or '_', then letters, digits and '_'"),
         ("[source.a]\nconnector = 'topc'", "source.a: unknown connector topc, did you mean topic?"),
         ("[source.a]\nconnector = 'x'", "source.a: unknown connector x; the connectors are "
          "topic, files, jdbc, generator, python"),

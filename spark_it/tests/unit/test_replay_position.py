@@ -45,7 +45,7 @@ def test_a_file_of_version_1(tmp_path):
         ('{"dlq": 5}', "is damaged"),
         ('{"version": 2}', "is damaged"),
         ('{"version": 2, "topics": {"dlq": {"id": "a", "offsets": {"x": 1}}}}', "is damaged"),
-        ('{"version": 3, "topics": {}}', "has version 3; this release supports version 2"),
+        ('{"version": 3, "topics": {}}', "has version 3; this release supports versions 1 and 2"),
     ],
 )
 def test_a_file_that_cannot_be_read(tmp_path, text, what):
