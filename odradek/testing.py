@@ -26,7 +26,7 @@ from odradek.managed_process import ManagedProcess
 
 TEST_PROPERTIES: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
-    # Delays that help large groups and clusters only slow down tests.
+    # Kafka's defaults, 3 s and 50 partitions, would slow down each test with a consumer group.
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "4",
 }
@@ -141,7 +141,7 @@ class OdradekBroker(ManagedProcess):
             raise self._failure(f"did not stop within {self._stop_timeout_s} s of SIGTERM") from None
 
     def kill(self) -> None:
-        """Kill the process with SIGKILL, as in a crash; unwritten data is lost."""
+        """Kill the process with SIGKILL, as in a crash of the process. Acknowledged records are not lost."""
         if self._process is not None:
             self._process.popen.kill()
             self._ended(self._process)

@@ -31,12 +31,13 @@ from odradek.testing import BrokerFailedError, OdradekBroker
 CLUSTER_PROPERTIES: Final[Mapping[str, str]] = {
     **replication_properties(3),
     "transaction.state.log.num.partitions": "4",
-    # A test does not wait as long as an operator for the discovery of a failure.
+    # Kafka's default of 30 s is too long for a test that waits until a follower has left the ISR.
     "replica.lag.time.max.ms": "4000",
-    # The default is the session timeout, which a busy machine may need for the start of a process.
+    # The default is the session timeout, which is too short on a busy machine.
     "zookeeper.connection.timeout.ms": "60000",
 }
-"""Properties of each broker of three, besides those of `odradek.testing`."""
+"""Properties of every broker, in addition to `odradek.testing.TEST_PROPERTIES`. The replication properties are for a
+cluster of three brokers; `OdradekCluster` replaces them for another size."""
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
@@ -49,7 +50,7 @@ class OdradekCluster(ManagedProcess):
         that is less, and min.insync.replicas permits the loss of one
     zookeeper_connect: address of an existing ZooKeeper; None starts one
     zookeeper_servers: size of the ensemble that is started
-    session_timeout_ms: time until the failure of a broker is discovered
+    session_timeout_ms: zookeeper.session.timeout.ms, after which a broker that hangs is removed from the cluster
     directory: holds data and logs of all processes; by default a temporary directory, which is removed at the end
     brokers: the processes by broker id
     zookeeper: the ensemble that was started; None with `zookeeper_connect`
@@ -136,7 +137,7 @@ class OdradekCluster(ManagedProcess):
         self.brokers[broker_id].kill()
 
     def pause(self, broker_id: int) -> None:
-        """Suspend a broker with SIGSTOP: its connections stay open without answers, and its session may expire."""
+        """Suspend a broker with SIGSTOP: its connections stay open without responses, and its session may expire."""
         pid = self.brokers[broker_id].pid
         os.kill(pid, signal.SIGSTOP)
         os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
