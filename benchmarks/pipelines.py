@@ -2,7 +2,7 @@
 
     python -m benchmarks.pipelines                  1,000,000 records a turn, 5 rounds
     python -m benchmarks.pipelines --quick          250,000 records, 3 rounds
-        python -m benchmarks.pipelines --only files     rows by name or by a prefix of it; `--list` prints the names
+    python -m benchmarks.pipelines --only files     rows by name or by a prefix of it; `--list` prints the names
 
 docs/benchmarks.md explains the table. pipeline_turns.py has the work of one turn, pipeline_data.py its input.
 """

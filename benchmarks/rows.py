@@ -44,7 +44,7 @@ METRICS: Mapping[str, Metric] = {
     "cpu_us_per_request": Metric("broker CPU", "us/request", 1),
     "p50_us": Metric("p50", "us", 0),
     "p99_us": Metric("p99", "us", 0),
-    "start_s": Metric("start to first Metadata answer", "s", 3),
+    "start_s": Metric("start to first Metadata response", "s", 3),
     "restart_s": Metric("start to ApiVersions, Metadata and the last records", "s", 3),
     "failover_s": Metric("kill -9 to the next acknowledged record", "s", 3),
     "create_s": Metric("creation", "s", 2),

@@ -1,9 +1,9 @@
 """Clusters of three brokers: Odradek and Apache Kafka 4.3.0 side by side, in one run, under the same load.
 
-    python -m benchmarks.cluster            all rows, 5 rounds; takes about an hour
-    python -m benchmarks.cluster --quick    3 rounds, short windows, 1 GB instead of 5; about 20 minutes
-        python -m benchmarks.cluster --only produce      rows by name or by a prefix of it; `--list` prints the names
-    python -m benchmarks.cluster --baseline DIR          beside another checkout of Odradek
+    python -m benchmarks.cluster                    all rows, 5 rounds; takes about an hour
+    python -m benchmarks.cluster --quick            3 rounds, short windows, 1 GB instead of 5; about 20 minutes
+    python -m benchmarks.cluster --only produce     rows by name or by a prefix of it; `--list` prints the names
+    python -m benchmarks.cluster --baseline DIR     beside another checkout of Odradek
 
 docs/benchmarks.md explains the rows.
 

@@ -113,7 +113,7 @@ def describe_producers(topic: str) -> bytes:
     return frame(DESCRIBE_PRODUCERS, 0, body, flexible=True)
 
 
-def parked_fetch(topic: str, partitions: int, max_wait_ms: int) -> bytes:
+def waiting_fetch(topic: str, partitions: int, max_wait_ms: int) -> bytes:
     """Fetch 12 of all partitions without a session, which waits for more bytes than are ever available."""
     body = struct.pack(">iiiibii", -1, max_wait_ms, 2**31 - 1, 2**31 - 1, 0, 0, -1) + b"\x02" + _compact(topic)
     body += unsigned_varint(partitions + 1)

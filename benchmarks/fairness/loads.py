@@ -190,14 +190,14 @@ def _delete_groups(broker: Broker) -> None:
 
 # -- fetches and producers ---------------------------------------------------------------------------------------------
 
-PARKED, PARKED_PARTITIONS, PRODUCERS = 20, 1500, 60_000
+WAITING_FETCHES, FETCHED_PARTITIONS, PRODUCERS = 20, 1500, 60_000
 
 
-def _park_and_produce(broker: Broker) -> None:
-    fetch = frames.parked_fetch(TOPIC, PARKED_PARTITIONS, int(2 * LEAST_ACT_S * 1000))
+def _fetch_and_produce(broker: Broker) -> None:
+    fetch = frames.waiting_fetch(TOPIC, FETCHED_PARTITIONS, int(2 * LEAST_ACT_S * 1000))
     produce = wire.produce_frame(TOPIC, 0, wire.record_batch(100, 1, wire.now_ms()))
-    with raw_connections(broker, PARKED) as parked, connect(broker) as producer:
-        for one in parked:
+    with raw_connections(broker, WAITING_FETCHES) as waiting, connect(broker) as producer:
+        for one in waiting:
             one.sendall(fetch)
         end_s = time.monotonic() + LEAST_ACT_S
         while time.monotonic() < end_s:
@@ -252,7 +252,10 @@ LOADS: tuple[Load, ...] = (
     Load("metadata-all", "Metadata of all of 2,000 partitions", _ask_all_metadata, create(2000), repeats=True),
     Load("loading", "start and load 50 group coordinator shards of 21 MB", _restart, _fill_offsets),
     Load(
-        "parked", "20 parked fetches of 1,500 partitions and a producer", _park_and_produce, create(PARKED_PARTITIONS)
+        "waiting-fetches",
+        "20 waiting fetches of 1,500 partitions and a producer",
+        _fetch_and_produce,
+        create(FETCHED_PARTITIONS),
     ),
     Load("commits", "200 connections, ten pipelined commits of 50 offsets", _commit_much, _await_groups, repeats=True),
     Load("delete-groups", "delete 2,000 groups in one request", _delete_groups, _make_groups),
