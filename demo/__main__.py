@@ -87,7 +87,7 @@ def pipeline(command: str, file: Path, environment: dict[str, str], *options: st
     print(f"$ odradek pipeline {command} orders.toml {' '.join(options)}".rstrip(), flush=True)
     called = [sys.executable, "-m", "odradek.spark_it", command, str(file), *options]
     if subprocess.run(called, env={**os.environ, **environment}).returncode != 0:
-        raise DemoError(f"odradek pipeline {command} ended with an error")
+        raise DemoError(f"odradek pipeline {command} failed; see the lines above")
 
 
 def show_table(database: Database) -> None:
@@ -106,7 +106,9 @@ def compare(database: Database, made: orders_data.Orders) -> None:
     expected = orders_data.compute_revenue(made.records)
     same = sum(found.get(at) == one for at, one in expected.items())
     if found != expected:
-        raise DemoError(f"{same:,} of {len(expected):,} expected rows match; the table has {len(found):,} rows")
+        raise DemoError(
+            f"{same:,} of {len(expected):,} expected rows match; the table has {len(found):,} rows; please report it"
+        )
     print(f"\nAll {same:,} rows, one for each minute and country, match the result computed in plain Python.")
     print(f"They include {made.late:,} late orders, and exclude {made.too_late:,} that are later than the watermark.")
 

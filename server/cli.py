@@ -39,8 +39,8 @@ def _make_parser(command: str) -> argparse.ArgumentParser:
     start = commands.add_parser(
         "start",
         help="start a broker",
-        description="Start a broker. Unless the file or an override has listeners or log.dirs, it listens on "
-        "127.0.0.1:9092 and keeps its data in ./data.",
+        description="Start a broker. Without listeners it listens on 127.0.0.1:9092; without log.dirs it stores its "
+        "data in ./data.",
     )
     start.add_argument("file", nargs="?", metavar="server.properties", help="configuration in Kafka's syntax")
     start.add_argument(
@@ -56,7 +56,7 @@ def _make_parser(command: str) -> argparse.ArgumentParser:
         "config", help="show the properties", description="Show the properties of brokers and topics, with defaults."
     )
     config.add_argument("name", nargs="?", metavar="NAME", help="show one property in full")
-    config.add_argument("--markdown", action="store_true", help="write docs/configuration.md")
+    config.add_argument("--markdown", action="store_true", help="print docs/configuration.md")
 
     cluster = commands.add_parser(
         "cluster", help="run a cluster on this machine, show the state of a cluster", description="Clusters of brokers."

@@ -79,7 +79,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "--rewind-last", action="store_true", help="first repeat the last completed batch, as after a crash"
     )
     command("status", _status, "show the progress and lag of a pipeline, running or stopped")
-    reset_parser = command("reset", _reset, "restart a stopped pipeline from other offsets")
+    reset_parser = command("reset", _reset, "let the next run of a stopped pipeline start at other offsets")
     reset_parser.add_argument(
         "--to",
         type=_reset_target,
@@ -89,7 +89,7 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     reset_parser.add_argument("--execute", action="store_true", help="apply the plan instead of only printing it")
     command("test", _test, "run the tests in a pipeline file")
-    replay_parser = command("replay-dlq", _replay, "send dead letters back to the topics that they were read from")
+    replay_parser = command("replay-dlq", _replay, "send dead letters back to the topics from which they were read")
     replay_parser.add_argument("--execute", action="store_true", help="apply the plan instead of only printing it")
     replay_parser.add_argument(
         "--partly-written",

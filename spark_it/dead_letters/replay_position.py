@@ -68,7 +68,8 @@ def _read_topics(state_folder: Path) -> dict[str, _TopicPosition]:
         if "version" in parsed and not isinstance(parsed["version"], dict):
             if parsed["version"] != VERSION:
                 raise ReplayPositionError(
-                    f"{path} has version {parsed['version']}; this release supports versions 1 and {VERSION}"
+                    f"{path} has version {parsed['version']}; this release supports versions 1 and {VERSION}; use "
+                    "the release that wrote it, or delete it to replay from the beginning"
                 )
             return {
                 topic: _TopicPosition(one["id"], parse_topic_offsets(json.dumps({topic: one["offsets"]})))

@@ -19,7 +19,7 @@ class AlreadyRunningError(Exception):
 
     def __init__(self, state_folder: Path, process: int | None) -> None:
         by = f" as process {process}" if process is not None else ""
-        super().__init__(f"the pipeline with state in {state_folder} is already running{by}")
+        super().__init__(f"the pipeline with state in {state_folder} is already running{by}; stop it first")
         self.process = process
 
 

@@ -142,7 +142,7 @@ def test_status_and_stop_in_the_middle_of_a_batch(running):
     assert "is not completed; last completed: batch 0\n" in out and "300 read = 300 written" in out
     for refused in (("run", running.file), ("reset", running.file, "--to", "earliest", "--execute")):
         code, out, err = command(*refused)
-        assert (code, out) == (1, "") and f"is already running as process {running.process.pid}\n" in err
+        assert (code, out) == (1, "") and f"is already running as process {running.process.pid}; stop it first\n" in err
 
     running.process.send_signal(signal.SIGTERM)
     (running.folder / "hold").unlink()
