@@ -18,7 +18,7 @@ IDLE_S = 3.0
 ONCE = frozenset({"memory"})
 
 
-class Session:
+class BenchmarkSession:
     """All chosen rows against all chosen brokers, one turn each, round by round."""
 
     def __init__(self, names: Sequence[str], rows: Sequence[Row], rounds: int, pace: Pace) -> None:
@@ -74,7 +74,7 @@ def main() -> int:
     names = [other, "odradek"] if arguments.broker == "both" else [arguments.broker]
     before = turns.environment()
     rows = turns.choose_rows(ROWS, arguments.only, arguments.quick)
-    session = Session(names, rows, turns.count_rounds(arguments), pace)
+    session = BenchmarkSession(names, rows, turns.count_rounds(arguments), pace)
     taken = session.turns
     try:
         session.run()

@@ -59,7 +59,7 @@ class RunningBroker(Protocol):
     def data_dir(self) -> Path: ...
 
 
-class Broker(RunningBroker, Protocol):
+class RestartableBroker(RunningBroker, Protocol):
     """The interface of both wrappers."""
 
     def start(self) -> Self: ...
@@ -75,20 +75,20 @@ class Broker(RunningBroker, Protocol):
     ) -> None: ...
 
 
-def apache_kafka(properties: Mapping[str, str] = NONE) -> Broker:
+def apache_kafka(properties: Mapping[str, str] = NONE) -> RestartableBroker:
     from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 
     given = {**PROPERTIES, **KAFKA_PROPERTIES, **properties}
     return ApacheKafkaBroker(given, heap=KAFKA_HEAP, jvm_options=KAFKA_JVM_OPTIONS)
 
 
-def odradek(properties: Mapping[str, str] = NONE) -> Broker:
+def odradek(properties: Mapping[str, str] = NONE) -> RestartableBroker:
     from odradek.testing import OdradekBroker
 
     return OdradekBroker({**PROPERTIES, **properties})
 
 
-BROKERS: dict[str, Callable[..., Broker]] = {"kafka": apache_kafka, "odradek": odradek}
+BROKERS: dict[str, Callable[..., RestartableBroker]] = {"kafka": apache_kafka, "odradek": odradek}
 TITLES = {"kafka": "Apache Kafka", "odradek": "Odradek", "baseline": "Baseline"}
 
 

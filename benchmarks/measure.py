@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import brokers, restarts, wire
-from benchmarks.brokers import Broker, RunningBroker
+from benchmarks.brokers import RestartableBroker, RunningBroker
 from benchmarks.loader import LoadResult
 from benchmarks.procfs import cpu_seconds, resident_bytes
 from benchmarks.rows import LARGE_BATCH, ONE_RECORD, SMALL_BATCH, TRANSACTIONS, Row
@@ -276,12 +276,10 @@ def start(name: str, row: Row, pace: Pace) -> Values:
 def restart(name: str, row: Row, pace: Pace) -> Values:
     """Fill a new broker and measure its restart."""
 
-    def fill_all(broker: Broker, topic: str, partitions: int) -> None:
+    def fill_all(broker: RestartableBroker, topic: str, partitions: int) -> None:
         load = {**LARGE_BATCH, "partitions": partitions, "connections": partitions}
         whole = {"warm_s": 0, "seconds": FILL_TIMEOUT_S - 20, "max_bytes": pace.restart_bytes}
-        filled = run_loader(
-            Contestant(broker), timeout_s=FILL_TIMEOUT_S, kind="produce", topic=topic, **whole, **load
-        )
+        filled = run_loader(Contestant(broker), timeout_s=FILL_TIMEOUT_S, kind="produce", topic=topic, **whole, **load)
         if filled.payload_bytes < pace.restart_bytes:
             raise MeasurementError(f"only {filled.payload_bytes / 1e9:.1f} GB written in {filled.seconds:.0f} s")
 

@@ -36,7 +36,7 @@ NONE: Mapping[str, str] = {}
 REWRITING = {"reWriteBatchedInserts": "true"}
 
 
-class Progress(StreamingQueryListener):
+class BatchProgress(StreamingQueryListener):
     """The batches of the running query, as reported by Spark; there is one query at a time."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ def _end_s(made: Mapping[str, Any]) -> float:
     return began.timestamp() + float(made["durationMs"]["triggerExecution"]) / 1000
 
 
-class Stage:
+class PipelineSetup:
     """Spark, brokers with the records to read, a database and a folder, for all turns of a run."""
 
     def __init__(self, folder: Path, records: int, batches: int) -> None:
@@ -100,7 +100,7 @@ class Stage:
         self.contestants: dict[str, Contestant] = {}
         self.database: PostgreSQL | None = None
         self.spark: SparkSession
-        self.progress = Progress()
+        self.progress = BatchProgress()
         self._turns = 0
 
     @contextlib.contextmanager
@@ -200,9 +200,9 @@ sql = "{SQL}"
 class Files:
     """Parquet files in a folder."""
 
-    def __init__(self, stage: Stage, name: str, broker: str) -> None:
-        self._path = stage.folder / name / "out"
-        self._state = stage.folder / "pipelines" / name
+    def __init__(self, setup: PipelineSetup, name: str, broker: str) -> None:
+        self._path = setup.folder / name / "out"
+        self._state = setup.folder / "pipelines" / name
         self.sink = f'connector = "files"\npath = "{self._path}"\nformat = "parquet"'
 
     def write(self, rows: DataFrame, options: Mapping[str, str]) -> Any:
@@ -222,10 +222,10 @@ class Files:
 class Topic:
     """A topic of the broker that the pipeline reads from."""
 
-    def __init__(self, stage: Stage, name: str, broker: str) -> None:
-        self._servers = stage.servers(broker)
-        self._created = stage.contestants[broker].topic(PARTITIONS)
-        self._files = Files(stage, name, broker)
+    def __init__(self, setup: PipelineSetup, name: str, broker: str) -> None:
+        self._servers = setup.servers(broker)
+        self._created = setup.contestants[broker].topic(PARTITIONS)
+        self._files = Files(setup, name, broker)
 
     def write(self, rows: DataFrame, options: Mapping[str, str]) -> Any:
         writer = rows.select(f.to_json(f.struct("*")).alias("value")).writeStream.format("kafka")
@@ -247,11 +247,11 @@ class Topic:
 class Table:
     """A table of PostgreSQL."""
 
-    def __init__(self, stage: Stage, name: str, broker: str) -> None:
-        assert stage.database is not None
-        self._database = stage.database
+    def __init__(self, setup: PipelineSetup, name: str, broker: str) -> None:
+        assert setup.database is not None
+        self._database = setup.database
         self._table = name.replace("-", "_")
-        self._files = Files(stage, name, broker)
+        self._files = Files(setup, name, broker)
         self.sink = (
             f'connector = "jdbc"\nconnection.url = "{self._database.jdbc_url}"\n'
             f'connection.user = "{self._database.user}"\nconnection.password = "{self._database.password}"\n'
@@ -286,4 +286,4 @@ class Table:
         self._database.execute(f"DROP TABLE {self._table}")
 
 
-PLACES: Mapping[str, Callable[[Stage, str, str], Any]] = {"files": Files, "topic": Topic, "jdbc": Table}
+PLACES: Mapping[str, Callable[[PipelineSetup, str, str], Any]] = {"files": Files, "topic": Topic, "jdbc": Table}

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from benchmarks import brokers
 from benchmarks.measure import Contestant, Values
-from benchmarks.pipeline_turns import NONE, REWRITING, Stage
+from benchmarks.pipeline_turns import NONE, REWRITING, PipelineSetup
 from benchmarks.turns import environment
 from compat_tests.apache_kafka import jars
 from spark_it.tests.postgres import PostgreSQL
@@ -50,7 +50,7 @@ SIDES: Mapping[str, Side] = {
 }
 
 
-class Row(NamedTuple):
+class PipelineRow(NamedTuple):
     """The engine on Odradek beside `other`: its rows a second are to be at least `target` of the other's."""
 
     name: str
@@ -61,13 +61,17 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("files", "topic to Parquet files; plain: Spark's file sink", "files", "plain", 0.9),
-    Row("files-broker", "the same on Odradek and on Apache Kafka", "files", "kafka", 1.0),
-    Row("topic", "topic to topic, exactly once; plain: Spark's Kafka sink, at least once", "topic", "plain", 0.7),
-    Row("topic-broker", "the same on Odradek and on Apache Kafka", "topic", "kafka", 1.0),
-    Row("jdbc", "topic to PostgreSQL, exactly once; plain: append in foreachBatch", "jdbc", "plain", 0.8),
-    Row("jdbc-rewriting", "the same; plain has reWriteBatchedInserts, as the pipeline has", "jdbc", "rewriting"),
-    Row("jdbc-broker", "the same on Odradek and on Apache Kafka", "jdbc", "kafka", 1.0),
+    PipelineRow("files", "topic to Parquet files; plain: Spark's file sink", "files", "plain", 0.9),
+    PipelineRow("files-broker", "the same on Odradek and on Apache Kafka", "files", "kafka", 1.0),
+    PipelineRow(
+        "topic", "topic to topic, exactly once; plain: Spark's Kafka sink, at least once", "topic", "plain", 0.7
+    ),
+    PipelineRow("topic-broker", "the same on Odradek and on Apache Kafka", "topic", "kafka", 1.0),
+    PipelineRow("jdbc", "topic to PostgreSQL, exactly once; plain: append in foreachBatch", "jdbc", "plain", 0.8),
+    PipelineRow(
+        "jdbc-rewriting", "the same; plain has reWriteBatchedInserts, as the pipeline has", "jdbc", "rewriting"
+    ),
+    PipelineRow("jdbc-broker", "the same on Odradek and on Apache Kafka", "jdbc", "kafka", 1.0),
 )
 BY_NAME = {row.name: row for row in ROWS}
 
@@ -75,10 +79,10 @@ BY_NAME = {row.name: row for row in ROWS}
 Results = dict[str, dict[str, list[Values | None]]]
 
 
-class Session:
+class PipelineSession:
     """All turns of the chosen rows, on one Spark session."""
 
-    def __init__(self, rows: Sequence[Row], records: int, rounds: int) -> None:
+    def __init__(self, rows: Sequence[PipelineRow], records: int, rounds: int) -> None:
         self._rows = rows
         self._records = records
         self._rounds = rounds
@@ -89,35 +93,35 @@ class Session:
         works = dict.fromkeys(row.work for row in self._rows)
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odradek-pipelines-")))
-            stage = Stage(folder, self._records, BATCHES)
+            setup = PipelineSetup(folder, self._records, BATCHES)
             for name in dict.fromkeys(SIDES[side].broker for work in works for side in self._sides(work)):
                 contestant = Contestant(stack.enter_context(brokers.BROKERS[name]()), name)
-                stack.enter_context(stage.with_broker(name, contestant))
+                stack.enter_context(setup.with_broker(name, contestant))
             if "jdbc" in works:
-                stage.database = stack.enter_context(PostgreSQL())
+                setup.database = stack.enter_context(PostgreSQL())
             connectors = [*jars.spark_connector_jars(), *jars.postgresql_jars()]
-            stack.enter_context(stage.with_spark(connectors, Path(jars.java()).resolve().parent.parent))
+            stack.enter_context(setup.with_spark(connectors, Path(jars.java()).resolve().parent.parent))
             for work in works:
-                self._take_turns(stage, work)
+                self._take_turns(setup, work)
 
     def _sides(self, work: str) -> list[str]:
         wanted = {ENGINE, *(row.other for row in self._rows if row.work == work)}
         return [name for name in SIDES if name in wanted]
 
-    def _take_turns(self, stage: Stage, work: str) -> None:
+    def _take_turns(self, setup: PipelineSetup, work: str) -> None:
         sides = self._sides(work)
         for side in sides:
-            self._turn(stage, work, side, "warm-up")
+            self._turn(setup, work, side, "warm-up")
         kept = self.results.setdefault(work, {side: [] for side in sides})
         for number in range(self._rounds):
             # A B C, then C B A: no side always follows the same one.
             for side in sides if number % 2 == 0 else reversed(sides):
-                kept[side].append(self._turn(stage, work, side, f"round {number + 1}"))
+                kept[side].append(self._turn(setup, work, side, f"round {number + 1}"))
 
-    def _turn(self, stage: Stage, work: str, side: str, which: str) -> Values | None:
+    def _turn(self, setup: PipelineSetup, work: str, side: str, which: str) -> Values | None:
         _, broker, plain = SIDES[side]
         try:
-            values = stage.turn(work, broker, plain)
+            values = setup.turn(work, broker, plain)
         except Exception as error:
             self.failures.append(f"{work}, {side}, {which}: {type(error).__name__}: {error}")
             print(f"  failed: {self.failures[-1]}", file=sys.stderr, flush=True)
@@ -134,10 +138,10 @@ def _shown(values: Values) -> str:
     )
 
 
-class Line(NamedTuple):
+class PipelineLine(NamedTuple):
     """One row: medians, and the ratio of each round in which both sides were measured."""
 
-    row: Row
+    row: PipelineRow
     other: float
     engine: float
     ratios: list[float]
@@ -151,7 +155,7 @@ class Line(NamedTuple):
         return None if self.row.target is None else self.ratio >= self.row.target
 
 
-def make_lines(results: Results, rows: Sequence[Row]) -> list[Line]:
+def make_lines(results: Results, rows: Sequence[PipelineRow]) -> list[PipelineLine]:
     """Return the measured rows. The ratio is the median of the rounds' ratios, because the machine's load varies."""
     lines = []
     for row in rows:
@@ -160,11 +164,11 @@ def make_lines(results: Results, rows: Sequence[Row]) -> list[Line]:
         if pairs:
             other, engine = (statistics.median(pair[at]["rows_per_s"] for pair in pairs) for at in (0, 1))
             ratios = [ours["rows_per_s"] / theirs["rows_per_s"] for theirs, ours in pairs]
-            lines.append(Line(row, other, engine, ratios))
+            lines.append(PipelineLine(row, other, engine, ratios))
     return lines
 
 
-def table(lines: Sequence[Line], failures: Sequence[str]) -> str:
+def table(lines: Sequence[PipelineLine], failures: Sequence[str]) -> str:
     """Return the report as text."""
     text = [f"  {'rows/s':16} {'other':>10} {'pipeline':>10} {'ratio':>6} {'rounds':>10} {'target':>7}  met"]
     for line in lines:
@@ -194,7 +198,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _chosen_rows(only: Sequence[str] | None) -> list[Row]:
+def _chosen_rows(only: Sequence[str] | None) -> list[PipelineRow]:
     if not only:
         return list(ROWS)
     if unknown := [name for name in only if not any(known.startswith(name) for known in BY_NAME)]:
@@ -213,7 +217,7 @@ def main() -> int:
     records = QUICK_RECORDS if arguments.quick else FULL_RECORDS
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else FULL_ROUNDS)
     before = environment()
-    session = Session(rows, records, rounds)
+    session = PipelineSession(rows, records, rounds)
     # A signal also stops the brokers that were started here, and prints the results so far.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -52,7 +52,7 @@ class _FirstService(threading.Thread):
         return found.error_code == 0 and found.size_bytes > 0
 
 
-def restart_seconds(name: str, fill: Callable[[brokers.Broker, str, int], None]) -> float:
+def restart_seconds(name: str, fill: Callable[[brokers.RestartableBroker, str, int], None]) -> float:
     """Return the time from the start of the process after a SIGKILL to the last record of each partition.
 
     `fill` writes the log: to (broker, topic, number of partitions). The log is on the disk before the kill, so that no

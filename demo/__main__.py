@@ -22,7 +22,7 @@ from compat_tests.apache_kafka import jars
 from odradek.spark_it.dead_letters.headers import EXCEPTION_MESSAGE
 from odradek.spark_it.examples import orders_data
 from odradek.spark_it.examples.__main__ import copy_example
-from odradek.spark_it.examples.topics import Broker, ExampleError
+from odradek.spark_it.examples.topics import ExampleBroker, ExampleError
 from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
 TABLE = "example_revenue"
@@ -36,7 +36,7 @@ class DemoError(Exception):
     """Failure of the demo; `str()` includes what to do."""
 
 
-class Database(NamedTuple):
+class DemoDatabase(NamedTuple):
     url: str
     user: str
     password: str
@@ -54,18 +54,18 @@ class Database(NamedTuple):
 
 
 @contextlib.contextmanager
-def database() -> Iterator[Database]:
+def database() -> Iterator[DemoDatabase]:
     """Return the database of the environment, otherwise start one. Raises DemoError."""
     url = os.environ.get(VARIABLE)
     if url:
-        found = Database(url, *(os.environ.get(f"ODRADEK_DEMO_JDBC_{name}", "") for name in ("USER", "PASSWORD")))
+        found = DemoDatabase(url, *(os.environ.get(f"ODRADEK_DEMO_JDBC_{name}", "") for name in ("USER", "PASSWORD")))
         found.rows(f"DROP TABLE IF EXISTS {TABLE}")
         yield found
         return
     try:
         with PostgreSQL() as server:
             print(f"PostgreSQL: started for the demo on port {server.port}, stopped at its end")
-            yield Database(server.jdbc_url, server.user, server.password)
+            yield DemoDatabase(server.jdbc_url, server.user, server.password)
     except PostgreSQLError as error:
         raise DemoError(f"{error}\nOr set an existing one: {VARIABLE}=jdbc:postgresql://host/database") from None
 
@@ -90,14 +90,14 @@ def pipeline(command: str, file: Path, environment: dict[str, str], *options: st
         raise DemoError(f"odradek pipeline {command} failed; see the lines above")
 
 
-def show_table(database: Database) -> None:
+def show_table(database: DemoDatabase) -> None:
     query = f"SELECT country, sum(orders), sum(revenue), max(revenue) FROM {TABLE} GROUP BY country ORDER BY 3 DESC"
     print(f"{'country':>8}{'orders':>10}{'revenue':>16}{'best minute':>14}")
     for country, orders, revenue, best in database.rows(query):
         print(f"{country:>8}{orders:>10,}{revenue:>16,}{best:>14,}")
 
 
-def compare(database: Database, made: orders_data.Orders) -> None:
+def compare(database: DemoDatabase, made: orders_data.Orders) -> None:
     """Compare the table with the expected rows and print the result. Raises DemoError if they differ."""
     found = {}
     for minute, country, orders, revenue in database.rows(f"SELECT minute, country, orders, revenue FROM {TABLE}"):
@@ -113,7 +113,7 @@ def compare(database: Database, made: orders_data.Orders) -> None:
     print(f"They include {made.late:,} late orders, and exclude {made.too_late:,} that are later than the watermark.")
 
 
-def show_dead_letters(broker: Broker) -> None:
+def show_dead_letters(broker: ExampleBroker) -> None:
     """Print the number of dead letters for each reason, with an example."""
     by_reason: dict[str, list[bytes]] = defaultdict(list)
     for message in broker.read_records(orders_data.DEAD_LETTERS):
@@ -128,7 +128,7 @@ def run() -> None:
     begun = time.monotonic()
     servers = os.environ.get("ODRADEK_DEMO_BROKERS", "127.0.0.1:9092")
     with tempfile.TemporaryDirectory(prefix="odradek-demo-") as name, contextlib.ExitStack() as stack:
-        broker = Broker(servers)
+        broker = ExampleBroker(servers)
         print(f"Broker:     {servers}")
         file = prepare_file(Path(name))
         shop = stack.enter_context(database())

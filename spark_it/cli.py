@@ -26,7 +26,7 @@ from odradek.spark_it.state.lock import DamagedLockError, LockError, find_statef
 from odradek.spark_it.validation import connections, report
 
 if TYPE_CHECKING:
-    from odradek.spark_it.kafka.cluster import Cluster
+    from odradek.spark_it.kafka.cluster import KafkaCluster
 
 PROGRAM = "odradek pipeline"
 EXIT_FAILED = 1
@@ -171,7 +171,7 @@ def _reset(options: argparse.Namespace) -> int:
         return _with_cluster(pipeline, lambda cluster: _reset_locked(pipeline, options, cluster))
 
 
-def _reset_locked(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
+def _reset_locked(pipeline: Pipeline, options: argparse.Namespace, cluster: "KafkaCluster") -> int:
     from odradek.spark_it.exactly_once.fencing import fence_all_slots
     from odradek.spark_it.interfaces.sink import SinkError
 
@@ -214,7 +214,7 @@ def _replay(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise _make_missing_package_error(error) from None
 
-    def action(cluster: "Cluster") -> int:
+    def action(cluster: "KafkaCluster") -> int:
         try:
             lines = replay.replay(pipeline, cluster, execute=options.execute, partly_written=options.partly_written)
             return _print(lines)
@@ -247,13 +247,13 @@ def _load(path: Path) -> Pipeline:
         raise SystemExit(EXIT_USAGE) from None
 
 
-def _with_cluster(pipeline: Pipeline, action: Callable[["Cluster"], int]) -> int:
+def _with_cluster(pipeline: Pipeline, action: Callable[["KafkaCluster"], int]) -> int:
     try:
-        from odradek.spark_it.kafka.cluster import Cluster
+        from odradek.spark_it.kafka.cluster import KafkaCluster
     except ImportError as error:
         raise _make_missing_package_error(error) from None
     try:
-        return action(Cluster(pipeline.settings))
+        return action(KafkaCluster(pipeline.settings))
     except ClusterError as error:
         raise _FailedError(str(error)) from None
 

@@ -30,13 +30,11 @@ FULL_WARM_UP_S, QUICK_WARM_UP_S = 15.0, 6.0
 
 
 def _run(
-    factories: Mapping[str, Callable[[], clusters.Cluster]], rows: Sequence[Row], rounds: int, pace: Pace
+    factories: Mapping[str, Callable[[], clusters.BenchmarkCluster]], rows: Sequence[Row], rounds: int, pace: Pace
 ) -> Turns:
     taken = Turns()
     with ExitStack() as stack:
-        contestants = {
-            name: ClusterContestant(stack.enter_context(start()), name) for name, start in factories.items()
-        }
+        contestants = {name: ClusterContestant(stack.enter_context(start()), name) for name, start in factories.items()}
 
         def warm_up(row: Row) -> None:
             for name, contestant in contestants.items():

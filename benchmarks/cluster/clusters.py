@@ -29,7 +29,7 @@ REPLICATION: Final[Mapping[str, str]] = {
 }
 
 
-class Cluster(Protocol):
+class BenchmarkCluster(Protocol):
     """A running cluster. `coordinator_pids` are the processes that are no broker."""
 
     @property
@@ -51,7 +51,7 @@ class Cluster(Protocol):
     ) -> None: ...
 
 
-def apache_kafka() -> Cluster:
+def apache_kafka() -> BenchmarkCluster:
     """Return a cluster of Apache Kafka with its defaults."""
     from compat_tests.apache_kafka.cluster import ApacheKafkaCluster
 
@@ -69,7 +69,7 @@ def apache_kafka() -> Cluster:
     return Measured(properties, size=SIZE, heap=brokers.KAFKA_HEAP, jvm_options=brokers.KAFKA_JVM_OPTIONS)
 
 
-def odradek(checkout: Path | None = None) -> Cluster:
+def odradek(checkout: Path | None = None) -> BenchmarkCluster:
     """Return a cluster of Odradek with its defaults, of another checkout if that is given."""
     from odradek.testing import OdradekBroker
     from odradek.testing_cluster import OdradekCluster
@@ -98,7 +98,7 @@ def _working_in(directory: Path | None) -> Iterator[None]:
         yield
 
 
-def make_factories(baseline: Path | None) -> dict[str, Callable[[], Cluster]]:
+def make_factories(baseline: Path | None) -> dict[str, Callable[[], BenchmarkCluster]]:
     """Return what starts each contestant; Apache Kafka is replaced by `baseline` if that is given."""
     if baseline is None:
         return {"kafka": apache_kafka, "odradek": odradek}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks import brokers, wire
-from benchmarks.cluster.clusters import SIZE, Cluster
+from benchmarks.cluster.clusters import SIZE, BenchmarkCluster
 from benchmarks.cluster.topics import View, describe, wait_until
 from benchmarks.procfs import cpu_seconds
 
@@ -14,7 +14,7 @@ from benchmarks.procfs import cpu_seconds
 class ClusterContestant:
     """A cluster, all of whose brokers run at the begin and end of a turn."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: BenchmarkCluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
         self.topics = 0

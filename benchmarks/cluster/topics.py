@@ -12,7 +12,7 @@ from benchmarks import wire
 POLL_S = 0.01
 
 
-class PartitionState(NamedTuple):
+class ReportedPartition(NamedTuple):
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -31,10 +31,10 @@ class View(NamedTuple):
 
     ports: dict[int, int]
     controller: int
-    partitions: dict[int, PartitionState]
+    partitions: dict[int, ReportedPartition]
 
 
-class _Reader:
+class _MetadataReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
@@ -55,7 +55,7 @@ class _Reader:
 
 def parse_metadata(answer: bytes) -> View:
     """Read a Metadata 1 response about one topic."""
-    reader = _Reader(answer)
+    reader = _MetadataReader(answer)
     ports: dict[int, int] = {}
     for _ in range(reader.read("i")):
         broker = reader.read("i")
@@ -70,7 +70,7 @@ def parse_metadata(answer: bytes) -> View:
         for _ in range(reader.read("i")):
             reader.read("h")
             index, leader = reader.read("i"), reader.read("i")
-            view.partitions[index] = PartitionState(leader, reader.read_ids(), reader.read_ids())
+            view.partitions[index] = ReportedPartition(leader, reader.read_ids(), reader.read_ids())
     return view
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import brokers
-from benchmarks.brokers import Broker
-from benchmarks.fairness.loads import LEAST_ACT_S, LOADS, Load
+from benchmarks.brokers import RestartableBroker
+from benchmarks.fairness.loads import LEAST_ACT_S, LOADS, FairnessLoad
 from benchmarks.fairness.ping import Delays, measure_delays
 
 SETTLE_S = 1.0
 TARGET_MS = 20.0
 
 
-def _act(broker: Broker, load: Load) -> float:
+def _act(broker: RestartableBroker, load: FairnessLoad) -> float:
     """Run a load; return its duration in seconds."""
     begin_s = time.monotonic()
     load.act(broker)
@@ -27,7 +27,7 @@ def _act(broker: Broker, load: Load) -> float:
     return time.monotonic() - begin_s
 
 
-def measure(name: str, load: Load) -> Delays:
+def measure(name: str, load: FairnessLoad) -> Delays:
     """Measure one load against a new broker."""
     delays: list[Delays] = []
     with brokers.BROKERS[name]() as broker:
@@ -43,7 +43,7 @@ def measure(name: str, load: Load) -> Delays:
     return delays[0]
 
 
-def table(names: Sequence[str], rows: Sequence[tuple[Load, dict[str, list[Delays]]]]) -> str:
+def table(names: Sequence[str], rows: Sequence[tuple[FairnessLoad, dict[str, list[Delays]]]]) -> str:
     """Return, for each load, the median of the rounds' p99.9 and the longest delay, in ms."""
     width = max(len(load.title) for load, _ in rows)
     head = "".join(f"  {brokers.TITLES[name] + ' p99.9':>20} {'longest':>9}" for name in names)
@@ -83,7 +83,7 @@ def main() -> int:
         brokers.add_baseline(arguments.baseline.resolve())
         other = "baseline"
     names = [other, "odradek"] if arguments.broker == "both" else [arguments.broker]
-    rows: list[tuple[Load, dict[str, list[Delays]]]] = []
+    rows: list[tuple[FairnessLoad, dict[str, list[Delays]]]] = []
     failures = 0
     for load in chosen:
         rows.append((load, {}))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks import wire
-from benchmarks.brokers import Broker
+from benchmarks.brokers import RestartableBroker
 from benchmarks.fairness import frames
 
 TOPIC = "fairness"
@@ -21,7 +21,7 @@ RECEIVE_BYTES = 1 << 20
 BURST = 500
 
 
-class Load(NamedTuple):
+class FairnessLoad(NamedTuple):
     """One load. `act` runs during the measurement, repeatedly for `LEAST_ACT_S` if `repeats`.
 
     Each load gets a new broker.
@@ -29,17 +29,17 @@ class Load(NamedTuple):
 
     name: str
     title: str
-    act: Callable[[Broker], None]
-    prepare: Callable[[Broker], None] = lambda broker: None
+    act: Callable[[RestartableBroker], None]
+    prepare: Callable[[RestartableBroker], None] = lambda broker: None
     repeats: bool = False
 
 
-def connect(broker: Broker) -> wire.Admin:
+def connect(broker: RestartableBroker) -> wire.Admin:
     return wire.Admin(broker.port, timeout_s=ANSWER_TIMEOUT_S)
 
 
 @contextlib.contextmanager
-def raw_connections(broker: Broker, count: int) -> Iterator[list[socket.socket]]:
+def raw_connections(broker: RestartableBroker, count: int) -> Iterator[list[socket.socket]]:
     """Open plain sockets; a frame is sent, and a response received, completely or the time limit ends the load."""
     with contextlib.ExitStack() as stack:
         yield [
@@ -48,7 +48,7 @@ def raw_connections(broker: Broker, count: int) -> Iterator[list[socket.socket]]
         ]
 
 
-def ask(broker: Broker, *requests: bytes) -> None:
+def ask(broker: RestartableBroker, *requests: bytes) -> None:
     """Send each request and wait for its response; a connection that the broker closes counts as one."""
     with connect(broker) as client, contextlib.suppress(wire.WireError, ConnectionError):
         for request in requests:
@@ -77,10 +77,10 @@ def drain(connections: Sequence[socket.socket], answers: int) -> None:
                 del pending[fd]
 
 
-def create(partitions: int, **configs: str) -> Callable[[Broker], None]:
+def create(partitions: int, **configs: str) -> Callable[[RestartableBroker], None]:
     """Prepare `TOPIC`; names of configurations have _ for the dot."""
 
-    def prepare(broker: Broker) -> None:
+    def prepare(broker: RestartableBroker) -> None:
         with connect(broker) as admin:
             admin.create_topic(TOPIC, partitions, {name.replace("_", "."): value for name, value in configs.items()})
 
@@ -99,48 +99,48 @@ def _huge_batch(record: bytes, count: int, last_offset_delta: int) -> bytes:
     return wire.produce_frame(TOPIC, 0, batch)
 
 
-def _produce_huge(record: bytes, count: int, last_offset_delta: int) -> Callable[[Broker], None]:
+def _produce_huge(record: bytes, count: int, last_offset_delta: int) -> Callable[[RestartableBroker], None]:
     return lambda broker: ask(broker, _huge_batch(record, count, last_offset_delta))
 
 
-def _prepare_lookup(broker: Broker) -> None:
+def _prepare_lookup(broker: RestartableBroker) -> None:
     create(1, max_message_bytes="100000000")(broker)
     ask(broker, wire.produce_frame(TOPIC, 0, frames.late_record(RECORDS, BASE_MS, LATENESS_MS)))
 
 
-def _look_up(broker: Broker) -> None:
+def _look_up(broker: RestartableBroker) -> None:
     ask(broker, frames.list_offsets(TOPIC, BASE_MS + LATENESS_MS // 2))
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
-def _create_large(broker: Broker) -> None:
+def _create_large(broker: RestartableBroker) -> None:
     ask(broker, frames.create_topic(TOPIC, 4000))
 
 
-def _grow_large(broker: Broker) -> None:
+def _grow_large(broker: RestartableBroker) -> None:
     ask(broker, frames.create_partitions(TOPIC, 4000))
 
 
-def _flood_metadata(broker: Broker) -> None:
+def _flood_metadata(broker: RestartableBroker) -> None:
     with raw_connections(broker, 1) as (flooding,):
         flooding.sendall(frames.metadata_of_all() * 4000)
         time.sleep(LEAST_ACT_S)
 
 
-def _ask_all_metadata(broker: Broker) -> None:
+def _ask_all_metadata(broker: RestartableBroker) -> None:
     ask(broker, *[frames.metadata_of_all()] * 20)
 
 
 # -- requests that are expensive to decode -----------------------------------------------------------------------------
 
 
-def _send_tags(broker: Broker) -> None:
+def _send_tags(broker: RestartableBroker) -> None:
     ask(broker, frames.header_of_tags(4_000_000))
 
 
-def _send_empty_names(broker: Broker) -> None:
+def _send_empty_names(broker: RestartableBroker) -> None:
     ask(broker, frames.metadata_of_empty_names(10_000_000))
 
 
@@ -149,7 +149,7 @@ def _send_empty_names(broker: Broker) -> None:
 GROUPS, COMMITTERS = 2000, 200
 
 
-def _await_groups(broker: Broker) -> None:
+def _await_groups(broker: RestartableBroker) -> None:
     create(1000)(broker)
     with connect(broker) as admin:
         give_up_s = time.monotonic() + 60
@@ -160,31 +160,31 @@ def _await_groups(broker: Broker) -> None:
         time.sleep(1.0)
 
 
-def _fill_offsets(broker: Broker) -> None:
+def _fill_offsets(broker: RestartableBroker) -> None:
     """About 21 MB in all partitions of __consumer_offsets, and a broker that has to load it."""
     _await_groups(broker)
     requests = [frames.offset_commit(f"group-{number}", TOPIC, range(1000), number) for number in range(210)]
     ask(broker, *requests)
 
 
-def _restart(broker: Broker) -> None:
+def _restart(broker: RestartableBroker) -> None:
     broker.restart()
     time.sleep(LEAST_ACT_S)
 
 
-def _commit_much(broker: Broker) -> None:
+def _commit_much(broker: RestartableBroker) -> None:
     with raw_connections(broker, COMMITTERS) as committers:
         for number, committer in enumerate(committers):
             committer.sendall(frames.offset_commit(f"group-{number}", TOPIC, range(50), 1) * 10)
         drain(committers, 10)
 
 
-def _make_groups(broker: Broker) -> None:
+def _make_groups(broker: RestartableBroker) -> None:
     _await_groups(broker)
     ask(broker, *[frames.offset_commit(f"group-{number}", TOPIC, [0], 1) for number in range(GROUPS)])
 
 
-def _delete_groups(broker: Broker) -> None:
+def _delete_groups(broker: RestartableBroker) -> None:
     ask(broker, frames.delete_groups([f"group-{number}" for number in range(GROUPS)]))
 
 
@@ -193,7 +193,7 @@ def _delete_groups(broker: Broker) -> None:
 WAITING_FETCHES, FETCHED_PARTITIONS, PRODUCERS = 20, 1500, 60_000
 
 
-def _fetch_and_produce(broker: Broker) -> None:
+def _fetch_and_produce(broker: RestartableBroker) -> None:
     fetch = frames.waiting_fetch(TOPIC, FETCHED_PARTITIONS, int(2 * LEAST_ACT_S * 1000))
     produce = wire.produce_frame(TOPIC, 0, wire.record_batch(100, 1, wire.now_ms()))
     with raw_connections(broker, WAITING_FETCHES) as waiting, connect(broker) as producer:
@@ -205,7 +205,7 @@ def _fetch_and_produce(broker: Broker) -> None:
             time.sleep(0.01)
 
 
-def _write_with_many_producers(broker: Broker) -> None:
+def _write_with_many_producers(broker: RestartableBroker) -> None:
     create(1, segment_bytes="1048576")(broker)
     with raw_connections(broker, 1) as connections:
         for first in range(0, PRODUCERS, BURST):
@@ -215,58 +215,62 @@ def _write_with_many_producers(broker: Broker) -> None:
             drain(connections, BURST)
 
 
-def _describe_producers(broker: Broker) -> None:
+def _describe_producers(broker: RestartableBroker) -> None:
     ask(broker, frames.describe_producers(TOPIC))
 
 
-def _roll_segments(broker: Broker) -> None:
+def _roll_segments(broker: RestartableBroker) -> None:
     ask(broker, *[wire.produce_frame(TOPIC, 0, wire.record_batch(1024, 900, wire.now_ms()))] * 10)
 
 
-LOADS: tuple[Load, ...] = (
-    Load("idle", "no load at all", lambda broker: time.sleep(LEAST_ACT_S)),
-    Load("lookup", "ListOffsets by timestamp in a batch of 3M records", _look_up, _prepare_lookup, repeats=True),
-    Load(
+LOADS: tuple[FairnessLoad, ...] = (
+    FairnessLoad("idle", "no load at all", lambda broker: time.sleep(LEAST_ACT_S)),
+    FairnessLoad(
+        "lookup", "ListOffsets by timestamp in a batch of 3M records", _look_up, _prepare_lookup, repeats=True
+    ),
+    FairnessLoad(
         "produce-14m",
         "produce a batch of 14M records",
         _produce_huge(frames.NULL_KEY_RECORD, EQUAL_RECORDS, EQUAL_RECORDS - 1),
         create(1),
     ),
-    Load(
+    FairnessLoad(
         "produce-wrong",
         "produce a batch of 3M records with a wrong last offset delta",
         _produce_huge(frames.NULL_KEY_RECORD, RECORDS, RECORDS),
         create(1),
     ),
-    Load(
+    FairnessLoad(
         "produce-compacted",
         "produce a batch of 3M records to a compacted topic",
         _produce_huge(frames.KEYED_RECORD, RECORDS, RECORDS - 1),
         create(1, cleanup_policy="compact"),
     ),
-    Load("create-4000", "create a topic of 4,000 partitions", _create_large),
-    Load("grow-4000", "grow a topic to 4,000 partitions", _grow_large, create(1)),
-    Load(
+    FairnessLoad("create-4000", "create a topic of 4,000 partitions", _create_large),
+    FairnessLoad("grow-4000", "grow a topic to 4,000 partitions", _grow_large, create(1)),
+    FairnessLoad(
         "metadata-flood", "4,000 pipelined Metadata requests, responses unread", _flood_metadata, create(1000)
     ),
-    Load("metadata-all", "Metadata of all of 2,000 partitions", _ask_all_metadata, create(2000), repeats=True),
-    Load("loading", "start and load 50 group coordinator shards of 21 MB", _restart, _fill_offsets),
-    Load(
+    FairnessLoad("metadata-all", "Metadata of all of 2,000 partitions", _ask_all_metadata, create(2000), repeats=True),
+    FairnessLoad("loading", "start and load 50 group coordinator shards of 21 MB", _restart, _fill_offsets),
+    FairnessLoad(
         "waiting-fetches",
         "20 waiting fetches of 1,500 partitions and a producer",
         _fetch_and_produce,
         create(FETCHED_PARTITIONS),
     ),
-    Load("commits", "200 connections, ten pipelined commits of 50 offsets", _commit_much, _await_groups, repeats=True),
-    Load("delete-groups", "delete 2,000 groups in one request", _delete_groups, _make_groups),
-    Load("header-tags", "20 MB of unknown header tags", _send_tags),
-    Load("empty-names", "20 MB of empty names in Metadata", _send_empty_names),
-    Load(
+    FairnessLoad(
+        "commits", "200 connections, ten pipelined commits of 50 offsets", _commit_much, _await_groups, repeats=True
+    ),
+    FairnessLoad("delete-groups", "delete 2,000 groups in one request", _delete_groups, _make_groups),
+    FairnessLoad("header-tags", "20 MB of unknown header tags", _send_tags),
+    FairnessLoad("empty-names", "20 MB of empty names in Metadata", _send_empty_names),
+    FairnessLoad(
         "describe-producers",
         "DescribeProducers with 60,000 producer ids",
         _describe_producers,
         _write_with_many_producers,
         repeats=True,
     ),
-    Load("roll", "segment rolls with 60,000 producer ids", _roll_segments, _write_with_many_producers),
+    FairnessLoad("roll", "segment rolls with 60,000 producer ids", _roll_segments, _write_with_many_producers),
 )

@@ -56,7 +56,7 @@ def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterat
         folder = Path(tempfile.mkdtemp(prefix=f"odradek-test-{pipeline.name}-"))
         try:
             problems: tuple[str, ...] = tuple(
-                _Run(pipeline, case, _make_session(spark), folder, stateful).find_problems()
+                _CaseRun(pipeline, case, _make_session(spark), folder, stateful).find_problems()
             )
         except (CaseError, FormatError, SourceError) as error:
             problems = (str(error),)
@@ -76,7 +76,7 @@ def _make_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-class _Run:
+class _CaseRun:
     """One run of a case; all of its files are in `folder`."""
 
     def __init__(self, pipeline: Pipeline, case: Case, spark: SparkSession, folder: Path, stateful: str | None) -> None:

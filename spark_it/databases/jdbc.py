@@ -102,7 +102,7 @@ class UniqueIndex(NamedTuple):
     is_complete: bool
 
 
-class Connection:
+class DatabaseConnection:
     """A connection, in autocommit mode except within `transaction`. Methods raise DatabaseError."""
 
     def __init__(self, connection: Any) -> None:
@@ -374,7 +374,7 @@ class Database:
             "folder of plugin.path, or their Maven coordinates into spark.jars.packages"
         )
 
-    def connect(self) -> Connection:
+    def connect(self) -> DatabaseConnection:
         """Return a new connection. Raises DatabaseError."""
         properties = self._jvm.java.util.Properties()
         for name, value in self._properties.items():
@@ -384,7 +384,7 @@ class Database:
             connection = self._driver.connect(self.url, properties)
         if connection is None:
             raise NoDriverError(f"{self._driver.getClass().getName()} does not accept {self.shown_url}")
-        return Connection(connection)
+        return DatabaseConnection(connection)
 
     def find_column_type(self, type_: DataType) -> str:
         """Return the database's type for a Spark type. Raises ValueError if there is none."""

@@ -5,7 +5,7 @@ import json
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Origin, Stage
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, FailureStage, RecordOrigin
 
 _MARK = "odradek bad record "
 
@@ -26,9 +26,9 @@ def find_bad_record(error: BaseException) -> BadRecordError | None:
         content, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
         origin, failure = content.get("origin"), content["error"]
         return BadRecordError(
-            Origin(origin["topic"], origin["partition"], origin["offset"]) if origin else None,
+            RecordOrigin(origin["topic"], origin["partition"], origin["offset"]) if origin else None,
             Failure(
-                Stage(failure["stage"]),
+                FailureStage(failure["stage"]),
                 failure["class_name"],
                 failure["exception_class_name"],
                 failure["message"],

@@ -32,7 +32,7 @@ DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 """The exception of Connect's converters."""
 
 
-class Stage(Enum):
+class FailureStage(Enum):
     """The stage at which a record failed: decoding of its key or value, an expectation, the write."""
 
     KEY_CONVERTER = "KEY_CONVERTER"
@@ -42,7 +42,7 @@ class Stage(Enum):
     TASK_PUT = "TASK_PUT"
 
 
-class Origin(NamedTuple):
+class RecordOrigin(NamedTuple):
     """Topic, partition and offset of the record that failed."""
 
     topic: str
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
 class Failure(NamedTuple):
     """A failure of a record. `class_name` is the component that reported it: a format, an expectation or a sink."""
 
-    stage: Stage
+    stage: FailureStage
     class_name: str
     exception_class_name: str
     message: str
@@ -66,14 +66,16 @@ class Failure(NamedTuple):
 class BadRecordError(Exception):
     """A bad record stops a pipeline with `errors.tolerance = "none"`; `str()` identifies the record."""
 
-    def __init__(self, origin: Origin | None, failure: Failure) -> None:
+    def __init__(self, origin: RecordOrigin | None, failure: Failure) -> None:
         where = f"record {origin}" if origin is not None else "a record"
         super().__init__(f"{where}: {failure.message} ({failure.stage.value} in {failure.class_name})")
         self.origin = origin
         self.failure = failure
 
 
-def make_error_headers(origin: Origin | None, failure: Failure, *, connector_name: str, task_id: int) -> list[Header]:
+def make_error_headers(
+    origin: RecordOrigin | None, failure: Failure, *, connector_name: str, task_id: int
+) -> list[Header]:
     """Return Connect's headers, in Connect's order. A record that was not read from a topic has no `origin`."""
     texts: list[tuple[str, object]] = []
     if origin is not None:
@@ -113,13 +115,13 @@ def shorten_headers(headers: Iterable[Header]) -> list[Header]:
 _BRIEF_BYTES = 1000
 
 
-def find_origin(headers: Iterable[Header]) -> Origin | None:
+def find_origin(headers: Iterable[Header]) -> RecordOrigin | None:
     """Return the origin of a dead letter, equal for two copies of one record; None if the headers lack it."""
     values: Mapping[str, bytes | None] = dict(headers)
     topic, partition, offset = values.get(TOPIC), values.get(PARTITION), values.get(OFFSET)
     if topic is None or partition is None or offset is None:
         return None
     try:
-        return Origin(topic.decode(), int(partition), int(offset))
+        return RecordOrigin(topic.decode(), int(partition), int(offset))
     except ValueError:
         return None

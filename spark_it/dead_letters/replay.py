@@ -21,7 +21,7 @@ from odradek.spark_it.dead_letters.headers import (
     EXCEPTION_MESSAGE,
     LEFT_OUT,
     PART_WRITTEN,
-    Origin,
+    RecordOrigin,
     find_origin,
     remove_error_headers,
 )
@@ -100,7 +100,7 @@ class ReplaySelector:
         self._seen: dict[tuple[str, int], set[int]] = defaultdict(set)
         self.counts = ReplayCounts()
 
-    def select_origin(self, letter: DeadLetter, partition: int) -> Origin | None:
+    def select_origin(self, letter: DeadLetter, partition: int) -> RecordOrigin | None:
         """Return the origin of a record that is to be replayed; None if the record is skipped. Both are counted."""
         if letter.connector_name != self._name:
             self.counts.of_others += 1

@@ -47,7 +47,7 @@ class TransactionKind(Enum):
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class DeliveryGuarantee:
     """The guarantee of one pipeline, provided that `conditions` hold.
 
     `transaction_kind` is None for a sink without Kafka transactions.
@@ -145,7 +145,7 @@ def needs_stored_responses(pipeline: Pipeline, kind: TransactionKind | None) -> 
     )
 
 
-def determine_guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
+def determine_guarantee(pipeline: Pipeline, stateful: str | None) -> DeliveryGuarantee:
     """Return the guarantee of a valid pipeline. `stateful` is the result of `find_stateful_reason` or of the Spark
     analysis."""
     sink = pipeline.sink
@@ -158,7 +158,7 @@ def determine_guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
     dead_letters = None
     if pipeline.errors.deadletterqueue_topic_name is not None:
         dead_letters = level if kind is not None else Level.AT_LEAST_ONCE
-    return Guarantee(
+    return DeliveryGuarantee(
         sink=_describe_sink(sink),
         level=level,
         how=f"{MECHANISMS_BY_KIND[kind]} ({kind.value})" if kind is not None else MECHANISMS[type(sink)],

@@ -49,7 +49,7 @@ def parse(text: str, environment: Mapping[str, str], *, file: str, folder: FileP
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PipelineError(file, [_make_syntax_problem(str(error), text)]) from None
-    reader = _Reader(text, environment, file, folder)
+    reader = _PipelineReader(text, environment, file, folder)
     pipeline = reader.read_pipeline(document)
     problems = reader.problems
     if not problems:
@@ -70,7 +70,7 @@ def _make_syntax_problem(message: str, text: str) -> Problem:
     return Problem(line, f"not TOML: {what[:1].lower()}{what[1:]}{'' if found else ', at the end of the file'}")
 
 
-class _Reader:
+class _PipelineReader:
     """Reader of TOML tables as the objects of a pipeline, which collects problems. Invalid values are left out."""
 
     def __init__(self, text: str, environment: Mapping[str, str], file: str, folder: FilePath) -> None:

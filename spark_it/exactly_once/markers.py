@@ -27,8 +27,8 @@ from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransact
 from odradek.spark_it.exactly_once.transactions import Clients, check_claim, claim_slot, is_transient, renew_marker
 from odradek.spark_it.interfaces.kafka_types import TopicPartition as PartitionId
 from odradek.spark_it.interfaces.marker import BatchMarker, make_marker_number
-from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.interfaces.sink import Claim, Range, SinkBatch, SinkError
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.checkpoint import CheckpointError
@@ -97,7 +97,7 @@ class Markers:
         except TimeoutError:
             raise SinkError(f"{what}: no response", is_retriable=True) from None
 
-    def make_transactions(self, batch: Batch) -> list[SinkTransaction]:
+    def make_transactions(self, batch: SinkBatch) -> list[SinkTransaction]:
         """Return the transactions of a batch; index i corresponds to `batch.ranges[i]`, or to part i.
 
         First commits the first markers of partitions that are new in the batch and have no records in it.
@@ -129,7 +129,7 @@ class Markers:
             for part in range(self._pipeline.settings.tasks_max)
         ]
 
-    def _make_offset_transaction(self, batch: Batch, range_: Range, *, is_first: bool) -> OffsetTransaction:
+    def _make_offset_transaction(self, batch: SinkBatch, range_: Range, *, is_first: bool) -> OffsetTransaction:
         return OffsetTransaction(
             slot=self._make_partition_slot(range_.topic, range_.partition),
             end=range_.end,
@@ -150,7 +150,7 @@ class Markers:
     def _make_part_slot(self, part: int) -> TransactionalSlot:
         return TransactionalSlot(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
 
-    def _find_unmarked(self, batch: Batch, previous: Mapping[PartitionId, int] | None) -> set[PartitionId]:
+    def _find_unmarked(self, batch: SinkBatch, previous: Mapping[PartitionId, int] | None) -> set[PartitionId]:
         """Return the partitions for which a missing marker proves that no transaction was written.
 
         These are the partitions whose first records are in the batch, as long as no marker of the batch can have
@@ -173,7 +173,7 @@ class Markers:
     def _may_have_expired(self, planned: checkpoint.PlannedBatch) -> bool:
         return find_expiry_reason(planned.started_ms, int(time.time() * 1000), self.fetch_retention_ms()) is not None
 
-    def _claim_empty_partitions(self, batch: Batch, previous: Mapping[PartitionId, int] | None) -> None:
+    def _claim_empty_partitions(self, batch: SinkBatch, previous: Mapping[PartitionId, int] | None) -> None:
         """Commit the first marker of each partition that is new in the batch, starts above offset 0 and has no records
         in the batch.
 
@@ -198,15 +198,15 @@ class Markers:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(claim_one, sorted(empty)))
 
-    def _get_checkpoint_folder(self, batch: Batch) -> Path:
+    def _get_checkpoint_folder(self, batch: SinkBatch) -> Path:
         return self._pipeline.state_folder / "checkpoint" / str(batch.generation)
 
-    def _get_initial_offsets(self, batch: Batch) -> dict[PartitionId, int]:
+    def _get_initial_offsets(self, batch: SinkBatch) -> dict[PartitionId, int]:
         if self._initial_offsets is None:
             self._initial_offsets = read_initial_offsets(self._get_checkpoint_folder(batch))
         return self._initial_offsets
 
-    def _read_start_offsets(self, batch: Batch) -> Mapping[PartitionId, int] | None:
+    def _read_start_offsets(self, batch: SinkBatch) -> Mapping[PartitionId, int] | None:
         """Return the start offsets of a batch, by the partitions that existed before it; None if the checkpoint does
         not have them."""
         if batch.id == 0:
@@ -218,7 +218,7 @@ class Markers:
         """Return the time for which brokers retain offsets; None if they do not report it."""
         if self._retention_ms is None:
             with contextlib.suppress(ClusterError):
-                self._retention_ms = Cluster(self._pipeline.settings).fetch_offsets_retention_ms()
+                self._retention_ms = KafkaCluster(self._pipeline.settings).fetch_offsets_retention_ms()
         return self._retention_ms
 
     def read_owners(self) -> set[str]:
@@ -265,7 +265,7 @@ class Markers:
         metadata = BatchMarker(0, generation, at_ms=int(time.time() * 1000), state=state).metadata
         try:
             offsets = {(slot.topic, slot.partition): begin for slot, begin in rest.items()}
-            Cluster(self._pipeline.settings).commit(self._pipeline.name, offsets, metadata)
+            KafkaCluster(self._pipeline.settings).commit(self._pipeline.name, offsets, metadata)
         except ClusterError as error:
             raise SinkError(str(error), is_retriable=True) from None
 
@@ -273,7 +273,7 @@ class Markers:
         """Return all possible slots, with and without a marker."""
         if self._kind is TransactionKind.BATCHES:
             return [self._make_part_slot(part) for part in range(self._pipeline.settings.tasks_max)]
-        cluster = Cluster(self._pipeline.settings)
+        cluster = KafkaCluster(self._pipeline.settings)
         try:
             return [
                 self._make_partition_slot(*at)

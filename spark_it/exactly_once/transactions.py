@@ -73,7 +73,7 @@ class TopicRecords(NamedTuple):
     is_dead: bool = False
 
 
-class TransactionOutcome(NamedTuple):
+class SinkTransactionOutcome(NamedTuple):
     """Numbers of rows and dead letters in a transaction. `is_new` is true if this attempt wrote it."""
 
     rows: int
@@ -148,7 +148,7 @@ class Clients:
 
 def write_transaction(
     transaction: SinkTransaction, records: Iterable[TopicRecords], clients: Clients
-) -> TransactionOutcome:
+) -> SinkTransactionOutcome:
     """Write a transaction unless it is already written. In both cases all records are consumed and counted.
 
     Raises SinkError: FencedError, MarkerError, or one with the error of Kafka.
@@ -261,7 +261,7 @@ class _Attempt:
         group = self._consumer.consumer_group_metadata()
         self._producer.send_offsets_to_transaction([offset], group, self._clients.timeout_s)
 
-    def commit(self, records: Iterable[TopicRecords]) -> TransactionOutcome:
+    def commit(self, records: Iterable[TopicRecords]) -> SinkTransactionOutcome:
         outcome = _count_records(map(self._produce, records), is_new=True)
         self._producer.commit_transaction(self._clients.commit_timeout_s)
         return outcome
@@ -357,14 +357,14 @@ def _open_attempt(slot: TransactionalSlot, clients: Clients) -> Iterator[_Attemp
         attempt.close()
 
 
-def _count_records(records: Iterable[TopicRecords], *, is_new: bool) -> TransactionOutcome:
+def _count_records(records: Iterable[TopicRecords], *, is_new: bool) -> SinkTransactionOutcome:
     rows = dead_letters = 0
     for part in records:
         if part.is_dead:
             dead_letters += len(part.values)
         else:
             rows += len(part.values)
-    return TransactionOutcome(rows, dead_letters, is_new)
+    return SinkTransactionOutcome(rows, dead_letters, is_new)
 
 
 def _get_kafka_error(error: KafkaException) -> KafkaError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from odradek.spark_it.examples import edits_data, orders_data, sensors_data
-from odradek.spark_it.examples.topics import Broker, ExampleError
+from odradek.spark_it.examples.topics import ExampleBroker, ExampleError
 
 
 class Example(NamedTuple):
@@ -18,10 +18,10 @@ class Example(NamedTuple):
 
     files: tuple[str, ...]
     outputs: tuple[str, ...]
-    fill: Callable[[Broker, Path], str]
+    fill: Callable[[ExampleBroker, Path], str]
 
 
-def _fill_orders(broker: Broker, folder: Path) -> str:
+def _fill_orders(broker: ExampleBroker, folder: Path) -> str:
     broker.recreate_topics({orders_data.TOPIC: orders_data.PARTITIONS, orders_data.DEAD_LETTERS: 1}, ["example-orders"])
     made = orders_data.make_orders()
     broker.produce(orders_data.TOPIC, made.records)
@@ -31,7 +31,7 @@ def _fill_orders(broker: Broker, folder: Path) -> str:
     )
 
 
-def _fill_page_edits(broker: Broker, folder: Path) -> str:
+def _fill_page_edits(broker: ExampleBroker, folder: Path) -> str:
     topics = {edits_data.TOPIC: edits_data.PARTITIONS, edits_data.SESSIONS: 2, edits_data.DEAD_LETTERS: 1}
     broker.recreate_topics(topics, ["example-page-edits", "example-page-edits:batches"])
     made = edits_data.make_edits()
@@ -39,7 +39,7 @@ def _fill_page_edits(broker: Broker, folder: Path) -> str:
     return f"{len(made.records):,} edits in topic {edits_data.TOPIC}: {made.by_bots:,} by bots, {made.bad} invalid"
 
 
-def _fill_sensors(broker: Broker, folder: Path) -> str:
+def _fill_sensors(broker: ExampleBroker, folder: Path) -> str:
     broker.recreate_topics(
         {sensors_data.TOPIC: sensors_data.PARTITIONS, sensors_data.DEAD_LETTERS: 1},
         ["example-sensor-files:batches", "example-sensor-table"],
@@ -97,7 +97,7 @@ def main() -> int:
     options = parser.parse_args()
     example = EXAMPLES[options.name]
     try:
-        broker = Broker(options.brokers)
+        broker = ExampleBroker(options.brokers)
         folder = copy_example(options.name, options.into)
         print(example.fill(broker, folder))
     except (ExampleError, OSError) as error:

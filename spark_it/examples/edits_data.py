@@ -27,7 +27,7 @@ with `--available-now` the last sessions would stay open. So there is one more e
 only one that is never written."""
 
 
-class Session(NamedTuple):
+class EditSession(NamedTuple):
     """The expected record of a session."""
 
     user: str
@@ -91,7 +91,7 @@ def _make_bot_edits(chance: random.Random, count: int) -> list[tuple[datetime, d
     return edits
 
 
-def compute_sessions(records: Iterable[tuple[bytes, bytes]]) -> list[Session]:
+def compute_sessions(records: Iterable[tuple[bytes, bytes]]) -> list[EditSession]:
     """Return the expected output of the pipeline, computed in plain Python; sorted."""
     by_user: dict[str, list[tuple[datetime, str, int]]] = defaultdict(list)
     for _, value in records:
@@ -109,5 +109,5 @@ def compute_sessions(records: Iterable[tuple[bytes, bytes]]) -> list[Session]:
             session = edits[begin:end]
             pages = len({page for _, page, _ in session})
             size = sum(edit[2] for edit in session)
-            found.append(Session(user, session[0][0], session[-1][0], len(session), pages, size))
+            found.append(EditSession(user, session[0][0], session[-1][0], len(session), pages, size))
     return sorted(found)

@@ -19,7 +19,7 @@ class ExampleError(Exception):
     """An example cannot be set up; `str()` has the reason and the remedy."""
 
 
-class Broker:
+class ExampleBroker:
     """Client of the brokers on which an example runs."""
 
     def __init__(self, bootstrap_servers: str) -> None:

@@ -16,7 +16,7 @@ from pyspark.storagelevel import StorageLevel
 from odradek.spark_it.dead_letters.bad_records import find_bad_record
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.settings import ErrorSettings
-from odradek.spark_it.interfaces.sink import Batch, BatchSink, Range, SinkError, WrittenCounts
+from odradek.spark_it.interfaces.sink import BatchSink, Range, SinkBatch, SinkError, WrittenCounts
 from odradek.spark_it.interfaces.source import Stream
 from odradek.spark_it.spark.columns import column
 from odradek.spark_it.spark.internals import find_offset_ranges, wait_for_metrics
@@ -119,7 +119,7 @@ class BatchWriter:
                 dead = None
             elif dead is not None:
                 dead = self._add_locations(dead)
-            batch = Batch(batch_id, self._generation, content.rows.sparkSession, ranges, self._state)
+            batch = SinkBatch(batch_id, self._generation, content.rows.sparkSession, ranges, self._state)
             written = self._sink.write(content.rows, dead, batch)
             return _make_outcome(batch_id, written, sum(dead_lettered), content.counts.collect())
 

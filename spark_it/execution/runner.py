@@ -40,7 +40,7 @@ from odradek.spark_it.execution.reporter import Reporter
 from odradek.spark_it.formats.stored_responses import begin_batch as begin_responses
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.interfaces.source import SourceError
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.sinks.connectors import make_sink
 from odradek.spark_it.sources.connectors import make_stream
@@ -105,7 +105,7 @@ def run(
     report.validate(pipeline)
     stop = stop or threading.Event()
     with pid_lock.hold_lock(pipeline.state_folder), contextlib.ExitStack() as stack:
-        cluster = Cluster(pipeline.settings)
+        cluster = KafkaCluster(pipeline.settings)
         check_topics(pipeline, cluster)
         if options.rewinds:
             _rewind(pipeline, log)
@@ -116,7 +116,7 @@ def run(
             # SparkContext installs its own handler for SIGINT.
             stack.enter_context(_stop_on_signals(stop))
         try:
-            _Run(pipeline, options, spark, cluster, stop, log).run()
+            _PipelineRun(pipeline, options, spark, cluster, stop, log).run()
         except (PySparkException, Py4JError, ConnectionError) as error:
             is_gone = isinstance(error, Py4JNetworkError | ConnectionError)
             if session.has_ended(spark, within_s=_EXIT_TIMEOUT_S if is_gone else 0):
@@ -148,7 +148,7 @@ def _stop_on_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Run:
+class _PipelineRun:
     """One run of a pipeline on an existing session."""
 
     def __init__(
@@ -156,7 +156,7 @@ class _Run:
         pipeline: Pipeline,
         options: Options,
         spark: SparkSession,
-        cluster: Cluster,
+        cluster: KafkaCluster,
         stop: threading.Event,
         log: Callable[[str], None],
     ) -> None:

@@ -34,7 +34,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SinkBatch:
     """One batch to write. A repeated batch has the same number and the same content.
 
     With offset transactions, partition i of the rows (`spark_partition_id()`) is computed from `ranges[i]`. Dead
@@ -124,7 +124,7 @@ class BatchSink(Protocol):
         Raises SinkError, also if another state has claimed them since `read_owners` was called.
         """
 
-    def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> WrittenCounts:
+    def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: SinkBatch) -> WrittenCounts:
         """Write a batch. Rows of a batch that is already written are not written again.
 
         Raises SinkError, and `dead_letters.headers.BadRecordError` for a row that the target rejects if

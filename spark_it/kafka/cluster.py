@@ -51,7 +51,7 @@ class _UnknownTopicError(ClusterError):
     """A topic does not exist."""
 
 
-class Cluster:
+class KafkaCluster:
     """A Kafka cluster, as `ClusterRequests`. Every method raises ClusterError."""
 
     def __init__(self, settings: PipelineSettings) -> None:

@@ -9,7 +9,7 @@ from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import ConsoleSink as Settings
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, Claim, WrittenCounts
+from odradek.spark_it.interfaces.sink import Claim, SinkBatch, WrittenCounts
 
 
 def make(
@@ -37,7 +37,7 @@ class ConsoleBatchSink:
     def claim(self, claim: Claim) -> None:
         """Do nothing: there are no markers."""
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: SinkBatch) -> WrittenCounts:
         persisted = rows.persist()
         try:
             count = persisted.count()

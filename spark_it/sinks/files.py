@@ -25,7 +25,7 @@ from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import FilesSink
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.marker import make_marker_number
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
+from odradek.spark_it.interfaces.sink import Claim, SinkBatch, SinkError, WrittenCounts
 from odradek.spark_it.sinks.marker_checks import check_owners
 from odradek.spark_it.spark.counting import CountedFrame
 from odradek.spark_it.spark.errors import describe_error
@@ -123,7 +123,7 @@ class FolderSink:
     def _list_owners(self) -> frozenset[str]:
         return frozenset(name.removeprefix(STATE) for name in self._files.list_files() if name.startswith(STATE))
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: SinkBatch) -> WrittenCounts:
         number = f"{batch.generation}-{batch.id}"
         name = f"{COLUMN}={number}"
         with self._wrapping_errors():

@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from odradek.spark_it.databases.dialects import Dialect, find_dialect
-from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError
-from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage, make_error_headers
+from odradek.spark_it.databases.jdbc import Database, DatabaseConnection, DatabaseError, NoDriverError
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, FailureStage, make_error_headers
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
+from odradek.spark_it.interfaces.sink import Claim, SinkBatch, SinkError, WrittenCounts
 from odradek.spark_it.sinks.jdbc_marker import MarkerTable
 from odradek.spark_it.sinks.jdbc_staging import ROW, RowSegment, StagingTable, collect_as_json, drop_leftover_tables
 from odradek.spark_it.sinks.jdbc_target import Preparation, TableTarget
@@ -35,7 +35,7 @@ _DEAD_TYPE = "key binary, value binary, headers array<struct<key: string, value:
 
 _RejectedRow = tuple[int, DatabaseError]
 """The number of a row that the table rejects, and the error."""
-_Insert = Callable[[Connection, StagingTable, Sequence[RowSegment]], list[_RejectedRow]]
+_Insert = Callable[[DatabaseConnection, StagingTable, Sequence[RowSegment]], list[_RejectedRow]]
 
 
 class _BadRow(NamedTuple):
@@ -102,7 +102,7 @@ class JdbcTable:
             # Only after the claim: until then another copy of the pipeline may be writing to its staging tables.
             drop_leftover_tables(connection, self._dialect, self._name, self._sink.table_name_format)
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: SinkBatch) -> WrittenCounts:
         if self._target is None:
             self.prepare(rows.schema)
         with self._wrapping_errors(), self._database.connect() as connection:
@@ -116,7 +116,7 @@ class JdbcTable:
             return self._attempt_write(connection, storable, batch, bad)
 
     def _attempt_write(
-        self, connection: Connection, rows: DataFrame, batch: Batch, bad: list[_BadRow]
+        self, connection: DatabaseConnection, rows: DataFrame, batch: SinkBatch, bad: list[_BadRow]
     ) -> WrittenCounts:
         """Write the rows; `bad` has the rows that the staging table rejected in the previous attempt at the batch."""
         table = self._sink.table_name_format
@@ -140,7 +140,7 @@ class JdbcTable:
         return rows.where(~condition), bad
 
     def _move_in_transaction(
-        self, connection: Connection, staging: StagingTable, batch: Batch, bad: list[_BadRow]
+        self, connection: DatabaseConnection, staging: StagingTable, batch: SinkBatch, bad: list[_BadRow]
     ) -> WrittenCounts:
         """Move all rows in one transaction. If the table rejects a row, begin another one and search for bad rows."""
         try:
@@ -158,7 +158,12 @@ class JdbcTable:
             return self._move_rows(connection, staging, batch, bad, self._insert_by_halves)
 
     def _move_rows(
-        self, connection: Connection, staging: StagingTable, batch: Batch, bad: list[_BadRow], insert: _Insert
+        self,
+        connection: DatabaseConnection,
+        staging: StagingTable,
+        batch: SinkBatch,
+        bad: list[_BadRow],
+        insert: _Insert,
     ) -> WrittenCounts:
         assert self._target is not None
         segments = staging.read_segments(connection)
@@ -180,7 +185,7 @@ class JdbcTable:
         return DatabaseError(message, "23502", 0, ("java.sql.SQLIntegrityConstraintViolationException",))
 
     @contextmanager
-    def _transaction(self, connection: Connection, batch: Batch) -> Iterator[bool]:
+    def _transaction(self, connection: DatabaseConnection, batch: SinkBatch) -> Iterator[bool]:
         """Begin a transaction and write the batch's number in it; yield False if the batch was already written."""
         with connection.transaction():
             for statement in self._dialect.make_begin_statements(
@@ -189,25 +194,25 @@ class JdbcTable:
                 connection.execute(statement)
             yield self._markers.mark_written(connection, batch)
 
-    def _read_outcome(self, connection: Connection, batch: Batch) -> WrittenCounts:
+    def _read_outcome(self, connection: DatabaseConnection, batch: SinkBatch) -> WrittenCounts:
         written = self._markers.read_outcome(connection, batch)
         if written is None:
             raise SinkError(f"the row of this pipeline in {self._markers.table} cannot be updated", is_retriable=True)
         return written
 
     def _insert_all(
-        self, connection: Connection, staging: StagingTable, segments: Sequence[RowSegment]
+        self, connection: DatabaseConnection, staging: StagingTable, segments: Sequence[RowSegment]
     ) -> list[_RejectedRow]:
         self._insert(connection, staging, segments)
         return []
 
-    def _insert(self, connection: Connection, staging: StagingTable, segments: Sequence[RowSegment]) -> None:
+    def _insert(self, connection: DatabaseConnection, staging: StagingTable, segments: Sequence[RowSegment]) -> None:
         assert self._target is not None
         where = staging.make_condition(connection, segments)
         connection.execute(self._target.make_statement(staging.name, connection.quote(ROW), where))
 
     def _insert_by_halves(
-        self, connection: Connection, staging: StagingTable, segments: Sequence[RowSegment]
+        self, connection: DatabaseConnection, staging: StagingTable, segments: Sequence[RowSegment]
     ) -> list[_RejectedRow]:
         """Move all rows that the table accepts; return the numbers of the others, sorted.
 
@@ -237,7 +242,7 @@ class JdbcTable:
         return rejected
 
     def _insert_row_by_row(
-        self, connection: Connection, staging: StagingTable, part: Sequence[RowSegment], error: DatabaseError
+        self, connection: DatabaseConnection, staging: StagingTable, part: Sequence[RowSegment], error: DatabaseError
     ) -> list[_RejectedRow] | None:
         """Move a part with one statement that continues after bad rows, and return the rejected rows. If the
         database has no such statement, move nothing and return None."""
@@ -265,12 +270,12 @@ class JdbcTable:
             raise BadRecordError(None, failure._replace(message=f"{failure.message}, in row {bad.row}"))
 
     def _describe_failure(self, error: DatabaseError) -> Failure:
-        return Failure(Stage.TASK_PUT, f"jdbc {self._sink.table_name_format}", error.class_name, str(error))
+        return Failure(FailureStage.TASK_PUT, f"jdbc {self._sink.table_name_format}", error.class_name, str(error))
 
     def _finish(
         self,
-        connection: Connection,
-        batch: Batch,
+        connection: DatabaseConnection,
+        batch: SinkBatch,
         segments: Sequence[RowSegment],
         bad: Sequence[_BadRow],
         staged_bad: int = 0,

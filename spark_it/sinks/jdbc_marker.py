@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from odradek.spark_it.databases.dialects import Dialect
-from odradek.spark_it.databases.jdbc import Connection, DatabaseError
+from odradek.spark_it.databases.jdbc import DatabaseConnection, DatabaseError
 from odradek.spark_it.interfaces.marker import make_marker_number
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
+from odradek.spark_it.interfaces.sink import Claim, SinkBatch, SinkError, WrittenCounts
 from odradek.spark_it.sinks.jdbc_staging import qualify_name
 from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 
@@ -33,7 +33,7 @@ _UNCLAIMED = "-"
 """Not an empty string, because Oracle stores that as null."""
 
 
-class _Row(NamedTuple):
+class _MarkerRow(NamedTuple):
     generation: int
     batch: int
     row_count: int
@@ -57,7 +57,7 @@ class MarkerTable:
     def table(self) -> str:
         return qualify_name(self.target, TABLE)
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: DatabaseConnection) -> None:
         """Create table and row if they are missing."""
         try:
             rows = self._query_rows(connection)
@@ -78,21 +78,21 @@ class MarkerTable:
             insert = f"INSERT INTO {self.table} ({columns}) VALUES (?, ?, 0, -1, 0, 0, ?)"
             connection.execute(insert, self.pipeline, self.target, _UNCLAIMED)
 
-    def _query_rows(self, connection: Connection) -> list[_Row]:
+    def _query_rows(self, connection: DatabaseConnection) -> list[_MarkerRow]:
         query = f"SELECT generation, batch, row_count, dead_letter_count, state FROM {self.table}"
         found = connection.query_rows(f"{query} WHERE pipeline = ? AND target = ?", self.pipeline, self.target)
-        return [_Row(*row) for row in found]
+        return [_MarkerRow(*row) for row in found]
 
-    def read_marker(self, connection: Connection) -> int:
+    def read_marker(self, connection: DatabaseConnection) -> int:
         """Return the marker of the last batch; 0 if none is written. Raises SinkError."""
         row = self._read_row(connection)
         return make_marker_number(row.generation, row.batch)
 
-    def read_owners(self, connection: Connection) -> frozenset[str]:
+    def read_owners(self, connection: DatabaseConnection) -> frozenset[str]:
         """Return the state that has claimed the row; empty if none has. Raises SinkError."""
         return self._read_row(connection).owners
 
-    def claim(self, connection: Connection, claim: Claim) -> None:
+    def claim(self, connection: DatabaseConnection, claim: Claim) -> None:
         """Claim the row for a state. Raises SinkError if another state has claimed it since `read_owners`."""
         row = self._read_row(connection)
         if row.owners == {claim.state}:
@@ -105,7 +105,7 @@ class MarkerTable:
         )
         claim.confirm(self._read_row(connection).owners, f"table {self.table}")
 
-    def read_outcome(self, connection: Connection, batch: Batch) -> WrittenCounts | None:
+    def read_outcome(self, connection: DatabaseConnection, batch: SinkBatch) -> WrittenCounts | None:
         """Return the outcome of the batch if it is written. Raises SinkError."""
         row = self._read_row(connection)
         check_owners(row.owners, batch, f"the row of pipeline {self.pipeline} in table {self.table}")
@@ -113,7 +113,7 @@ class MarkerTable:
             return WrittenCounts(row.row_count, row.dead_letter_count)
         return None
 
-    def _read_row(self, connection: Connection) -> _Row:
+    def _read_row(self, connection: DatabaseConnection) -> _MarkerRow:
         rows = self._query_rows(connection)
         if not rows:
             raise SinkError(
@@ -122,7 +122,7 @@ class MarkerTable:
             )
         return rows[0]
 
-    def mark_written(self, connection: Connection, batch: Batch) -> bool:
+    def mark_written(self, connection: DatabaseConnection, batch: SinkBatch) -> bool:
         """Write the batch's number, within a transaction; return False if it or a later batch is already written."""
         changed = connection.execute(
             f"UPDATE {self.table} SET generation = ?, batch = ? WHERE pipeline = ? AND target = ? AND state = ? "
@@ -132,7 +132,7 @@ class MarkerTable:
         )
         return changed == 1
 
-    def write_outcome(self, connection: Connection, written: WrittenCounts) -> None:
+    def write_outcome(self, connection: DatabaseConnection, written: WrittenCounts) -> None:
         """Write the outcome of the batch, in the transaction of `mark_written`."""
         connection.execute(
             f"UPDATE {self.table} SET row_count = ?, dead_letter_count = ? WHERE pipeline = ? AND target = ?",

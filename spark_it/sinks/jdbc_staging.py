@@ -22,7 +22,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType, TimestampNTZType
 
 from odradek.spark_it.databases.dialects import Dialect, quote_column
-from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, find_database_error, split_table_name
+from odradek.spark_it.databases.jdbc import (
+    Database,
+    DatabaseConnection,
+    DatabaseError,
+    find_database_error,
+    split_table_name,
+)
 from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.interfaces.sink import SinkError
 
@@ -55,7 +61,7 @@ def make_staging_prefix(pipeline: str, table: str) -> str:
     return f"odradek_{readable}_{hashlib.sha256(repr((pipeline, table)).encode()).hexdigest()[:10]}_"
 
 
-def drop_leftover_tables(connection: Connection, dialect: Dialect, pipeline: str, table: str) -> None:
+def drop_leftover_tables(connection: DatabaseConnection, dialect: Dialect, pipeline: str, table: str) -> None:
     """Drop the staging tables of killed attempts."""
     with contextlib.suppress(DatabaseError):
         for schema, name in connection.list_tables(make_staging_prefix(pipeline, table)):
@@ -63,7 +69,7 @@ def drop_leftover_tables(connection: Connection, dialect: Dialect, pipeline: str
             _drop_table(connection, dialect, f"{schema_prefix}{connection.quote(name)}")
 
 
-def _drop_table(connection: Connection, dialect: Dialect, table: str) -> None:
+def _drop_table(connection: DatabaseConnection, dialect: Dialect, table: str) -> None:
     """Drop a table that is not used again. Failures are ignored, for example while a task still writes to it."""
     with contextlib.suppress(DatabaseError), connection.transaction():
         for statement in dialect.make_drop_statements(table):
@@ -93,7 +99,7 @@ class StagingTable:
         self._schema = schema
 
     @contextmanager
-    def create_temporarily(self, connection: Connection) -> Iterator[None]:
+    def create_temporarily(self, connection: DatabaseConnection) -> Iterator[None]:
         """Create the table, with the driver's row, for the duration of the `with` block.
 
         Raises SinkError for a type that the database cannot store, and a retriable SinkError if the block fails because
@@ -118,7 +124,7 @@ class StagingTable:
         finally:
             _drop_table(connection, self._dialect, self.name)
 
-    def _is_missing(self, connection: Connection) -> bool:
+    def _is_missing(self, connection: DatabaseConnection) -> bool:
         try:
             connection.query_rows(f"SELECT 1 FROM {self.name} WHERE 1 = 0")
         except DatabaseError as error:
@@ -128,7 +134,7 @@ class StagingTable:
     def _make_staged_field(self, field: StructField) -> StructField:
         return StructField(field.name, StringType()) if is_staged_as_text(self._dialect, field) else field
 
-    def quote_column(self, connection: Connection, at: int) -> str:
+    def quote_column(self, connection: DatabaseConnection, at: int) -> str:
         """Return the quoted name of the column for the frame's column with index `at`."""
         return connection.quote(f"c{at}")
 
@@ -153,7 +159,7 @@ class StagingTable:
     def _options(self) -> dict[str, str]:
         return {**self._database.options(), **self._dialect.options}
 
-    def read_segments(self, connection: Connection) -> list[RowSegment]:
+    def read_segments(self, connection: DatabaseConnection) -> list[RowSegment]:
         """Return the rows of the table. Raises SinkError if rows are missing or duplicate."""
         row = connection.quote(ROW)
         partition = f"FLOOR({row} / {_ROWS_PER_PARTITION})"
@@ -171,7 +177,7 @@ class StagingTable:
             raise SinkError("the database lost the staging table's rows, for example in a crash", is_retriable=True)
         return sorted(segments)
 
-    def check_unchanged(self, connection: Connection, segments: Sequence[RowSegment]) -> None:
+    def check_unchanged(self, connection: DatabaseConnection, segments: Sequence[RowSegment]) -> None:
         """Raise SinkError if the table has more rows than `read_segments`, in the transaction that has moved them: some
         of the additional rows may have been moved as well."""
         [(count,)] = connection.query_rows(f"SELECT COUNT(*) FROM {self.name}")
@@ -179,7 +185,7 @@ class StagingTable:
         if int(count) != expected:
             raise _make_duplicates_error(int(count) - 1, expected - 1)
 
-    def find_null_keys(self, connection: Connection, keys: Sequence[str]) -> list[int]:
+    def find_null_keys(self, connection: DatabaseConnection, keys: Sequence[str]) -> list[int]:
         """Return the numbers of rows with null in one of these columns, sorted."""
         if not keys:
             return []
@@ -187,16 +193,18 @@ class StagingTable:
         query = f"SELECT {row} FROM {self.name} WHERE {row} > {_FIRST_ROW} AND ({nulls}) ORDER BY {row}"
         return [int(number) for (number,) in connection.query_rows(query)]
 
-    def create_index(self, connection: Connection) -> None:
+    def create_index(self, connection: DatabaseConnection) -> None:
         """Create an index on the row numbers, for moves of few rows."""
         connection.execute(f"CREATE INDEX {split_table_name(self.name)[-1]}_i ON {self.name} ({connection.quote(ROW)})")
 
-    def make_condition(self, connection: Connection, segments: Iterable[RowSegment]) -> str:
+    def make_condition(self, connection: DatabaseConnection, segments: Iterable[RowSegment]) -> str:
         """Return the SQL condition for rows of the segments."""
         row = connection.quote(ROW)
         return " OR ".join(f"{row} BETWEEN {first} AND {last}" for first, last in segments) or "1 = 0"
 
-    def read_as_json(self, spark: SparkSession, connection: Connection, numbers: Sequence[int]) -> dict[int, str]:
+    def read_as_json(
+        self, spark: SparkSession, connection: DatabaseConnection, numbers: Sequence[int]
+    ) -> dict[int, str]:
         """Return rows by number, as JSON with the frame's names and types."""
         json_by_number = {}
         for at in range(0, len(numbers), _ROWS_PER_QUERY):

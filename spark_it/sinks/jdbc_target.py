@@ -8,7 +8,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.properties import nearest
 from odradek.spark_it.databases.dialects import Dialect, quote_column
-from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, TableColumn, UniqueIndex
+from odradek.spark_it.databases.jdbc import Database, DatabaseConnection, DatabaseError, TableColumn, UniqueIndex
 from odradek.spark_it.databases.lossy_types import describe_type, find_exact_type
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.interfaces.sink import SinkError
@@ -51,7 +51,7 @@ class Preparation:
     """Preparation of the table for rows of a schema, on one connection."""
 
     def __init__(
-        self, sink: JdbcSink, database: Database, dialect: Dialect, connection: Connection, pipeline: str
+        self, sink: JdbcSink, database: Database, dialect: Dialect, connection: DatabaseConnection, pipeline: str
     ) -> None:
         self._sink = sink
         self._table = sink.table_name_format

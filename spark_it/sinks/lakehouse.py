@@ -41,7 +41,7 @@ from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import DeltaSink, IcebergSink
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
+from odradek.spark_it.interfaces.sink import Claim, SinkBatch, SinkError, WrittenCounts
 from odradek.spark_it.sinks.iceberg_files import DataFiles, find_staging_name
 from odradek.spark_it.sinks.marker_checks import check_owners, is_written
 from odradek.spark_it.spark.counting import CountedFrame
@@ -108,7 +108,7 @@ class DeltaTable:
         found = self._load_snapshot().metadata().configuration().get(_name_owner_property(self._name))
         return frozenset({str(found.get())}) if found.isDefined() else frozenset()
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: SinkBatch) -> WrittenCounts:
         with _wrapping_errors(self._title, self._storage):
             check_owners(self._read_owners(), batch, self._title)
             if is_written(self._read_marker(), batch, "the last batch in the table"):
@@ -122,7 +122,7 @@ class DeltaTable:
             writer.option("userMetadata", self._make_metadata(batch)).save(self._path)
             return WrittenCounts(counted.get_row_count())
 
-    def _make_metadata(self, batch: Batch) -> str:
+    def _make_metadata(self, batch: SinkBatch) -> str:
         return json.dumps({"pipeline": self._writer, "generation": batch.generation, "batch": batch.id})
 
     def _read_schema(self) -> StructType | None:
@@ -143,7 +143,7 @@ class DeltaTable:
         found = self._load_snapshot().transactions().get(self._writer)
         return int(found.get()) if found.isDefined() else 0
 
-    def _find_row_count(self, batch: Batch) -> int:
+    def _find_row_count(self, batch: SinkBatch) -> int:
         """Return the number of rows that an earlier attempt wrote; 0 if there were too many commits since."""
         jvm: Any = self._spark._jvm
         table = jvm.io.delta.tables.DeltaTable.forPath(self._spark._jsparkSession, self._path)
@@ -217,7 +217,7 @@ class IcebergTable:
         found = table.properties().get(_name_owner_property(self._name))
         return frozenset() if found is None else frozenset({str(found)})
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: SinkBatch) -> WrittenCounts:
         with _wrapping_errors(self._title, self._storage):
             table = self._load_table()
             written = self._find_outcome(table, table.currentSnapshot(), batch)
@@ -238,7 +238,7 @@ class IcebergTable:
                     if files.add(newest, {self._property: str(batch.marker)}):
                         return WrittenCounts(counted.get_row_count())
 
-    def _find_outcome(self, table: Any, newest: Any, batch: Batch) -> WrittenCounts | None:
+    def _find_outcome(self, table: Any, newest: Any, batch: SinkBatch) -> WrittenCounts | None:
         """Return the outcome of the batch if a snapshot up to `newest` has it. Raises SinkError if the table has a
         later batch, or belongs to another state."""
         check_owners(self._read_table_owners(table), batch, self._title)

@@ -3,10 +3,10 @@
 from collections.abc import Set
 
 from odradek.spark_it.interfaces.marker import get_batch, get_generation
-from odradek.spark_it.interfaces.sink import Batch, SinkError
+from odradek.spark_it.interfaces.sink import SinkBatch, SinkError
 
 
-def is_written(marker: int, batch: Batch, what: str) -> bool:
+def is_written(marker: int, batch: SinkBatch, what: str) -> bool:
     """Return whether the batch is the last one in the target; `marker` is the target's marker, and `what` names it.
 
     Raises SinkError if the target has a later batch, because it is unknown whether it contains this batch's rows.
@@ -24,7 +24,7 @@ def is_written(marker: int, batch: Batch, what: str) -> bool:
     )
 
 
-def check_owners(owners: Set[str], batch: Batch, what: str) -> None:
+def check_owners(owners: Set[str], batch: SinkBatch, what: str) -> None:
     """Raise SinkError if the sink's markers, named by `what`, belong to another state than the batch's."""
     if owners - {batch.state}:
         raise SinkError(

@@ -11,7 +11,7 @@ from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.python_functions import import_function
 from odradek.spark_it.definition.sink_keys import PythonSink as Settings
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
+from odradek.spark_it.interfaces.sink import Claim, SinkBatch, SinkError, WrittenCounts
 
 
 def make(
@@ -44,7 +44,7 @@ class PythonBatchSink:
     def claim(self, claim: Claim) -> None:
         """Do nothing: there are no markers."""
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: SinkBatch) -> WrittenCounts:
         persisted = rows.persist()
         try:
             result = self._function(persisted, batch.id, **self._arguments)

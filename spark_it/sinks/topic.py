@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, FailureStage
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import TopicSink
 from odradek.spark_it.definition.spec import Pipeline
@@ -35,11 +35,11 @@ from odradek.spark_it.exactly_once.transactions import (
     TRANSACTION_TIMEOUT_MS,
     Clients,
     FencedError,
-    TransactionOutcome,
+    SinkTransactionOutcome,
     fence_slot,
     is_transient,
 )
-from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, WrittenCounts
+from odradek.spark_it.interfaces.sink import Claim, SinkBatch, SinkError, WrittenCounts
 from odradek.spark_it.kafka.record_sizes import find_size_limits
 from odradek.spark_it.sinks.topic_origin import find_too_large_record
 from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordEncoder
@@ -158,7 +158,7 @@ class TopicWriter:
         # Not before the claim, because renewing a marker fences the copy of the pipeline that owns it.
         self._renewal.start()
 
-    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> WrittenCounts:
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: SinkBatch) -> WrittenCounts:
         assert self._records is not None, "not prepared"
         records = self._records(rows)
         transactions = self._markers.make_transactions(batch)
@@ -196,7 +196,7 @@ class TopicWriter:
             message = (
                 f"becomes a record of {size} bytes, but topic {target.topic} accepts {max_bytes}; {TOO_LARGE_REMEDY}"
             )
-            raise BadRecordError(origin, Failure(Stage.TASK_PUT, "topic", TOO_LARGE_CLASS, message))
+            raise BadRecordError(origin, Failure(FailureStage.TASK_PUT, "topic", TOO_LARGE_CLASS, message))
 
     def _increase_timeout(self) -> None:
         """Increase the transaction timeout for this batch and all later ones, which may be as large."""
@@ -248,7 +248,7 @@ class TopicWriter:
             _map_in_threads(transactions, lambda transaction: _try_to_fence(transaction, short_timeout_clients))
             raise
         outcomes: _Results = {
-            row.transaction: TransactionOutcome(row.rows, row.dead_letters, row.is_new)
+            row.transaction: SinkTransactionOutcome(row.rows, row.dead_letters, row.is_new)
             if row.error is None
             else TransactionFailure(row.error, row.is_retriable)
             for row in rows
@@ -263,7 +263,7 @@ class TopicWriter:
         return outcomes | dict(zip(missing, results, strict=True))
 
 
-_Results = dict[int, TransactionOutcome | TransactionFailure]
+_Results = dict[int, SinkTransactionOutcome | TransactionFailure]
 _Packed = Mapping[int, Sequence[bytes]]
 
 
@@ -386,5 +386,5 @@ def _sum_results(results: "_Results") -> WrittenCounts:
     if failures:
         worst = min(failures, key=lambda failure: failure.is_retriable)
         raise SinkError(worst.error, is_retriable=worst.is_retriable)
-    outcomes = [result for result in results.values() if isinstance(result, TransactionOutcome)]
+    outcomes = [result for result in results.values() if isinstance(result, SinkTransactionOutcome)]
     return WrittenCounts(sum(one.rows for one in outcomes), sum(one.dead_letters for one in outcomes))

@@ -7,7 +7,7 @@ record stops the pipeline.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from odradek.spark_it.dead_letters.headers import Origin
+from odradek.spark_it.dead_letters.headers import RecordOrigin
 from odradek.spark_it.kafka.record_sizes import HEADER_FRAME_BYTES
 from odradek.spark_it.sinks.topic_records import HEADERS
 from odradek.spark_it.spark.internals import add_source_columns
@@ -16,7 +16,7 @@ _ORIGIN = "__odradek_origin"
 """The column of `transforms.plan` with the origin of rows that depend on a single record of a topic."""
 
 
-def find_too_large_record(records: DataFrame, max_bytes: int) -> tuple[Origin, int] | None:
+def find_too_large_record(records: DataFrame, max_bytes: int) -> tuple[RecordOrigin, int] | None:
     """Return the first source record whose encoded record is larger than `max_bytes`, and the size of the encoded
     record. None if there is none, or if a row may depend on several records."""
     with_origin = add_source_columns(records, [_ORIGIN])
@@ -24,7 +24,7 @@ def find_too_large_record(records: DataFrame, max_bytes: int) -> tuple[Origin, i
         return None
     sized = with_origin.select(f.col(_ORIGIN).alias("origin"), _measure_records(with_origin).alias("size"))
     row = sized.filter((f.col("size") > max_bytes) & f.col("origin").isNotNull()).first()
-    return None if row is None else (Origin(*row.origin), row.size)
+    return None if row is None else (RecordOrigin(*row.origin), row.size)
 
 
 def _measure_records(records: DataFrame) -> Column:

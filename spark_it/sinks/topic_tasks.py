@@ -15,14 +15,14 @@ from pyspark import TaskContext
 from pyspark.serializers import SpecialLengths
 
 from odradek.spark_it.dead_letters import headers as connect_headers
-from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Failure, Stage, shorten_headers
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Failure, FailureStage, shorten_headers
 from odradek.spark_it.exactly_once.slots import SinkTransaction
 from odradek.spark_it.exactly_once.transactions import (
     Clients,
     FencedError,
     Headers,
+    SinkTransactionOutcome,
     TopicRecords,
-    TransactionOutcome,
     write_transaction,
 )
 from odradek.spark_it.interfaces.kafka_types import Header
@@ -119,7 +119,7 @@ def _find_worker_input() -> "BufferedReader":
 
 def try_to_write(
     transaction: SinkTransaction, records: Iterable[TopicRecords], clients: Clients
-) -> TransactionOutcome | TransactionFailure:
+) -> SinkTransactionOutcome | TransactionFailure:
     """Write a transaction; return errors of Kafka. Raises FencedError."""
     try:
         return write_transaction(transaction, records, clients)
@@ -135,8 +135,8 @@ def _get_partition_id() -> int:
     return context.partitionId()
 
 
-def _make_outcome_row(index: int, result: TransactionOutcome | TransactionFailure) -> pa.RecordBatch:
-    if isinstance(result, TransactionOutcome):
+def _make_outcome_row(index: int, result: SinkTransactionOutcome | TransactionFailure) -> pa.RecordBatch:
+    if isinstance(result, SinkTransactionOutcome):
         row: tuple[Any, ...] = (index, *result, None, None)
     else:
         row = (index, None, None, None, *result)
@@ -228,7 +228,7 @@ def _split_records(batch: pa.RecordBatch, index: int, target: TopicTarget) -> It
 def _make_dead_letters_of_errors(batch: pa.RecordBatch, target: TopicTarget, topic: str, index: int) -> TopicRecords:
     """Return the dead letters of rows that could not be encoded."""
     errors = zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True)
-    put = Stage.TASK_PUT
+    put = FailureStage.TASK_PUT
     failures = [Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in errors]
     headers = _make_context_headers(failures, target, index)
     return TopicRecords(topic, [None] * batch.num_rows, _to_objects(batch.column("row")), headers, is_dead=True)
@@ -264,7 +264,7 @@ def _make_dead_letters_of_large_records(
     if target.dead_topic is None:
         return None
     records = _to_records(batch, target.dead_topic, has_headers=target.has_headers, is_dead=True)
-    failures = [Failure(Stage.TASK_PUT, "topic", TOO_LARGE_CLASS, message) for message in messages]
+    failures = [Failure(FailureStage.TASK_PUT, "topic", TOO_LARGE_CLASS, message) for message in messages]
     added = _make_context_headers(failures, target, index)
     headers = [
         None if new is None and not old else connect_headers.replace_error_headers(old or (), new or ())

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, FailureStage
 from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.definition.source_keys import FilesSource
 from odradek.spark_it.definition.spec import Pipeline
@@ -128,7 +128,7 @@ class FilesStream(Stream):
 
     def _make_error(self, message: Column) -> Column:
         return f.struct(
-            f.lit(Stage.VALUE_CONVERTER.value).alias("stage"),
+            f.lit(FailureStage.VALUE_CONVERTER.value).alias("stage"),
             f.lit(self._source.format).alias("class_name"),
             f.lit(DATA_EXCEPTION).alias("exception_class_name"),
             f.concat(f.lit("a line "), message, f.lit(", in "), f.col(_FILE)).alias("message"),

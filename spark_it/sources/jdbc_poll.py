@@ -36,7 +36,13 @@ from pyspark.sql.types import (
 
 from odradek.properties import nearest
 from odradek.spark_it.databases.dialects import find_dialect, quote_column
-from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError, find_database_error
+from odradek.spark_it.databases.jdbc import (
+    Database,
+    DatabaseConnection,
+    DatabaseError,
+    NoDriverError,
+    find_database_error,
+)
 from odradek.spark_it.definition.durations import parse_interval_ms
 from odradek.spark_it.definition.source_keys import JdbcSource
 from odradek.spark_it.interfaces.source import SourceError
@@ -138,7 +144,9 @@ class PolledTable:
         spool.add(rows, {"end": end, "given": returned}, after=number)
         return True
 
-    def _query_end(self, connection: Connection, column: str, last_end: str | None, inside: list[str]) -> str | None:
+    def _query_end(
+        self, connection: DatabaseConnection, column: str, last_end: str | None, inside: list[str]
+    ) -> str | None:
         # Neither condition is true for null.
         condition = f"{column} IS NOT NULL" if last_end is None else f"{column} > {self._make_literal(last_end)}"
         first = f"SELECT {column} FROM {self._from} WHERE {' AND '.join([condition, *inside])} ORDER BY {column}"

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, FailureStage
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.format import Format, FormatError, Side, make_format
@@ -156,8 +156,8 @@ class TopicStream(Stream):
         return [
             f.struct(*columns).alias("row"),
             f.coalesce(
-                _make_error(Stage.KEY_CONVERTER, self._key.name, "key", f.col("__key.error")),
-                _make_error(Stage.VALUE_CONVERTER, self._value.name, "value", f.col("__value.error")),
+                _make_error(FailureStage.KEY_CONVERTER, self._key.name, "key", f.col("__key.error")),
+                _make_error(FailureStage.VALUE_CONVERTER, self._value.name, "value", f.col("__value.error")),
             ).alias("error"),
             f.struct("topic", "partition", "offset").alias("origin"),
             f.col("key"),
@@ -166,7 +166,7 @@ class TopicStream(Stream):
         ]
 
 
-def _make_error(stage: Stage, format_name: str, side: str, message: Column) -> Column:
+def _make_error(stage: FailureStage, format_name: str, side: str, message: Column) -> Column:
     struct = f.struct(
         f.lit(stage.value).alias("stage"),
         f.lit(format_name).alias("class_name"),

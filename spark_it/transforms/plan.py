@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from odradek.spark_it.dead_letters import headers as connect_headers
 from odradek.spark_it.dead_letters.bad_records import raise_bad_record
-from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, FailureStage
 from odradek.spark_it.definition.durations import TIMESTAMP_OPTIONS
 from odradek.spark_it.definition.python_functions import import_function
 from odradek.spark_it.definition.settings import TransformSettings
@@ -145,7 +145,7 @@ class Plan:
         """Return the condition for bad records that stop the pipeline: records that violate an expectation with action
         fail, and, with errors.tolerance none, records that cannot be decoded."""
         fails = [one.name for one in expectations if one.settings.action == "fail"]
-        by_expectation = _get_error()["stage"] == Stage.TRANSFORMATION.value
+        by_expectation = _get_error()["stage"] == FailureStage.TRANSFORMATION.value
         if self._tolerates and not fails:
             return None
         must_hold = by_expectation & _get_error()["class_name"].isin(fails)
@@ -293,7 +293,7 @@ def _make_condition(expectation: Expectation) -> Column:
 def _make_expectation_error(expectation: Expectation) -> Column:
     """Return the error of a row that violates an expectation."""
     return f.struct(
-        f.lit(Stage.TRANSFORMATION.value).alias("stage"),
+        f.lit(FailureStage.TRANSFORMATION.value).alias("stage"),
         f.lit(expectation.name).alias("class_name"),
         f.lit(DATA_EXCEPTION).alias("exception_class_name"),
         f.lit(f"{expectation.table} violates {' '.join(expectation.settings.sql.split())}").alias("message"),

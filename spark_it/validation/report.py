@@ -2,7 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from odradek.spark_it.definition.guarantees import Guarantee, determine_guarantee, find_refusals, find_stateful_reason
+from odradek.spark_it.definition.guarantees import (
+    DeliveryGuarantee,
+    determine_guarantee,
+    find_refusals,
+    find_stateful_reason,
+)
 from odradek.spark_it.definition.problems import PipelineError, Problem
 from odradek.spark_it.definition.spec import Pipeline
 
@@ -16,7 +21,7 @@ def analyse_statements(pipeline: Pipeline) -> tuple[str | None, Iterable[Problem
     return find_stateful_reason(pipeline), ()
 
 
-def validate(pipeline: Pipeline, analyse: Analyse = analyse_statements) -> Guarantee:
+def validate(pipeline: Pipeline, analyse: Analyse = analyse_statements) -> DeliveryGuarantee:
     """Return the guarantee of a pipeline; every run calls this first.
 
     Raises PipelineError for problems of the analysis, and for a pipeline that requires exactly-once writes and cannot
@@ -29,7 +34,7 @@ def validate(pipeline: Pipeline, analyse: Analyse = analyse_statements) -> Guara
     return determine_guarantee(pipeline, stateful)
 
 
-def make_summary(pipeline: Pipeline, guaranteed: Guarantee) -> Iterator[str]:
+def make_summary(pipeline: Pipeline, guaranteed: DeliveryGuarantee) -> Iterator[str]:
     """Yield lines about sources, transforms, expectations, sink and guarantee."""
     yield f"{pipeline.name}: {pipeline.file} is valid"
     for name, source in pipeline.sources.items():

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from odradek.spark_it.cases import runner
 from odradek.spark_it.databases.dialects import find_dialect
 from odradek.spark_it.databases.jdbc import Database, DatabaseError, NoDriverError
-from odradek.spark_it.definition.guarantees import Guarantee, find_stateful_reason
+from odradek.spark_it.definition.guarantees import DeliveryGuarantee, find_stateful_reason
 from odradek.spark_it.definition.passwords import hide_passwords
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.definition.source_keys import JdbcSource
@@ -39,7 +39,7 @@ def _open_session(pipeline: Pipeline, master: str, *, connects_sink: bool = Fals
         session.end(spark)
 
 
-def validate(pipeline: Pipeline, log: Callable[[str], None]) -> Guarantee:
+def validate(pipeline: Pipeline, log: Callable[[str], None]) -> DeliveryGuarantee:
     """Return the guarantee of a pipeline after Spark's analysis. If that fails, call `log` with the reason.
 
     Raises PipelineError.
@@ -52,7 +52,7 @@ def validate(pipeline: Pipeline, log: Callable[[str], None]) -> Guarantee:
         return report.validate(pipeline)
 
 
-def validate_with_tables(pipeline: Pipeline, log: Callable[[str], None]) -> tuple[Guarantee, list[str]]:
+def validate_with_tables(pipeline: Pipeline, log: Callable[[str], None]) -> tuple[DeliveryGuarantee, list[str]]:
     """Do the same as `validate`, and return lines about the database tables that the pipeline reads and writes.
 
     Raises PipelineError, and FAILURES for a database or table that does not exist or does not match.

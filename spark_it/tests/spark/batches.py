@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from odradek.spark_it.definition.reader import parse
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.interfaces.sink import Batch, BatchSink
+from odradek.spark_it.interfaces.sink import BatchSink, SinkBatch
 from odradek.spark_it.sinks.connectors import make_sink
 
 GENERATION = 29_000_000
@@ -46,5 +46,5 @@ def sink_for(pipeline: Pipeline, spark: SparkSession, dead_letters: DeadLetters 
     return make_sink(pipeline, None, spark, dead_letters or DeadLetters())  # type: ignore[arg-type]
 
 
-def batch(spark: SparkSession, number: int, generation: int = GENERATION, state: str = "") -> Batch:
-    return Batch(number, generation, spark, state=state)
+def batch(spark: SparkSession, number: int, generation: int = GENERATION, state: str = "") -> SinkBatch:
+    return SinkBatch(number, generation, spark, state=state)

@@ -13,7 +13,7 @@ from odradek.spark_it import cli
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.execution import runner
 from odradek.spark_it.execution.preflight import make_claim
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.spark import session
 from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
 from spark_it.tests.data import Topics
@@ -286,7 +286,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     assert code == 1 and f"group {unique} has no offset for in-1, so its rows may or may not be in the sink" in said
     # The other partition has a marker, and this one's may have expired since the batch was planned.
     one = load(command.file, {})
-    Cluster(one.settings).commit(unique, {("in", 0): 8})
+    KafkaCluster(one.settings).commit(unique, {("in", 0): 8})
     lock = read_lock(one.state_folder)
     assert lock is not None
     [planned] = get_checkpoint_folder(one.state_folder, lock).glob("offsets/1")

@@ -6,7 +6,7 @@ import threading
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from odradek.spark_it.dead_letters.headers import FILE, LINE, Origin, find_origin
+from odradek.spark_it.dead_letters.headers import FILE, LINE, RecordOrigin, find_origin
 from odradek.spark_it.definition.problems import PipelineError
 from odradek.spark_it.execution.preflight import RefusedError
 from odradek.spark_it.execution.runner import RunError
@@ -74,7 +74,7 @@ def test_bad_records_become_dead_letters(engine, topics, unique):
     key, said, headers = by_value[b"{garbage"]
     assert said["__connect.errors.stage"] == b"VALUE_CONVERTER"
     assert said["__connect.errors.connector.name"] == engine.name.encode()
-    assert find_origin(headers) == Origin(unique, 0, 3)
+    assert find_origin(headers) == RecordOrigin(unique, 0, 3)
 
 
 def test_a_bad_record_stops_a_pipeline_that_tolerates_none(engine, topics, unique):

@@ -24,7 +24,7 @@ from odradek.spark_it.dead_letters.headers import CLASS_NAME, EXCEPTION_MESSAGE,
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.examples import edits_data, orders_data, sensors_data
 from odradek.spark_it.examples.__main__ import EXAMPLES, copy_example
-from odradek.spark_it.examples.topics import Broker
+from odradek.spark_it.examples.topics import ExampleBroker
 from odradek.spark_it.execution import runner
 from odradek.spark_it.state.progress import read_progress
 from odradek.spark_it.validation.spark_analysis import SparkAnalysis
@@ -58,7 +58,7 @@ class Runs:
     """Pipelines of a folder, on the tests' broker and in a session of their own."""
 
     def __init__(self, spark, broker, folder, environment):
-        self.broker = Broker(broker.bootstrap_servers)
+        self.broker = ExampleBroker(broker.bootstrap_servers)
         self.folder = folder
         self.environment = {"BROKERS": broker.bootstrap_servers, **environment}
         self.said = []
@@ -155,7 +155,7 @@ def test_page_edits_become_sessions_exactly_once(example):
     assert [message.key().decode() for message in messages] == [one["user"] for one in found]
     times = ("began", "ended")
     sessions = [one | {name: datetime.fromisoformat(one[name]) for name in times} for one in found]
-    assert sorted(edits_data.Session(**one) for one in sessions) == edits_data.compute_sessions(made.records)
+    assert sorted(edits_data.EditSession(**one) for one in sessions) == edits_data.compute_sessions(made.records)
     bad = [value for _, value in made.records if not is_json(value)]
     assert Counter(value for value, _ in edits.dead_letters(edits_data.DEAD_LETTERS)) == Counter(bad)
     assert len(bad) == made.bad > 10

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from odradek.spark_it.databases import dialects
 from odradek.spark_it.databases.dialects import Dialect, PostgreSQL
-from odradek.spark_it.databases.jdbc import Connection, Database
+from odradek.spark_it.databases.jdbc import Database, DatabaseConnection
 from odradek.spark_it.dead_letters.headers import (
     CLASS_NAME,
     EXCEPTION_CLASS_NAME,
@@ -124,7 +124,7 @@ def test_killed_before_the_transaction_or_within_it(spark, postgres, sink_to, ta
     with monkeypatch.context() as patched:
         patched.setattr(owner, window, dies)
         # A dead driver drops nothing.
-        patched.setattr(Connection, "execute", _without_drops(Connection.execute))
+        patched.setattr(DatabaseConnection, "execute", _without_drops(DatabaseConnection.execute))
         with pytest.raises(KilledError):
             sink.write(rows, None, batch(spark, 0))
     assert postgres.value(f"SELECT count(*) FROM {table}") == 0

@@ -7,7 +7,7 @@ import pytest
 from odradek.spark_it.dead_letters.headers import PART_WRITTEN
 from odradek.spark_it.dead_letters.replay import ReplayError, replay
 from odradek.spark_it.execution.runner import Options, run
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from spark_it.tests.records import messages
 from spark_it.tests.unit.support import pipeline
 
@@ -36,7 +36,7 @@ tolerance = "all"
 deadletterqueue.topic.name = "{dead}"
 """
     strict = pipeline(text, folder=tmp_path)
-    cluster = Cluster(strict.settings)
+    cluster = KafkaCluster(strict.settings)
     topics.produce(source, [(b"good", b'{"id": 1, "items": [1]}')])
     topics.produce(source, [(b"bad", b'{"id": "two", "items": [2]}')], headers=[("trace", b"7")])
     topics.produce(source, [(b"partly", b'{"id": 3, "items": [3, -3]}')])

@@ -9,8 +9,8 @@ from pyspark.sql import functions as f
 
 from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.exactly_once.transactions import Clients
-from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError, WrittenCounts
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.interfaces.sink import Claim, Range, SinkBatch, SinkError, WrittenCounts
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.sinks import topic as topic_sink
 from odradek.spark_it.sinks.topic import find_numbers_for_parts
 from spark_it.tests.clients import Killing, Overtaken
@@ -78,7 +78,7 @@ deadletterqueue.topic.name = "{self.dead}"
             self.sink.prepare(rows.schema)
             self.sink.claim(Claim("", GENERATION, is_new=True))
         of = ranges(self.source, batch) if self.transaction_kind is TransactionKind.OFFSETS else None
-        return self.sink.write(rows, dead, Batch(batch, GENERATION, self.spark, of))
+        return self.sink.write(rows, dead, SinkBatch(batch, GENERATION, self.spark, of))
 
     def written(self, **options):
         return values(self.servers, self.target, **options)
@@ -87,7 +87,7 @@ deadletterqueue.topic.name = "{self.dead}"
         return sorted(json.loads(value)["number"] for value in self.written())
 
     def committed(self):
-        cluster = Cluster(self.pipeline.settings)
+        cluster = KafkaCluster(self.pipeline.settings)
         found = cluster.fetch_committed(self.name, [(self.source, part) for part in range(PARTS)])
         return [found.get((self.source, part)) for part in range(PARTS)]
 
@@ -201,7 +201,7 @@ def test_records_without_key_are_spread_over_all_parts(sunk):
     assert len(parts) == PARTS and min(parts) > 50
     with pytest.raises(Exception, match="partition 0 has records of parts 0 to 2"):
         made.sink._markers.prepare()
-        transactions = made.sink._markers.make_transactions(Batch(0, GENERATION, made.spark))
+        transactions = made.sink._markers.make_transactions(SinkBatch(0, GENERATION, made.spark))
         made.sink._write_transactions(frame.coalesce(1), transactions, {})
     assert made.written() == []
 
@@ -220,7 +220,7 @@ def test_rows_that_are_not_computed_range_by_range(sunk):
         made.write(numbered(made.spark, 30, parts=2))
     assert made.written() == []
     # A transaction without a task must not count as an empty one.
-    transactions = made.sink._markers.make_transactions(Batch(0, GENERATION, made.spark, ranges(made.source, 0)))
+    transactions = made.sink._markers.make_transactions(SinkBatch(0, GENERATION, made.spark, ranges(made.source, 0)))
     with pytest.raises(SinkError, match=r"has run no tasks for transactions \[2\] of the batch"):
         made.sink._write_transactions(made.sink._records(numbered(made.spark, 30, parts=2)), transactions, {})
     assert made.committed() == [100, 100, None]

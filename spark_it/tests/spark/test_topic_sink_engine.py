@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from compat_tests import limits
 from compat_tests.apache_kafka import tools
 from odradek.spark_it.execution.runner import RunError
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.state import reset
 from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
 from spark_it.tests.records import messages, values
@@ -66,7 +66,7 @@ class Copies:
         assert values(self.servers, self.dead) == [b"{"] * (self.made - len(good))
 
     def reset(self, to):
-        pipeline, cluster = self.pipeline, Cluster(self.engine.pipeline(self.text, self.sink).settings)
+        pipeline, cluster = self.pipeline, KafkaCluster(self.engine.pipeline(self.text, self.sink).settings)
         lock = read_lock(pipeline.state_folder)
         reset.execute_plan(pipeline, reset.plan(pipeline, None, lock, to, cluster, int(time.time() * 1000)), cluster)
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.processes import lasting_port
 from odradek.spark_it.definition.source_keys import TopicSource
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.kafka.requests import ClusterError, MissingTopicsError
 from odradek.testing import OdradekBroker
 from spark_it.tests.data import Topics
@@ -24,7 +24,7 @@ NOT_COORDINATOR = struct.pack(">h", 16)
 ASK = """
 import sys
 from pathlib import Path
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.definition.reader import parse
 text = f'''
 name = "p"
@@ -36,7 +36,7 @@ value.format = "bytes"
 [sink]
 connector = "console"
 '''
-cluster = Cluster(parse(text, {}, file="p.toml", folder=Path.cwd()).settings)
+cluster = KafkaCluster(parse(text, {}, file="p.toml", folder=Path.cwd()).settings)
 cluster.commit("p", {("orders", 0): 3})
 print(cluster.fetch_committed("p", [("orders", 0), ("orders", 1)]))
 """
@@ -125,7 +125,7 @@ def test_a_pattern_does_not_match_internal_topics(broker, topics, unique):
     """Spark does not match them either, and refuses offsets of topics that it does not read."""
     topics.create(unique, 2)
     one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
-    cluster = Cluster(one.settings)
+    cluster = KafkaCluster(one.settings)
     cluster.commit("p", {(unique, 0): 3})
     found = {topic for topic, _ in cluster.list_partitions(one.sources["all"])}
     assert unique in found and "__consumer_offsets" in cluster._admin.list_topics(timeout=10).topics
@@ -135,7 +135,7 @@ def test_a_pattern_does_not_match_internal_topics(broker, topics, unique):
 @pytest.mark.side_by_side
 def test_a_topic_that_is_created_again_has_another_id(broker, topics, unique):
     one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
-    cluster = Cluster(one.settings)
+    cluster = KafkaCluster(one.settings)
     topics.create(unique)
     first = cluster.fetch_topic_ids([unique, unique])
     assert list(first) == [unique] and cluster.fetch_topic_ids([unique]) == first and cluster.fetch_topic_ids([]) == {}
@@ -152,7 +152,7 @@ def test_a_topic_that_is_created_again_has_another_id(broker, topics, unique):
 
 @pytest.mark.side_by_side
 def test_a_topic_is_created_once(broker, unique):
-    cluster = Cluster(
+    cluster = KafkaCluster(
         pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}').settings
     )
     brokers = cluster.count_brokers()

@@ -4,11 +4,17 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from odradek.spark_it.databases.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, find_dialect
-from odradek.spark_it.databases.jdbc import Connection, DatabaseError, TableColumn, UniqueIndex, split_table_name
+from odradek.spark_it.databases.jdbc import (
+    DatabaseConnection,
+    DatabaseError,
+    TableColumn,
+    UniqueIndex,
+    split_table_name,
+)
 from odradek.spark_it.definition.passwords import hide_passwords
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.interfaces.marker import make_marker_number
-from odradek.spark_it.interfaces.sink import Batch, SinkError
+from odradek.spark_it.interfaces.sink import SinkBatch, SinkError
 from odradek.spark_it.sinks.jdbc import _split_in_halves
 from odradek.spark_it.sinks.jdbc_staging import RowSegment, make_staging_prefix, qualify_name
 from odradek.spark_it.sinks.jdbc_target import Preparation, find_upsert_conflict
@@ -58,7 +64,7 @@ def test_halves_contain_all_rows_down_to_one():
 
 
 def test_the_last_batch_of_a_sink():
-    batch = Batch(7, 100, UNUSED)
+    batch = SinkBatch(7, 100, UNUSED)
     assert not is_written(0, batch, "x")
     assert not is_written(make_marker_number(100, 6), batch, "x")
     assert not is_written(make_marker_number(99, 1000), batch, "x")
@@ -70,7 +76,7 @@ def test_the_last_batch_of_a_sink():
 
 
 def test_a_sink_of_another_copy():
-    batch = Batch(7, 100, UNUSED, state="one")
+    batch = SinkBatch(7, 100, UNUSED, state="one")
     check_owners({"one"}, batch, "x")
     check_owners(set(), batch, "x")
     with pytest.raises(SinkError, match=r"x belongs to another copy of this pipeline, .* reset this one") as refused:
@@ -306,7 +312,7 @@ def test_an_upsert_in_mysql_needs_one_unique_index(indexes, cut, refused):
         }
     )
     fake = FakeMySQL(indexes, cut)
-    preparation = Preparation(sink, UNUSED, MySQL(), Connection(fake), "orders")
+    preparation = Preparation(sink, UNUSED, MySQL(), DatabaseConnection(fake), "orders")
     schema = StructType().add("Id", LongType()).add("email", StringType()).add("at", TimestampType())
     if refused is None:
         assert preparation.check(schema) == len(FakeMySQL.TABLE)

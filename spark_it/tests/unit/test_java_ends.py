@@ -38,7 +38,7 @@ def test_an_exit_of_the_jvm_is_reported(java, tmp_path, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(session, "build", lambda *_: on(java))
-    monkeypatch.setattr(runner._Run, "run", run)
+    monkeypatch.setattr(runner._PipelineRun, "run", run)
     with pytest.raises(RunError, match=r"^the Spark JVM exited unexpectedly; see .*/spark\.log$"):
         runner.run(pipeline(GENERATED + CONSOLE, folder=tmp_path), Options(), print)
 
@@ -48,6 +48,6 @@ def test_another_connection_error_is_not_reported_as_an_exit(java, tmp_path, mon
         raise ConnectionResetError(104, "by something else")
 
     monkeypatch.setattr(runner, "_EXIT_TIMEOUT_S", 0)
-    monkeypatch.setattr(runner._Run, "run", run)
+    monkeypatch.setattr(runner._PipelineRun, "run", run)
     with pytest.raises(RunError, match="by something else"):
         runner.run(pipeline(GENERATED + CONSOLE, folder=tmp_path), Options(), print, spark=on(java))

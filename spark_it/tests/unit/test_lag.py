@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state.lag import compute_lags
 from spark_it.tests.data import Topics
@@ -28,7 +28,7 @@ def one(odradek_broker):
 
 @pytest.fixture
 def cluster(one):
-    return Cluster(one.settings)
+    return KafkaCluster(one.settings)
 
 
 def produce(one, count, timestamp_ms):
@@ -69,4 +69,4 @@ def test_a_missing_topic(cluster):
 
 def test_wrong_configuration():
     with pytest.raises(ClusterError, match=r'admin.override: No such configuration property: "x.y"'):
-        Cluster(pipeline(f"admin.override.x.y = 1\n{SOURCE}{CONSOLE}").settings)
+        KafkaCluster(pipeline(f"admin.override.x.y = 1\n{SOURCE}{CONSOLE}").settings)

@@ -30,8 +30,8 @@ from odradek.spark_it.exactly_once.slots import (
 )
 from odradek.spark_it.exactly_once.transactions import Clients, claim_slot, write_transaction
 from odradek.spark_it.interfaces.marker import BatchMarker, make_marker_number
-from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.interfaces.sink import Claim, Range, SinkBatch, SinkError
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from spark_it.tests.data import Topics
 from spark_it.tests.unit.support import UNUSED, pipeline, transform
 
@@ -63,7 +63,7 @@ def of(declared, kind):
 
 
 def batch(number, *ranges):
-    return Batch(number, GENERATION, UNUSED, tuple(Range("orders", *one) for one in ranges) or None)
+    return SinkBatch(number, GENERATION, UNUSED, tuple(Range("orders", *one) for one in ranges) or None)
 
 
 def write_initial_offsets(folder, text='{"orders":{"0":5,"1":0}}'):
@@ -179,7 +179,7 @@ def test_no_two_pipelines_have_a_transactional_id_in_common():
     """Names of pipelines and of topics may contain hyphens."""
     slots = [
         of(declared(name, topic=topic), TransactionKind.OFFSETS)[0]
-        .make_transactions(Batch(0, 1, UNUSED, (Range(topic, 0, 0, 1),)))[0]
+        .make_transactions(SinkBatch(0, 1, UNUSED, (Range(topic, 0, 0, 1),)))[0]
         .slot
         for name, topic in (("orders", "eu-clean"), ("orders-eu", "clean"))
     ]
@@ -296,7 +296,7 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
         next(write_batch("two"))
     assert list(write_batch("one")) == [True] * 3 and list(write_batch("one")) == [False] * 3
     if kind is TransactionKind.OFFSETS:
-        Cluster(made.settings).commit(unique, begins, BatchMarker(0, GENERATION, state="two").metadata)
+        KafkaCluster(made.settings).commit(unique, begins, BatchMarker(0, GENERATION, state="two").metadata)
     claims("two", replaced={"one"})
     with pytest.raises(MarkerError, match="belongs to another copy"):
         next(write_batch("one"))
@@ -315,7 +315,7 @@ def test_a_slot_that_another_copy_has_claimed(monkeypatch, owner, replaced, clai
     monkeypatch.setattr(found, "_read_markers", lambda *_, **__: markers)
     monkeypatch.setattr(markers_module, "claim_slot", lambda *_: None)
     committed = []
-    monkeypatch.setattr(Cluster, "commit", lambda _, group, places, metadata: committed.append(places))
+    monkeypatch.setattr(KafkaCluster, "commit", lambda _, group, places, metadata: committed.append(places))
     claim = Claim("one", GENERATION, replaced, is_new=True, start_offsets={("orders", part): 0 for part in range(3)})
     if claimed is None:
         with pytest.raises(MarkerError, match="offset of group shop for orders-1 was claimed at the same time"):
@@ -371,7 +371,7 @@ def test_markers_are_renewed_when_they_are_old(kept, unique):
     assert [slot.partition for slot in found.list_old_slots(later_ms)] == [0, 1]
     assert renewal.renew_old(later_ms) == 2
     # A marker that a reset has committed has no time.
-    cluster = Cluster(made.settings)
+    cluster = KafkaCluster(made.settings)
     cluster.commit(unique, {(unique, 2): 4})
     assert [slot.partition for slot in found.list_old_slots(now_ms)] == [2]
     assert renewal.renew_old(now_ms) == 1

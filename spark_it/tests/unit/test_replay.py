@@ -9,20 +9,20 @@ from confluent_kafka.admin import AdminClient
 from odradek.spark_it.dead_letters.headers import (
     PART_WRITTEN,
     Failure,
-    Origin,
-    Stage,
+    FailureStage,
+    RecordOrigin,
     make_error_headers,
     shorten_headers,
 )
 from odradek.spark_it.dead_letters.replay import ReplayError, replay
 from odradek.spark_it.exactly_once import transactions
 from odradek.spark_it.exactly_once.transactions import Clients
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from odradek.spark_it.kafka.requests import ClusterError
 from spark_it.tests.records import messages, values
 from spark_it.tests.unit.support import CONSOLE, pipeline, transform
 
-FAILURE = Failure(Stage.VALUE_CONVERTER, "json", "org.apache.kafka.connect.errors.DataException", "not JSON")
+FAILURE = Failure(FailureStage.VALUE_CONVERTER, "json", "org.apache.kafka.connect.errors.DataException", "not JSON")
 
 
 class Bench:
@@ -35,7 +35,7 @@ class Bench:
         self.source = topics.create(f"{name}-in", 2)
         self.dead = topics.create(f"{name}-dlq", 2)
         self.pipeline = pipeline(self.text(), folder=folder)
-        self.cluster = Cluster(self.pipeline.settings)
+        self.cluster = KafkaCluster(self.pipeline.settings)
 
     def text(self, more=""):
         return (
@@ -46,7 +46,7 @@ class Bench:
 
     def die(self, *numbers, partition=0, origin=None, connector=None, headers=(), is_from_topic=True):
         for number in numbers:
-            of = origin or Origin(self.source, partition, number)
+            of = origin or RecordOrigin(self.source, partition, number)
             added = make_error_headers(
                 of if is_from_topic else None, FAILURE, connector_name=connector or self.name, task_id=0
             )
@@ -96,7 +96,7 @@ def test_without_execute_nothing_is_written(bench):
 
 
 def test_keys_and_values_that_are_null(bench):
-    added = make_error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
+    added = make_error_headers(RecordOrigin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
     bench.topics.produce(bench.dead, [(None, None)], headers=added)
     bench.replay()
     [message] = messages(bench.servers, bench.source)
@@ -108,7 +108,7 @@ def test_records_of_others_and_records_without_a_source_topic_are_left(bench):
     bench.topics.produce(bench.dead, [(b"k", b"no headers")], partition=0)
     bench.die(2, is_from_topic=False)
     bench.die(3, 4, 5, 6, origin=None)
-    bench.die(7, origin=Origin("elsewhere", 0, 7))
+    bench.die(7, origin=RecordOrigin("elsewhere", 0, 7))
     said = bench.replay()
     assert said == [
         f"4 records sent back to topic {bench.source}",
@@ -123,7 +123,7 @@ def test_records_of_others_and_records_without_a_source_topic_are_left(bench):
 
 def test_a_dead_letter_that_was_written_twice_is_sent_back_once(bench):
     bench.die(1, 1, 2)
-    bench.die(1, partition=1, origin=Origin(bench.source, 0, 1))
+    bench.die(1, partition=1, origin=RecordOrigin(bench.source, 0, 1))
     assert bench.replay() == [
         f"2 records sent back to topic {bench.source}",
         f"2 records of {bench.dead} skipped: they are duplicates",
@@ -198,7 +198,7 @@ def test_records_that_two_sources_read(bench):
 def test_dead_letters_that_lack_key_and_value_are_left(bench):
     """Sent back without a value, it would delete other records of a compacted topic."""
     bench.die(1)
-    added = make_error_headers(Origin(bench.source, 0, 2), FAILURE, connector_name=bench.name, task_id=0)
+    added = make_error_headers(RecordOrigin(bench.source, 0, 2), FAILURE, connector_name=bench.name, task_id=0)
     bench.topics.produce(bench.dead, [(None, None)], partition=0, headers=shorten_headers(added))
     assert bench.replay() == [
         f"1 record sent back to topic {bench.source}",
@@ -266,7 +266,7 @@ def test_dead_letters_of_aborted_transactions_are_ignored(bench):
     producer = Producer({"bootstrap.servers": bench.servers, "transactional.id": bench.name})
     producer.init_transactions(30)
     producer.begin_transaction()
-    added = make_error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
+    added = make_error_headers(RecordOrigin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
     producer.produce(bench.dead, b"aborted", partition=0, headers=[*added])
     producer.flush()
     producer.abort_transaction(30)

@@ -2,7 +2,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from odradek.spark_it.dead_letters.bad_records import find_bad_record
-from odradek.spark_it.dead_letters.headers import Origin, Stage
+from odradek.spark_it.dead_letters.headers import FailureStage, RecordOrigin
 from odradek.spark_it.spark.errors import describe_error, find_sql_line, is_broker_unavailable
 
 TASK = """An error occurred while calling o150.parquet.
@@ -71,7 +71,7 @@ def test_a_bad_record_in_the_text_of_an_error():
     origin = '{"topic":"a","partition":1,"offset":7}'
     text = f'[USER_RAISED_EXCEPTION] odradek bad record {{"origin":{origin},"error":{error}}} SQLSTATE: P0001'
     found = find_bad_record(RuntimeError(f"Caused by: {text}\n\tat x\nCaused by: {text}"))
-    assert found.origin == Origin("a", 1, 7) and found.failure.stage is Stage.VALUE_CONVERTER
+    assert found.origin == RecordOrigin("a", 1, 7) and found.failure.stage is FailureStage.VALUE_CONVERTER
     assert str(found) == 'record a-1 at offset 7: is "no" JSON (VALUE_CONVERTER in json)'
     found = find_bad_record(RuntimeError(f'odradek bad record {{"error":{error}}}'))
     assert found.origin is None

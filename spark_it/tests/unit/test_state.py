@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from odradek.spark_it.dead_letters import headers as connect_headers
-from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Origin, Stage
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, FailureStage, RecordOrigin
 from odradek.spark_it.state.files import write_atomically
 from odradek.spark_it.state.pid_lock import AlreadyRunningError, find_holder, hold_lock
 from odradek.spark_it.state.progress import Progress, read_progress, write_progress
 
-FAILURE = Failure(Stage.VALUE_CONVERTER, "formats.json", "ValueError", "no JSON: {", "line 1\nline 2")
+FAILURE = Failure(FailureStage.VALUE_CONVERTER, "formats.json", "ValueError", "no JSON: {", "line 1\nline 2")
 
 
 def test_a_file_is_replaced_atomically(tmp_path):
@@ -57,7 +57,7 @@ def test_a_pipeline_runs_in_one_process(tmp_path):
 
 
 def test_headers_of_a_dead_letter():
-    added = connect_headers.make_error_headers(Origin("orders", 2, 17), FAILURE, connector_name="shop", task_id=4)
+    added = connect_headers.make_error_headers(RecordOrigin("orders", 2, 17), FAILURE, connector_name="shop", task_id=4)
     assert added == [
         ("__connect.errors.topic", b"orders"),
         ("__connect.errors.partition", b"2"),
@@ -74,7 +74,7 @@ def test_headers_of_a_dead_letter():
     letter = connect_headers.replace_error_headers(original, added)
     assert letter == original + added
     assert connect_headers.remove_error_headers(letter) == original
-    assert connect_headers.find_origin(letter) == Origin("orders", 2, 17)
+    assert connect_headers.find_origin(letter) == RecordOrigin("orders", 2, 17)
     assert connect_headers.replace_error_headers(letter, added) == letter
 
 
@@ -89,5 +89,5 @@ def test_a_dead_letter_that_was_not_read_from_a_topic():
 
 
 def test_a_bad_record_that_stops_the_pipeline():
-    error = BadRecordError(Origin("orders", 2, 17), FAILURE)
+    error = BadRecordError(RecordOrigin("orders", 2, 17), FAILURE)
     assert str(error) == "record orders-2 at offset 17: no JSON: { (VALUE_CONVERTER in formats.json)"

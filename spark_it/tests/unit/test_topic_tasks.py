@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from odradek.spark_it.exactly_once.slots import OffsetTransaction, TransactionalSlot
-from odradek.spark_it.exactly_once.transactions import Clients, FencedError, TopicRecords, TransactionOutcome
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, SinkTransactionOutcome, TopicRecords
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.sinks import topic_tasks
 from odradek.spark_it.sinks.topic_tasks import TopicTarget, pack_dead_letters, unpack_dead_letters
@@ -198,7 +198,7 @@ def test_the_result_of_a_task(monkeypatch):
 
     def written(transaction, records, clients):
         taken.extend(records)
-        return TransactionOutcome(3, 3, True)
+        return SinkTransactionOutcome(3, 3, True)
 
     monkeypatch.setattr(topic_tasks, "write_transaction", written)
     plain = TARGET._replace(has_headers=False)

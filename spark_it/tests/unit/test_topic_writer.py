@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from odradek.spark_it.definition.guarantees import TransactionKind
-from odradek.spark_it.exactly_once.transactions import Clients, FencedError, TransactionOutcome
-from odradek.spark_it.interfaces.sink import Batch, SinkError, WrittenCounts
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, SinkTransactionOutcome
+from odradek.spark_it.interfaces.sink import SinkBatch, SinkError, WrittenCounts
 from odradek.spark_it.sinks.topic import TopicWriter
 from spark_it.tests.unit.support import SOURCE, TOPIC, UNUSED, pipeline
 
@@ -22,7 +22,7 @@ def writer(monkeypatch):
             given.append(one._clients.producer_configuration.get("transaction.timeout.ms"))
             if left:
                 raise left.pop()
-            return {0: TransactionOutcome(5, 0, is_new=True)}
+            return {0: SinkTransactionOutcome(5, 0, is_new=True)}
 
         monkeypatch.setattr(one, "_records", lambda rows: rows)
         monkeypatch.setattr(one._markers, "make_transactions", lambda batch: ["transaction"])
@@ -59,10 +59,10 @@ def test_the_transaction_timeout_grows_with_each_overtaken_attempt(writer):
     one, given = writer(overtaken=2)
     for _ in range(2):
         with pytest.raises(SinkError, match="overtaken") as failed:
-            one.write(UNUSED, None, Batch(0, 1, UNUSED))
+            one.write(UNUSED, None, SinkBatch(0, 1, UNUSED))
         assert failed.value.is_retriable
     for batch in range(2):
-        assert one.write(UNUSED, None, Batch(batch, 1, UNUSED)) == WrittenCounts(5)
+        assert one.write(UNUSED, None, SinkBatch(batch, 1, UNUSED)) == WrittenCounts(5)
     assert given == [None, "300000", "900000", "900000"]
 
 
@@ -71,6 +71,6 @@ def test_an_attempt_that_is_overtaken_repeatedly_is_not_retried(writer):
     retriable = []
     for _ in range(3):
         with pytest.raises(SinkError) as failed:
-            one.write(UNUSED, None, Batch(0, 1, UNUSED))
+            one.write(UNUSED, None, SinkBatch(0, 1, UNUSED))
         retriable.append(failed.value.is_retriable)
     assert retriable == [True, True, False] and given == ["70000"] * 3

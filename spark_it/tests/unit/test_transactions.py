@@ -20,7 +20,7 @@ from odradek.spark_it.exactly_once.transactions import (
 )
 from odradek.spark_it.interfaces.marker import BatchMarker, make_marker_number
 from odradek.spark_it.interfaces.sink import SinkError
-from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.cluster import KafkaCluster
 from spark_it.tests.records import messages, values
 from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
 
@@ -83,7 +83,7 @@ class Bench:
         return None if found.offset < 0 else BatchMarker.read(found.offset, found.metadata)
 
     def cluster(self):
-        return Cluster(pipeline(f'bootstrap.servers = "{self.servers}"\n' + SOURCE + TOPIC).settings)
+        return KafkaCluster(pipeline(f'bootstrap.servers = "{self.servers}"\n' + SOURCE + TOPIC).settings)
 
 
 @pytest.fixture
