@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -95,6 +95,43 @@ def produce_frame(
     body = owner + struct.pack(">hi", acks, 30_000) + b"\x02" + _compact(topic.encode())
     body += b"\x02" + struct.pack(">i", partition) + _compact(batch) + b"\x00\x00\x00"
     return frame(PRODUCE, 11 if transactional_id is None else 12, body, flexible=True)
+
+
+def produce_to_all_frame(topic: str, partitions: Sequence[int], batch: bytes) -> bytes:
+    """Produce 11 with the same batch for several partitions, acks=all."""
+    body = b"\x00" + struct.pack(">hi", -1, 30_000) + b"\x02" + _compact(topic.encode())
+    body += unsigned_varint(len(partitions) + 1)
+    body += b"".join([struct.pack(">i", index) + _compact(batch) + b"\x00" for index in partitions])
+    return frame(PRODUCE, 11, body + b"\x00\x00", flexible=True)
+
+
+def read_produce_errors(response: bytes, topic: str) -> dict[int, int]:
+    """Return the error code of each partition in a response to `produce_to_all_frame`, its size field included."""
+    view = memoryview(response)
+    count, position = read_unsigned_varint(view, 4 + 4 + 1 + 1 + len(_compact(topic.encode())))
+    errors: dict[int, int] = {}
+    for _ in range(count - 1):
+        index, code = struct.unpack_from(">ih", view, position)
+        errors[index] = code
+        records, position = read_unsigned_varint(view, position + 4 + 2 + 3 * 8)
+        for _ in range(records - 1):
+            position = _skip_tags(view, _skip_string(view, position + 4))
+        position = _skip_tags(view, _skip_string(view, position))
+    return errors
+
+
+def _skip_string(view: memoryview, position: int) -> int:
+    size, position = read_unsigned_varint(view, position)
+    return position + max(0, size - 1)
+
+
+def _skip_tags(view: memoryview, position: int) -> int:
+    count, position = read_unsigned_varint(view, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(view, position)
+        size, position = read_unsigned_varint(view, position)
+        position += size
+    return position
 
 
 def produce_error_position(topic: str) -> int:
