@@ -60,9 +60,16 @@ def update_from(image: ClusterMetadata, delta: MetadataDelta) -> MetadataUpdate:
 
 
 def full_update(image: ClusterMetadata, delta: MetadataDelta) -> MetadataUpdate:
-    """Return the update with all brokers and topics of `image`, and the other changes in `delta`."""
+    """Return the update with all brokers and topics of `image`, and the other changes in `delta`.
+
+    A topic that another controller deleted and created again is not among the deleted topics: brokers may have the new
+    topic already, and would remove it from their caches, with its committed offsets.
+    """
     return update_from(image, delta)._replace(
-        brokers=list(image.brokers.values()), removed_brokers=(), topics=list(image.topics.values())
+        brokers=list(image.brokers.values()),
+        removed_brokers=(),
+        topics=list(image.topics.values()),
+        deleted_topics=[topic for topic in delta.deleted_topics if topic.name not in image.topics],
     )
 
 

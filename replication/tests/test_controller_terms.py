@@ -1,9 +1,12 @@
 """The end of a controller's term: by others whose connections its address refuses, and during its own work."""
 
 from odradek.replication.controller import controller as controllers
+from odradek.replication.controller.states.partition_states import new_partition
+from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.tests.cluster_support import World
-from odradek.replication.tests.test_propagation import create
+from odradek.replication.tests.test_propagation import create, delete, states, topic_id
 
 
 def refuse_each_other(world):
@@ -49,3 +52,24 @@ def test_a_term_that_ends_while_deletions_are_resumed_is_no_error():
     world.run(first.controller.finish_deletions())
     assert not first.controller.is_active
     assert "t" in first.controller.image.topics
+
+
+def test_a_topic_that_was_created_again_is_not_deleted_by_the_next_controller():
+    """Its image had the earlier topic, whose deletion removed the new one, and its offsets, from caches."""
+    world = World((1, 2))
+    create(world, "t", (1, 2))
+    world.server.expire(world.nodes[1].store)
+    world.executor.finish()
+    world.nodes[1].rejoin()
+    world.executor.finish()
+    second = world.active.controller
+    assert delete(world, "t") == {}
+    again = TopicMetadata("t", topic_id("again"), (new_partition((1, 2), second.image.brokers, second.epoch),))
+    assert world.run(second.create_topics([NewTopic(again, {})])) == {}
+    world.take()
+    world.crash(2)
+    world.executor.finish()
+    assert world.active.controller.broker_id == 1
+    leaders = [rows["t-0"][0] for kind, *_, rows in world.take()[1] if kind == "UM" and rows]
+    assert leaders == [1]
+    assert states(world, "t") == [(1, 1, (1,))]
