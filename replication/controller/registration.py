@@ -106,6 +106,7 @@ class Registration:
         """Return the change of the mark of a restart (`restarts`), which no other broker needs without a cluster."""
         if not self._store.is_shared:
             return []
+        await self._store.ensure_path(znodes.RESTARTS)
         path = znodes.restart_path(broker_id)
         return [Create(path) if await self._store.exists(path) is None else SetData(path, None)]
 

@@ -76,6 +76,8 @@ class StoreChanges:
         self._restarts = RestartMarks(context)
         # The image has a change of the registrations, and leaders are not elected yet.
         self._is_election_due = False
+        # Brokers that have registered since the last election after a change of the registrations.
+        self._started: set[int] = set()
 
     async def watch_all(self) -> None:
         """Set the watches that the role of this broker requires, before the image is loaded."""
@@ -180,6 +182,7 @@ class StoreChanges:
     async def end_takeover(self) -> None:
         """Record that the leaders which the new controller elected replace all brokers that had restarted."""
         self._is_election_due = False
+        self._started.clear()
         await self._restarts.delete()
 
     async def _follow_brokers(self) -> None:
@@ -226,11 +229,13 @@ class StoreChanges:
             self._is_election_due = True
             for broker in started:
                 image.put_broker(broker)
+                self._started.add(broker.broker_id)
         if self._is_election_due:
             await self._changes.elect_leaders("brokers failed" if failed else "brokers started")
             self._is_election_due = False
-        if started and self._deletion.replicas is not None:
-            self._deletion.replicas.resume_on([broker.broker_id for broker in started])
+        if self._deletion.replicas is not None:
+            self._deletion.replicas.resume_on(sorted(self._started))
+        self._started.clear()
         await self._restarts.delete()
 
     async def _follow_topics(self) -> None:

@@ -5,7 +5,7 @@ import pytest
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import StoreDamagedError, run_now
 from odradek.replication.tests.cluster_support import World
-from odradek.replication.tests.test_propagation import create, states
+from odradek.replication.tests.test_propagation import create, delete, nodes, states
 
 
 @pytest.fixture
@@ -25,6 +25,24 @@ class HeldEvents:
         self.changes._post = self.post
         for event in self.held:
             self.post(*event)
+
+
+def fail_elections(controller):
+    """Let elections fail until the returned function is called, which repeats them."""
+    later = []
+    elect_leaders = controller.changes.elect_leaders
+    controller.deletion.run_later = lambda delay_ms, task: later.append(task)
+
+    async def fail(why, **options):
+        raise StoreDamagedError("a node")
+
+    def repeat(world):
+        controller.changes.elect_leaders = elect_leaders
+        for task in later:
+            world.run(task())
+
+    controller.changes.elect_leaders = fail
+    return repeat
 
 
 def restart(world, broker_id):
@@ -142,20 +160,43 @@ def test_a_restart_during_the_election_keeps_its_mark(world):
 def test_leaders_are_elected_later_if_the_election_fails(world):
     """The image had the change of the registrations already, so that no later event repeated the election."""
     create(world, "t", (2, 3))
-    controller, later = world.active.controller, []
-    elect_leaders = controller.changes.elect_leaders
-    controller.deletion.run_later = lambda delay_ms, task: later.append(task)
-
-    async def fail(why, **options):
-        raise StoreDamagedError("a node")
-
-    controller.changes.elect_leaders = fail
+    controller = world.active.controller
+    repeat_elections = fail_elections(controller)
     events = HeldEvents(controller)
     restart(world, 2)
     events.release()
     world.executor.finish()
     assert states(world, "t") == [(2, 0, (2, 3))]
-    controller.changes.elect_leaders = elect_leaders
-    for task in later:
-        world.run(task())
+    repeat_elections(world)
     assert states(world, "t") == [(3, 1, (3,))]
+
+
+def test_a_deletion_continues_on_a_broker_that_starts_although_the_election_fails(world):
+    """The repeated election continued no deletion, and the topic remained until the broker's next start."""
+    create(world, "t", (2, 3))
+    world.crash(2)
+    world.executor.finish()
+    assert delete(world, "t") == {}
+    assert nodes(world, znodes.TOPICS) == ["t"]
+    repeat_elections = fail_elections(world.active.controller)
+    world.start(2)
+    repeat_elections(world)
+    assert nodes(world, znodes.TOPICS) == []
+
+
+def test_a_broker_registers_although_the_parent_of_the_marks_was_deleted():
+    """It repeated its registration forever, without a delay."""
+    world = World((1,))
+    run_now(world.observer.delete(znodes.RESTARTS))
+    node = world.nodes[1]
+    exists, calls = node.store.exists, []
+
+    async def count(path, watch=None):
+        calls.append(path)
+        assert len(calls) < 100
+        return await exists(path, watch)
+
+    node.store.exists = count
+    world.server.expire(node.store)
+    node.rejoin().outcome()
+    assert node.controller.is_active
