@@ -94,7 +94,9 @@ class Controller:
         self.context.on_resigned = self._on_resigned
         if propagation is not None:
             propagation.listener = self
-        replica_deletion = None if propagation is None else ReplicaDeletion(propagation, self._on_replicas_deleted)
+        replica_deletion = None
+        if propagation is not None:
+            replica_deletion = ReplicaDeletion(propagation, self._on_replicas_deleted, self.pause)
         self.deletion = TopicDeletion(self.context, self._retry_deletions, replica_deletion)
         self.changes = TopicChanges(self.context, self.deletion)
         self.configs = ConfigChanges(self.context)

@@ -234,7 +234,7 @@ class StoreChanges:
             await self._changes.elect_leaders("brokers failed" if failed else "brokers started")
             self._is_election_due = False
         if self._deletion.replicas is not None:
-            self._deletion.replicas.resume_on(sorted(self._started))
+            await self._deletion.replicas.resume_on(sorted(self._started))
         self._started.clear()
         await self._restarts.delete()
 

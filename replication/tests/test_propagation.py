@@ -1,5 +1,7 @@
 """Requests of the controller to brokers. Section numbers are those of Kafka's ZooKeeper mode in `zookeeper-mode.md`."""
 
+from itertools import pairwise
+
 import pytest
 
 from odradek.protocol.errors import ErrorCode
@@ -14,8 +16,9 @@ from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequ
 from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaResponse, StopReplicaResponseStopReplicaPartitionError
 from odradek.replication.controller.propagation import epoch_propagation
+from odradek.replication.controller.propagation.epoch_propagation import EpochPropagation
 from odradek.replication.controller.propagation.propagation import stop_errors
-from odradek.replication.controller.propagation.requests import ReplicaToStop, make_stop_replica
+from odradek.replication.controller.propagation.requests import ReplicaToStop
 from odradek.replication.controller.states.partition_states import new_partition
 from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
@@ -295,16 +298,6 @@ def test_stop_replica_follows_the_publications_before_it(world):
     assert (broker_id, [row.error_code for row in response.partition_errors]) == (2, [0])
 
 
-def test_the_deletion_of_a_replica_is_sticky():
-    """Section 7: deletePartition is sticky in a batch."""
-    rows = [ReplicaToStop("t", 0, 4, True), ReplicaToStop("t", 0, 5, False), ReplicaToStop("t", 1, 5, False)]
-    request = make_stop_replica(1, 2, 3, rows)
-    [topic] = request.topic_states
-    assert [(row.partition_index, row.leader_epoch, row.delete_partition) for row in topic.partition_states] == [
-        (0, 5, True), (1, 5, False),
-    ]  # fmt: skip
-
-
 # AlterPartition
 
 
@@ -505,6 +498,35 @@ def test_a_topic_with_a_dead_replica_is_removed_when_its_broker_returns(world):
     world.start(2)
     assert world.take()[2] == [("UM", [1, 3, 2], {}), ("SR", {"t-0": (-2, False)}), ("SR", {"t-0": (-2, True)})]
     assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+
+
+def test_many_replicas_are_deleted_in_steps(world, monkeypatch):
+    """A topic of 10,000 partitions held the controller's thread for 300 ms, and each broker for 50 ms."""
+    steps, rows = [], []
+    context, size = world.active.controller.context, epoch_propagation.REPLICAS_PER_STOP
+    monkeypatch.setattr(context, "pause", lambda: steps.append(len(rows)) or world.executor.pause())
+    put = EpochPropagation.stop_replicas
+    monkeypatch.setattr(EpochPropagation, "stop_replicas", lambda self, *args: rows.extend(args[1]) or put(self, *args))
+    create(world, "t", *[(2,)] * (2 * size + 1))
+    world.take()
+    assert delete(world, "t") == {}
+    assert [len(request[1]) for request in world.take()[2] if request[0] == "SR"] == 2 * [size, size, 1]
+    assert len(rows) == 2 * (2 * size + 1)
+    assert max(later - earlier for earlier, later in pairwise(steps)) == size
+    assert nodes(world, znodes.TOPICS) == []
+
+
+def test_replicas_that_are_deleted_in_several_requests_are_deleted_after_the_last_response(world):
+    replicas = [("t", index, 0) for index in range(epoch_propagation.REPLICAS_PER_STOP + 1)]
+    answers = []
+    world.fakes[2].is_up = False
+    world.active.propagation.delete_replicas(2, replicas, lambda: answers.append(len(world.fakes[2].requests)))
+    world.executor.finish()
+    world.take()
+    world.fakes[2].is_up = True
+    world.executor.wake()
+    world.executor.finish()
+    assert answers == [2]
 
 
 def test_a_new_controller_finishes_a_deletion(world):

@@ -435,10 +435,11 @@ class Reassignments:
             if any(replica in started for replica in replicas):
                 by_topic.setdefault(topic_id, []).append(index)
         for topic_id, indexes in by_topic.items():
-            await self._context.pause()
-            topic = self._context.image.topics_by_id.get(topic_id)
-            if topic is not None and self._context.is_active:
-                self._stop(topic, indexes, only_on=started)
+            for first in range(0, len(indexes), _PARTITIONS_PER_PAUSE):
+                await self._context.pause()
+                topic = self._context.image.topics_by_id.get(topic_id)
+                if topic is not None and self._context.is_active:
+                    self._stop(topic, indexes[first : first + _PARTITIONS_PER_PAUSE], only_on=started)
         failed = {replica for replicas in stopping.values() for replica in replicas if replica not in brokers}
         if failed:
             await self._forget([*stopping], failed)

@@ -27,6 +27,9 @@ PARTITIONS_PER_REQUEST: Final = 2000
 """Larger changes are split, except for the first LeaderAndIsr to a broker: Kafka starts its high watermark checkpoints
 with the partitions of that request."""
 
+REPLICAS_PER_STOP: Final = 500
+"""Most replicas in one StopReplica, which is built and answered in one step of a few ms."""
+
 _PARTITIONS_PER_PAUSE: Final = 200
 
 _Previous = Mapping[str, TopicMetadata | None]
@@ -85,8 +88,13 @@ class EpochPropagation:
     def stop_replicas(
         self, broker_id: int, replicas: Sequence[ReplicaToStop], answered: Answered | None = None
     ) -> None:
-        """Send StopReplica, after the publications before it; nothing if the broker is not live."""
-        self._add(partial(self._stop_replicas, broker_id, replicas, answered))
+        """Send StopReplica, after the publications before it; nothing if the broker is not live.
+
+        Many replicas are divided over several requests. `answered` is called with each response.
+        """
+        for first in range(0, len(replicas), REPLICAS_PER_STOP):
+            some = replicas[first : first + REPLICAS_PER_STOP]
+            self._add(partial(self._stop_replicas, broker_id, some, answered))
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -264,6 +272,7 @@ class EpochPropagation:
     async def _stop_replicas(
         self, broker_id: int, replicas: Sequence[ReplicaToStop], answered: Answered | None
     ) -> None:
+        await self._pause()
         broker = self._brokers.get(broker_id)
         if broker is not None:
             request = make_stop_replica(self._parts.broker_id, self.epoch, broker.epoch, replicas)

@@ -16,7 +16,11 @@ from odradek.replication.controller.propagation.broker_queue import (
     RemoteTransport,
     Transport,
 )
-from odradek.replication.controller.propagation.epoch_propagation import EpochPropagation, PropagationParts
+from odradek.replication.controller.propagation.epoch_propagation import (
+    REPLICAS_PER_STOP,
+    EpochPropagation,
+    PropagationParts,
+)
 from odradek.replication.controller.propagation.requests import ControlRequest, ReplicaToStop
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
 from odradek.replication.metadata.updates import MetadataUpdate, apply_update
@@ -114,9 +118,9 @@ class Propagation:
     def stop_replicas(
         self, broker_id: int, replicas: Sequence[ReplicaToStop], answered: Answered | None = None
     ) -> None:
-        """Send StopReplica after the publications before it.
+        """Send StopReplica after the publications before it, many replicas in several requests.
 
-        `answered` is called with the response. It is not called if the broker is not live or fails, or if the
+        `answered` is called with each response. It is not called if the broker is not live or fails, or if the
         controller resigns.
         """
         if self._current is not None:
@@ -127,13 +131,17 @@ class Propagation:
     ) -> None:
         """Delete replicas (topic, partition, leader epoch).
 
-        `answered` is called as for `stop_replicas`, but not if the broker has refused the whole request: it has
-        restarted, or has a later controller.
+        `answered` is called once, after the last response. It is not called in the cases of `stop_replicas`, nor if the
+        broker has refused a whole request: it has restarted, or has a later controller.
         """
+        unanswered = -(-len(partitions) // REPLICAS_PER_STOP)
 
         def on_response(_: int, request: ControlRequest, response: ControlResponse) -> None:
+            nonlocal unanswered
             if response.error_code == ErrorCode.NONE:
-                answered()
+                unanswered -= 1
+                if not unanswered:
+                    answered()
 
         replicas = [ReplicaToStop(topic, index, epoch, True) for topic, index, epoch in partitions]
         self.stop_replicas(broker_id, replicas, on_response)

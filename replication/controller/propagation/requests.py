@@ -195,13 +195,9 @@ class ControlBatch:
 def make_stop_replica(
     controller_id: int, controller_epoch: int, broker_epoch: int, replicas: Iterable[ReplicaToStop]
 ) -> StopReplicaRequest:
-    """Return StopReplica. Of two rows for one replica the later is sent, with `delete` if either has it."""
-    merged: dict[tuple[str, int], ReplicaToStop] = {}
-    for replica in replicas:
-        earlier = merged.get(replica[:2])
-        merged[replica[:2]] = replica._replace(delete=True) if earlier is not None and earlier.delete else replica
+    """Return StopReplica for distinct replicas."""
     topics: dict[str, StopReplicaRequestStopReplicaTopicState] = {}
-    for replica in merged.values():
+    for replica in replicas:
         row = topics.get(replica.topic)
         if row is None:
             row = topics[replica.topic] = StopReplicaRequestStopReplicaTopicState(

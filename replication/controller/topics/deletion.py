@@ -168,7 +168,7 @@ class TopicDeletion:
             await self._write_offline(ready)
             self._drop([topic.name for topic in ready])
             # Replicas that a reassignment has removed are deleted here, too: it waits no longer for their brokers.
-            self.replicas.begin([self._context.with_stopping(topic) for topic in ready], image.brokers)
+            await self.replicas.begin([self._context.with_stopping(topic) for topic in ready], image.brokers)
         return blocked
 
     @property

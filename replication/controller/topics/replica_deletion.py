@@ -5,17 +5,20 @@ log when it returns, and no topic of that name is created before.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.stop_replica import StopReplicaResponse
+from odradek.replication.controller.context import Pause
 from odradek.replication.controller.propagation.broker_queue import ControlResponse
 from odradek.replication.controller.propagation.propagation import Propagation, stop_errors
 from odradek.replication.controller.propagation.requests import EPOCH_DURING_DELETE, ControlRequest, ReplicaToStop
 from odradek.replication.metadata.image import TopicMetadata
 
 logger = logging.getLogger(__name__)
+
+_REPLICAS_PER_PAUSE: Final = 500
 
 _IS_GONE: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -24,11 +27,15 @@ OnDeleted = Callable[[str], None]
 
 
 class ReplicaDeletion:
-    """The replicas of deleted topics that still exist, by topic and broker."""
+    """The replicas of deleted topics that still exist, by topic and broker.
 
-    def __init__(self, propagation: Propagation, on_deleted: OnDeleted) -> None:
+    The coroutines are called within an event of the controller. `pause` lets other work run.
+    """
+
+    def __init__(self, propagation: Propagation, on_deleted: OnDeleted, pause: Pause) -> None:
         self._propagation = propagation
         self._on_deleted = on_deleted
+        self._pause = pause
         self._remaining: dict[str, dict[int, set[int]]] = {}
         self._ids: dict[str, bytes] = {}
 
@@ -37,32 +44,48 @@ class ReplicaDeletion:
         self._remaining.clear()
         self._ids.clear()
 
-    def begin(self, topics: Iterable[TopicMetadata], live: Collection[int]) -> None:
+    async def begin(self, topics: Iterable[TopicMetadata], live: Collection[int]) -> None:
         """Delete the replicas of topics, those of live brokers at once. The deletion must have been published."""
+        added: dict[str, dict[int, set[int]]] = {}
         brokers: set[int] = set()
         for topic in topics:
-            remaining: dict[int, set[int]] = {}
+            remaining = added[topic.name] = {}
             for index, partition in enumerate(topic.partitions):
+                if index % _REPLICAS_PER_PAUSE == 0:
+                    await self._pause()
                 for replica in partition.replicas:
                     remaining.setdefault(replica, set()).add(index)
-            self._remaining[topic.name] = remaining
             self._ids[topic.name] = topic.topic_id
             brokers.update(remaining)
-        self.resume_on([broker_id for broker_id in sorted(brokers) if broker_id in live])
+        self._remaining |= added
+        await self._stop_on([broker_id for broker_id in sorted(brokers) if broker_id in live], list(added))
 
-    def resume_on(self, broker_ids: Iterable[int]) -> None:
+    async def resume_on(self, broker_ids: Iterable[int]) -> None:
         """Delete the remaining replicas of live brokers, also of those for which a request is under way."""
+        await self._stop_on(broker_ids, list(self._remaining))
+
+    async def _stop_on(self, broker_ids: Iterable[int], names: Sequence[str]) -> None:
+        """Stop and then delete the remaining replicas of topics: followers stop before a leader's log is deleted."""
         for broker_id in broker_ids:
-            replicas = [
-                ReplicaToStop(name, index, EPOCH_DURING_DELETE, False)
-                for name, remaining in self._remaining.items()
-                for index in sorted(remaining.get(broker_id, ()))
-            ]
-            if replicas:
-                # Followers stop before a leader's log is deleted.
-                self._propagation.stop_replicas(broker_id, replicas)
-                deletions = [replica._replace(delete=True) for replica in replicas]
-                self._propagation.stop_replicas(broker_id, deletions, self._make_callback())
+            replicas = await self._list_remaining(broker_id, names)
+            answered = self._make_callback()
+            for first in range(0, len(replicas), _REPLICAS_PER_PAUSE):
+                await self._pause()
+                self._propagation.stop_replicas(broker_id, replicas[first : first + _REPLICAS_PER_PAUSE])
+            for first in range(0, len(replicas), _REPLICAS_PER_PAUSE):
+                await self._pause()
+                some = [one._replace(delete=True) for one in replicas[first : first + _REPLICAS_PER_PAUSE]]
+                self._propagation.stop_replicas(broker_id, some, answered)
+
+    async def _list_remaining(self, broker_id: int, names: Sequence[str]) -> list[ReplicaToStop]:
+        replicas: list[ReplicaToStop] = []
+        for name in names:
+            await self._pause()
+            for number, index in enumerate(sorted(self._remaining.get(name, {}).get(broker_id, ()))):
+                if number % _REPLICAS_PER_PAUSE == 0:
+                    await self._pause()
+                replicas.append(ReplicaToStop(name, index, EPOCH_DURING_DELETE, False))
+        return replicas
 
     def _make_callback(self) -> Callable[[int, ControlRequest, ControlResponse], None]:
         # A topic of the same name may have been created and deleted before a response comes.
