@@ -270,6 +270,26 @@ def test_a_request_that_fails_in_the_broker_is_sent_again_a_few_times(world, fai
     assert ("t", 0) in fake.cache
 
 
+@pytest.mark.parametrize(("failures", "is_applied"), [(3, True), (21, False)])
+def test_an_error_of_the_controllers_own_broker_does_not_keep_later_requests_back(world, failures, is_applied):
+    """A request on which it failed was repeated forever: its broker got no further role and no metadata."""
+    fake = world.fakes[1]
+    update, errors = fake.leader_and_isr, [RuntimeError("an error")] * failures
+
+    async def fail(request):
+        if errors:
+            raise errors.pop()
+        return await update(request)
+
+    fake.leader_and_isr = fail
+    create(world, "t", (1, 2))
+    for _ in range(failures):
+        world.executor.wake()
+        world.executor.finish()
+    assert (("t", 0) in fake.roles) is is_applied
+    assert ("t", 0) in fake.cache
+
+
 def test_large_changes_are_split_except_the_first_roles_of_a_broker(world, monkeypatch):
     monkeypatch.setattr(epoch_propagation, "PARTITIONS_PER_REQUEST", 300)
     monkeypatch.setattr(epoch_propagation, "_PARTITIONS_PER_PAUSE", 100)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
@@ -16,7 +16,7 @@ from odradek.replication.controller.propagation.requests import (
     UPDATE_METADATA_VERSION,
     ControlRequest,
 )
-from odradek.replication.remote import BrokerChannel, Delay
+from odradek.replication.remote import BrokerChannel, BrokerUnavailableError, Delay
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +93,18 @@ class RemoteTransport:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+
+def _make_error_response(request: ControlRequest, error: Exception) -> ControlResponse:
+    """Return the response of a broker that fails with `error`, as its request handler would return it."""
+    code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+    match request:
+        case LeaderAndIsrRequest():
+            return LeaderAndIsrResponse(error_code=code)
+        case UpdateMetadataRequest():
+            return UpdateMetadataResponse(error_code=code)
+        case StopReplicaRequest():
+            return StopReplicaResponse(error_code=code)
 
 
 class _Item(NamedTuple):
@@ -179,18 +191,22 @@ class BrokerQueue:
         while not self._is_stopped:
             if self._transport is None:
                 self._transport = self._connect()
+            response, failure = None, "the broker returned UNKNOWN_SERVER_ERROR"
             try:
                 response = await self._transport.send(request)
-                failure = ""
-            except Exception as error:
-                # Every error is retried: a request that is dropped would leave the broker with an old state forever.
+            except BrokerUnavailableError as error:
+                # A request that is dropped would leave the broker with an old state.
                 failure = repr(error)
-            else:
-                if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR and failures < MAX_RESENDS_AFTER_ERROR:
-                    failure = "the broker returned UNKNOWN_SERVER_ERROR"
+            except Exception as error:
+                if not failures and not isinstance(error, KafkaError):
+                    logger.exception("a request to broker %d failed; please report it", self.broker_id)
+                failure = repr(error)
+                response = _make_error_response(request, error)
             if self._is_stopped:
                 break
-            if not failure:
+            if response is not None and (
+                response.error_code != ErrorCode.UNKNOWN_SERVER_ERROR or failures >= MAX_RESENDS_AFTER_ERROR
+            ):
                 return response
             failures += 1
             if failures & (failures - 1) == 0:
