@@ -166,7 +166,9 @@ class BrokerControl:
         name = requested.topic_name
         current = self._assignments.topics.get(name)
         if current is not None and current.topic_id != requested.topic_id:
-            return {state.partition_index: ErrorCode.INCONSISTENT_TOPIC_ID for state in requested.partition_states}
+            if not self._replace_deleted(current):
+                return {state.partition_index: ErrorCode.INCONSISTENT_TOPIC_ID for state in requested.partition_states}
+            current = None
         known = () if current is None else current.partitions
         errors: dict[int, ErrorCode] = {}
         changed: dict[int, PartitionMetadata] = {}
@@ -185,6 +187,22 @@ class BrokerControl:
         if changed:
             self._assignments.put_topic(TopicMetadata(name, requested.topic_id, _merge(known, changed)))
         return errors
+
+    def _replace_deleted(self, topic: TopicMetadata) -> bool:
+        """Remove the assignments of a topic that was deleted; return False if the metadata cache has the topic.
+
+        Before a topic is created again, the controller deletes its replicas, except those that a reassignment removed
+        from this broker while it was not live. Their logs are kept, as stray ones.
+        """
+        cached = self._metadata.topics.get(topic.name)
+        if cached is not None and cached.topic_id == topic.topic_id:
+            return False
+        logger.warning(
+            "a topic was deleted and created again; its old logs here are renamed as stray topic=%s", topic.name
+        )
+        self._replicas.keep_logs(topic.topic_id)
+        self._assignments.remove_topic(topic.name)
+        return True
 
     def _check_state(
         self, topic: str, state: LeaderAndIsrRequestLeaderAndIsrPartitionState, before: PartitionMetadata

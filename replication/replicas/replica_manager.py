@@ -111,9 +111,9 @@ class ReplicaManager:
     """
 
     __slots__ = (
-        "_applied", "_broker_id", "_cluster", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs",
-        "_metadata", "_missing_logs", "_new", "_now_ms", "_queued", "_request_sync", "_tasks", "_uncreated",
-        "deleted_topics", "fetchers", "listeners", "partitions", "partitions_by_id", "run_steps",
+        "_applied", "_broker_id", "_cluster", "_configs", "_finished", "_image", "_is_loaded", "_is_working",
+        "_kept_topics", "_logs", "_metadata", "_missing_logs", "_new", "_now_ms", "_queued", "_request_sync", "_tasks",
+        "_uncreated", "deleted_topics", "fetchers", "listeners", "partitions", "partitions_by_id", "run_steps",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +150,8 @@ class ReplicaManager:
         self.deleted_topics: deque[TopicMetadata] = deque()
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
+        # Deleted topics whose logs are not deleted, see `keep_logs`.
+        self._kept_topics: set[bytes] = set()
         # Roles of the last publication, see `expect_new`.
         self._new: set[tuple[str, int]] = set()
         image.listeners.append(self._on_metadata)
@@ -222,6 +224,13 @@ class ReplicaManager:
         """Delete the log of a partition that no publication has assigned to this broker, if there is one."""
         if (topic, index) not in self.partitions:
             self._delete_log(topic, index)
+
+    def keep_logs(self, topic_id: bytes) -> None:
+        """Retire the replicas of a topic that is about to be deleted from the image, without deleting their logs.
+
+        The log of a later topic of the same name takes its place as a stray one.
+        """
+        self._kept_topics.add(topic_id)
 
     def stop(self) -> None:
         """Stop following the image, because the logs are about to be closed."""
@@ -441,6 +450,9 @@ class ReplicaManager:
         self._notify(topic.name)
 
     def _delete_logs(self, topic: TopicMetadata) -> Steps:
+        if topic.topic_id in self._kept_topics:
+            self._kept_topics.discard(topic.topic_id)
+            return
         for index, metadata in enumerate(topic.partitions):
             if self._broker_id in metadata.replicas:
                 self._delete_log(topic.name, index)

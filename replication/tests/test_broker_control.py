@@ -215,11 +215,35 @@ def test_a_broker_that_is_no_replica_refuses_the_role(member):
 
 def test_another_topic_id_is_refused(member):
     member.lead(role(0))
+    member.update(cached(0))
     assert member.lead(role(0, leader_epoch=9), role(1), topic_id=OTHER_ID) == {
         0: ErrorCode.INCONSISTENT_TOPIC_ID,
         1: ErrorCode.INCONSISTENT_TOPIC_ID,
     }
     assert member.replicas.partitions["t", 0].topic_id == ID
+
+
+@pytest.mark.parametrize("is_notified", [True, False])
+def test_a_topic_created_again_replaces_a_replica_that_was_removed_unnoticed(member, caplog, is_notified):
+    """A reassignment removed the replica while its broker had no session: no StopReplica deletes it.
+
+    Without `is_notified` it was without a session until the topic was created again. It refused the new topic until its
+    next start, and a partition without another replica had no leader.
+    """
+    member.lead(role(leader_epoch=2), role(1, leader_epoch=2))
+    member.update(cached(leader_epoch=2), cached(1, leader_epoch=2))
+    batch = build_batch([(1000, b"k", b"v", ())])
+    member.replicas.get("t", 0).append_as_leader(memoryview(batch), required_acks=1, now_ms=1)
+    if is_notified:
+        member.update(*[cached(index, leader_epoch=3, leader=3, replicas=(OTHER, 3)) for index in range(2)])
+        member.update(*[cached(index, leader=-2, replicas=(OTHER, 3)) for index in range(2)])
+    else:
+        member.update(cached(leader_epoch=0), topic_id=OTHER_ID)
+    assert member.lead(role(), topic_id=OTHER_ID) == {0: ErrorCode.NONE}
+    partition = member.replicas.get("t", 0)
+    assert (partition.is_leader, partition.topic_id, partition.log.log_end_offset) == (True, OTHER_ID, 0)
+    assert ("t", 1) not in member.replicas.partitions
+    assert "directory=/data/t-0 renamed=/data/t-0." in caplog.text
 
 
 def test_requests_of_an_earlier_controller_or_registration_change_nothing(member):
