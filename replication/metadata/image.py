@@ -15,6 +15,9 @@ NO_LEADER = -1
 NO_CONTROLLER = -1
 Configs = Mapping[str, str]
 
+SECURITY_PROTOCOL_IDS: Mapping[str, int] = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+"""Kafka's numbers of security protocols, by name."""
+
 
 class Endpoint(NamedTuple):
     """An address of a broker: listener name, security protocol, host and port."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from odradek.replication.metadata.image import BrokerMetadata, Endpoint, PartitionMetadata
+from odradek.replication.metadata.image import SECURITY_PROTOCOL_IDS, BrokerMetadata, Endpoint, PartitionMetadata
 
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
@@ -175,7 +175,10 @@ def _parse_endpoint(text: str, protocols: dict[str, str]) -> Endpoint:
     host, _, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    return Endpoint(listener, protocols.get(listener, listener), host, int(port))
+    protocol = protocols.get(listener, listener)
+    if protocol not in SECURITY_PROTOCOL_IDS:
+        raise ValueError(f"unknown security protocol {protocol!r}")
+    return Endpoint(listener, protocol, host, int(port))
 
 
 class TopicAssignment(NamedTuple):

@@ -38,6 +38,7 @@ from odradek.replication.controller.events import EventKind, EventLoop
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import (
     NO_LEADER,
+    SECURITY_PROTOCOL_IDS,
     BrokerMetadata,
     ClusterMetadata,
     Endpoint,
@@ -57,8 +58,7 @@ NO_BROKER_EPOCH: Final = -1
 EPOCH_OF_DELETED: Final = -2
 NO_LEADER_EPOCH: Final = -1
 
-SECURITY_PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
-"""Kafka's numbers of security protocols."""
+_SECURITY_PROTOCOLS: Final = {number: name for name, number in SECURITY_PROTOCOL_IDS.items()}
 
 _PARTITIONS_PER_PAUSE: Final = 500
 """For this many partitions of a topic each loop takes less than 1 ms."""
@@ -427,7 +427,7 @@ def _to_cached(state: UpdateMetadataRequestUpdateMetadataPartitionState) -> Part
 
 def _to_broker(broker: UpdateMetadataRequestUpdateMetadataBroker) -> BrokerMetadata:
     endpoints = tuple(
-        Endpoint(one.listener, SECURITY_PROTOCOLS.get(one.security_protocol, "PLAINTEXT"), one.host, one.port)
+        Endpoint(one.listener, _SECURITY_PROTOCOLS.get(one.security_protocol, "PLAINTEXT"), one.host, one.port)
         for one in broker.endpoints
     )
     return BrokerMetadata(broker.id, endpoints, broker.rack)

@@ -7,6 +7,7 @@ from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.support import broker
 from odradek.replication.tests.test_propagation import create, states
 
 DAMAGED = b"{"
@@ -91,3 +92,13 @@ def test_a_member_starts(world, caplog):
     assert 4 in world.active.controller.image.brokers
     assert "/config/topics/a" in caplog.text
     assert "/config/brokers/x" in caplog.text
+
+
+def test_a_registration_with_an_unknown_security_protocol(world, caplog):
+    """No broker got any further metadata: UpdateMetadata, which has all brokers, could not be built."""
+    registration = znodes.encode_broker(broker(9), 0).replace(b'"PLAINTEXT"}', b'"QUIC"}')
+    run_now(world.server.connect().create(znodes.broker_path(9), registration))
+    world.executor.finish()
+    create(world, "t", (1, 2))
+    assert world.fakes[3].cache["t", 0][0] == 1
+    assert "/brokers/ids/9 cannot be decoded" in caplog.text

@@ -25,6 +25,7 @@ from odradek.protocol.messages.update_metadata import (
     UpdateMetadataRequestUpdateMetadataTopicState,
 )
 from odradek.replication.metadata.image import (
+    SECURITY_PROTOCOL_IDS,
     BrokerMetadata,
     PartitionMetadata,
     TopicMetadata,
@@ -43,8 +44,6 @@ EPOCH_DURING_DELETE: Final = -2
 
 REQUEST_TYPE: Final = 0
 """The type of LeaderAndIsr and UpdateMetadata: a controller in ZooKeeper mode sends none (UNKNOWN)."""
-
-SECURITY_PROTOCOL_IDS: Final[Mapping[str, int]] = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
