@@ -5,6 +5,5 @@
 - `fetch_session`: the fetcher's side of a fetch session (KIP-227)
 - `offset_reset`: the choice of a new fetch offset after OFFSET_OUT_OF_RANGE
 - `fetcher`: the loop that fetches from one leader
-- `fetchers`: the fetchers of a broker, and the assignment of partitions to them
-- `throttling`: follower.replication.throttled.replicas and follower.replication.throttled.rate
+- `fetcher_manager`: the fetchers of a broker, and the assignment of partitions to them
 """

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from odradek.replication.following.throttling import ThrottledPartitions
 from odradek.replication.metadata.image import BrokerMetadata
 from odradek.replication.metadata.store import Waiter
 from odradek.replication.remote import BrokerChannels, Delay
+from odradek.replication.replicas.throttle import Throttle
 
 Result = TypeVar("Result")
 
@@ -54,7 +54,7 @@ class FetcherParts(NamedTuple):
     delay: Delay
     monotonic_ms: Callable[[], int]
     settings: FetcherSettings
-    throttle: ThrottledPartitions
+    throttle: Throttle
 
     async def run_steps(self, steps: Generator[None, None, Result]) -> Result:
         """Run all steps, with other work of the broker between them; return their result."""

@@ -15,6 +15,7 @@ from odradek.replication.replicas.isr import IsrChange, IsrPhase, IsrState
 
 if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.throttle import Throttle
 
 NEVER: Final = -(1 << 62)
 """A time before all times of the monotonic clock."""
@@ -44,21 +45,11 @@ class IsrChangeOwner(Protocol):
         """End the change, which was not made and will not be."""
 
 
-class IsrChanges(Protocol):
+class IsrChangeSender(Protocol):
     """Sends changes of ISRs to the controller."""
 
     def submit(self, owner: IsrChangeOwner, change: IsrChange) -> None:
         """Send a change; `owner` gets the result, possibly before this returns."""
-
-
-class Throttle(Protocol):
-    """The throttle of this broker's leaders (KIP-73)."""
-
-    def is_exceeded(self, topic: str, index: int) -> bool:
-        """Return whether a partition is throttled and the rate exceeds the limit."""
-
-    def record(self, topic: str, index: int, size_bytes: int) -> None:
-        """Count records that were sent to a follower, if the partition is throttled."""
 
 
 class Replication:
@@ -69,10 +60,10 @@ class Replication:
     def __init__(
         self,
         image: "ClusterMetadata",
-        isr_changes: IsrChanges,
+        isr_changes: IsrChangeSender,
         monotonic_ms: Callable[[], int],
         lag_time_max_ms: int,
-        throttle: Throttle | None = None,
+        throttle: "Throttle | None" = None,
     ) -> None:
         self.image = image
         self.isr_changes = isr_changes

@@ -6,7 +6,7 @@ limit is exceeded; only the records of throttled replicas count. Moves between l
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from odradek.log.config import LogConfig
 from odradek.properties import INT64_MAX, PropertySet
@@ -78,8 +78,18 @@ class DirectoryMoveThrottle:
         return int(self._current().value("replica.alter.log.dirs.io.max.bytes.per.second"))
 
 
+class Throttle(Protocol):
+    """The throttle of the leaders, or of the followers, of a broker."""
+
+    def is_exceeded(self, topic: str, index: int) -> bool:
+        """Return whether a partition is throttled and the rate exceeds the limit."""
+
+    def record(self, topic: str, index: int, size_bytes: int) -> None:
+        """Count records that were sent to a follower, or fetched from a leader, if the partition is throttled."""
+
+
 class ReplicationThrottle:
-    """The throttle of this broker's leaders, or of its followers.
+    """The throttle of this broker's leaders, or of its followers (`Throttle`).
 
     The limit is the dynamic broker property `<role>.replication.throttled.rate`. The topic property
     `<role>.replication.throttled.replicas` has the throttled replicas.

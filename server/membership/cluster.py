@@ -32,7 +32,7 @@ from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.events import EventKind, EventLoop
 from odradek.replication.controller.leader_rebalance import LeaderRebalance
 from odradek.replication.controller.propagation.propagation import Propagation
-from odradek.replication.following.fetchers import Fetchers
+from odradek.replication.following.fetcher_manager import ReplicaFetcherManager
 from odradek.replication.following.settings import FetcherParts, FetcherSettings
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
@@ -104,7 +104,7 @@ class ClusterMembership:
         self._configs: ConfigFollower | None = None
         self._config_target: MemberConfigTarget | None = None
         self._isr_check: DelayedCall | None = None
-        self._fetchers: Fetchers | None = None
+        self._fetchers: ReplicaFetcherManager | None = None
         self._features = Features()
         self._has_topics = False
         self.controller_requests = self._make_controller_client()
@@ -329,7 +329,7 @@ class ClusterMembership:
         if self._fetchers is not None:
             self._fetchers.resize(int(new.value("num.replica.fetchers")))
 
-    def _make_fetchers(self, services: Services) -> Fetchers:
+    def _make_fetchers(self, services: Services) -> ReplicaFetcherManager:
         config = self._config
         settings = FetcherSettings(
             config.replica_fetch_wait_max_ms,
@@ -350,7 +350,7 @@ class ClusterMembership:
             settings,
             ReplicationThrottle(FOLLOWER, config.node_id, services.configs, self._environment.monotonic_ms),
         )
-        return Fetchers(parts, services.logs, self._environment.now_ms, config.num_replica_fetchers)
+        return ReplicaFetcherManager(parts, services.logs, self._environment.now_ms, config.num_replica_fetchers)
 
     def _check_isrs(self) -> None:
         """Remove followers that are behind from ISRs, twice in replica.lag.time.max.ms."""

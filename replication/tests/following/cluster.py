@@ -29,9 +29,8 @@ from odradek.protocol.messages.list_offsets import (
     ListOffsetsResponseListOffsetsTopicResponse,
 )
 from odradek.protocol.records import build_batch, iter_batches, read_header
-from odradek.replication.following.fetchers import Fetchers
+from odradek.replication.following.fetcher_manager import ReplicaFetcherManager
 from odradek.replication.following.settings import FetcherParts, FetcherSettings
-from odradek.replication.following.throttling import Unthrottled
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.remote import BrokerUnavailableError
 from odradek.replication.replicas.partition import Partition
@@ -39,6 +38,16 @@ from odradek.replication.tests.support import broker
 
 TOPIC_ID = bytes(range(16))
 CONFIG = {"internal.segment.bytes": "1000", "index.interval.bytes": "100"}
+
+
+class NoThrottle:
+    """No limit of the replication rate."""
+
+    def is_exceeded(self, topic, index):
+        return False
+
+    def record(self, topic, index, size_bytes):
+        pass
 
 
 class _Wait:
@@ -157,7 +166,7 @@ class Node:
             settings=self.cluster.settings,
             throttle=self.cluster.throttle,
         )
-        self.fetchers = Fetchers(parts, self.logs, lambda: world.now_ms)
+        self.fetchers = ReplicaFetcherManager(parts, self.logs, lambda: world.now_ms)
         self.is_up = True
 
     def crash(self, random=None):
@@ -388,7 +397,7 @@ class LogCluster:
         self.has_threads = has_threads
         self.world = World()
         self.settings = settings or FetcherSettings()
-        self.throttle = throttle or Unthrottled()
+        self.throttle = throttle or NoThrottle()
         self.brokers = {number: broker(number) for number in range(1, count + 1)}
         self.changes = []
         self.cuts = set()

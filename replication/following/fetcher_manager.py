@@ -16,7 +16,7 @@ from odradek.replication.replicas.partition import Partition
 logger = logging.getLogger(__name__)
 
 
-class Fetchers:
+class ReplicaFetcherManager:
     """All fetchers of a broker. Call `follow` after each change of a partition by the controller.
 
     fetchers: by leader and number; those without partitions are stopped and removed
@@ -79,7 +79,10 @@ class Fetchers:
         self._followed.clear()
 
     def resize(self, fetchers_per_leader: int) -> None:
-        """Change the number of fetchers per leader (num.replica.fetchers)."""
+        """Change the number of fetchers per leader (num.replica.fetchers).
+
+        All followed partitions are assigned again, and begin to fetch anew in their present leader epochs.
+        """
         if fetchers_per_leader == self._fetchers_per_leader:
             return
         self._fetchers_per_leader = fetchers_per_leader
