@@ -48,7 +48,7 @@ class ControllerRequests(Protocol):
     """Sends requests to the broker that is the controller now, which may be this one."""
 
     async def send(self, request: Message, response_type: type[Response]) -> Response:
-        """Send a request and return its response. Raises BrokerUnavailableError, also while no controller is known.
+        """Send a request and return its response. Raises BrokerUnavailableError, also while there is no controller.
 
         A response with NOT_CONTROLLER is returned as any other; the caller repeats the request later.
         """

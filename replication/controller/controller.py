@@ -18,8 +18,8 @@ from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequ
 from odradek.replication.controller.configs.changes import ConfigChanges
 from odradek.replication.controller.context import ControllerContext, ControllerRole
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
-from odradek.replication.controller.partitions.alter_partition import IsrChanges
-from odradek.replication.controller.partitions.controlled_shutdown import ControlledShutdown
+from odradek.replication.controller.partitions.alter_partition import AlterPartitionProcessor
+from odradek.replication.controller.partitions.controlled_shutdown import ControlledShutdownProcessor
 from odradek.replication.controller.partitions.elections import Elections
 from odradek.replication.controller.partitions.operator_requests import OperatorRequests
 from odradek.replication.controller.partitions.reassignment import Reassignments
@@ -63,9 +63,9 @@ ABSTENTION_MS: Final = 1_000
 """Time without claims after a broker could not take over as the controller."""
 
 REMOVAL_INTERVAL_MS: Final = 10_000
-"""Least time between two controllers that one broker has replaced because their addresses refused it.
+"""Least time between two removals of a controller's node by one broker, because its address refused connections.
 
-Otherwise brokers whose connections to each other are rejected on the way would replace each other all the time.
+Brokers whose connections to each other are rejected by the network would otherwise replace each other continually.
 """
 
 
@@ -73,7 +73,7 @@ class Controller:
     """The controller of one broker, active or on standby. Its public coroutines submit events and return their result.
 
     context: role, epoch and image
-    changes, configs, deletion, elections, isr_changes, reassignments: the changes that events make
+    changes, configs, deletion, elections, reassignments: the changes that events make
     publisher, propagation: in a cluster the same object; with an embedded store there is no propagation
     random: source of ids for topics without one, in a cluster
     """
@@ -100,8 +100,8 @@ class Controller:
         self.deletion = TopicDeletion(self.context, self._retry_deletions, replica_deletion)
         self.changes = TopicChanges(self.context, self.deletion)
         self.configs = ConfigChanges(self.context)
-        self.isr_changes = IsrChanges(self.context, self.changes)
-        self._controlled_shutdown = ControlledShutdown(self.context, self.changes)
+        self._alter_partition = AlterPartitionProcessor(self.context, self.changes)
+        self._controlled_shutdown = ControlledShutdownProcessor(self.context, self.changes)
         self._random = random
         self._store_changes = StoreChanges(
             self.context, self.changes, self.deletion, self._events.post, self._make_topic_id
@@ -116,7 +116,7 @@ class Controller:
         self._broker: BrokerMetadata | None = None
         self._ended_sessions = 0
         self._abstains = False
-        # False for a while after this broker removed the node of a controller that refused it.
+        # False for REMOVAL_INTERVAL_MS after this broker removed the node of a controller that refused connections.
         self._may_remove = True
         store.add_session_listener(self._on_session)
 
@@ -180,12 +180,14 @@ class Controller:
     ) -> None:
         """Register the broker, take part in the election of the controller, and load the image.
 
-        If this broker becomes the controller it elects leaders for partitions without a live one. `new_leader_epochs`
-        begins a new leader epoch for every partition that this broker leads. It is required after an unclean stop:
-        later records must not be mistaken for lost records at the same offsets. Epochs are not below `found_epochs`,
-        those of the log directories: a store that was restored from a backup lacks the last ones. Topics whose deletion
-        was begun are not in the image of brokers; call `finish_deletions` once replicas follow the image. Raises
-        StartError.
+        A standby of a cluster loads only configurations. If this broker becomes the controller it elects leaders for
+        partitions without a live one. With an embedded store the image still has topics whose deletion was begun; call
+        `finish_deletions` once replicas follow the image. Raises StartError, MetadataStoreError, KafkaError.
+
+        The parameters apply to a broker with an embedded store. `new_leader_epochs` begins a new leader epoch for every
+        partition that this broker leads. It is required after an unclean stop: later records must not be mistaken for
+        lost records at the same offsets. Epochs are not below `found_epochs`, those of the log directories: a store
+        that was restored from a backup lacks the last ones.
         """
 
         async def work() -> None:
@@ -258,7 +260,8 @@ class Controller:
         """Begin to act as the controller of a cluster.
 
         If that fails, resign, and take part in no election for a while, so that another broker is elected.
-        As in Kafka, dead replicas are removed from ISRs, and dead leaders, before leaders are elected.
+        As in Kafka, dead replicas are removed from ISRs, and dead leaders from their partitions, before leaders are
+        elected.
         """
         try:
             await self._store_changes.watch_all()
@@ -290,10 +293,10 @@ class Controller:
         self._abstains = False
         await self._events.submit(EventKind.CONTROLLER, "take part in elections again", self._follow_controller)
 
-    # Answers of brokers
+    # Responses of brokers
 
     def on_controller_moved(self) -> None:
-        """Read the controller's node again: a broker has had a request of a later controller."""
+        """Read the controller's node again: a broker has received a request of a later controller."""
         self._events.post(EventKind.CONTROLLER, "a broker has a later controller", self._follow_controller)
 
     def on_replicas_failed(self, broker_id: int, broker_epoch: int, replicas: ReplicasOfBroker) -> None:
@@ -373,7 +376,7 @@ class Controller:
         """Change ISRs on behalf of their leader. Errors are in the response."""
         try:
             return await self._events.submit(
-                EventKind.REPLICAS, "alter partition", lambda: self.isr_changes.process(request)
+                EventKind.REPLICAS, "alter partition", lambda: self._alter_partition.process(request)
             )
         except KafkaError as error:
             return AlterPartitionResponse(error_code=error.code)
@@ -479,7 +482,7 @@ class Controller:
         return False
 
     def _on_resigned(self) -> None:
-        """Look at the controller's node: if this session still owns it, no other broker can become the controller."""
+        """Read the controller's node again: while this session owns it, no other broker can become the controller."""
         if self.context.in_cluster:
             self._events.post(EventKind.CONTROLLER, "this broker resigned", self._follow_controller)
 
@@ -571,7 +574,8 @@ class Controller:
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
         """Record that this broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
 
-        In a cluster this notifies the controller, which asks all brokers that are notified for their replicas.
+        In a cluster this writes a notice. The controller sends LeaderAndIsr for all replicas of this broker, whose
+        response has those that are offline. Raises MetadataStoreError in a cluster.
         """
         if self.context.in_cluster:
             if failed:

@@ -13,13 +13,13 @@ from odradek.replication.remote import Delay
 logger = logging.getLogger(__name__)
 
 _TICK_MS: Final = 5000
-"""Time from the election of the controller to its first check for imbalance."""
+"""Interval at which it is determined whether a check is due, and longest time from an election to the first check."""
 
 
 class LeaderRebalance:
     """Regular returns of leadership to preferred replicas (`auto.leader.rebalance.enable`).
 
-    The first check is 5 s after this broker became the controller. `delay` waits for a number of ms.
+    The first check is made within 5 s after this broker became the controller. `delay` waits for a number of ms.
     """
 
     def __init__(self, controller: Controller, configs: BrokerConfigs, delay: Delay) -> None:

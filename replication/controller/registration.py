@@ -87,7 +87,7 @@ class Registration:
             try:
                 await self._store.transaction([*replaced, *creation, *await self._mark_restart(broker.broker_id)])
             except TransactionError as error:
-                # The node to be replaced is deleted when its session ends, and the controller deletes the mark.
+                # Meanwhile the end of its session may delete the replaced node, or the controller the mark.
                 if not isinstance(error.cause, NoNodeError | BadVersionError | NodeExistsError):
                     raise
             stat = await self._store.exists(path)

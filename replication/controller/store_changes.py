@@ -93,7 +93,7 @@ class StoreChanges:
                 await self._watch_as_controller()
 
     async def _watch_as_controller(self) -> None:
-        """Set the further watches of the controller of a cluster, and drop notices of the time before."""
+        """Set the further watches of the controller of a cluster, and drop notices from before its election."""
         store = self._context.store
         for path, watch in ((znodes.LOG_DIR_EVENTS, self._on_log_dirs), (znodes.ISR_CHANGES, self._on_isrs)):
             await store.ensure_path(path)
@@ -116,7 +116,7 @@ class StoreChanges:
             context.image,
             context.pause,
             retain_offline=False,
-            # Its deletion waits for the end of the reassignment, which needs leaders.
+            # The deletion of such a topic waits for the end of its reassignment, which needs leaders.
             retain_reassigned=True,
             writes=writes,
             watch=self._on_topic,
@@ -139,7 +139,7 @@ class StoreChanges:
             try:
                 await self._context.write([Delete(f"{path}/{name}")])
             except TransactionError as error:
-                logger.debug("a notice is gone already path=%s/%s: %s", path, name, error)
+                logger.debug("a notice was removed already path=%s/%s: %s", path, name, error)
 
     async def _read_notices(self, path: str, names: Sequence[str], decode: Callable[[Node], T]) -> list[T]:
         """Return the notices that can be read."""
@@ -180,7 +180,7 @@ class StoreChanges:
         self._post(EventKind.REPLICAS, "brokers of an old version changed ISRs", self._follow_isrs)
 
     async def end_takeover(self) -> None:
-        """Record that the leaders which the new controller elected replace all brokers that had restarted."""
+        """Delete the marks of restarts: the new controller has elected leaders without the brokers that restarted."""
         self._is_election_due = False
         self._started.clear()
         await self._restarts.delete()
@@ -256,7 +256,7 @@ class StoreChanges:
             try:
                 image.put_topic(await self._with_id(topic))
             except TransactionError as error:
-                logger.error("a topic is gone again topic=%s: %s", topic.name, error)
+                logger.error("a topic that another broker created was removed topic=%s: %s", topic.name, error)
                 continue
             image.put_topic_config(topic.name, configs)
             created.append(topic.name)
@@ -309,7 +309,7 @@ class StoreChanges:
         await self._deletion.finish(self._deletion.unfinished)
 
     async def _follow_log_dirs(self) -> None:
-        """Ask brokers of which a log directory failed for the state of their replicas."""
+        """Send LeaderAndIsr to brokers of which a log directory failed: their responses have the offline replicas."""
         if not self._context.is_active or self._context.propagation is None:
             return
         path = znodes.LOG_DIR_EVENTS

@@ -200,10 +200,6 @@ class ClusterMetadata:
             return None
         return metadata.partitions[index]
 
-    def offline_replicas(self, partition: PartitionMetadata) -> list[int]:
-        """Return the replicas whose broker is not live, or whose log directory failed."""
-        return offline_replicas(partition, self.brokers)
-
     def contents(self) -> dict[str, Any]:
         """Return the content of the image, to compare images."""
         return {

@@ -1,5 +1,7 @@
 """Update of a metadata image from the store, after a change with an unknown outcome."""
 
+from collections.abc import Container
+
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.loader import (
@@ -57,6 +59,7 @@ async def update_image(
     """
     stored = ClusterMetadata()
     await read_image(store, stored, pause, writes, watch)
+    deleted = set(await store.get_children(znodes.DELETE_TOPICS))
     image.cluster_id = stored.cluster_id
     if (stored.controller_id, stored.controller_epoch) != (image.controller_id, image.controller_epoch):
         image.put_controller(stored.controller_id, stored.controller_epoch)
@@ -65,9 +68,19 @@ async def update_image(
     for broker in stored.brokers.values():
         if image.brokers.get(broker.broker_id) != broker:
             image.put_broker(broker)
-    deleted = set(await store.get_children(znodes.DELETE_TOPICS))
     if retain_reassigned:
         deleted -= {name for name in deleted & stored.topics.keys() if stored.topics[name].is_reassigned}
+    await _update_topics(image, stored, deleted, pause, retain_offline=retain_offline)
+    for key in stored.broker_configs.keys() | image.broker_configs.keys():
+        settings = stored.broker_configs.get(key, {})
+        if settings != image.broker_configs.get(key, {}):
+            image.put_broker_config(key, settings)
+
+
+async def _update_topics(
+    image: ClusterMetadata, stored: ClusterMetadata, deleted: Container[str], pause: Pause, *, retain_offline: bool
+) -> None:
+    """Update the image's topics, without the deleted ones, and their configurations."""
     for name in [name for name in image.topics if name not in stored.topics or name in deleted]:
         image.remove_topic(name)
     for name, topic in stored.topics.items():
@@ -86,10 +99,6 @@ async def update_image(
     for name in image.topic_configs.keys() - image.topics.keys():
         # A standby of a cluster follows configurations and not topics.
         image.put_topic_config(name, {})
-    for key in stored.broker_configs.keys() | image.broker_configs.keys():
-        settings = stored.broker_configs.get(key, {})
-        if settings != image.broker_configs.get(key, {}):
-            image.put_broker_config(key, settings)
 
 
 def _merge_offline(current: TopicMetadata, stored: TopicMetadata) -> TopicMetadata:

@@ -9,7 +9,7 @@ Sources: Kafka 3.9 (KafkaApis, ReplicaManager), KIP-380, KIP-516, KIP-570.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.leader_and_isr import (
@@ -35,6 +35,11 @@ from odradek.protocol.messages.update_metadata import (
 )
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.events import EventKind, EventLoop
+from odradek.replication.controller.propagation.requests import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
+    ControlRequest,
+)
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import (
     NO_LEADER,
@@ -51,11 +56,7 @@ from odradek.replication.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-LEADER_OF_DELETED: Final = -2
-"""The leader in UpdateMetadata of a partition whose topic is deleted."""
-
 NO_BROKER_EPOCH: Final = -1
-EPOCH_OF_DELETED: Final = -2
 NO_LEADER_EPOCH: Final = -1
 
 _SECURITY_PROTOCOLS: Final = {number: name for name, number in SECURITY_PROTOCOL_IDS.items()}
@@ -65,14 +66,6 @@ _PARTITIONS_PER_PAUSE: Final = 500
 
 _UNASSIGNED: Final = PartitionMetadata(NO_LEADER, -1, (), ())
 """A partition of which this broker has no replica, or of which the cache has no state."""
-
-
-class ControlRequest(Protocol):
-    """The fields that all requests of the controller have."""
-
-    controller_id: int
-    controller_epoch: int
-    broker_epoch: int
 
 
 class BrokerControl:
@@ -271,7 +264,7 @@ class BrokerControl:
             if self._replicas.is_offline(name, index):
                 errors[index] = ErrorCode.KAFKA_STORAGE_ERROR
             elif (
-                state.leader_epoch not in (EPOCH_OF_DELETED, NO_LEADER_EPOCH)
+                state.leader_epoch not in (EPOCH_DURING_DELETE, NO_LEADER_EPOCH)
                 and state.leader_epoch < before.leader_epoch
             ):
                 errors[index] = ErrorCode.FENCED_LEADER_EPOCH
@@ -337,7 +330,11 @@ class BrokerControl:
             if is_removed and before.leader != NO_LEADER and before.leader_epoch < state.leader_epoch:
                 stopped[index] = before._replace(leader=NO_LEADER)
         if stopped:
-            logger.warning("stopped replicas removed meanwhile topic=%s partitions=%s", topic.name, sorted(stopped))
+            logger.warning(
+                "stopped replicas that were removed while this broker was not registered topic=%s partitions=%s",
+                topic.name,
+                sorted(stopped),
+            )
             self._assignments.put_topic(topic._replace(partitions=_merge(topic.partitions, stopped)))
         return bool(stopped)
 
@@ -412,7 +409,7 @@ def _to_partition(state: LeaderAndIsrRequestLeaderAndIsrPartitionState) -> Parti
 
 
 def _to_cached(state: UpdateMetadataRequestUpdateMetadataPartitionState) -> PartitionMetadata:
-    if state.leader == LEADER_OF_DELETED:
+    if state.leader == LEADER_DURING_DELETE:
         return _UNASSIGNED
     return PartitionMetadata(
         state.leader,

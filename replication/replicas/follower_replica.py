@@ -177,7 +177,7 @@ class FollowerReplica:
         partition.wake_watchers()
 
     def _truncate_to(self, offset: int, leader_epoch: int, reason: str) -> Generator[None, None, bool]:
-        """Truncate the log unless it changes hands between two steps. The next `begin_sync` makes that durable."""
+        """Truncate the log unless its leader epoch ends between two steps. The next `begin_sync` makes that durable."""
         log, partition = self.log(leader_epoch), self.partition
         steps = self._logs.truncate_in_steps(partition.topic, partition.index, offset, self._now_ms())
         while True:

@@ -1,8 +1,8 @@
-"""Changes of in-sync replicas on their way to the controller: AlterPartition requests (KIP-497).
+"""The queue of ISR changes, and the AlterPartition requests that send them to the controller (KIP-497).
 
 All partitions share one queue with at most one change of each partition. One request is in flight at a time; changes
-that are submitted meanwhile are in the next one. A change stays in the queue until the controller has answered for its
-partition, however long that takes, or until its partition has withdrawn it.
+that are submitted meanwhile are in the next one. A change stays in the queue until the controller has returned a result
+for its partition, however long that takes, or until it is no longer pending in its partition.
 
 Sources: `core/src/main/scala/kafka/server/AlterPartitionManager.scala` for the behaviour of Apache Kafka.
 """
@@ -111,7 +111,7 @@ class IsrChangeQueue:
             self._start(self._run())
 
     def stop(self) -> None:
-        """Send no further request. Changes that were not made stay pending in their partitions."""
+        """Send no further request. Queued changes stay pending in their partitions; later ones are reverted."""
         self._is_stopped = True
         self._queued.clear()
 

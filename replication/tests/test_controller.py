@@ -7,7 +7,7 @@ from odradek.protocol.messages.create_topics import CreateTopicsRequest
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.registration import StartError, prepare_store
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint, offline_replicas
 from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
@@ -123,7 +123,7 @@ def test_a_partition_without_a_live_replica_has_no_leader():
     [shared, lost] = alone.image.topics["t"].partitions
     assert (shared.leader, shared.leader_epoch, shared.isr) == (1, 1, (1,))
     assert (lost.leader, lost.leader_epoch, lost.isr) == (-1, 1, (2, 3))
-    assert alone.image.offline_replicas(shared) == [2]
+    assert offline_replicas(shared, alone.image.brokers) == [2]
 
 
 def test_the_layout_is_kafkas():
@@ -194,13 +194,13 @@ def test_a_partition_whose_only_log_failed_has_no_leader_until_the_next_start():
     assert (alone.leader, alone.leader_epoch, alone.isr) == (-1, 1, (1,))
     assert (shared.leader, shared.leader_epoch, shared.isr) == (2, 1, (2,))
     assert (elsewhere.leader, elsewhere.leader_epoch) == (2, 0)
-    assert [cluster.image.offline_replicas(p) for p in (alone, shared, elsewhere)] == [[1], [1], []]
+    assert [offline_replicas(p, cluster.image.brokers) for p in (alone, shared, elsewhere)] == [[1], [1], []]
     version = cluster.image.version
     run_now(cluster.controller.take_offline([("t", 0)]))
     assert cluster.image.version == version, "a second call changes nothing"
     again = restart(cluster)
     assert [p.leader for p in again.image.topics["t"].partitions] == [1, 2]
-    assert again.image.offline_replicas(again.image.topics["t"].partitions[0]) == []
+    assert offline_replicas(again.image.topics["t"].partitions[0], again.image.brokers) == []
 
 
 def test_a_failed_log_is_published_even_if_the_store_failed_with_it():
@@ -209,7 +209,7 @@ def test_a_failed_log_is_published_even_if_the_store_failed_with_it():
     cluster.server.expire(cluster.store)
     run_now(cluster.controller.take_offline([("t", 0)]))
     [partition] = cluster.image.topics["t"].partitions
-    assert (partition.leader, cluster.image.offline_replicas(partition)) == (-1, [1])
+    assert (partition.leader, offline_replicas(partition, cluster.image.brokers)) == (-1, [1])
 
 
 def test_topics_of_which_the_store_wrote_a_part_are_published_as_stored(monkeypatch):

@@ -524,9 +524,18 @@ def test_many_replicas_are_deleted_in_steps(world, monkeypatch):
     """A topic of 10,000 partitions held the controller's thread for 300 ms, and each broker for 50 ms."""
     steps, rows = [], []
     context, size = world.active.controller.context, epoch_propagation.REPLICAS_PER_STOP
-    monkeypatch.setattr(context, "pause", lambda: steps.append(len(rows)) or world.executor.pause())
-    put = EpochPropagation.stop_replicas
-    monkeypatch.setattr(EpochPropagation, "stop_replicas", lambda self, *args: rows.extend(args[1]) or put(self, *args))
+    put, pause = EpochPropagation.stop_replicas, context.pause
+
+    async def count_steps():
+        steps.append(len(rows))
+        await pause()
+
+    def count_rows(self, broker_id, replicas, answered=None):
+        rows.extend(replicas)
+        put(self, broker_id, replicas, answered)
+
+    monkeypatch.setattr(context, "pause", count_steps)
+    monkeypatch.setattr(EpochPropagation, "stop_replicas", count_rows)
     create(world, "t", *[(2,)] * (2 * size + 1))
     world.take()
     assert delete(world, "t") == {}

@@ -2,7 +2,7 @@
 
 As in Kafka 3.9 with ZooKeeper, the broker writes the nodes of the topic itself, whichever broker is the controller. The
 controller's watch finds the topic, and elects leaders; the brokers then get its metadata. The client gets
-LEADER_NOT_AVAILABLE at once, and asks again. If several brokers create a topic at the same time, the first one wins.
+LEADER_NOT_AVAILABLE at once, and retries. If several brokers create a topic at the same time, the first one wins.
 """
 
 import logging

@@ -462,6 +462,30 @@ class TopicAdmin:
             code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
             raise KafkaError(code, "topic deletion is disabled (delete.topic.enable)")
         results: list[DeleteTopicsResponseDeletableTopicResult] = []
+        found = await self._find_requested(request, results)
+        errors = await self._controller.delete_topics([topic.name for topic in found])
+        await self._applied()
+        wait = self._metadata_wait
+        if wait is not None:
+            deleted = [topic for topic in found if topic.name not in errors]
+            if not await wait.until_all(wait.is_deleted, deleted, request.timeout_ms):
+                timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the deletion is not complete")
+                errors |= {topic.name: timed_out for topic in deleted if not wait.is_deleted(topic)}
+        for topic in found:
+            error = errors.get(topic.name)
+            if error is None:
+                logger.info("deleted topic=%s", topic.name)
+                results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.NONE))
+            else:
+                results.append(_deletion_result(topic.name, topic.topic_id, error.code, error.message))
+        shuffled: list[Any] = results
+        self._random.shuffle(shuffled)
+        return DeleteTopicsResponse(responses=results)
+
+    async def _find_requested(
+        self, request: DeleteTopicsRequest, results: list[DeleteTopicsResponseDeletableTopicResult]
+    ) -> list[TopicMetadata]:
+        """Return the topics to delete; add errors for the others to `results`."""
         names, ids = self._collect_requested(request, results)
         found: dict[bytes, TopicMetadata] = {}
         for topic_id in ids:
@@ -490,24 +514,7 @@ class TopicAdmin:
                 # Another request has deleted the topic during a pause; there may be a new topic of that name.
                 del found[topic.topic_id]
                 results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        errors = await self._controller.delete_topics([topic.name for topic in found.values()])
-        await self._applied()
-        wait = self._metadata_wait
-        if wait is not None:
-            deleted = [topic for topic in found.values() if topic.name not in errors]
-            if not await wait.until_all(wait.is_deleted, deleted, request.timeout_ms):
-                timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the deletion is not complete")
-                errors |= {topic.name: timed_out for topic in deleted if not wait.is_deleted(topic)}
-        for topic in found.values():
-            error = errors.get(topic.name)
-            if error is None:
-                logger.info("deleted topic=%s", topic.name)
-                results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.NONE))
-            else:
-                results.append(_deletion_result(topic.name, topic.topic_id, error.code, error.message))
-        shuffled: list[Any] = results
-        self._random.shuffle(shuffled)
-        return DeleteTopicsResponse(responses=results)
+        return list(found.values())
 
     def _is_deletion_enabled(self) -> bool:
         try:

@@ -14,6 +14,7 @@ from odradek.protocol.messages.alter_partition import (
     AlterPartitionResponseTopicData,
 )
 from odradek.replication.controller.context import ControllerContext
+from odradek.replication.controller.states.partition_states import RECOVERING
 from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
@@ -21,10 +22,9 @@ from odradek.replication.metadata.store import MetadataStoreError
 logger = logging.getLogger(__name__)
 
 RECOVERED: Final = 0
-RECOVERING: Final = 1
 
 UNKNOWN_BROKER_EPOCH: Final = -1
-"""From Kafka 3.9, and for the leader itself, whose epoch the request has."""
+"""The epoch of all members from leaders of Kafka 3.9, and of the leader itself, whose epoch the request has."""
 
 
 class _Row(NamedTuple):
@@ -35,7 +35,7 @@ class _Row(NamedTuple):
     result: AlterPartitionResponsePartitionData
 
 
-class IsrChanges:
+class AlterPartitionProcessor:
     """Processes AlterPartition within an event of the controller. All partitions of a request are written together."""
 
     def __init__(self, context: ControllerContext, changes: TopicChanges) -> None:

@@ -6,7 +6,7 @@ them the broker cannot acknowledge others.
 """
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import partial
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -17,9 +17,10 @@ from odradek.protocol.messages.controlled_shutdown import (
 )
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.propagation.requests import ReplicaToStop
-from odradek.replication.controller.states.replica_states import is_online, remove_from_isr
+from odradek.replication.controller.states.partition_states import elect_leader_for_shutdown
+from odradek.replication.controller.states.replica_states import remove_from_isr
 from odradek.replication.controller.topics.changes import TopicChanges
-from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
 
 logger = logging.getLogger(__name__)
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_BROKER_EPOCH = -1
 
 
-class ControlledShutdown:
-    """Moves leaderships within an event of the controller.
+class ControlledShutdownProcessor:
+    """Moves leaderships, and answers ControlledShutdown, within an event of the controller.
 
     Partitions with one replica are skipped, as in Kafka.
     """
@@ -66,30 +67,17 @@ class ControlledShutdown:
         await self._changes.change_states(partial(self._choose, broker_id, why))
 
     async def _choose(self, broker_id: int, why: str) -> Sequence[TopicMetadata]:
-        leaving = self._context.shutting_down | {broker_id}
+        context = self._context
+        brokers, leaving = context.image.brokers, context.shutting_down | {broker_id}
 
         def leave(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             if broker_id not in partition.replicas or len(partition.replicas) == 1:
                 return partition
             if partition.leader == broker_id:
-                return self._elect_another(partition, leaving)
-            return remove_from_isr(partition, [broker_id], self._context.epoch)
+                return elect_leader_for_shutdown(partition, brokers, leaving, context.epoch) or partition
+            return remove_from_isr(partition, [broker_id], context.epoch)
 
         return await self._changes.map_partitions(leave, why)
-
-    def _elect_another(self, partition: PartitionMetadata, leaving: Set[int]) -> PartitionMetadata:
-        """Return the partition with another leader, and without the `leaving` brokers in its ISR."""
-        stays = self._context.image.brokers.keys() - leaving
-        isr = tuple([replica for replica in partition.isr if is_online(replica, partition, stays)])
-        leader = next((replica for replica in partition.replicas if replica in isr), NO_LEADER)
-        if leader == NO_LEADER:
-            return partition
-        return partition._replace(
-            leader=leader,
-            isr=tuple([replica for replica in partition.isr if replica not in leaving]),
-            leader_epoch=partition.leader_epoch + 1,
-            controller_epoch=self._context.epoch,
-        )
 
     async def _find_replicas(
         self, broker_id: int

@@ -47,7 +47,7 @@ Post = Callable[[EventKind, str, Work[None]], None]
 StopReplicas = Callable[[int, Sequence[tuple[str, int, int]], Callable[[], None]], None]
 """Stop and delete replicas (topic, index, leader epoch) of a broker, after the publications before it.
 
-The last argument is called when the broker has answered, and not called if it fails or refuses the request.
+The last argument is called when the broker has responded, and not called if it fails or refuses the request.
 """
 
 _PARTITIONS_PER_PAUSE: Final = 500
@@ -69,7 +69,7 @@ class ReassignmentState(Enum):
     REMOVING = "removing"
 
 
-class Step(NamedTuple):
+class ReassignmentStep(NamedTuple):
     """The next state of a partition, and the replicas that it no longer has."""
 
     partition: PartitionMetadata
@@ -113,14 +113,16 @@ def assign(partition: PartitionMetadata, target: Sequence[int]) -> PartitionMeta
     )
 
 
-def reassign(old: PartitionMetadata, target: Sequence[int], live: Container[int], controller_epoch: int) -> Step:
+def reassign(
+    old: PartitionMetadata, target: Sequence[int], live: Container[int], controller_epoch: int
+) -> ReassignmentStep:
     """Begin a reassignment, or replace the one in progress; complete it if the target is in sync.
 
     Raises KafkaError INVALID_REPLICA_ASSIGNMENT if only replicas that would be removed are in sync.
     """
     new = assign(old, target)
     if new == old:
-        return Step(old)
+        return ReassignmentStep(old)
     dropped = _subtract(old.replicas, new.replicas)
     isr = _subtract(old.isr, dropped)
     if not isr:
@@ -134,13 +136,13 @@ def reassign(old: PartitionMetadata, target: Sequence[int], live: Container[int]
             new = begin_leader_epoch(new, NO_LEADER, controller_epoch)
     completed = complete(new, live, controller_epoch)
     if completed is None:
-        return Step(new, dropped)
+        return ReassignmentStep(new, dropped)
     # One leader epoch is enough for both steps.
     partition = completed.partition._replace(leader_epoch=old.leader_epoch + 1)
-    return Step(partition, (*dropped, *completed.removed))
+    return ReassignmentStep(partition, (*dropped, *completed.removed))
 
 
-def complete(partition: PartitionMetadata, live: Container[int], controller_epoch: int) -> Step | None:
+def complete(partition: PartitionMetadata, live: Container[int], controller_epoch: int) -> ReassignmentStep | None:
     """Return the partition with the target's replicas only, None while they are not all in sync or none is live."""
     target = find_target(partition)
     if is_reassigning(partition) and not set(target) <= set(partition.isr):
@@ -156,17 +158,15 @@ def complete(partition: PartitionMetadata, live: Container[int], controller_epoc
     isr = tuple(replica for replica in elected.isr if replica in target)
     offline = _intersect(partition.offline, target)
     new = elected._replace(replicas=target, isr=isr, adding=(), removing=(), offline=offline)
-    return Step(new, partition.removing)
+    return ReassignmentStep(new, partition.removing)
 
 
 class Reassignments:
-    """Reassignments in progress on the controller.
+    """Reassignments in progress on the controller. Public methods are called within an event of the controller.
 
     stop_replicas: stops and deletes removed replicas
-
     on_finished: called after steps of reassignments, within an event
-
-    `post` submits an event. Public methods are called within an event of the controller.
+    post: submits an event
     """
 
     def __init__(self, context: ControllerContext, changes: TopicChanges, post: Post) -> None:
@@ -175,9 +175,11 @@ class Reassignments:
         self._context = context
         self._changes = changes
         self._post = post
+        # The partitions in state ADDING, by topic.
         self._pending: dict[str, set[int]] = {}
-        # Topics to check, and the partitions of others as they were at the last check.
+        # Topics with pending reassignments, of which a partition or the live brokers have changed.
         self._due: set[str] = set()
+        # The partitions of the other topics, as they were when `_continue` checked them last.
         self._checked: dict[str, tuple[PartitionMetadata, ...]] = {}
         # The epochs of the live brokers at the last publication.
         self._broker_epochs: dict[int, int] = {}
@@ -205,7 +207,7 @@ class Reassignments:
         topic = context.image.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-        steps: dict[int, Step] = {}
+        steps: dict[int, ReassignmentStep] = {}
         results: dict[int, KafkaError | None] = {}
         for number, (index, target) in enumerate(targets.items()):
             if number % _PARTITIONS_PER_PAUSE == 0:
@@ -297,10 +299,10 @@ class Reassignments:
             else:
                 self._checked.pop(name, None)
 
-    async def _choose_completed(self, topic: TopicMetadata) -> dict[int, Step]:
+    async def _choose_completed(self, topic: TopicMetadata) -> dict[int, ReassignmentStep]:
         """Return the steps of a topic's partitions that have changed since the last check, and can be completed."""
         context, checked = self._context, self._checked.get(topic.name, ())
-        steps: dict[int, Step] = {}
+        steps: dict[int, ReassignmentStep] = {}
         for number, index in enumerate(tuple(self._pending.get(topic.name, ()))):
             if number % _PARTITIONS_PER_PAUSE == 0:
                 await context.pause()
@@ -321,14 +323,16 @@ class Reassignments:
         if not indexes:
             del self._pending[topic]
 
-    async def _make(self, topic: TopicMetadata, steps: Mapping[int, Step], why: str) -> None:
+    async def _make(self, topic: TopicMetadata, steps: Mapping[int, ReassignmentStep], why: str) -> None:
         """Write and publish steps of a topic's partitions, many in each transaction."""
         changed = [index for index, step in steps.items() if step.partition != topic.partitions[index]]
         for first in range(0, len(changed), _MAX_STEPS):
             some = {index: steps[index] for index in changed[first : first + _MAX_STEPS]}
             topic = await self._make_some(topic, some, why)
 
-    async def _make_some(self, topic: TopicMetadata, changed: Mapping[int, Step], why: str) -> TopicMetadata:
+    async def _make_some(
+        self, topic: TopicMetadata, changed: Mapping[int, ReassignmentStep], why: str
+    ) -> TopicMetadata:
         """Make steps in one transaction, then stop the removed replicas; return the topic with them."""
         context = self._context
         partitions = list(topic.partitions)
@@ -357,7 +361,7 @@ class Reassignments:
                 raise StateConflictError from error
             raise as_kafka_error(error) from error
         context.image.put_topic(new_topic)
-        await self._log(topic, new_topic, changed, why)
+        await self._follow_states(topic, new_topic, changed, why)
         context.image.publish()
         self._stop(new_topic, [index for index in changed if (topic.topic_id, index) in stopping])
         for listener in self.on_finished:
@@ -379,7 +383,8 @@ class Reassignments:
         if remaining := _subtract(tuple(dict.fromkeys(replicas)), partition.replicas):
             stopping[topic_id, index] = remaining
 
-    async def _log(self, old: TopicMetadata, new: TopicMetadata, changed: Iterable[int], why: str) -> None:
+    async def _follow_states(self, old: TopicMetadata, new: TopicMetadata, changed: Iterable[int], why: str) -> None:
+        """Update the pending partitions of a topic from the states of the changed ones, and log these."""
         counts: Counter[ReassignmentState] = Counter()
         for number, index in enumerate(changed):
             if number % _PARTITIONS_PER_PAUSE == 0:

@@ -1,4 +1,7 @@
-"""The queue of requests from the controller to one broker: in order, one in flight, resent until answered."""
+"""The queue of requests from the controller to one broker: in order, one in flight.
+
+A request is sent again until the broker has responded. After some failures of the broker itself it is dropped.
+"""
 
 import logging
 from collections import deque
@@ -28,7 +31,7 @@ RESEND_MS: Final = 100
 """As in Kafka."""
 
 MAX_RESENDS_AFTER_ERROR: Final = 20
-"""A request that a broker refuses with UNKNOWN_SERVER_ERROR more often must not keep the later ones back."""
+"""Most resends of a request on which a broker fails with UNKNOWN_SERVER_ERROR: later requests wait for it."""
 
 
 class LocalBroker(Protocol):
@@ -44,7 +47,7 @@ class LocalBroker(Protocol):
         """Stop or delete replicas of this broker."""
 
 
-class Transport(Protocol):
+class ControlChannel(Protocol):
     """Sends control requests to one broker."""
 
     def send(self, request: ControlRequest) -> Awaitable[ControlResponse]:
@@ -54,7 +57,7 @@ class Transport(Protocol):
         """Release the connection."""
 
 
-class LocalTransport:
+class LocalControlChannel:
     """Calls the broker on which the controller runs."""
 
     def __init__(self, broker: LocalBroker) -> None:
@@ -74,7 +77,7 @@ class LocalTransport:
         """Release nothing."""
 
 
-class RemoteTransport:
+class RemoteControlChannel:
     """Sends over a channel of its own, without negotiation of versions."""
 
     def __init__(self, channel: BrokerChannel) -> None:
@@ -121,7 +124,7 @@ class BrokerQueue:
     def __init__(
         self,
         broker_id: int,
-        connect: Callable[[], Transport],
+        connect: Callable[[], ControlChannel],
         executor: Callable[[], Executor],
         delay: Delay,
         answered: Answered,
@@ -132,7 +135,7 @@ class BrokerQueue:
         self._delay = delay
         self._answered = answered
         self._items: deque[_Item] = deque()
-        self._transport: Transport | None = None
+        self._channel: ControlChannel | None = None
         self._is_sending = False
         self._is_stopped = False
 
@@ -148,7 +151,7 @@ class BrokerQueue:
             self._is_sending = True
             self._executor().start(self._run())
 
-    def reconnect(self, connect: Callable[[], Transport]) -> None:
+    def reconnect(self, connect: Callable[[], ControlChannel]) -> None:
         """Send further requests to another address."""
         self._connect = connect
         self._disconnect()
@@ -160,9 +163,9 @@ class BrokerQueue:
         self._disconnect()
 
     def _disconnect(self) -> None:
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     async def _run(self) -> None:
         try:
@@ -189,11 +192,11 @@ class BrokerQueue:
         """Return the response to a request; None if the queue was stopped before it came."""
         failures = 0
         while not self._is_stopped:
-            if self._transport is None:
-                self._transport = self._connect()
+            if self._channel is None:
+                self._channel = self._connect()
             response, failure = None, "the broker returned UNKNOWN_SERVER_ERROR"
             try:
-                response = await self._transport.send(request)
+                response = await self._channel.send(request)
             except BrokerUnavailableError as error:
                 # A request that is dropped would leave the broker with an old state.
                 failure = repr(error)

@@ -8,10 +8,10 @@ broker that has just registered gets the whole metadata first, then LeaderAndIsr
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from odradek.replication.controller.events import Executor
-from odradek.replication.controller.propagation.broker_queue import Answered, BrokerQueue, Transport
+from odradek.replication.controller.propagation.broker_queue import Answered, BrokerQueue, ControlChannel
 from odradek.replication.controller.propagation.requests import (
     ControlBatch,
     ControlRequest,
@@ -42,10 +42,8 @@ class _StoppedError(Exception):
     """The epoch ended while a request was built."""
 
 
-class Connector(Protocol):
-    """Opens the way to a broker."""
-
-    def __call__(self, broker: BrokerMetadata) -> Transport: ...
+OpenControlChannel = Callable[[BrokerMetadata], ControlChannel]
+"""Returns a channel for control requests to a broker."""
 
 
 class PropagationParts(NamedTuple):
@@ -57,7 +55,7 @@ class PropagationParts(NamedTuple):
 
     broker_id: int
     listener: str
-    connect: Connector
+    connect: OpenControlChannel
     executor: Callable[[], Executor]
     delay: Delay
 
@@ -255,7 +253,7 @@ class EpochPropagation:
     ) -> None:
         """Add a new partition, or one with a new leader epoch, to LeaderAndIsr.
 
-        A new partition goes to its ISR only: its other replicas are not live.
+        A new partition goes to its ISR only: the brokers of its other replicas are not live, or shut down.
         """
         partition = topic.partitions[index]
         if before is None:

@@ -10,11 +10,11 @@ from odradek.protocol.messages.stop_replica import StopReplicaResponse
 from odradek.replication.controller.events import Executor, ImmediateExecutor
 from odradek.replication.controller.propagation.broker_queue import (
     Answered,
+    ControlChannel,
     ControlResponse,
     LocalBroker,
-    LocalTransport,
-    RemoteTransport,
-    Transport,
+    LocalControlChannel,
+    RemoteControlChannel,
 )
 from odradek.replication.controller.propagation.epoch_propagation import (
     REPLICAS_PER_STOP,
@@ -146,11 +146,11 @@ class Propagation:
         replicas = [ReplicaToStop(topic, index, epoch, True) for topic, index, epoch in partitions]
         self.stop_replicas(broker_id, replicas, on_response)
 
-    def _connect(self, broker: BrokerMetadata) -> Transport:
+    def _connect(self, broker: BrokerMetadata) -> ControlChannel:
         if broker.broker_id == self._parts.broker_id:
-            return LocalTransport(self._own)
+            return LocalControlChannel(self._own)
         client_id = str(self._parts.broker_id)
-        return RemoteTransport(self._channels.open(broker, client_id=client_id, timeout_ms=self._timeout_ms))
+        return RemoteControlChannel(self._channels.open(broker, client_id=client_id, timeout_ms=self._timeout_ms))
 
     def _on_answer(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
         listener = self.listener

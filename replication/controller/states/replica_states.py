@@ -4,10 +4,10 @@ Kafka's controller keeps a state machine of replicas. Here each state follows fr
 there is no table:
 
 - Online: the broker is live and the replica is not in `PartitionMetadata.offline`; Offline otherwise
-- New, NonExistent: the assignment has a replica that the last published assignment had not, or the reverse; the
-  difference between publications sends LeaderAndIsr with isNew
-- DeletionStarted, DeletionSuccessful, DeletionIneligible: `cluster_deletion` has the replicas of deleted topics that
-  are deleted, those with a request under way, and the others
+- New, NonExistent: the assignment has a replica that the last published assignment did not have, or the reverse;
+  `propagation.epoch_propagation` compares publications, and sends LeaderAndIsr with isNew
+- DeletionStarted, DeletionIneligible: `topics.replica_deletion` has the replicas of deleted topics that remain, whether
+  or not a request is under way; it drops those that are deleted (DeletionSuccessful)
 """
 
 from collections.abc import Container

@@ -289,7 +289,7 @@ class TopicChanges:
             elected = elect_leader(
                 remaining, eligible, epoch, fenced=fenced, least_epoch=least, allows_unclean=unclean
             )
-            # A broker that shuts down is not elected, but remains in the ISR: without the dead ones, which may return
+            # Without another leader, brokers that shut down remain in the ISR. Dead brokers do not: they may return
             # without the last records.
             has_changed = elected is not remaining and elected.leader != NO_LEADER
             remaining = elected if has_changed else remove_dead_from_isr(remaining, brokers, epoch)

@@ -45,9 +45,9 @@ RunLater = Callable[[int, Task], None]
 class TopicDeletion:
     """The topics that are marked and not yet removed.
 
-    Except for `obstacle` and `schedule_retry`, methods are called within an event of the controller. `retry` submits
-    the events that finish pending removals.
+    Except for `obstacle`, methods are called within an event of the controller.
 
+    retry: submits the events that finish pending removals
     run_later: schedules the next attempt; until the server sets it, only `finish` removes nodes
     is_enabled: returns `delete.topic.enable`; if it is false, marks of other brokers are removed
     replicas: deletion of replicas in a cluster
@@ -230,18 +230,20 @@ class TopicDeletion:
                     error,
                 )
                 if isinstance(error, StoreUnavailableError):
-                    self.schedule_retry()
+                    self._schedule_retry()
                     return False
-        self.schedule_retry()
+        self._schedule_retry()
         return True
 
     def _is_removable(self, name: str) -> bool:
         return self.replicas is None or self.replicas.is_done(name)
 
-    def schedule_retry(self) -> None:
-        """Schedule the next attempt, if one is needed."""
+    def _schedule_retry(self) -> None:
+        """Schedule the next attempt if a removal has failed. A broker that is not the controller forgets the deletions.
+
+        The next controller finds their marks.
+        """
         if not self._context.is_active:
-            # The next controller finds the marks.
             self._unfinished.clear()
         if not self._unfinished:
             self._retry_ms = FIRST_RETRY_MS
