@@ -159,7 +159,8 @@ class BrokerControl:
         name = requested.topic_name
         current = self._assignments.topics.get(name)
         if current is not None and current.topic_id != requested.topic_id:
-            if not self._replace_deleted(current):
+            # A topic of a broker before Kafka 2.8 has no id; that it gets one does not mean that it was created again.
+            if ZERO_UUID in (current.topic_id, requested.topic_id) or not self._replace_deleted(current):
                 return {state.partition_index: ErrorCode.INCONSISTENT_TOPIC_ID for state in requested.partition_states}
             current = None
         known = () if current is None else current.partitions

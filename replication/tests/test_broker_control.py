@@ -221,6 +221,8 @@ def test_another_topic_id_is_refused(member):
         1: ErrorCode.INCONSISTENT_TOPIC_ID,
     }
     assert member.replicas.partitions["t", 0].topic_id == ID
+    member.update(cached(leader=-2))
+    assert member.lead(role(0, leader_epoch=9), topic_id=ZERO_UUID) == {0: ErrorCode.INCONSISTENT_TOPIC_ID}
 
 
 @pytest.mark.parametrize("is_notified", [True, False])

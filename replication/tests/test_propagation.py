@@ -235,7 +235,7 @@ def test_a_response_of_a_brokers_earlier_epoch_takes_no_replica_offline(world):
     earlier_epoch = world.fakes[2].epoch
     world.fakes[2].failed = {("t", 0)}
     world.active.propagation.resend_roles(2)
-    respond, restarted = world.active.propagation._on_answer, []
+    respond, restarted = world.active.propagation._on_response, []
 
     def restart_first(broker_id, request, response):
         if not restarted:
@@ -245,7 +245,7 @@ def test_a_response_of_a_brokers_earlier_epoch_takes_no_replica_offline(world):
             world.start(2)
         respond(broker_id, request, response)
 
-    world.active.propagation._current._queues[2]._answered = restart_first
+    world.active.propagation._current._queues[2]._on_response = restart_first
     world.executor.finish()
     assert restarted == [earlier_epoch]
     assert world.fakes[2].epoch > earlier_epoch

@@ -29,7 +29,7 @@ UNKNOWN_BROKER_EPOCH = -1
 
 
 class ControlledShutdownProcessor:
-    """Moves leaderships, and answers ControlledShutdown, within an event of the controller.
+    """Moves leaderships, and processes ControlledShutdown, within an event of the controller.
 
     Partitions with one replica are skipped, as in Kafka.
     """

@@ -56,9 +56,9 @@ _MAX_STEPS: Final = 1000
 """Most steps in one transaction, which also has the topic's node: ZooKeeper accepts 1 MB."""
 
 
-def stop_no_replicas(broker_id: int, partitions: Sequence[tuple[str, int, int]], answered: Callable[[], None]) -> None:
+def stop_no_replicas(broker_id: int, partitions: Sequence[tuple[str, int, int]], done: Callable[[], None]) -> None:
     """Do nothing: without a cluster no other broker has replicas."""
-    answered()
+    done()
 
 
 class ReassignmentState(Enum):
@@ -423,9 +423,9 @@ class Reassignments:
                     by_broker.setdefault(replica, []).append(index)
         for broker_id, stopped in by_broker.items():
             replicas = [(topic.name, index, topic.partitions[index].leader_epoch) for index in stopped]
-            self.stop_replicas(broker_id, replicas, partial(self._on_answer, topic.topic_id, broker_id, stopped))
+            self.stop_replicas(broker_id, replicas, partial(self._on_stopped, topic.topic_id, broker_id, stopped))
 
-    def _on_answer(self, topic_id: bytes, broker_id: int, indexes: Sequence[int]) -> None:
+    def _on_stopped(self, topic_id: bytes, broker_id: int, indexes: Sequence[int]) -> None:
         keys = [(topic_id, index) for index in indexes]
         self._post(EventKind.REPLICAS, "removed replicas are deleted", lambda: self._forget(keys, {broker_id}))
 

@@ -24,7 +24,7 @@ from odradek.replication.remote import BrokerChannel, BrokerUnavailableError, De
 logger = logging.getLogger(__name__)
 
 ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
-Answered = Callable[[int, ControlRequest, ControlResponse], None]
+OnResponse = Callable[[int, ControlRequest, ControlResponse], None]
 """Called with the broker's id, a request and its response."""
 
 RESEND_MS: Final = 100
@@ -112,13 +112,13 @@ def _make_error_response(request: ControlRequest, error: Exception) -> ControlRe
 
 class _Item(NamedTuple):
     request: ControlRequest
-    answered: Answered | None
+    on_response: OnResponse | None
 
 
 class BrokerQueue:
     """The requests to one broker in one of its epochs.
 
-    answered: called with each response, before the next request is sent
+    on_response: called with each response, before the next request is sent
     """
 
     def __init__(
@@ -127,13 +127,13 @@ class BrokerQueue:
         connect: Callable[[], ControlChannel],
         executor: Callable[[], Executor],
         delay: Delay,
-        answered: Answered,
+        on_response: OnResponse,
     ) -> None:
         self.broker_id = broker_id
         self._connect = connect
         self._executor = executor
         self._delay = delay
-        self._answered = answered
+        self._on_response = on_response
         self._items: deque[_Item] = deque()
         self._channel: ControlChannel | None = None
         self._is_sending = False
@@ -142,11 +142,11 @@ class BrokerQueue:
     def __len__(self) -> int:
         return len(self._items)
 
-    def put(self, request: ControlRequest, answered: Answered | None = None) -> None:
-        """Send a request after those put before it. `answered` is called with its response, too."""
+    def put(self, request: ControlRequest, on_response: OnResponse | None = None) -> None:
+        """Send a request after those put before it. `on_response` is called with its response, too."""
         if self._is_stopped:
             return
-        self._items.append(_Item(request, answered))
+        self._items.append(_Item(request, on_response))
         if not self._is_sending:
             self._is_sending = True
             self._executor().start(self._run())
@@ -175,16 +175,16 @@ class BrokerQueue:
                 if response is None:
                     return
                 self._items.popleft()
-                for answered in (self._answered, item.answered):
-                    if answered is not None:
-                        self._report(answered, item.request, response)
+                for on_response in (self._on_response, item.on_response):
+                    if on_response is not None:
+                        self._report(on_response, item.request, response)
         finally:
             self._is_sending = False
 
-    def _report(self, answered: Answered, request: ControlRequest, response: ControlResponse) -> None:
+    def _report(self, on_response: OnResponse, request: ControlRequest, response: ControlResponse) -> None:
         """Pass a response on. An error must not end the queue."""
         try:
-            answered(self.broker_id, request, response)
+            on_response(self.broker_id, request, response)
         except Exception:
             logger.exception("a response of broker %d was not handled; please report it", self.broker_id)
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from odradek.replication.controller.events import Executor
-from odradek.replication.controller.propagation.broker_queue import Answered, BrokerQueue, ControlChannel
+from odradek.replication.controller.propagation.broker_queue import BrokerQueue, ControlChannel, OnResponse
 from odradek.replication.controller.propagation.requests import (
     ControlBatch,
     ControlRequest,
@@ -28,7 +28,7 @@ PARTITIONS_PER_REQUEST: Final = 2000
 with the partitions of that request."""
 
 REPLICAS_PER_STOP: Final = 500
-"""Most replicas in one StopReplica, which is built and answered in one step of a few ms."""
+"""Most replicas in one StopReplica, which is built and handled in one step of a few ms."""
 
 _PARTITIONS_PER_PAUSE: Final = 200
 
@@ -63,10 +63,10 @@ class PropagationParts(NamedTuple):
 class EpochPropagation:
     """Builds and sends the requests of one controller epoch until `stop`."""
 
-    def __init__(self, epoch: int, parts: PropagationParts, answered: Answered) -> None:
+    def __init__(self, epoch: int, parts: PropagationParts, on_response: OnResponse) -> None:
         self.epoch = epoch
         self._parts = parts
-        self._answered = answered
+        self._on_response = on_response
         self._brokers: dict[int, BrokerMetadata] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._queues: dict[int, BrokerQueue] = {}
@@ -84,15 +84,15 @@ class EpochPropagation:
         self._add(partial(self._resend_roles, broker_id))
 
     def stop_replicas(
-        self, broker_id: int, replicas: Sequence[ReplicaToStop], answered: Answered | None = None
+        self, broker_id: int, replicas: Sequence[ReplicaToStop], on_response: OnResponse | None = None
     ) -> None:
         """Send StopReplica, after the publications before it; nothing if the broker is not live.
 
-        Many replicas are divided over several requests. `answered` is called with each response.
+        Many replicas are divided over several requests. `on_response` is called with each response.
         """
         for first in range(0, len(replicas), REPLICAS_PER_STOP):
             some = replicas[first : first + REPLICAS_PER_STOP]
-            self._add(partial(self._stop_replicas, broker_id, some, answered))
+            self._add(partial(self._stop_replicas, broker_id, some, on_response))
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -163,7 +163,7 @@ class EpochPropagation:
                 self._queues[broker.broker_id].stop()
             started.add(broker.broker_id)
             self._queues[broker.broker_id] = BrokerQueue(
-                broker.broker_id, connect, self._parts.executor, self._parts.delay, self._answered
+                broker.broker_id, connect, self._parts.executor, self._parts.delay, self._on_response
             )
         return started, changed
 
@@ -268,13 +268,13 @@ class EpochPropagation:
         await self._send_all_roles({broker_id}, {})
 
     async def _stop_replicas(
-        self, broker_id: int, replicas: Sequence[ReplicaToStop], answered: Answered | None
+        self, broker_id: int, replicas: Sequence[ReplicaToStop], on_response: OnResponse | None
     ) -> None:
         await self._pause()
         broker = self._brokers.get(broker_id)
         if broker is not None:
             request = make_stop_replica(self._parts.broker_id, self.epoch, broker.epoch, replicas)
-            self._put(broker_id, request, answered)
+            self._put(broker_id, request, on_response)
 
     # Queues
 
@@ -301,10 +301,10 @@ class EpochPropagation:
         for broker_id, request in requests:
             self._put(broker_id, request)
 
-    def _put(self, broker_id: int, request: ControlRequest, answered: Answered | None = None) -> None:
+    def _put(self, broker_id: int, request: ControlRequest, on_response: OnResponse | None = None) -> None:
         queue = self._queues.get(broker_id)
         if queue is not None:
-            queue.put(request, answered)
+            queue.put(request, on_response)
 
     async def _pause(self) -> None:
         await self._parts.executor().pause()

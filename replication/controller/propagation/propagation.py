@@ -9,11 +9,11 @@ from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaResponse
 from odradek.replication.controller.events import Executor, ImmediateExecutor
 from odradek.replication.controller.propagation.broker_queue import (
-    Answered,
     ControlChannel,
     ControlResponse,
     LocalBroker,
     LocalControlChannel,
+    OnResponse,
     RemoteControlChannel,
 )
 from odradek.replication.controller.propagation.epoch_propagation import (
@@ -88,7 +88,7 @@ class Propagation:
     def begin(self, epoch: int) -> None:
         """Begin a controller epoch. Its first publication must contain all brokers and topics."""
         self.end()
-        self._current = EpochPropagation(epoch, self._parts, self._on_answer)
+        self._current = EpochPropagation(epoch, self._parts, self._on_response)
 
     def end(self) -> None:
         """End the controller epoch: nothing more is sent."""
@@ -116,32 +116,33 @@ class Propagation:
             self._current.resend_roles(broker_id)
 
     def stop_replicas(
-        self, broker_id: int, replicas: Sequence[ReplicaToStop], answered: Answered | None = None
+        self, broker_id: int, replicas: Sequence[ReplicaToStop], on_response: OnResponse | None = None
     ) -> None:
         """Send StopReplica after the publications before it, many replicas in several requests.
 
-        `answered` is called with each response. It is not called if the broker is not live or fails, or if the
+        `on_response` is called with each response. It is not called if the broker is not live or fails, or if the
         controller resigns.
         """
         if self._current is not None:
-            self._current.stop_replicas(broker_id, replicas, answered)
+            self._current.stop_replicas(broker_id, replicas, on_response)
 
     def delete_replicas(
-        self, broker_id: int, partitions: Sequence[tuple[str, int, int]], answered: Callable[[], None]
+        self, broker_id: int, partitions: Sequence[tuple[str, int, int]], done: Callable[[], None]
     ) -> None:
         """Delete replicas (topic, partition, leader epoch).
 
-        `answered` is called once, after the last response. It is not called in the cases of `stop_replicas`, nor if the
-        broker has refused a whole request: it has restarted, or has a later controller.
+        `done` is called once, after the last response, whatever the results of the replicas. It is not called in the
+        cases of `stop_replicas`, nor if the broker has refused a whole request: it has restarted, or has a later
+        controller.
         """
-        unanswered = -(-len(partitions) // REPLICAS_PER_STOP)
+        pending_responses = -(-len(partitions) // REPLICAS_PER_STOP)
 
         def on_response(_: int, request: ControlRequest, response: ControlResponse) -> None:
-            nonlocal unanswered
+            nonlocal pending_responses
             if response.error_code == ErrorCode.NONE:
-                unanswered -= 1
-                if not unanswered:
-                    answered()
+                pending_responses -= 1
+                if not pending_responses:
+                    done()
 
         replicas = [ReplicaToStop(topic, index, epoch, True) for topic, index, epoch in partitions]
         self.stop_replicas(broker_id, replicas, on_response)
@@ -152,7 +153,7 @@ class Propagation:
         client_id = str(self._parts.broker_id)
         return RemoteControlChannel(self._channels.open(broker, client_id=client_id, timeout_ms=self._timeout_ms))
 
-    def _on_answer(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
+    def _on_response(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
         listener = self.listener
         if response.error_code != ErrorCode.NONE:
             error = read_error_code(response.error_code)

@@ -68,14 +68,14 @@ class ReplicaDeletion:
         """Stop and then delete the remaining replicas of topics: followers stop before a leader's log is deleted."""
         for broker_id in broker_ids:
             replicas = await self._list_remaining(broker_id, names)
-            answered = self._make_callback()
+            on_response = self._make_callback()
             for first in range(0, len(replicas), _REPLICAS_PER_PAUSE):
                 await self._pause()
                 self._propagation.stop_replicas(broker_id, replicas[first : first + _REPLICAS_PER_PAUSE])
             for first in range(0, len(replicas), _REPLICAS_PER_PAUSE):
                 await self._pause()
                 some = [one._replace(delete=True) for one in replicas[first : first + _REPLICAS_PER_PAUSE]]
-                self._propagation.stop_replicas(broker_id, some, answered)
+                self._propagation.stop_replicas(broker_id, some, on_response)
 
     async def _list_remaining(self, broker_id: int, names: Sequence[str]) -> list[ReplicaToStop]:
         replicas: list[ReplicaToStop] = []
@@ -91,13 +91,13 @@ class ReplicaDeletion:
         # A topic of the same name may have been created and deleted before a response comes.
         ids = dict(self._ids)
 
-        def answered(broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
+        def on_response(broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
             assert isinstance(response, StopReplicaResponse)
-            self._on_answer(broker_id, response, ids)
+            self._on_response(broker_id, response, ids)
 
-        return answered
+        return on_response
 
-    def _on_answer(self, broker_id: int, response: StopReplicaResponse, ids: dict[str, bytes]) -> None:
+    def _on_response(self, broker_id: int, response: StopReplicaResponse, ids: dict[str, bytes]) -> None:
         failed = 0
         changed: dict[str, None] = {}
         for (name, index), error in stop_errors(response).items():
