@@ -331,9 +331,13 @@ class Controller:
     # Brokers whose processes have ended
 
     def on_broker_refused(self, broker: BrokerMetadata) -> None:
-        """Move the leaderships of a broker whose address refuses connections. Its session expires later."""
+        """Move the leaderships of a broker whose address refuses connections. Its session expires later.
+
+        Registrations are followed first: another member of an ISR may have restarted without its last records.
+        """
 
         async def work() -> None:
+            await self._store_changes.follow_brokers()
             if self._is_registered(broker.broker_id, broker.epoch):
                 logger.warning("a broker refuses connections; others take its leaderships broker=%d", broker.broker_id)
                 await self._controlled_shutdown.evacuate(broker.broker_id, "the broker refuses connections")

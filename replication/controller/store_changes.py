@@ -152,7 +152,7 @@ class StoreChanges:
         return notices
 
     def _on_brokers(self, event: WatchEvent) -> None:
-        self._post(EventKind.BROKERS, "registrations changed", self._follow_brokers)
+        self._post(EventKind.BROKERS, "registrations changed", self.follow_brokers)
 
     def _on_topics(self, event: WatchEvent) -> None:
         self._post(EventKind.TOPICS, "topics changed", self._follow_topics)
@@ -185,7 +185,7 @@ class StoreChanges:
         self._started.clear()
         await self._restarts.delete()
 
-    async def _follow_brokers(self) -> None:
+    async def follow_brokers(self) -> None:
         """Elect leaders after brokers failed or started. A broker with a larger epoch than before did both."""
         if not self._context.is_active:
             return
@@ -199,7 +199,7 @@ class StoreChanges:
             raise
 
     async def _elect_again(self) -> None:
-        self._post(EventKind.BROKERS, "repeat an election", self._follow_brokers)
+        self._post(EventKind.BROKERS, "repeat an election", self.follow_brokers)
 
     async def _follow_registrations(self) -> None:
         store, image = self._context.store, self._context.image

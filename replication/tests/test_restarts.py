@@ -89,6 +89,19 @@ def test_replicas_that_have_all_restarted_are_elected(world):
     assert states(world, "t") == [(2, 1, (2, 3)), (3, 1, (3, 2)), (2, 1, (2,))]
 
 
+def test_a_replica_that_has_restarted_does_not_replace_a_leader_that_refuses_connections(world):
+    create(world, "t", (2, 3))
+    controller = world.active.controller
+    events = HeldEvents(controller)
+    restart(world, 3)
+    controller.on_broker_refused(controller.image.brokers[2])
+    world.executor.finish()
+    assert states(world, "t") == [(2, 1, (2,))]
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(2, 1, (2,))]
+
+
 def test_a_leader_that_has_restarted_begins_a_new_epoch(world):
     """It was elected before it restarted, and has no role now."""
     create(world, "t", (2, 3), (3, 2))
