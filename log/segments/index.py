@@ -161,7 +161,7 @@ class SparseIndex:
             file = self._open()
             file.truncate(count * self.entry.size)
             if self._preallocated:
-                file.truncate(self.max_entries * self.entry.size)
+                file.truncate(max(self.max_entries, count) * self.entry.size)
         else:
             del self._pending[(count - self._written) * self.entry.size :]
         self._count = count

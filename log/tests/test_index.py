@@ -42,6 +42,18 @@ def test_a_file_is_preallocated_and_trimmed_to_its_entries(fs: MemoryFileSystem)
     assert index.count == 2
 
 
+def test_a_truncation_keeps_entries_above_a_lowered_limit(fs: MemoryFileSystem):
+    """Lowering segment.index.bytes leaves an index with more entries than its new limit."""
+    index = offsets(fs)
+    for number in range(20):
+        index.append(BASE + number, number * 10)
+    index.trim()
+    index = offsets(fs, max_bytes=80, fresh=False)
+    index.preallocate()
+    index.truncate_to(BASE + 15)
+    assert index.entries() == [(number, number * 10) for number in range(15)]
+
+
 def test_time_index_on_the_disk(fs: MemoryFileSystem):
     index = times(fs)
     index.append_if_later(7, BASE + 3)
