@@ -34,12 +34,13 @@ class LogSync:
 
     `files` are open and may grow, `paths` are synced by name, so the log can append, roll and delete meanwhile;
     `directories` have new names in them. `sealed_segments` get no more appends, and their indexes are synced too.
-    `snapshots` are written first. `truncation` is the last one before the task, if it is not durable. After
-    ExhaustedError (no descriptor to sync a path with) nothing has failed, and the syncs can be repeated.
+    `snapshots` are written first. `truncation` is the last one before the task, if it is not durable. `has_name`: the
+    name of the log's directory and the topic id in it are synced too. After ExhaustedError (no descriptor to sync a
+    path with) nothing has failed, and the syncs can be repeated.
     """
 
     __slots__ = (
-        "_directories", "_files", "_fs", "_gate", "_log_directory", "paths",
+        "_directories", "_files", "_fs", "_gate", "_log_directory", "has_name", "paths",
         "sealed_segments", "snapshots", "target_offset", "truncation",
     )  # fmt: skip
 
@@ -56,6 +57,7 @@ class LogSync:
         gate: SyncGate,
         truncation: UnsyncedTruncation | None = None,
         snapshots: Sequence[SnapshotWrite] = (),
+        has_name: bool = False,
     ) -> None:
         self._fs = fs
         self._log_directory = log_directory
@@ -67,6 +69,7 @@ class LogSync:
         self._gate = gate
         self.truncation = truncation
         self.snapshots = snapshots
+        self.has_name = has_name
 
     def run(self) -> None:
         """Sync. Blocks; raises LogDirFailure, ExhaustedError."""
@@ -156,7 +159,8 @@ class LogFlusher:
             # The active segment's indexes are not synced: they are rebuilt after a crash.
             paths += [segment.path(kind) for kind in SEGMENT_SUFFIXES]
         directories = [log.directory] if has_new_names else []
-        if log.has_unsynced_name:
+        has_name, log.has_unsynced_name = log.has_unsynced_name, False
+        if has_name:
             paths.append(log.topic_id_path)
             directories.append(log.log_directory)
         task = LogSync(
@@ -170,6 +174,7 @@ class LogFlusher:
             gate=self._gate,
             truncation=truncation,
             snapshots=snapshots,
+            has_name=has_name,
         )
         self._tasks.append(task)
         return task
@@ -188,7 +193,6 @@ class LogFlusher:
         if truncation is not None and truncation is task.truncation and truncation.has_checkpoints:
             log.unsynced_truncation = None
         log.flushed_offset = max(log.flushed_offset, task.target_offset)
-        log.has_unsynced_name = False
         log.unsynced_segments = [s for s in log.unsynced_segments if s not in task.sealed_segments]
         self.last_flush_ms = monotonic_ms
 
@@ -197,6 +201,7 @@ class LogFlusher:
         log = self._log
         self._tasks.remove(task)
         log.unsynced_paths.update(task.paths)
+        log.has_unsynced_name = log.has_unsynced_name or task.has_name
         self._add_snapshots(task.snapshots)
 
     def _add_snapshots(self, snapshots: Iterable[SnapshotWrite]) -> None:
@@ -291,6 +296,7 @@ class LogFlusher:
         paths |= log.unsynced_paths | log.producer_state.unsynced_paths
         paths |= {log.producer_state.snapshot_path(snapshot.offset) for snapshot in written}
         if log.has_unsynced_name:
+            log.has_unsynced_name = False
             paths.add(log.topic_id_path)
         task = LogSync(
             log.fs,

@@ -76,7 +76,8 @@ class LogState:
 
     What is not durable yet: `unsynced_paths` are files to sync by name. `unsynced_segments` get no more appends, in
     order, and their indexes are not synced. `unwritten_snapshots` are written by the next flush, in its thread.
-    `has_unsynced_name`: the name of the log's own directory, or the topic id in it, may not be durable.
+    `has_unsynced_name`: the name of the log's own directory, or the topic id in it, may not be durable, and no flush in
+    progress syncs it.
     `unsynced_epoch_at`: from this offset on, leader epochs may be durable in the batches only.
     `unsynced_truncation` is set by a truncation until its result is durable: nothing is appended before.
 

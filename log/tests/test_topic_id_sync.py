@@ -5,8 +5,10 @@ from random import Random
 import pytest
 
 from odradek.log.log_manager import LogManager
+from odradek.log.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, append, opened, served
+from odradek.log.tests.support import NOW_MS, batch, open_log
 from odradek.log.tests.threads import Threads
 
 PATH = "/data/a"
@@ -81,3 +83,18 @@ def test_a_flush_syncs_a_new_topic_id(seed: int | None) -> None:
     log.flush(0)
     fs.crash(None if seed is None else Random(seed), lose_names=True)
     assert_served(fs)
+
+
+def test_a_topic_id_that_is_written_while_a_flush_ends_is_synced_later() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
+    flush = log.prepare_flush()
+    assert flush is not None
+    flush.run()
+    write_partition_metadata(fs, log.directory, TOPIC_ID, sync=False)
+    log.directory_unsynced()
+    log.finish_flush(flush, 0)
+    log.close(0)
+    fs.crash()
+    assert read_partition_metadata(fs, log.directory) == TOPIC_ID
