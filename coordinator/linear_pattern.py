@@ -181,8 +181,13 @@ def _char_predicate(kind: str, argument: Any, flags: int) -> CharPredicate:
     if not flags & re.IGNORECASE:
         return inner
     if kind == "NOT_LITERAL" or (kind == "IN" and str(argument[0][0]) == "NEGATE"):
-        return lambda char: inner(char.lower()) and inner(char.upper())
-    return lambda char: inner(char.lower()) or inner(char.upper())
+        return lambda char: all(map(inner, _cases(char)))
+    return lambda char: any(map(inner, _cases(char)))
+
+
+def _cases(char: str) -> list[str]:
+    """Return the lower and the upper case of a character, without those of several characters, such as SS."""
+    return [case for case in (char.lower(), char.upper()) if len(case) == 1]
 
 
 def _char_class(items: list[Any]) -> CharPredicate:

@@ -61,5 +61,9 @@ def test_flags():
     assert matches("(?i)app-[a-c]+", "APP-abC")
     assert not matches("app-[a-c]+", "APP-abC")
     assert not matches("(?i)[^a]", "A")
+    assert matches("(?i)[a-z]+", "\u212a"), "the Kelvin sign is an upper-case k"
+    assert not matches("(?i)[a-z]+", "\u00df"), "its upper case, SS, has two characters"
+    assert not matches("(?i)[a-z]+", "\u0130"), "its lower case has two characters"
+    assert matches("(?i)[^a]", "\u00df")
     assert matches("(?s)a.b", "a\nb")
     assert not matches("a.b", "a\nb")
