@@ -12,7 +12,7 @@ from odradek.coordinator.result import CoordinatorResult
 DEADLINES_PER_TICK: Final = 16
 """Limit of a tick, because a deadline may end a join phase or a transaction; the others wait for the next tick."""
 
-Key = tuple[Hashable, ...]
+DeadlineKey = tuple[Hashable, ...]
 Action = Callable[[CoordinatorResult, int], None]
 
 
@@ -28,18 +28,18 @@ class DeadlineHeap:
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
         self.monotonic_ms = monotonic_ms
-        self._actions: dict[Key, tuple[int, int, Action]] = {}  # key -> deadline_ms, order of setting, action
-        self._entries: dict[Key, tuple[int, int, Key]] = {}
-        self._heap: list[tuple[int, int, Key]] = []
+        self._actions: dict[DeadlineKey, tuple[int, int, Action]] = {}  # key -> deadline_ms, order of setting, action
+        self._entries: dict[DeadlineKey, tuple[int, int, DeadlineKey]] = {}
+        self._heap: list[tuple[int, int, DeadlineKey]] = []
         self._sequence = 0
 
     def __len__(self) -> int:
         return len(self._actions)
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: DeadlineKey) -> bool:
         return key in self._actions
 
-    def schedule(self, key: Key, delay_ms: int, action: Action) -> None:
+    def schedule(self, key: DeadlineKey, delay_ms: int, action: Action) -> None:
         """Set the key's deadline, `delay_ms` from now, in place of its current one."""
         deadline_ms = self.monotonic_ms() + delay_ms
         self._sequence += 1
@@ -49,7 +49,7 @@ class DeadlineHeap:
             entry = self._entries[key] = (deadline_ms, self._sequence, key)
             heappush(self._heap, entry)
 
-    def cancel(self, key: Key) -> None:
+    def cancel(self, key: DeadlineKey) -> None:
         """Remove the key's deadline if it has one."""
         self._actions.pop(key, None)
 
@@ -68,7 +68,7 @@ class DeadlineHeap:
         top = self._update_top()
         return None if top is None else top[0]
 
-    def next_key(self) -> Key | None:
+    def next_key(self) -> DeadlineKey | None:
         """Return the key of the earliest deadline; None if there is none."""
         top = self._update_top()
         return None if top is None else top[2]
@@ -82,7 +82,7 @@ class DeadlineHeap:
         del self._entries[top[2]]
         return self._actions.pop(top[2])[2]
 
-    def _update_top(self) -> tuple[int, int, Key] | None:
+    def _update_top(self) -> tuple[int, int, DeadlineKey] | None:
         """Remove and move heap entries until the top one is valid and has its key's current deadline."""
         while self._heap:
             entry = self._heap[0]

@@ -72,7 +72,7 @@ class GroupMetadataValue(Message, versions="0-4", flexible=4):
     members: list[GroupMetadataValueMemberMetadata]
 
 
-Key = OffsetCommitKey | GroupMetadataKey
+RecordKey = OffsetCommitKey | GroupMetadataKey
 V = TypeVar("V", OffsetCommitValue, GroupMetadataValue)
 
 _KEYS: dict[int, type[OffsetCommitKey] | type[GroupMetadataKey]] = {
@@ -188,7 +188,7 @@ def group_metadata_tombstone(group_id: str) -> CoordinatorRecord:
     return CoordinatorRecord(key, None, GroupChange(group_id, None))
 
 
-def read_key(data: bytes) -> Key | int:
+def read_key(data: bytes) -> RecordKey | int:
     """Decode a key. Return the record type alone if it is not one of these. Raises DecodeError."""
     record_type = _prefix(data)
     cls = _KEYS.get(record_type)

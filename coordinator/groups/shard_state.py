@@ -10,11 +10,11 @@ from odradek.coordinator.groups.classic.member import Member
 from odradek.coordinator.groups.offsets import OffsetStore
 from odradek.coordinator.groups.records import GroupChange, OffsetChange
 from odradek.coordinator.groups.settings import GroupSettings
-from odradek.coordinator.timers import DeadlineHeap, Key
+from odradek.coordinator.timers import DeadlineHeap, DeadlineKey
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
-EXPIRY_KEY: Final[Key] = ("offset-expiry",)
+EXPIRY_KEY: Final[DeadlineKey] = ("offset-expiry",)
 TOPIC_DELETION_KIND: Final = "topic-deletion"
 LARGE_KINDS: Final = frozenset({EXPIRY_KEY[0], TOPIC_DELETION_KIND})
 """Kinds of deadlines whose result may exceed one batch."""
@@ -62,7 +62,7 @@ class ShardState:
         self.settings = settings
         self.random_uuid = random_uuid
         self.groups: dict[str, Group] = {}
-        self.deletions: dict[Key, DeletedTopics] = {}
+        self.deletions: dict[DeadlineKey, DeletedTopics] = {}
         """Deleted topics whose offsets are being deleted, by the key of the deletion's deadline."""
         self.offsets = OffsetStore()
         self.timers = DeadlineHeap(monotonic_ms)
@@ -157,16 +157,16 @@ class ShardState:
             self.timers.cancel(session_key(group, member_id))
 
 
-def join_key(group: Group) -> Key:
+def join_key(group: Group) -> DeadlineKey:
     """Return the key of the deadline of a group's join phase."""
     return ("join", group.group_id)
 
 
-def sync_key(group: Group) -> Key:
+def sync_key(group: Group) -> DeadlineKey:
     """Return the key of the deadline for the SyncGroup requests of a generation's members."""
     return ("sync", group.group_id)
 
 
-def session_key(group: Group, member: Member | str) -> Key:
+def session_key(group: Group, member: Member | str) -> DeadlineKey:
     """Return the key of the session deadline of a member or pending member."""
     return ("session", group.group_id, member if isinstance(member, str) else member.member_id)

@@ -8,7 +8,7 @@ from typing import Final
 from odradek.coordinator.groups.records import offset_tombstones
 from odradek.coordinator.groups.shard_state import TOPIC_DELETION_KIND, DeletedTopics, ShardState
 from odradek.coordinator.result import Completion, CoordinatorResult
-from odradek.coordinator.timers import Key
+from odradek.coordinator.timers import DeadlineKey
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.types import ZERO_UUID
 
@@ -37,7 +37,7 @@ class _Search:
     __slots__ = ("_candidates", "_deleted", "_end_offsets", "_failures", "_ids", "_state", "key")
 
     def __init__(self, state: ShardState, deleted: DeletedTopics, failures: int = 0) -> None:
-        self.key: Key = (TOPIC_DELETION_KIND, *deleted)
+        self.key: DeadlineKey = (TOPIC_DELETION_KIND, *deleted)
         self._state = state
         self._deleted = deleted
         self._failures = failures

@@ -13,7 +13,7 @@ from collections import deque
 from typing import Final
 
 from odradek.coordinator.result import Completion, CoordinatorResult
-from odradek.coordinator.timers import Key
+from odradek.coordinator.timers import DeadlineKey
 from odradek.coordinator.transactions import ending as transaction_ending
 from odradek.coordinator.transactions.records import transaction_tombstone
 from odradek.coordinator.transactions.shard_state import TransactionShardState
@@ -22,8 +22,8 @@ from odradek.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_KEY: Final[Key] = ("timeouts",)
-EXPIRY_KEY: Final[Key] = ("expiry",)
+TIMEOUT_KEY: Final[DeadlineKey] = ("timeouts",)
+EXPIRY_KEY: Final[DeadlineKey] = ("expiry",)
 MAX_TOMBSTONES_BYTES: Final = 8_192
 TRANSACTIONS_PER_STEP: Final = 1_000
 """A search of so many takes some 200 us."""

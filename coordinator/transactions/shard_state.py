@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from odradek.coordinator.result import Completion, CoordinatorResult, Response, Token
-from odradek.coordinator.timers import DeadlineHeap, Key
+from odradek.coordinator.timers import DeadlineHeap, DeadlineKey
 from odradek.coordinator.transactions.records import TransactionLogValue, transaction_record
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.coordinator.transactions.transaction import Change, Transaction, TransactionState, UnreplicatedRecord
@@ -118,6 +118,6 @@ class ReplyOnce(Completion):
             result.reply(self.token, self.make_response(error))
 
 
-def completion_key(transactional_id: str) -> Key:
+def completion_key(transactional_id: str) -> DeadlineKey:
     """Return the key of the deadline of the next attempt to complete a decided transaction."""
     return ("completion", transactional_id)
