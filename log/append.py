@@ -5,7 +5,7 @@ Sources: Kafka documentation ("Log"), KIP-98 (idempotent and transactional produ
 
 from odradek.log.flush import LogFlusher
 from odradek.log.producers import replay as producer_replay
-from odradek.log.producers.replay import Marker, parse_marker
+from odradek.log.producers.replay import MarkerFields, parse_marker
 from odradek.log.roll import SegmentRoller
 from odradek.log.state import LogState
 from odradek.log.storage.filesystem import Piece
@@ -50,7 +50,7 @@ _pack_stamp = STAMP.pack
 
 
 class AppendInfo:
-    """Result of an append. Create it after the log's end has advanced, because `flush_due` is computed from it.
+    """Result of an append. `flush_due` is computed at creation, from the log's end after the append.
 
     `log_append_time_ms` is -1 unless the topic has LogAppendTime. For a duplicate the offsets are those of the first
     append, and both times are its largest timestamp, as in Kafka. `flush_due`: flush.messages or
@@ -223,7 +223,7 @@ class Appender:
             try:
                 batches = [check_batch(batch, log.config, origin, now_ms) for batch in found]
             except StepwiseValidationRequired as large:
-                # The check may have taken so long that the client repeated the request: the batch is in the log then.
+                # During a check in steps the client may have repeated the request, so that the batch is in the log.
                 duplicate = self._find_duplicate(read_header(large.batch))
                 if duplicate is None:
                     raise
@@ -251,7 +251,7 @@ class Appender:
         extents, size_bytes, max_timestamp = _measure(headers)
         try:
             segment = self._segment_for(size_bytes, first_offset, offset - 1, max_timestamp, now_ms)
-            markers: dict[int, Marker | None] = {}
+            markers: dict[int, MarkerFields | None] = {}
             for number, (header, (_, head, rest)) in enumerate(zip(headers, checked, strict=True)):
                 if header.producer_id < 0:
                     continue
@@ -364,19 +364,19 @@ class Appender:
 
     def _find_duplicate(self, header: BatchHeader) -> AppendInfo | None:
         """Return the first append's result for a batch that was appended before."""
-        mark = self._log.producer_state.find_duplicate(
+        batch = self._log.producer_state.find_duplicate(
             header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
         )
-        if mark is None:
+        if batch is None:
             return None
-        return AppendInfo(self._log, mark.first_offset, mark.last_offset, mark.timestamp, mark.timestamp, 0, True)
+        return AppendInfo(self._log, batch.first_offset, batch.last_offset, batch.timestamp, batch.timestamp, 0, True)
 
 
 def _corrupt(message: str) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, message)
 
 
-def _parse_replicated_marker(batch: memoryview) -> Marker | None:
+def _parse_replicated_marker(batch: memoryview) -> MarkerFields | None:
     """Return the marker in a control batch, as `parse_marker`. Raises KafkaError CORRUPT_MESSAGE."""
     try:
         return parse_marker(batch)

@@ -1,6 +1,7 @@
-"""State of one producer that numbers its batches, in a partition (KIP-98).
+"""State of one idempotent or transactional producer in a partition (KIP-98).
 
-Its epoch, its last five batches, to recognize one that is sent again, and the first offset of its open transaction.
+It consists of the epoch, the last five batches, by which a repeated batch is recognized, and the first offset of the
+open transaction.
 """
 
 from collections.abc import Iterable
@@ -11,19 +12,19 @@ NO_SEQUENCE: Final = -1
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 RETAINED_BATCHES: Final = 5
-"""The largest number of batches that a producer may have in flight."""
+"""Maximum number of batches that an idempotent producer has in flight for a partition."""
 
-MARK: Final = Struct("=iqiq")
-"""A BatchMark, encoded."""
-_pack_mark = MARK.pack
-_MARK_BYTES: Final = MARK.size
-MARKS_BYTES: Final = RETAINED_BATCHES * _MARK_BYTES
-NO_MARKS: Final = b"\xff" * MARKS_BYTES
-"""No batch: all fields of all marks are -1."""
+BATCH_METADATA: Final = Struct("=iqiq")
+"""The encoding of a BatchMetadata."""
+_pack_batch = BATCH_METADATA.pack
+_BATCH_BYTES: Final = BATCH_METADATA.size
+BATCHES_BYTES: Final = RETAINED_BATCHES * _BATCH_BYTES
+NO_BATCHES: Final = b"\xff" * BATCHES_BYTES
+"""The encoding of no batches: all fields are -1."""
 
 
-class BatchMark(NamedTuple):
-    """The fields of an appended batch that are needed to answer a duplicate."""
+class BatchMetadata(NamedTuple):
+    """The fields of an appended batch that the response to a duplicate needs."""
 
     last_sequence: int
     last_offset: int
@@ -38,7 +39,8 @@ class BatchMark(NamedTuple):
 class ProducerEntry:
     """One producer id. `transaction_start` is the first offset of its open transaction, -1 if none is open.
 
-    `marks` are its last batches, encoded, the newest at the end; an append costs one `pack` and no permanent object.
+    `packed_batches` are the last batches, encoded, the newest at the end: an append takes one `pack` and creates no
+    object that stays.
     """
 
     __slots__ = (
@@ -46,7 +48,7 @@ class ProducerEntry:
         "epoch",
         "last_sequence",
         "last_timestamp",
-        "marks",
+        "packed_batches",
         "producer_id",
         "transaction_start",
     )
@@ -59,7 +61,7 @@ class ProducerEntry:
         last_timestamp: int = -1,
         coordinator_epoch: int = -1,
         transaction_start: int = NO_OFFSET,
-        marks: bytes = NO_MARKS,
+        packed_batches: bytes = NO_BATCHES,
     ) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
@@ -67,40 +69,42 @@ class ProducerEntry:
         self.last_timestamp = last_timestamp
         self.coordinator_epoch = coordinator_epoch
         self.transaction_start = transaction_start
-        self.marks = marks
+        self.packed_batches = packed_batches
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, and remove the batches of another epoch."""
         if epoch != self.epoch:
             self.epoch = epoch
-            self.marks = NO_MARKS
+            self.packed_batches = NO_BATCHES
             self.last_sequence = NO_SEQUENCE
 
     def add(self, epoch: int, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
         """Record an appended batch."""
         if epoch != self.epoch:
             self.set_epoch(epoch)
-        self.marks = self.marks[_MARK_BYTES:] + _pack_mark(last_sequence, last_offset, offset_delta, timestamp)
+        packed = _pack_batch(last_sequence, last_offset, offset_delta, timestamp)
+        self.packed_batches = self.packed_batches[_BATCH_BYTES:] + packed
         self.last_sequence = last_sequence
         self.last_timestamp = timestamp
 
     @property
     def has_batches(self) -> bool:
-        """Return whether a batch of its epoch was appended."""
-        return self.marks != NO_MARKS
+        """Return whether a batch of the epoch was appended."""
+        return self.packed_batches != NO_BATCHES
 
-    def find_batch(self, last_sequence: int) -> BatchMark | None:
-        """Return the batch of its epoch that ends with this sequence, if it is among the last ones."""
-        for fields in MARK.iter_unpack(self.marks):
+    def find_batch(self, last_sequence: int) -> BatchMetadata | None:
+        """Return the batch of the epoch that ends with this sequence, if it is among the last five."""
+        for fields in BATCH_METADATA.iter_unpack(self.packed_batches):
             if fields[0] == last_sequence and fields[1] >= 0:
-                return BatchMark._make(fields)
+                return BatchMetadata._make(fields)
         return None
 
     @property
-    def batches(self) -> list[BatchMark]:
-        """The last batches of its epoch, oldest first."""
-        return [mark for mark in map(BatchMark._make, MARK.iter_unpack(self.marks)) if mark.last_offset >= 0]
+    def batches(self) -> list[BatchMetadata]:
+        """The last batches of the epoch, oldest first."""
+        batches = map(BatchMetadata._make, BATCH_METADATA.iter_unpack(self.packed_batches))
+        return [batch for batch in batches if batch.last_offset >= 0]
 
     @batches.setter
-    def batches(self, batches: Iterable[BatchMark]) -> None:
-        self.marks = b"".join([_pack_mark(*mark) for mark in batches]).rjust(MARKS_BYTES, b"\xff")
+    def batches(self, batches: Iterable[BatchMetadata]) -> None:
+        self.packed_batches = b"".join([_pack_batch(*batch) for batch in batches]).rjust(BATCHES_BYTES, b"\xff")

@@ -17,7 +17,7 @@ _BATCHES_PER_STEP: Final = 500
 """Number of headers that are read in 1 to 3 ms."""
 
 
-class Marker:
+class MarkerFields:
     """The fields of a transaction marker's record."""
 
     __slots__ = ("coordinator_epoch", "is_abort", "timestamp")
@@ -28,14 +28,14 @@ class Marker:
         self.timestamp = timestamp
 
 
-def parse_marker(batch: memoryview) -> Marker | None:
-    """Return the marker in a control batch; None if compaction emptied it or it is another kind of control batch."""
+def parse_marker(batch: memoryview) -> MarkerFields | None:
+    """Return the marker in a control batch; None for an empty batch, and for another kind of control record."""
     from odradek.protocol.records import ControlType, iter_records, parse_control_record
 
     for record in iter_records(batch):
         control = parse_control_record(record)
         if control.coordinator_epoch is not None:
-            return Marker(control.coordinator_epoch, control.control_type == ControlType.ABORT, record.timestamp)
+            return MarkerFields(control.coordinator_epoch, control.control_type == ControlType.ABORT, record.timestamp)
     return None
 
 
@@ -44,9 +44,9 @@ def add_batch(
     segment: Segment | None,
     header: BatchHeader,
     batch: memoryview | None,
-    marker: Marker | None = None,
+    marker: MarkerFields | None = None,
 ) -> None:
-    """Apply a batch of the log to the state. Control batches need `batch`, or the `marker` in it.
+    """Apply a batch of the log to the state. For a control batch `batch`, or the `marker` in it, is required.
 
     An aborted transaction goes into the transaction index of `segment`, unless that is None. Raises OSError.
     """

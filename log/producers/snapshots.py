@@ -24,12 +24,12 @@ def encode_head(records: bytes | bytearray) -> bytes:
 
 
 def encode_snapshot(records: bytes | bytearray) -> bytes:
-    """The content of a .snapshot file: the head, then a RECORD for each producer."""
+    """Return the content of a .snapshot file: the head, then a RECORD for each producer."""
     return encode_head(records) + records
 
 
 def decode_snapshot(data: bytes) -> memoryview:
-    """The records of a .snapshot file. Raises CorruptSnapshotError."""
+    """Return the records in a .snapshot file. Raises CorruptSnapshotError."""
     if len(data) < _HEAD.size:
         raise CorruptSnapshotError("too short")
     version, crc, count = _HEAD.unpack_from(data)
@@ -38,7 +38,7 @@ def decode_snapshot(data: bytes) -> memoryview:
     if crc != crc32c(memoryview(data)[_CRC_END:]):
         raise CorruptSnapshotError("bad checksum")
     if len(data) != _HEAD.size + count * RECORD.size:
-        raise CorruptSnapshotError(f"{count} entries announced in {len(data)} bytes")
+        raise CorruptSnapshotError(f"a file of {len(data)} bytes states {count} entries")
     records = memoryview(data)[_HEAD.size :]
     if len({fields[0] for fields in RECORD.iter_unpack(records)}) != count:
         raise CorruptSnapshotError("a producer occurs twice")
@@ -46,12 +46,12 @@ def decode_snapshot(data: bytes) -> memoryview:
 
 
 class SnapshotWrite:
-    """A snapshot to be written by a thread, because a large one would take tens of ms of the reactor.
+    """A snapshot to be written in a thread, because the write of a large one blocks for tens of milliseconds.
 
-    offset: the offset it is named by
-    is_written: whether the file is complete
-    is_cancelled: whether the log was cut since, and may go on with other producers, or was deleted, and its directory
-        may be another log's
+    offset: the offset in the file's name
+    is_written: the file is complete
+    is_cancelled: the log was truncated or its directory renamed since; batches that are appended now may be of other
+        producers, and the old path may be that of another log
     """
 
     __slots__ = ("_records", "is_cancelled", "is_written", "offset", "path")

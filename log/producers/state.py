@@ -1,6 +1,6 @@
-"""State of the producers that number their batches (KIP-98), and the .snapshot files of a partition.
+"""State of a partition's idempotent and transactional producers (KIP-98), and its .snapshot files.
 
-The open transactions determine the first unstable offset, which bounds the last stable one.
+The open transactions determine the first unstable offset, which limits the last stable offset.
 """
 
 import logging
@@ -9,7 +9,7 @@ from contextlib import suppress
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from odradek.log.producers.entry import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, BatchMark, ProducerEntry
+from odradek.log.producers.entry import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, BatchMetadata, ProducerEntry
 from odradek.log.producers.snapshots import CorruptSnapshotError, SnapshotWrite, decode_snapshot, encode_snapshot
 from odradek.log.producers.table import RECORD, ProducerTable
 from odradek.log.segments.segment_files import SNAPSHOT_SUFFIX, file_name
@@ -21,15 +21,16 @@ logger = logging.getLogger(__name__)
 _MAX_SEQUENCE = 0x7FFFFFFF
 _MAX_EPOCH = 0x7FFF
 _FEW_PRODUCERS = 2_000
-"""The snapshot of this many producers has 92 KB."""
+"""Above this number, at which a snapshot has 92 KB, snapshots are written in a thread."""
 
 
 class Verification:
     """Verification of a producer's open transaction at its coordinator, before its first batch (KIP-890).
 
-    The batch may be appended as long as this is the producer's verification: data or a marker appended meanwhile ends
-    it. `lowest_sequence` is the lowest requested sequence: batches after it wait for it. `adds_partition`: the request
-    adds the partition to the transaction instead of verifying it; then each transaction has a separate epoch.
+    The batch may be appended only while this object is the producer's verification: data or a marker that is appended
+    meanwhile removes it. `lowest_sequence` is the lowest sequence of the waiting batches, which must be appended first.
+    `adds_partition`: the request adds the partition to the transaction instead of verifying it; then each transaction
+    has a separate epoch.
     """
 
     __slots__ = ("adds_partition", "began_ms", "epoch", "lowest_sequence")
@@ -48,7 +49,7 @@ class Verification:
 
 
 class CompletedTransaction(NamedTuple):
-    """A marker closed the transaction that began at `first_offset`; `last_offset` is the marker's."""
+    """A transaction that a marker has ended. `last_offset` is the offset of the marker."""
 
     producer_id: int
     first_offset: int
@@ -89,16 +90,18 @@ class ProducerState:
 
     # Checks and records of appends
 
-    def find_duplicate(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> BatchMark | None:
+    def find_duplicate(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> BatchMetadata | None:
         """Return the batch with exactly these sequence numbers, if it is among the producer's last five."""
         entry = self.producers.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
-        mark = entry.find_batch(last_sequence)
-        if mark is None:
+        batch = entry.find_batch(last_sequence)
+        if batch is None:
             return None
-        first = last_sequence - mark.offset_delta
-        return mark if first_sequence == (first if first >= 0 else first + _MAX_SEQUENCE + 1) else None
+        first = last_sequence - batch.offset_delta
+        return batch if first_sequence == (first if first >= 0 else first + _MAX_SEQUENCE + 1) else None
 
     def check_data(
         self, producer_id: int, epoch: int, first_sequence: int, *, is_transactional: bool, is_client: bool
@@ -226,7 +229,7 @@ class ProducerState:
     def add_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, is_abort: bool
     ) -> CompletedTransaction | None:
-        """Record a marker that was written. Return the transaction it closed, if one was open, for `complete`."""
+        """Record a marker that was written. Return the transaction that it ends, if one is open, for `complete`."""
         entry = self.producers.get(producer_id) or self.producers.add(producer_id)
         verification = self.verifications.get(producer_id)
         # A marker of the epoch that is being verified ends the transaction before that one.
@@ -243,17 +246,19 @@ class ProducerState:
         return self._first_ongoing(except_for=completed.first_offset, default=completed.last_offset + 1)
 
     def complete(self, completed: CompletedTransaction) -> None:
-        """Complete a decided transaction, which is unstable until its marker is below the high watermark."""
+        """Complete a transaction. It is unstable until its marker is below the high watermark."""
         self._ongoing.discard(completed.first_offset)
         self._unreplicated[completed.first_offset] = completed.last_offset
         self._find_first_unstable()
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
+        """Remove completed transactions whose markers are below the high watermark from the unstable ones."""
         if self._unreplicated:
             self._unreplicated = {s: last for s, last in self._unreplicated.items() if last >= high_watermark}
             self._find_first_unstable()
 
     def log_start_advanced(self, log_start_offset: int) -> None:
+        """Advance the offsets of the state that are below the log's start."""
         self.high_watermark_advanced(log_start_offset)
         self.end_offset = max(self.end_offset, log_start_offset)
         self.last_snapshot_offset = self._snapshots[-1] if self._snapshots else log_start_offset
@@ -261,13 +266,15 @@ class ProducerState:
     def remove_expired(self, now_ms: int, end: int, count: int) -> int:
         """Remove producers without a write for `expiration_ms` (producer.id.expiration.ms).
 
-        Visits up to `count` of them before position `end`; returns the position of the first of these, 0 at the end.
+        Visits up to `count` of them before position `end`. Returns the position of the first one that was visited, as
+        `end` of the next call; 0 if none is left.
         """
         for producer_id in self.producers.idle_since(now_ms - self.expiration_ms, end, count):
             self.producers.remove(producer_id)
         return max(0, end - count)
 
     def remove_expired_verifications(self, monotonic_ms: int) -> None:
+        """Remove verifications that began `expiration_ms` ago."""
         for producer_id, verification in list(self.verifications.items()):
             if monotonic_ms - verification.began_ms >= self.expiration_ms:
                 del self.verifications[producer_id]
@@ -275,7 +282,8 @@ class ProducerState:
     def take_over(self, other: "ProducerState") -> None:
         """Take over the producers of another replica of the log, which this one replaces; both have the same end.
 
-        They include producers whose batches were deleted, and verifications in progress. Snapshots remain.
+        These include producers whose batches are not in the log any more, and verifications in progress. This state's
+        snapshots remain.
         """
         self._adopt(other)
         self.expiration_ms = other.expiration_ms
@@ -355,11 +363,11 @@ class ProducerState:
 
     @property
     def is_large(self) -> bool:
-        """Return whether a thread should write a snapshot, because it takes long."""
+        """Return whether snapshots are to be written in a thread, because a write takes long."""
         return len(self.producers) > _FEW_PRODUCERS
 
     def copy_snapshot(self) -> SnapshotWrite:
-        """Copy the state at `end_offset`, to be written in a thread. Call `add_snapshot` when that is done."""
+        """Copy the state at `end_offset`, to be written in a thread. Call `add_snapshot` after the write."""
         self.last_snapshot_offset = self.end_offset
         path = self.snapshot_path(self.end_offset)
         return SnapshotWrite(path, self.end_offset, bytes(self.producers.records))
@@ -382,9 +390,9 @@ class ProducerState:
             raise
 
     def take_snapshot_if_room(self, *, sync: bool) -> None:
-        """Take a snapshot; a failure has no effect except a slower recovery.
+        """Take a snapshot unless a resource is short, after which a recovery takes longer. Raises OSError.
 
-        Within the last segment it need not be synced: a recovery of that segment ignores snapshots after its start.
+        A snapshot within the last segment need not be synced: the recovery of that segment ignores it.
         """
         try:
             self.take_snapshot(sync=sync)
@@ -393,23 +401,23 @@ class ProducerState:
                 raise
 
     def spare_latest_snapshot(self, offset: int) -> None:
-        """Begin recovery at `offset`: ignore snapshots after it, but keep the newest one's file for now.
+        """Begin the recovery of a segment at `offset`: ignore the newest snapshot if it is later, but keep its file.
 
-        Usually it proves correct, and rewriting it for each partition would dominate the duration of such a start.
-        Follow with `settle_latest_snapshot`.
+        Usually the recovery proves it correct, and writing it again for each partition would take most of the time of
+        such a start. Call `settle_latest_snapshot` afterwards.
         """
         if self._snapshots and self._snapshots[-1] > offset:
             self._spared_snapshot = self._snapshots.pop()
 
     def settle_latest_snapshot(self, *, sync: bool) -> None:
-        """End recovery at `end_offset`: write a snapshot of it, and remove the kept one if it differs."""
+        """End the recovery at `end_offset`: write a snapshot, and remove the kept file if it is of another offset."""
         self.take_snapshot_if_room(sync=sync)
         spared, self._spared_snapshot = self._spared_snapshot, NO_OFFSET
         if spared >= 0 and spared != self.end_offset:
             remove_if_exists(self._fs, self.snapshot_path(spared))
 
     def remove_stray_snapshots(self, segment_base_offsets: list[int]) -> None:
-        """Remove snapshots that belong to no segment, but keep the newest if it is after all segments' base offsets."""
+        """Remove snapshots of no segment's base offset, except the newest one if it is above all base offsets."""
         bases = set(segment_base_offsets)
         self._snapshots = self._list_snapshots()
         strays = [offset for offset in self._snapshots if offset not in bases]
@@ -419,7 +427,7 @@ class ProducerState:
             self._remove_snapshot(offset)
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Load the newest snapshot within the log; the caller replays the rest from `end_offset`."""
+        """Load the newest snapshot within the log. The caller then replays the batches from `end_offset` on."""
         for offset in list(self._snapshots):
             if offset > log_end_offset or offset <= log_start_offset:
                 self._remove_snapshot(offset)
@@ -437,7 +445,7 @@ class ProducerState:
         return earlier
 
     def replace(self, earlier: "ProducerState") -> None:
-        """Return to an earlier state, because the log is truncated to its end; remove the snapshots of later ones."""
+        """Replace the state by that of an earlier offset, to which the log is truncated; remove later snapshots."""
         self._adopt(earlier)
         self.end_offset = earlier.end_offset
         self.last_snapshot_offset = earlier.last_snapshot_offset
@@ -455,7 +463,7 @@ class ProducerState:
         self.end_offset = offset
 
     def forget_snapshot(self, offset: int) -> str | None:
-        """Ignore the snapshot of a segment that is being deleted. Return the name of its file, if there is one."""
+        """Remove the snapshot of a deleted segment from the list, if it has one; return the name of the file."""
         if offset not in self._snapshots:
             return None
         self._snapshots.remove(offset)

@@ -1,8 +1,8 @@
 """All producers of a partition: recent ones as objects, the others packed.
 
-As objects with their last batches 100,000 producers take 110 to 170 MB, and a snapshot of them 40 to 60 ms of the
-reactor. Packed, each takes about 290 bytes with five batches. The packed records are the body of a snapshot, so that
-one is taken by copying them: 4.6 MB for 100,000 producers, within 3 ms.
+As objects with their last batches, 100,000 producers take 110 to 170 MB, and encoding a snapshot of them blocks the
+reactor for 40 to 60 ms. Packed, a producer takes about 290 bytes with five batches. The packed records are the body of
+a snapshot, which is therefore a copy: 4.6 MB for 100,000 producers, within 3 ms.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from itertools import islice
 from struct import Struct
 from typing import Final
 
-from odradek.log.producers.entry import MARK, MARKS_BYTES, NO_MARKS, ProducerEntry
+from odradek.log.producers.entry import BATCH_METADATA, BATCHES_BYTES, NO_BATCHES, ProducerEntry
 
 RECORD: Final = Struct(">qhiqiqiq")
 """Producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, start of the transaction.
@@ -20,11 +20,11 @@ As in Apache Kafka's snapshots. Without a batch the sequence and both its offset
 
 _pack_record = RECORD.pack_into
 _unpack_record = RECORD.unpack_from
-_unpack_mark = MARK.unpack_from
+_unpack_batch = BATCH_METADATA.unpack_from
 _TIMESTAMP_FIELD: Final = 5
 _COORDINATOR_EPOCH_FIELD: Final = 6
-_MOST_RECENT: Final = 2048
-"""Packing this many takes about 2 ms of the reactor."""
+_MAX_RECENT: Final = 2048
+"""Packing this many takes about 2 ms."""
 _PACKED_AT_ONCE: Final = 256
 
 
@@ -36,13 +36,13 @@ class ProducerTable:
     call that returned it.
     """
 
-    __slots__ = ("_marks", "_records", "_slots", "recent")
+    __slots__ = ("_batches", "_records", "_slots", "recent")
 
     def __init__(self) -> None:
         self.recent: dict[int, ProducerEntry] = {}
         self._slots: dict[int, int] = {}
         self._records = bytearray()
-        self._marks = bytearray()
+        self._batches = bytearray()
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         entry = self.recent.get(producer_id)
@@ -58,7 +58,7 @@ class ProducerTable:
         slot = self._slots[producer_id] = len(self._slots)
         entry = ProducerEntry(producer_id)
         self._records += bytes(RECORD.size)
-        self._marks += NO_MARKS
+        self._batches += NO_BATCHES
         self._pack(entry, slot)
         self._keep(entry)
         return entry
@@ -88,10 +88,10 @@ class ProducerTable:
         return max((fields[_COORDINATOR_EPOCH_FIELD] for fields in RECORD.iter_unpack(self.records)), default=-1)
 
     def remove(self, producer_id: int) -> None:
-        """Move the producer of the last slot to the slot of the removed producer."""
+        """Remove a producer. The producer of the last slot takes its slot."""
         slot, last = self._slots.pop(producer_id), len(self._slots)
         self.recent.pop(producer_id, None)
-        for packed, size in ((self._records, RECORD.size), (self._marks, MARKS_BYTES)):
+        for packed, size in ((self._records, RECORD.size), (self._batches, BATCHES_BYTES)):
             if slot != last:
                 packed[slot * size : (slot + 1) * size] = packed[last * size :]
             del packed[last * size :]
@@ -118,7 +118,7 @@ class ProducerTable:
         self.recent.clear()
         self._slots.clear()
         self._records.clear()
-        self._marks.clear()
+        self._batches.clear()
 
     @property
     def records(self) -> bytearray:
@@ -130,29 +130,29 @@ class ProducerTable:
     def load(self, records: bytes | memoryview) -> None:
         """Replace all producers by those of a snapshot."""
         self.clear()
-        slots, marks, end = self._slots, bytearray(NO_MARKS) * (len(records) // RECORD.size), 0
+        slots, batches, end = self._slots, bytearray(NO_BATCHES) * (len(records) // RECORD.size), 0
         for slot, fields in enumerate(RECORD.iter_unpack(records)):
             producer_id, _, sequence, offset, delta, timestamp, _, _ = fields
             slots[producer_id] = slot
-            end += MARKS_BYTES
+            end += BATCHES_BYTES
             if offset >= 0:
-                MARK.pack_into(marks, end - MARK.size, sequence, offset, delta, timestamp)
+                BATCH_METADATA.pack_into(batches, end - BATCH_METADATA.size, sequence, offset, delta, timestamp)
         self._records += records
-        self._marks = marks
+        self._batches = batches
 
     # Packing
 
     def _keep(self, entry: ProducerEntry) -> None:
         recent = self.recent
         recent[entry.producer_id] = entry
-        if len(recent) > _MOST_RECENT:
-            # The oldest ones. Some may be in use: they soon return.
+        if len(recent) > _MAX_RECENT:
+            # The entries that were added first. Those in use are added again by their next lookup.
             for producer_id in list(islice(recent, _PACKED_AT_ONCE)):
                 self._pack(recent.pop(producer_id), self._slots[producer_id])
 
     def _pack(self, entry: ProducerEntry, slot: int) -> None:
-        marks = entry.marks
-        sequence, offset, delta, _ = _unpack_mark(marks, MARKS_BYTES - MARK.size)
+        packed_batches = entry.packed_batches
+        sequence, offset, delta, _ = _unpack_batch(packed_batches, BATCHES_BYTES - BATCH_METADATA.size)
         _pack_record(
             self._records,
             slot * RECORD.size,
@@ -165,13 +165,13 @@ class ProducerTable:
             entry.coordinator_epoch,
             entry.transaction_start,
         )
-        position = slot * MARKS_BYTES
-        self._marks[position : position + MARKS_BYTES] = marks
+        position = slot * BATCHES_BYTES
+        self._batches[position : position + BATCHES_BYTES] = packed_batches
 
     def _unpack(self, slot: int) -> ProducerEntry:
         producer_id, epoch, sequence, _, _, timestamp, coordinator_epoch, start = _unpack_record(
             self._records, slot * RECORD.size
         )
-        position = slot * MARKS_BYTES
-        marks = bytes(self._marks[position : position + MARKS_BYTES])
-        return ProducerEntry(producer_id, epoch, sequence, timestamp, coordinator_epoch, start, marks)
+        position = slot * BATCHES_BYTES
+        packed_batches = bytes(self._batches[position : position + BATCHES_BYTES])
+        return ProducerEntry(producer_id, epoch, sequence, timestamp, coordinator_epoch, start, packed_batches)

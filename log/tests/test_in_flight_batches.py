@@ -110,7 +110,7 @@ def test_the_search_extends_further_from_the_end_for_distant_batches(monkeypatch
 
 def test_batches_that_are_too_distant_or_too_old_are_not_restored(monkeypatch):
     monkeypatch.setattr(in_flight_batches, "_FIRST_WINDOW_BYTES", 300)
-    monkeypatch.setattr(in_flight_batches, "_MOST_BATCHES", 3)
+    monkeypatch.setattr(in_flight_batches, "_MAX_HEADERS", 3)
     fs = MemoryFileSystem()
     log = open_log_with_distant_batches(fs)
     log = restart(log, fs, LARGE, is_clean=True)

@@ -8,7 +8,7 @@ import pytest
 from odradek.log.log_manager import LogManager
 from odradek.log.management.producer_expiry import ProducerExpiryTask
 from odradek.log.producers import table as producer_table
-from odradek.log.producers.entry import BatchMark, ProducerEntry
+from odradek.log.producers.entry import BatchMetadata, ProducerEntry
 from odradek.log.producers.table import RECORD, ProducerTable
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, opened
@@ -16,7 +16,7 @@ from odradek.log.tests.managers import TOPIC_ID, opened
 
 @pytest.fixture
 def few_objects(monkeypatch):
-    monkeypatch.setattr(producer_table, "_MOST_RECENT", 4)
+    monkeypatch.setattr(producer_table, "_MAX_RECENT", 4)
     monkeypatch.setattr(producer_table, "_PACKED_AT_ONCE", 2)
 
 
@@ -33,7 +33,7 @@ def state_of(entry: ProducerEntry) -> tuple[object, ...]:
 
 
 def record_of(entry: ProducerEntry) -> tuple[int, ...]:
-    last = entry.batches[-1] if entry.batches else BatchMark(-1, -1, 0, -1)
+    last = entry.batches[-1] if entry.batches else BatchMetadata(-1, -1, 0, -1)
     return (
         entry.producer_id,
         entry.epoch,
@@ -154,4 +154,4 @@ def test_an_open_transaction_keeps_its_producer_through_packing(few_objects) -> 
     state.expiration_ms = 10
     assert state.remove_expired(1000, end=20, count=100) == 0
     assert set(state.producers) == {0, 5, 10, 15}
-    assert state.find_duplicate(15, 0, 0, 0) == BatchMark(0, 15, 0, 0)
+    assert state.find_duplicate(15, 0, 0, 0) == BatchMetadata(0, 15, 0, 0)
